@@ -1,0 +1,65 @@
+"""What the process may use: cores, memory, BLAS threads."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from threadpoolctl import threadpool_limits
+
+__all__ = ["available_memory", "one_blas_thread", "usable_cores"]
+
+
+def usable_cores() -> int:
+    """Cores this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def available_memory() -> int:
+    """Bytes that can be had without swapping (an estimate; 4 GiB where the system does not say)."""
+    try:
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return 4 << 30
+
+
+class _BlasLimit:
+    """One limit shared by nested and concurrent users, since BLAS threads belong to the process.
+
+    First in sets it, last out lifts it. Agents of one process enter and leave at different times; each restoring what it found would leave the
+    process with the wrong number.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._limit: threadpool_limits | None = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._users == 0:
+                self._limit = threadpool_limits(1, user_api="blas")
+            self._users += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._users -= 1
+            if self._users == 0 and self._limit is not None:
+                self._limit.restore_original_limits()
+                self._limit = None
+
+
+_BLAS = _BlasLimit()
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """One BLAS thread inside: d × k products are too small to share, and agents are what runs in parallel."""
+    with _BLAS:
+        yield

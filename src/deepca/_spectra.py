@@ -1,0 +1,73 @@
+"""Extreme eigenvalues of gossip matrices and Laplacians: dense for small networks, sparse Lanczos for large ones."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+from scipy import sparse
+from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
+
+from deepca._typing import Csr, csr
+
+_START_SEED = 7  # Lanczos starts from a fixed vector, so that every agent finds the same number
+
+
+def extreme_eigenvalues(gossip: Csr, dense_up_to: int) -> tuple[float, float]:
+    """λ₂ and λ_min of a symmetric matrix with ``𝐋1 = 1`` on a connected graph."""
+    m = int(gossip.shape[0])
+    if m == 1:
+        return 0.0, 1.0
+    if m <= dense_up_to:
+        values = np.linalg.eigvalsh(gossip.toarray())
+        return float(values[-2]), float(values[0])
+    # 𝐋 − 11ᵀ/m moves the eigenvalue 1 to 0 and keeps the others; I − 𝐋 is a Laplacian
+    lambda_min = _lanczos(_deflated(gossip, shift=0.0), m, "SA")
+    mu2, _ = laplacian_extremes(csr(sparse.eye_array(m, format="csr") - gossip))
+    return 1.0 - mu2, min(lambda_min, 1.0 - mu2)
+
+
+def laplacian_extremes(M: Csr) -> tuple[float, float]:
+    """λ₂ and λ_max of a sparse (weighted) Laplacian of a connected graph.
+
+    By Lanczos (λ₂ on ``λ_max I − M`` without the constant vector): quick on graphs that mix well. On long thin graphs
+    (rings, paths, grids), where that does not converge, by shift-and-invert, which is cheap just there.
+    """
+    m = int(M.shape[0])
+    bound = 2.0 * float(M.diagonal().max())  # no eigenvalue of a Laplacian is larger
+    try:
+        mu_max = _lanczos(M, m, "LA", maxiter=60)
+    except ArpackNoConvergence:
+        mu_max = float(_inverted(M, m, bound * (1.0 + 1e-3 / m), 1)[-1])
+    try:
+        mu2 = mu_max - _lanczos(_deflated(M, shift=mu_max), m, "LA", maxiter=60)
+    except ArpackNoConvergence:
+        mu2 = float(_inverted(M, m, -1e-3 * bound / m, 2)[1])
+    return mu2, mu_max
+
+
+def _inverted(M: Csr, m: int, shift: float, count: int) -> np.ndarray:
+    """The ``count`` eigenvalues nearest to a shift outside the spectrum, ascending."""
+    return np.sort(eigsh(M.tocsc(), k=count, sigma=shift, which="LM", v0=_start(m), return_eigenvectors=False))
+
+
+def _deflated(M: Csr, shift: float) -> LinearOperator[np.float64]:
+    """``shift·I − M`` (or M itself for shift 0) on the vectors with mean zero."""
+
+    def matvec(x: np.ndarray) -> np.ndarray:
+        x = x.ravel() - x.mean()
+        y = M @ x if shift == 0.0 else shift * x - M @ x
+        return np.asarray(y - y.mean())
+
+    return LinearOperator(M.shape, matvec=matvec, dtype=np.float64)
+
+
+def _lanczos(operator: Any, m: int, which: Literal["LA", "SA"], maxiter: int | None = None) -> float:
+    values = eigsh(
+        operator, k=1, which=which, v0=_start(m), ncv=min(m - 1, 60), maxiter=maxiter, return_eigenvectors=False
+    )
+    return float(values[0])
+
+
+def _start(m: int) -> np.ndarray:
+    return np.random.default_rng(_START_SEED).standard_normal(m)

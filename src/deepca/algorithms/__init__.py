@@ -1,0 +1,8 @@
+"""Algorithms as init/step pairs over a network; each file reads like the paper."""
+
+from deepca.algorithms.base import Algorithm, QRSignAdjust, State, TrackedState
+from deepca.algorithms.cpca import CPCA
+from deepca.algorithms.deepca import DeEPCA
+from deepca.algorithms.depca import DePCA
+
+__all__ = ["CPCA", "Algorithm", "DeEPCA", "DePCA", "QRSignAdjust", "State", "TrackedState"]

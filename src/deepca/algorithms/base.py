@@ -1,0 +1,131 @@
+"""What the loop in :mod:`deepca.solve` asks of an algorithm, and what algorithms share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from deepca._typing import Array, Orthonormalise
+from deepca.errors import DataError, StartError
+from deepca.linalg import check_start, qr, signs_towards
+from deepca.mixing import Mixer
+from deepca.networks.base import Network
+from deepca.operators import Operator, OperatorLike, as_operator
+
+__all__ = ["Algorithm", "Decentralized", "QRSignAdjust", "State", "TrackedState", "matching_operator", "spread"]
+
+
+@dataclass(frozen=True)
+class State:
+    """What an algorithm carries from one iteration to the next; a checkpoint is a State.
+
+    t : iterations made.  W : orthonormal bases.  S : what W was made from, ``W R = S``.  Both ``(*B, d, k)``.
+    """
+
+    t: int
+    W: Array
+    S: Array
+
+
+@dataclass(frozen=True)
+class TrackedState(State):
+    """A State with ``AW = A_j W_j^{t−1}``, the product that S already contains."""
+
+    AW: Array
+
+
+S_ = TypeVar("S_", bound=State)
+
+
+class Algorithm(Protocol[S_]):
+    """An init/step pair over a network. Steps are pure: the same state gives the same next state."""
+
+    name: str
+    network: Network
+
+    def init(self, W: npt.ArrayLike | None = None) -> S_:
+        """The state before the first step, at W⁰ or at W."""
+        ...
+
+    def step(self, state: S_) -> S_:
+        """One iteration."""
+        ...
+
+    def restart(self, state: S_, rounds: int) -> S_:
+        """The same W after a disturbance of the network, with whatever depends on the past made anew."""
+        ...
+
+    def rounds_for(self, accuracy: float) -> int:
+        """Rounds of mixing that shrink disagreement to ``accuracy``."""
+        ...
+
+
+@dataclass(frozen=True)
+class QRSignAdjust:
+    """The paper's orthonormalisation: ``W ← QR(S)``, then ``SignAdjust(W, W⁰)``; ``W R = S`` still holds."""
+
+    W0: Array
+
+    def __call__(self, S: Array) -> tuple[Array, Array]:
+        W, R = qr(S)
+        signs = signs_towards(W, self.W0)
+        return W * signs[..., None, :], R * signs[..., :, None]
+
+
+class Decentralized:
+    """What DeEPCA and DePCA share: their parts, checked against each other, and where they start.
+
+    Parameters
+    ----------
+    A : the ``A_j`` of the local agents; see :mod:`deepca.operators`.
+    W0 : orthonormal ``(d, k)``, the same at every agent.
+    network : who talks to whom; arrays are ``(*B, d, k)`` with ``B = network.batch``.
+    mix : the mixer, e.g. ``FastMix(rounds=5)``.
+    orthonormalise : ``S ↦ (W, R)`` with ``W R = S``; the paper's QR and SignAdjust by default.
+    """
+
+    name: str
+
+    def __init__(
+        self,
+        A: OperatorLike,
+        W0: npt.ArrayLike,
+        network: Network,
+        mix: Mixer,
+        orthonormalise: Orthonormalise | None = None,
+    ) -> None:
+        mix.check(network.topology)
+        self.A = matching_operator(A, network)
+        self.W0 = check_start(W0, self.A.d)
+        self.network, self.mix = network, mix
+        self.orthonormalise = orthonormalise or QRSignAdjust(self.W0)
+
+    def init(self, W: npt.ArrayLike | None = None) -> TrackedState:
+        W = spread(self.W0, W, self.network)
+        return TrackedState(0, W, S=np.zeros_like(W), AW=np.zeros_like(W))
+
+    def rounds_for(self, accuracy: float) -> int:
+        return self.mix.rounds_for(self.network.topology, accuracy)
+
+
+def matching_operator(A: OperatorLike, network: Network) -> Operator:
+    """A as an Operator for just the agents that the network holds."""
+    operator = as_operator(A)
+    if operator.batch != network.batch:
+        have, want = (f"{b[0]} agents" if b else "one agent alone" for b in (operator.batch, network.batch))
+        raise DataError(
+            f"A holds the A_j of {have}, the network holds {want}; give one A_j per local agent "
+            "(operators.from_rows, an (m, d, d) array, or A.agent(j) for one)"
+        )
+    return operator
+
+
+def spread(W0: Array, W: npt.ArrayLike | None, network: Network) -> Array:
+    """W⁰, or another W of shape ``(d, k)`` or ``(*B, d, k)``, for every local agent."""
+    start = W0 if W is None else np.asarray(W, dtype=np.float64)
+    if start.shape[-2:] != W0.shape or not np.isfinite(start).all():
+        raise StartError(f"a start of shape {start.shape} cannot stand for W0 of shape {W0.shape}")
+    return np.array(np.broadcast_to(start, (*network.batch, *W0.shape)))

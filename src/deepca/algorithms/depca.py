@@ -1,0 +1,35 @@
+"""The baseline without tracking: DePCA, the decentralized power method."""
+
+from __future__ import annotations
+
+from deepca.algorithms.base import Decentralized, TrackedState
+
+__all__ = ["DePCA"]
+
+
+class DePCA(Decentralized):
+    """Local power iterations averaged by multi-consensus (the paper's equation 3.1)::
+
+        S_j^{t+1} = A_j W_j^t
+        S^{t+1}   = MultiConsensus(S^{t+1}, K_t)
+        W_j^{t+1} = QR(S_j^{t+1})
+
+    What K rounds leave of the disagreement is injected anew in every iteration, so with fixed K the error stalls.
+    K may grow with t: ``FastMix(rounds=lambda t: 3 + t // 10)``.
+
+    The paper does not adjust signs here; without it, agents whose columns point opposite ways would cancel each
+    other in the average, so the baseline is given the same orthonormalisation as DeEPCA. Parameters: see
+    :class:`~deepca.algorithms.base.Decentralized`.
+    """
+
+    name = "DePCA"
+
+    def step(self, state: TrackedState) -> TrackedState:
+        AW = self.A @ state.W
+        S = self.mix(self.network, AW, state.t)  # MultiConsensus(A_j W_j, K_t)
+        W, _ = self.orthonormalise(S)
+        return TrackedState(state.t + 1, W, S, AW)
+
+    def restart(self, state: TrackedState, rounds: int) -> TrackedState:
+        """Nothing of the past is used, so nothing has to begin again."""
+        return state

@@ -1,0 +1,100 @@
+"""Everything deepca raises on purpose, in one small tree.
+
+::
+
+    DeepcaError
+    ├── InvalidInput (also a ValueError)
+    │   ├── DataError            rows or matrices that cannot be used; names the agent
+    │   ├── StartError           a W⁰ that cannot be used
+    │   ├── TopologyError        a graph or gossip matrix that cannot be used
+    │   │   ├── DisconnectedError    names the components
+    │   │   └── AsymmetricError      names the edge
+    │   └── MixingError          a mixer that this gossip matrix does not allow
+    ├── NotFiniteError           NaN or Inf appeared during a run
+    ├── MissingExtraError (also an ImportError)   an optional package is not installed
+    └── NetworkError
+        ├── PeerTimeout          a neighbour did not answer in time
+        ├── PeerFailed           another agent of the same run raised
+        └── EpochChanged         not a fault: the network asks for a restart of tracking
+
+A message says what is wrong, where (agent, column, edge), and the way out.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "AsymmetricError",
+    "DataError",
+    "DeepcaError",
+    "DisconnectedError",
+    "EpochChanged",
+    "InvalidInput",
+    "MissingExtraError",
+    "MixingError",
+    "NetworkError",
+    "NotFiniteError",
+    "PeerFailed",
+    "PeerTimeout",
+    "StartError",
+    "TopologyError",
+]
+
+
+class DeepcaError(Exception):
+    """Root of all errors raised by deepca."""
+
+
+class InvalidInput(DeepcaError, ValueError):
+    """The caller gave something that cannot be used."""
+
+
+class DataError(InvalidInput):
+    """Rows, matrices or operators that cannot be used."""
+
+
+class StartError(InvalidInput):
+    """A starting point W⁰ that cannot be used."""
+
+
+class TopologyError(InvalidInput):
+    """A graph or gossip matrix that cannot be used."""
+
+
+class DisconnectedError(TopologyError):
+    """The graph falls into several components."""
+
+
+class AsymmetricError(TopologyError):
+    """An edge or a weight goes one way only."""
+
+
+class MixingError(InvalidInput):
+    """A mixer that the gossip matrix at hand does not allow."""
+
+
+class NotFiniteError(DeepcaError, ArithmeticError):
+    """NaN or Inf appeared during a run."""
+
+
+class MissingExtraError(DeepcaError, ImportError):
+    """An optional package is needed and not installed."""
+
+
+class NetworkError(DeepcaError):
+    """Something between agents went wrong."""
+
+
+class PeerTimeout(NetworkError, TimeoutError):
+    """A neighbour did not answer within the deadline."""
+
+
+class PeerFailed(NetworkError):
+    """Another agent of the same run raised an error."""
+
+
+class EpochChanged(NetworkError):
+    """The network has entered a new epoch: tracking must begin again at the current W."""
+
+    def __init__(self, epoch: int) -> None:
+        super().__init__(f"the network has entered epoch {epoch}; restart tracking at the current W")
+        self.epoch = epoch

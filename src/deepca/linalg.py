@@ -1,0 +1,221 @@
+"""Orthonormal bases, signs and angles, batched over leading axes.
+
+Every function takes arrays of shape ``(*B, d, k)``: ``B = (m,)`` for all agents of a simulator, ``()`` for one agent.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+import scipy.linalg
+
+from deepca._typing import Array
+from deepca.errors import InvalidInput, NotFiniteError, StartError
+
+__all__ = [
+    "check_start",
+    "numerical_rank",
+    "polar",
+    "qr",
+    "random_orthonormal",
+    "sign_adjust",
+    "signs_towards",
+    "tan_theta",
+    "top_eigenvectors",
+]
+
+_EPS = float(np.finfo(np.float64).eps)
+# Orthogonality lost by one Gram pass is about eps·κ², κ the condition number after columns are scaled to length one.
+_ONE_PASS = 2.0  # κ (as a multiple of its minimum, k) up to which one pass is as good as Householder
+_TWO_PASSES = 1e6  # κ up to which two passes are; beyond, Householder
+_COMPLETION_SEED = 20210208
+
+
+def random_orthonormal(d: int, k: int, *, seed: int | np.random.Generator | None = None) -> Array:
+    """A uniformly random ``d × k`` matrix with orthonormal columns; the usual W⁰."""
+    if not 1 <= k <= d:
+        raise StartError(f"k = {k} components of d = {d} features: k must lie between 1 and d")
+    W, _ = _householder(np.random.default_rng(seed).standard_normal((d, k)))
+    return W
+
+
+def check_start(W0: npt.ArrayLike, d: int) -> Array:
+    """``W0`` as an array, or a StartError that says why it cannot be a start."""
+    W = np.asarray(W0, dtype=np.float64)
+    if W.ndim != 2:
+        raise StartError(f"W0 has shape {W.shape}; it must be one d × k matrix, the same for every agent")
+    rows, k = W.shape
+    if k < 1:
+        raise StartError("W0 has no columns: k must be at least 1")
+    if k > rows:
+        raise StartError(f"W0 has k = {k} columns and only d = {rows} rows: k must not exceed d")
+    if rows != d:
+        raise StartError(f"W0 has {rows} rows, the operators have d = {d}")
+    if not np.isfinite(W).all():
+        raise StartError("W0 contains NaN or Inf")
+    departure = float(np.abs(W.T @ W - np.eye(k)).max())
+    if departure > 1e-8:
+        raise StartError(
+            f"W0 is not orthonormal (W0ᵀW0 departs from I by {departure:.1e}); "
+            "use deepca.linalg.random_orthonormal(d, k, seed=…) or the Q of numpy.linalg.qr(W0)"
+        )
+    return W
+
+
+def top_eigenvectors(A: npt.ArrayLike, k: int) -> tuple[Array, Array]:
+    """Top-k eigenvalues (descending) and eigenvectors of a symmetric matrix: the answer that pooling would give."""
+    matrix = np.asarray(A, dtype=np.float64)
+    d = matrix.shape[-1]
+    values, vectors = scipy.linalg.eigh(matrix, subset_by_index=(d - k, d - 1))
+    return values[::-1].copy(), vectors[:, ::-1].copy()
+
+
+def tan_theta(U: npt.ArrayLike, X: npt.ArrayLike) -> Array:
+    """``tan θ_k(U, X) = ‖(I − UUᵀ) X (UᵀX)⁻¹‖₂``, the largest principal angle between two subspaces.
+
+    ``U`` is ``(d, k)`` with orthonormal columns, ``X`` is ``(*B, d, k)`` with independent columns; the result has
+    shape ``B``. It is ``inf`` where some direction of X is orthogonal to U.
+    """
+    u, x = np.asarray(U, dtype=np.float64), np.asarray(X, dtype=np.float64)
+    if u.ndim < 2 or x.ndim < 2 or u.shape[-2:] != x.shape[-2:]:
+        raise InvalidInput(f"U has shape {u.shape} and X has shape {x.shape}; both need the same d and k")
+    inside = np.swapaxes(u, -1, -2) @ x  # UᵀX = P σ Qᵀ
+    outside = x - u @ inside
+    _, sigma, Qt = np.linalg.svd(inside)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = (outside @ np.swapaxes(Qt, -1, -2)) / sigma[..., None, :]
+        ratio = np.where(np.isnan(ratio), np.inf, ratio)
+    finite = np.asarray(np.isfinite(ratio).all(axis=(-1, -2)) & np.isfinite(x).all(axis=(-1, -2)))
+    norm = np.linalg.norm(np.where(finite[..., None, None], ratio, 0.0), ord=2, axis=(-2, -1))
+    return np.asarray(np.where(finite, norm, np.inf))
+
+
+def signs_towards(W: Array, W0: Array) -> Array:
+    """``−1`` for every column of W whose inner product with that column of W0 is negative, else ``+1``: ``(*B, k)``."""
+    return np.where(np.einsum("...dk,...dk->...k", W, W0) < 0.0, -1.0, 1.0)
+
+
+def sign_adjust(W: Array, W0: Array) -> Array:
+    """SignAdjust (Algorithm 2): flip column i of W if ``⟨W(:,i), W0(:,i)⟩ < 0``."""
+    return W * signs_towards(W, W0)[..., None, :]
+
+
+def numerical_rank(W: Array, S: Array) -> npt.NDArray[np.int64]:
+    """Rank of S, orthonormalised to W, above rounding: shape ``B``.
+
+    The number of singular values of ``WᵀS`` larger than ``eps · max(d, k)`` times the largest.
+    """
+    sigma = np.linalg.svd(np.swapaxes(W, -1, -2) @ S, compute_uv=False)
+    return np.asarray(np.count_nonzero(sigma > _rank_tolerance(S) * sigma[..., :1], axis=-1))
+
+
+def qr(S: Array) -> tuple[Array, Array]:
+    """``W R = S`` with orthonormal W and upper triangular R whose diagonal is positive.
+
+    Through the Gram matrix (one or two passes) where its condition allows, by Householder reflections elsewhere;
+    which one is decided for each item of the batch alone, so one agent gets what it gets in a batch.
+
+    Where S has lower rank than k, the columns without a direction of their own are filled from a fixed random
+    matrix, the same on every machine, made orthogonal to the others; their diagonal entry of R is (nearly) zero.
+    """
+    k = S.shape[-1]
+    St = np.swapaxes(S, -1, -2)
+    G = St @ S
+    lengths = np.sqrt(np.einsum("...ii->...i", G))
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        G = G / (lengths[..., :, None] * lengths[..., None, :])
+    try:
+        C = np.linalg.cholesky(G)  # G = C Cᵀ; Cᵀ diag(lengths) is R
+        inverse = np.linalg.inv(C)
+    except np.linalg.LinAlgError:
+        return _careful(S)
+    own = np.einsum("...ii->...i", C) * lengths
+    condition = np.sqrt(k) * np.linalg.norm(inverse, axis=(-2, -1))  # ≥ κ₂, = k for orthogonal columns
+    full = (own > 4.0 * _rank_tolerance(S) * lengths.max(axis=-1, keepdims=True)).all(axis=-1)
+    gram = full & (condition <= _TWO_PASSES)  # False wherever anything is NaN
+    if not gram.any():
+        return _careful(S)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        Wt = (inverse / lengths[..., None, :]) @ St
+        R = np.swapaxes(C, -1, -2) * lengths[..., None, :]
+        if (gram & (condition > _ONE_PASS * k)).any():
+            again = gram & (condition > _ONE_PASS * k)
+            Wt, R = _second_pass(Wt, R, again)
+    W = np.swapaxes(Wt, -1, -2)
+    if gram.all():
+        return W, R
+    W, R = W.copy(), R.copy()
+    W[~gram], R[~gram] = _careful(S[~gram])
+    return W, R
+
+
+def polar(S: Array) -> tuple[Array, Array]:
+    """``W H = S``: W the orthonormal matrix nearest to S, H symmetric positive semi-definite (``(SᵀS)^{1/2}``)."""
+    W, R = qr(S)
+    P, sigma, Qt = np.linalg.svd(R)
+    return W @ (P @ Qt), np.swapaxes(Qt, -1, -2) @ (sigma[..., None] * Qt)
+
+
+def _rank_tolerance(S: Array) -> float:
+    return _EPS * float(max(S.shape[-2:]))
+
+
+def _second_pass(Wt: Array, R: Array, again: npt.NDArray[np.bool_]) -> tuple[Array, Array]:
+    """Orthonormalise once more the items marked in ``again``; the rest stay as they are."""
+    batch = again.ndim > 0
+    if batch and not again.all():
+        Wt, R = Wt.copy(), R.copy()
+        Wt[again], R[again] = _second_pass(Wt[again], R[again], np.ones(int(again.sum()), dtype=bool))
+        return Wt, R
+    C = np.linalg.cholesky(Wt @ np.swapaxes(Wt, -1, -2))
+    return np.linalg.inv(C) @ Wt, np.swapaxes(C, -1, -2) @ R
+
+
+def _householder(S: Array) -> tuple[Array, Array]:
+    """LAPACK's QR with the signs of R's diagonal made positive."""
+    Q, R = np.linalg.qr(S)
+    signs = np.where(np.einsum("...ii->...i", R) < 0.0, -1.0, 1.0)
+    return Q * signs[..., None, :], R * signs[..., :, None]
+
+
+def _careful(S: Array) -> tuple[Array, Array]:
+    """Householder QR, with columns completed where the rank is lower than k."""
+    bad = ~np.isfinite(S).all(axis=(-2, -1))
+    if bad.any():
+        where = f" at agent {', '.join(map(str, np.flatnonzero(bad)[:5]))}" if bad.ndim else ""
+        raise NotFiniteError(
+            f"S is no longer finite{where}: the products A_j W overflow or the mixing expands; "
+            "scale the data, or use a mixer that contracts on this network"
+        )
+    W, R = _householder(S)
+    longest = np.linalg.norm(S, axis=-2).max(axis=-1, keepdims=True)
+    own = np.abs(np.einsum("...ii->...i", R)) > _rank_tolerance(S) * longest
+    if own.all():
+        return W, R
+    if S.ndim == 2:
+        return _completed(S, own)
+    W, R = W.copy(), R.copy()
+    for j in map(tuple, np.argwhere(~own.all(axis=-1))):
+        W[j], R[j] = _completed(S[j], own[j])
+    return W, R
+
+
+def _completed(S: Array, own: npt.NDArray[np.bool_]) -> tuple[Array, Array]:
+    """``W R = S`` for one d × k matrix of which only the columns marked ``own`` have a direction of their own."""
+    d, k = S.shape
+    W = np.empty((d, k))
+    basis = _householder(S[:, own])[0] if own.any() else np.empty((d, 0))
+    fill = _completion(d, k)[:, : k - basis.shape[1]]
+    for _ in range(2):
+        fill = _householder(fill - basis @ (basis.T @ fill))[0]
+    W[:, own], W[:, ~own] = basis, fill
+    return W, W.T @ S
+
+
+@lru_cache(maxsize=16)
+def _completion(d: int, k: int) -> Array:
+    fill = random_orthonormal(d, k, seed=_COMPLETION_SEED)
+    fill.flags.writeable = False
+    return fill

@@ -1,0 +1,206 @@
+"""Averaging with neighbours: linear, mean-preserving, written over ``network.gossip``.
+
+Every mixer applies a polynomial of the gossip matrix, ``x ↦ p_K(𝐋) x`` with ``p_K(1) = 1``. So the mean stays, and
+what differs from the mean shrinks by ``max |p_K(λ)|`` over the other eigenvalues λ of 𝐋.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from deepca._typing import Array, Rounds
+from deepca.errors import InvalidInput, MixingError
+from deepca.networks.base import Averaging, Network
+from deepca.topology import Topology
+
+__all__ = ["Chebyshev", "FastMix", "Gossip", "Mixer", "fastmix_eta", "response"]
+
+
+@dataclass(frozen=True)
+class Mixer(ABC):
+    """K rounds of averaging; K is a number or a schedule ``t ↦ K``."""
+
+    rounds: Rounds
+
+    def __post_init__(self) -> None:
+        if not callable(self.rounds):
+            _check_rounds(self.rounds, "")
+
+    def __call__(self, network: Network, x: Array, t: int = 0) -> Array:
+        """Mix ``x`` of shape ``(*B, …)`` in iteration t."""
+        self.check(network.topology)
+        return network.mix(self, x, self.rounds_at(t))
+
+    def rounds_at(self, t: int) -> int:
+        """K in iteration t."""
+        if not callable(self.rounds):
+            return self.rounds
+        return _check_rounds(self.rounds(t), f" in iteration {t}")
+
+    def with_rounds(self, K: int) -> Self:
+        """The same mixer with K rounds in every iteration."""
+        return replace(self, rounds=K)
+
+    def key(self, K: int) -> object:
+        """Equal for two mixers that apply the same matrix with K rounds."""
+        return self.with_rounds(K)
+
+    def check(self, topology: Topology) -> None:  # noqa: B027 - most mixers take any topology
+        """Raise MixingError if this mixer does not contract on that gossip matrix."""
+
+    @abstractmethod
+    def run(self, network: Averaging, x: Array, K: int, /) -> Array:
+        """K rounds over ``network.gossip``."""
+
+    @abstractmethod
+    def contraction(self, topology: Topology, K: int) -> float:
+        """Proven bound on ``‖x^K − x̄‖ / ‖x⁰ − x̄‖``."""
+
+    def rounds_for(self, topology: Topology, accuracy: float) -> int:
+        """The smallest K whose proven contraction is at most ``accuracy``."""
+        if topology.n_agents == 1:
+            return 1
+        high = 1
+        while self.contraction(topology, high) > accuracy:
+            high *= 2
+        low = high // 2 + 1
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self.contraction(topology, middle) <= accuracy else (middle + 1, high)
+        return high
+
+
+@dataclass(frozen=True)
+class Gossip(Mixer):
+    """Plain averaging: ``x^{i+1} = 𝐋 x^i``. Contracts by ``max(λ₂, −λ_min)^K``."""
+
+    def run(self, network: Averaging, x: Array, K: int, /) -> Array:
+        for _ in range(K):
+            x = network.gossip(x)
+        return x
+
+    def contraction(self, topology: Topology, K: int) -> float:
+        return float(max(abs(topology.lambda2), abs(topology.lambda_min)) ** K) if topology.n_agents > 1 else 0.0
+
+
+@dataclass(frozen=True)
+class FastMix(Mixer):
+    """FastMix (Algorithm 3 of the paper; Liu & Morse), for ``0 ⪯ 𝐋``::
+
+        η = (1 − √(1−λ₂²)) / (1 + √(1−λ₂²)),    x⁻¹ = x⁰
+        x^{i+1} = (1+η) 𝐋 x^i − η x^{i−1},       i = 0 … K−1
+
+    The paper writes λ₂(W) for λ₂(𝐋), and its loop runs to K but returns x^K: K rounds. Its Proposition 1 claims a
+    contraction by ``(1 − √(1−λ₂))^K``, which is false for small K. What holds is
+
+        ``|p_K(λ)| ≤ [(K+1)(1−√η) + √(2η)] η^{K/2}``    for 0 ≤ λ ≤ λ₂.
+
+    With ``λ = λ₂ cos φ`` the recurrence gives ``p_K = η^{K/2} (U_K − √η U_{K−1})(cos φ)``, U the Chebyshev polynomials
+    of the second kind. A negative λ can exceed it, hence 𝐋 ⪰ 0 is demanded.
+    """
+
+    def check(self, topology: Topology) -> None:
+        if not topology.positive_semidefinite:
+            raise MixingError(
+                f"FastMix needs 𝐋 ⪰ 0, but the {topology.rule} weights of {topology.name} have the eigenvalue "
+                f"{topology.lambda_min:.4g}: it may expand without limit. Use deepca.Chebyshev, which takes any 𝐋, "
+                "or the weight rules 'paper' or 'lazy-metropolis'"
+            )
+
+    def run(self, network: Averaging, x: Array, K: int, /) -> Array:
+        eta = fastmix_eta(network.topology.lambda2)
+        x_previous = x
+        for _ in range(K):
+            x, x_previous = (1.0 + eta) * network.gossip(x) - eta * x_previous, x
+        return x
+
+    def contraction(self, topology: Topology, K: int) -> float:
+        if topology.n_agents == 1:
+            return 0.0
+        eta = fastmix_eta(topology.lambda2)
+        if eta == 0.0:
+            return 0.0 if K >= 1 else 1.0
+        return float(((K + 1) * (1.0 - math.sqrt(eta)) + math.sqrt(2.0 * eta)) * eta ** (K / 2))
+
+
+@dataclass(frozen=True)
+class Chebyshev(Mixer):
+    """The polynomial of degree K that is smallest on ``[λ_min, λ₂]``, for any gossip matrix::
+
+        c = (λ₂ + λ_min)/2,   h = (λ₂ − λ_min)/2,   μ = h/(1−c)
+        y^i = (𝐋 x^i − c x^i)/(1−c)
+        x^1 = y^0
+        x^{i+1} = ω_{i+1} (y^i − x^{i−1}) + x^{i−1},   ω_2 = 1/(1 − μ²/2),   ω_{i+1} = 1/(1 − μ²ω_i/4)
+
+    which is ``p_K(λ) = T_K((λ−c)/h) / T_K(1/μ)`` and contracts by ``1/T_K(1/μ)``, the best that K rounds with a fixed
+    𝐋 can promise.
+    """
+
+    def run(self, network: Averaging, x: Array, K: int, /) -> Array:
+        c, mu = _interval(network.topology)
+        omega, x_previous = 1.0, x
+        for i in range(K):
+            y = (network.gossip(x) - c * x) / (1.0 - c)
+            if i == 1:
+                omega = 1.0 / (1.0 - mu**2 / 2.0)
+            elif i > 1:
+                omega = 1.0 / (1.0 - mu**2 * omega / 4.0)
+            x, x_previous = (y if i == 0 else omega * (y - x_previous) + x_previous), x
+        return x
+
+    def contraction(self, topology: Topology, K: int) -> float:
+        if topology.n_agents == 1:
+            return 0.0
+        _, mu = _interval(topology)
+        if mu == 0.0:
+            return 0.0 if K >= 1 else 1.0
+        growth = K * math.acosh(1.0 / mu)
+        return 1.0 / math.cosh(growth) if growth < 700.0 else 0.0
+
+
+def fastmix_eta(lambda2: float) -> float:
+    """``η = (1 − √(1−λ₂²)) / (1 + √(1−λ₂²))``."""
+    root = math.sqrt(1.0 - lambda2 * lambda2)
+    return (1.0 - root) / (1.0 + root)
+
+
+def response(mixer: Mixer, topology: Topology, K: int, eigenvalues: npt.ArrayLike) -> Array:
+    """``p_K(λ)``: by what K rounds multiply the component of x along an eigenvector with eigenvalue λ.
+
+    Found by running the mixer itself, with gossip replaced by multiplication with λ.
+    """
+    values = np.atleast_1d(np.asarray(eigenvalues, dtype=np.float64))
+    return mixer.run(_Diagonal(topology, values), np.ones_like(values), K)
+
+
+@dataclass(frozen=True)
+class _Diagonal:
+    """Gossip in the eigenbasis of 𝐋."""
+
+    topology: Topology
+    values: Array
+
+    def gossip(self, x: Array, weights: object = None, /) -> Array:
+        if weights is not None:
+            raise InvalidInput("a mixer with weights of its own in each round has no response in the eigenbasis of 𝐋")
+        return self.values * x
+
+
+def _interval(topology: Topology) -> tuple[float, float]:
+    """c and μ for the interval [λ_min, λ₂]."""
+    if topology.n_agents == 1:
+        return 0.0, 0.0
+    c, h = (topology.lambda2 + topology.lambda_min) / 2.0, (topology.lambda2 - topology.lambda_min) / 2.0
+    return c, max(h, 0.0) / (1.0 - c)
+
+
+def _check_rounds(K: object, where: str) -> int:
+    if isinstance(K, bool) or not isinstance(K, (int, np.integer)) or K < 1:
+        raise InvalidInput(f"rounds = {K!r}{where}: K must be a whole number of at least 1")
+    return int(K)

@@ -1,0 +1,132 @@
+"""One agent alone: it knows its row of 𝐋 and talks to its neighbours through a transport."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+import numpy as np
+from scipy import sparse
+
+from deepca._machine import one_blas_thread
+from deepca._typing import Array, Csr
+from deepca.errors import PeerFailed, TopologyError
+from deepca.networks.base import Network, Op, Pending, reducer
+from deepca.topology import Topology
+from deepca.transports.base import Message, Tag, Transport
+from deepca.transports.memory import MemoryHub
+
+__all__ = ["AgentNetwork", "run_agents"]
+
+T = TypeVar("T")
+_Links = tuple[float, dict[int, float], tuple[int, ...]]  # own weight, weight by source, receivers
+
+
+class AgentNetwork(Network):
+    """Agent ``agent`` of a topology; arrays are ``(d, k)``. A single agent needs no transport."""
+
+    def __init__(self, topology: Topology, agent: int, transport: Transport | None = None) -> None:
+        super().__init__(topology, ())
+        self.agent, self._transport = agent, transport
+        self._neighbors = topology.neighbors(agent)
+        if self._neighbors and transport is None:
+            raise TopologyError(f"agent {agent} has neighbours {self._neighbors} and no transport to reach them")
+        self._links = _links_of(topology.gossip_sparse, agent)
+
+    def gossip(self, x: Array, weights: Csr | None = None, /) -> Array:
+        if weights is None:
+            own, incoming, receivers = self._links
+            riders = tuple(pending.value for pending in self._riding)
+        else:
+            own, incoming, receivers = self._prepared(weights, lambda w: _links_of(w, self.agent))
+            riders = ()
+        received = self._exchange(Message(_sent(x), riders), receivers, tuple(incoming))
+        self._count(rounds=1, messages=len(receivers), payload=x.nbytes, control=sum(rider.nbytes for rider in riders))
+        y = own * x
+        for source, message in received.items():
+            assert message.payload is not None
+            y += incoming[source] * message.payload
+        if weights is None:
+            for message in received.values():
+                for pending, value in zip(self._riding, message.riders, strict=True):
+                    pending.value = reducer(pending.op)(pending.value, value)
+            self._ride(1)
+        return y
+
+    def reduce(self, x: Array, op: Op, /) -> Array:
+        combine, value = reducer(op), np.array(x, dtype=np.float64)
+        self._check_epoch()
+        for _ in range(self.topology.flood_rounds):
+            received = self._exchange(Message(None, (value,)), self._neighbors, self._neighbors)
+            self._count(control_rounds=1, messages=len(self._neighbors), control=value.nbytes)
+            for message in received.values():
+                value = combine(value, message.riders[0])
+        return value
+
+    def reduce_later(self, x: Array, op: Op, /) -> Pending:
+        reducer(op)
+        pending = Pending(np.array(x, dtype=np.float64), op, self.topology.flood_rounds)
+        if not pending.ready:
+            self._riding.append(pending)
+        return pending
+
+    def _exchange(self, message: Message, receivers: tuple[int, ...], sources: tuple[int, ...]) -> dict[int, Message]:
+        self._check_epoch()
+        tag = Tag(self.epoch, self._t, self._round)
+        self._round += 1
+        if self._transport is None:
+            return {}
+        return self._transport.exchange(tag, dict.fromkeys(receivers, message), sources)
+
+
+def run_agents(
+    topology: Topology, work: Callable[[AgentNetwork], T], *, timeout: float = 60.0, hub: MemoryHub | None = None
+) -> list[T]:
+    """Run ``work(network)`` for every agent in a thread of its own, joined by an in-memory transport.
+
+    Returns what each agent returned, in order. If an agent raises, the others are told at once, and its error is
+    raised here with the agent's number as a note. Nobody waits for a message longer than ``timeout`` seconds.
+    """
+    shared = hub if hub is not None else MemoryHub(topology.n_agents, timeout=timeout)
+    results: dict[int, T] = {}
+    errors: dict[int, BaseException] = {}
+
+    def run(agent: int) -> None:
+        try:
+            results[agent] = work(AgentNetwork(topology, agent, shared.transport(agent)))
+        except BaseException as error:
+            error.add_note(f"(raised by agent {agent})")
+            errors[agent] = error
+            shared.fail(agent, error)
+
+    threads = [
+        threading.Thread(target=run, args=(j,), name=f"agent-{j}", daemon=True) for j in range(topology.n_agents)
+    ]
+    with one_blas_thread():
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    if errors:
+        # the first cause, not one of those who only heard of it
+        raise next(
+            (error for error in errors.values() if not isinstance(error, PeerFailed)), next(iter(errors.values()))
+        )
+    return [results[j] for j in range(topology.n_agents)]
+
+
+def _sent(x: Array) -> Array:
+    """A copy that stays as it was, whatever the sender does next."""
+    copy = x.copy()
+    copy.flags.writeable = False
+    return copy
+
+
+def _links_of(weights: Csr, agent: int) -> _Links:
+    row = sparse.coo_array(weights[[agent], :])
+    incoming = {int(i): float(w) for i, w in zip(row.col, row.data, strict=True) if w != 0.0}
+    column = sparse.coo_array(weights[:, [agent]])
+    receivers = tuple(int(j) for j, w in zip(column.row, column.data, strict=True) if w != 0.0 and j != agent)
+    own = incoming.pop(agent, 0.0)
+    return own, incoming, receivers

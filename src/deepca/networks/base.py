@@ -1,0 +1,202 @@
+"""What every network offers to algorithms and mixers, and how its traffic is counted."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from scipy import sparse
+
+from deepca._typing import Array, Csr
+from deepca.errors import EpochChanged, InvalidInput, TopologyError
+from deepca.topology import Topology
+
+__all__ = ["Averaging", "LinearMixer", "Network", "Op", "Pending", "Traffic", "reducer"]
+
+Op = Literal["min", "max"]
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What the local agents have sent so far.
+
+    ``rounds`` are rounds of gossip; ``control_rounds`` are extra rounds, made only to agree on something.
+    ``messages`` and ``bytes_sent`` count everything that left an agent, array payloads and agreed values alike;
+    ``control_bytes`` is the part of ``bytes_sent`` that agreed values took. ``agents`` is the number of senders.
+    """
+
+    rounds: int = 0
+    control_rounds: int = 0
+    messages: int = 0
+    bytes_sent: int = 0
+    control_bytes: int = 0
+    agents: int = 1
+
+    @property
+    def bytes_per_agent(self) -> float:
+        return self.bytes_sent / self.agents
+
+    def __sub__(self, earlier: Traffic) -> Traffic:
+        return replace(
+            self,
+            rounds=self.rounds - earlier.rounds,
+            control_rounds=self.control_rounds - earlier.control_rounds,
+            messages=self.messages - earlier.messages,
+            bytes_sent=self.bytes_sent - earlier.bytes_sent,
+            control_bytes=self.control_bytes - earlier.control_bytes,
+        )
+
+
+class Averaging(Protocol):
+    """The part of a network that a mixer uses."""
+
+    @property
+    def topology(self) -> Topology: ...
+    def gossip(self, x: Array, weights: Csr | None = None, /) -> Array: ...
+
+
+class LinearMixer(Protocol):
+    """What a network needs to know of a mixer in order to run it; see :mod:`deepca.mixing`."""
+
+    def run(self, network: Averaging, x: Array, K: int, /) -> Array: ...
+    def key(self, K: int, /) -> object: ...
+
+
+class Pending:
+    """A value on its way to agreement: flooded along with gossip messages, ready after ``flood_rounds`` of them."""
+
+    def __init__(self, value: Array, op: Op, rounds: int) -> None:
+        self.value, self.op, self.rounds_left = value, op, rounds
+
+    @property
+    def ready(self) -> bool:
+        return self.rounds_left <= 0
+
+
+def reducer(op: Op) -> Any:
+    """``numpy.minimum`` or ``numpy.maximum``; both carry NaN on."""
+    if op not in ("min", "max"):
+        raise InvalidInput(f"op = {op!r}: networks reduce with 'min' or 'max'")
+    return np.minimum if op == "min" else np.maximum
+
+
+class Network(ABC):
+    """Blocking calls over which algorithms and mixers are written, the same on every engine.
+
+    ``x`` has shape ``(*B, …)``: ``B = (m,)`` where one process holds all agents, ``()`` where it holds one.
+
+    Attributes
+    ----------
+    topology : the graph and its gossip matrix 𝐋.
+    batch : ``B``, the leading axes of arrays here.
+    epoch : which incarnation of the run this is; it grows when tracking has to begin again.
+    """
+
+    def __init__(self, topology: Topology, batch: tuple[int, ...]) -> None:
+        self._topology, self.batch = topology, batch
+        self.epoch = 0
+        self._t = self._round = 0
+        self._announced = 0
+        self._riding: list[Pending] = []
+        self._traffic = Traffic(agents=batch[0] if batch else 1)
+        self._weights: dict[int, tuple[Csr, Any]] = {}
+
+    @property
+    def topology(self) -> Topology:
+        return self._topology
+
+    @property
+    def traffic(self) -> Traffic:
+        return self._traffic
+
+    @property
+    def n_agents(self) -> int:
+        return self.topology.n_agents
+
+    def begin(self, epoch: int, t: int, /) -> None:
+        """Called before step t: rounds start again at 0, so a step that is retried sends the same tags."""
+        if epoch != self.epoch:
+            self._riding.clear()
+        self.epoch, self._t, self._round = epoch, t, 0
+        self._announced = max(self._announced, epoch)
+
+    def announce_epoch(self, epoch: int, /) -> None:
+        """Ask for a restart: the next round raises EpochChanged until ``begin(epoch, …)`` is called."""
+        self._announced = max(self._announced, epoch)
+
+    @abstractmethod
+    def gossip(self, x: Array, weights: Csr | None = None, /) -> Array:
+        """One round: ``x_j ← Σ_i 𝐋_ji x_i`` over the neighbours and itself.
+
+        ``weights`` replaces 𝐋 in this round: an m × m sparse array with entries on edges and the diagonal only,
+        known to all; where an entry is zero nothing is sent. Values under way to agreement ride along in rounds
+        with the default weights, where every edge is used.
+        """
+
+    @abstractmethod
+    def reduce(self, x: Array, op: Op, /) -> Array:
+        """Minimum or maximum over all agents, the same everywhere, by flooding now: a diameter of control rounds."""
+
+    @abstractmethod
+    def reduce_later(self, x: Array, op: Op, /) -> Pending:
+        """As ``reduce``, but the value rides along with the next gossip rounds and costs none of its own."""
+
+    def mix(self, mixer: LinearMixer, x: Array, K: int, /) -> Array:
+        """Run a mixer. An engine that sees the whole graph may apply the same linear map in one go."""
+        return mixer.run(self, x, K)
+
+    # ------------------------------------------------------------------------------------------ for subclasses
+
+    def _check_epoch(self) -> None:
+        if self._announced > self.epoch:
+            raise EpochChanged(self._announced)
+
+    def _count(
+        self, *, rounds: int = 0, control_rounds: int = 0, messages: int = 0, payload: int = 0, control: int = 0
+    ) -> None:
+        """Add rounds, and ``messages`` of ``payload`` array bytes and ``control`` bytes of agreed values each."""
+        old = self._traffic
+        self._traffic = replace(
+            old,
+            rounds=old.rounds + rounds,
+            control_rounds=old.control_rounds + control_rounds,
+            messages=old.messages + messages,
+            bytes_sent=old.bytes_sent + messages * (payload + control),
+            control_bytes=old.control_bytes + messages * control,
+        )
+
+    def _count_riding(self, nbytes: int) -> None:
+        """Add bytes of agreed values that travelled on messages counted elsewhere."""
+        old = self._traffic
+        self._traffic = replace(old, bytes_sent=old.bytes_sent + nbytes, control_bytes=old.control_bytes + nbytes)
+
+    def _ride(self, rounds: int) -> None:
+        """Values under way have travelled that many full rounds."""
+        for pending in self._riding:
+            pending.rounds_left -= rounds
+        self._riding = [pending for pending in self._riding if not pending.ready]
+
+    def _prepared(self, weights: Csr, prepare: Callable[[Csr], Any]) -> Any:
+        """What ``prepare`` makes of a weight matrix, checked against the graph once and remembered."""
+        known = self._weights.get(id(weights))
+        if known is None or known[0] is not weights:
+            _check_weights(weights, self.topology)
+            if len(self._weights) >= 256:
+                self._weights.clear()
+            known = self._weights[id(weights)] = (weights, prepare(weights))
+        return known[1]
+
+
+def _check_weights(weights: Csr, topology: Topology) -> None:
+    m = topology.n_agents
+    if weights.shape != (m, m):
+        raise TopologyError(f"round weights have shape {weights.shape}; expected ({m}, {m})")
+    entries = sparse.coo_array(weights)
+    used = (entries.row != entries.col) & (entries.data != 0.0)
+    allowed = topology.adjacency
+    for i, j in zip(entries.row[used], entries.col[used], strict=True):
+        if not allowed[i, j]:
+            raise TopologyError(f"round weights use the pair ({i}, {j}), which is no edge of {topology.name}")

@@ -1,0 +1,111 @@
+"""All agents in one process and one array: the simulator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import sparse
+
+from deepca._typing import Array, Csr
+from deepca.networks.base import LinearMixer, Network, Op, Pending, reducer
+from deepca.topology import Topology
+
+__all__ = ["SimulatedNetwork"]
+
+# A sparse multiply-add costs about this many dense ones (CSR times a tall block against dgemm).
+_SPARSE_COST = 8
+_DENSE_UP_TO = 2048
+
+
+@dataclass(frozen=True)
+class _Collapsed:
+    """K rounds of a linear mixer as one m × m matrix, and what they send."""
+
+    matrix: Array
+    rounds: int
+    full_rounds: int
+    messages: int
+
+
+class SimulatedNetwork(Network):
+    """Arrays are ``(m, d, k)``. On a static graph a linear mixer is one matrix, found by applying it to the identity.
+
+    Whether K rounds are collapsed to that matrix or run one by one with a sparse 𝐋 is decided by which needs fewer
+    multiplications, so large sparse graphs never meet a dense m × m matrix. Traffic is counted alike in both cases.
+    """
+
+    def __init__(self, topology: Topology) -> None:
+        super().__init__(topology, (topology.n_agents,))
+        self._messages = 2 * topology.n_edges
+        m, gossip = topology.n_agents, topology.gossip_sparse
+        dense = m <= _DENSE_UP_TO and gossip.nnz * _SPARSE_COST >= m * m
+        self._L = gossip.toarray() if dense else gossip
+        self._maps: dict[object, _Collapsed] = {}
+        self._full_rounds = 0
+
+    def gossip(self, x: Array, weights: Csr | None = None, /) -> Array:
+        self._check_epoch()
+        payload = x[0].nbytes
+        if weights is None:
+            self._count(rounds=1, messages=self._messages, payload=payload, control=self._riding_bytes())
+            self._ride(1)
+            self._full_rounds += 1
+            return _apply(self._L, x)
+        matrix, messages = self._prepared(weights, _with_messages)
+        self._count(rounds=1, messages=messages, payload=payload)
+        return _apply(matrix, x)
+
+    def mix(self, mixer: LinearMixer, x: Array, K: int, /) -> Array:
+        m = self.n_agents
+        if m > _DENSE_UP_TO or m * m > _SPARSE_COST * K * self.topology.gossip_sparse.nnz:
+            return mixer.run(self, x, K)
+        self._check_epoch()
+        key = mixer.key(K)
+        linear = self._maps.get(key)
+        if linear is None:
+            linear = self._maps[key] = self._collapse(mixer, K)
+        payload = x[0].nbytes
+        self._count(rounds=linear.rounds, messages=linear.messages, payload=payload)
+        # a value under way rides on every message until it has arrived
+        ridden = sum(p.value.nbytes * min(p.rounds_left, linear.full_rounds) for p in self._riding)
+        self._count_riding(ridden * self._messages)
+        self._ride(linear.full_rounds)
+        return _apply(linear.matrix, x)
+
+    def reduce(self, x: Array, op: Op, /) -> Array:
+        self._check_epoch()
+        value = reducer(op).reduce(np.asarray(x, dtype=np.float64), axis=0)
+        rounds = self.topology.flood_rounds
+        self._count(control_rounds=rounds, messages=rounds * self._messages, control=np.asarray(value).nbytes)
+        return np.asarray(value)
+
+    def reduce_later(self, x: Array, op: Op, /) -> Pending:
+        value = np.asarray(reducer(op).reduce(np.asarray(x, dtype=np.float64), axis=0))
+        pending = Pending(value, op, self.topology.flood_rounds)
+        if not pending.ready:
+            self._riding.append(pending)
+        return pending
+
+    def _riding_bytes(self) -> int:
+        return sum(pending.value.nbytes for pending in self._riding)
+
+    def _collapse(self, mixer: LinearMixer, K: int) -> _Collapsed:
+        probe = SimulatedNetwork(self.topology)
+        matrix = mixer.run(probe, np.eye(self.n_agents), K)
+        sent = probe.traffic
+        return _Collapsed(matrix, sent.rounds, probe._full_rounds, sent.messages)
+
+
+def _with_messages(weights: Csr) -> tuple[Csr, int]:
+    entries = sparse.coo_array(weights)
+    return weights, int(np.count_nonzero((entries.row != entries.col) & (entries.data != 0.0)))
+
+
+def _apply(matrix: Array | Csr, x: Array) -> Array:
+    """``y_j = Σ_i matrix_ji x_i`` for x of shape ``(m, …)``, keeping the memory order of x."""
+    m = x.shape[0]
+    if x.ndim == 3 and not x.flags.c_contiguous:
+        flipped = np.swapaxes(x, 1, 2)  # products of A_j come with the last axes swapped in memory
+        return np.swapaxes(np.asarray(matrix @ flipped.reshape(m, -1)).reshape(flipped.shape), 1, 2)
+    return np.asarray(matrix @ x.reshape(m, -1)).reshape(x.shape)

@@ -1,0 +1,147 @@
+"""Watching a run: observers measure and show; they cannot change it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from deepca._typing import Array
+from deepca.algorithms.base import State, TrackedState
+from deepca.linalg import tan_theta
+from deepca.networks.base import Network, Traffic
+from deepca.result import Result
+from deepca.stopping import Agreed
+
+__all__ = ["Observer", "Start", "Step", "Trace"]
+
+
+@dataclass(frozen=True)
+class Start:
+    """What is known before the first step."""
+
+    name: str
+    network: Network
+    state: State
+    max_iter: int
+    tol: float | None
+
+
+@dataclass(frozen=True)
+class Step:
+    """One iteration: the states around it, traffic and seconds since the start, the newest agreed numbers."""
+
+    before: State
+    after: State
+    traffic: Traffic
+    elapsed: float
+    agreed: Agreed | None
+
+
+class Observer(Protocol):
+    """Told when a run begins, after every iteration, and when it ends."""
+
+    def begin(self, start: Start) -> None: ...
+    def observe(self, step: Step) -> None: ...
+    def end(self, result: Result[Any]) -> None: ...
+
+
+class Trace:
+    """The paper's three curves, traffic and time; one entry per iteration.
+
+    Parameters
+    ----------
+    U : the true top-k eigenvectors ``(d, k)``, if known.
+
+    Attributes (arrays, one entry per iteration)
+    --------------------------------------------
+    tan_theta : ``(1/m) Σ_j tan θ_k(U, W_j)``;  tan_theta_max : that of the worst agent. NaN without U.
+    S_disagreement, W_disagreement : ``‖S − S̄⊗1‖`` and ``‖W − W̄⊗1‖`` (Frobenius, over all agents and entries).
+        NaN where the network holds only one of several agents, since one agent alone cannot know.
+    invariant : ``‖mean S − mean A W‖ / ‖mean S‖``, which must stay at rounding; NaN likewise, and for untracked runs.
+    rounds, bytes, time : cumulative.
+    """
+
+    def __init__(self, U: npt.ArrayLike | None = None) -> None:
+        self._U = None if U is None else np.asarray(U, dtype=np.float64)
+        self._sees_all = True
+        self._rows: list[tuple[float, ...]] = []
+
+    def begin(self, start: Start) -> None:
+        self._sees_all = start.network.traffic.agents == start.network.n_agents
+        self._rows.clear()
+
+    def observe(self, step: Step) -> None:
+        W, S = step.after.W, step.after.S
+        tangents = np.array(np.nan) if self._U is None else tan_theta(self._U, W)
+        spread_S, spread_W, drift = (_spread(S), _spread(W), _drift(step.after)) if self._sees_all else (np.nan,) * 3
+        traffic = step.traffic
+        self._rows.append(
+            (
+                float(tangents.mean()),
+                float(tangents.max()),
+                spread_S,
+                spread_W,
+                drift,
+                traffic.rounds,
+                traffic.bytes_sent,
+                step.elapsed,
+            )
+        )
+
+    def end(self, result: Result[Any]) -> None:
+        """Nothing to close."""
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def _column(self, i: int) -> Array:
+        return np.array([row[i] for row in self._rows])
+
+    @property
+    def tan_theta(self) -> Array:
+        return self._column(0)
+
+    @property
+    def tan_theta_max(self) -> Array:
+        return self._column(1)
+
+    @property
+    def S_disagreement(self) -> Array:
+        return self._column(2)
+
+    @property
+    def W_disagreement(self) -> Array:
+        return self._column(3)
+
+    @property
+    def invariant(self) -> Array:
+        return self._column(4)
+
+    @property
+    def rounds(self) -> npt.NDArray[np.int64]:
+        return self._column(5).astype(np.int64)
+
+    @property
+    def bytes(self) -> npt.NDArray[np.int64]:
+        return self._column(6).astype(np.int64)
+
+    @property
+    def time(self) -> Array:
+        return self._column(7)
+
+
+def _spread(x: Array) -> float:
+    """``‖x − x̄⊗1‖`` over the agents' axis; 0 for one agent."""
+    return float(np.linalg.norm(x - x.mean(axis=0))) if x.ndim == 3 else 0.0
+
+
+def _drift(state: State) -> float:
+    if not isinstance(state, TrackedState):
+        return float("nan")
+    AW = state.AW
+    mean = state.S.mean(axis=0) if state.S.ndim == 3 else state.S
+    drift = float(np.linalg.norm(mean - (AW.mean(axis=0) if AW.ndim == 3 else AW)))
+    return drift / max(float(np.linalg.norm(mean)), 1e-300)

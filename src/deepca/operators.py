@@ -1,0 +1,426 @@
+"""What ``A_j`` is: rows of data, a covariance, or anything that multiplies symmetrically.
+
+An :class:`Operator` holds the ``A_j`` of all local agents and multiplies them with ``W`` of shape ``(*B, d, k)``:
+``B = (m,)`` for a simulator, ``()`` for one agent. Where ``A_j = X_jᵀX_j``, rows can be kept or turned into a
+covariance; which is cheaper follows from n, d, m and memory (:func:`choose_form`) and can be forced.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+from scipy.sparse.linalg import LinearOperator
+
+from deepca._machine import available_memory, usable_cores
+from deepca._typing import Array, Csr, csr
+from deepca.errors import DataError, InvalidInput
+
+__all__ = [
+    "Covariances",
+    "DenseRows",
+    "Form",
+    "Operator",
+    "OperatorLike",
+    "PerAgent",
+    "SparseRows",
+    "as_operator",
+    "choose_form",
+    "from_linear_operators",
+    "from_matrices",
+    "from_rows",
+    "split_rows",
+]
+
+Form = Literal["auto", "rows", "covariance"]
+_BLOCK = 1_000_000  # rows·d·k of one product: OpenBLAS slows down on larger skinny ones
+_SMALL_AGENT = 20_000  # entries of X_j below which a Python step per agent would cost more than its product
+_WORTH_SHARING = 4 << 20  # bytes read per product above which a second core pays
+
+
+class Operator(ABC):
+    """``A_j`` of the local agents. ``A @ W`` multiplies agent by agent: ``(*B, d, k) → (*B, d, k)``."""
+
+    batch: tuple[int, ...]
+    d: int
+    form: str
+    bytes_read: int
+    """Bytes that one product must read: the floor that timings are compared with."""
+
+    @abstractmethod
+    def __matmul__(self, W: Array) -> Array: ...
+
+    @abstractmethod
+    def agent(self, j: int) -> Operator:
+        """``A_j`` alone, with ``B = ()``."""
+
+    @abstractmethod
+    def dense(self) -> Array:
+        """All ``A_j`` as explicit matrices, ``(*B, d, d)``."""
+
+    @property
+    def n_local(self) -> int:
+        """Number of agents held here."""
+        return self.batch[0] if self.batch else 1
+
+    def mean(self) -> Array:
+        """``A = (1/m) Σ_j A_j`` as an explicit ``d × d`` matrix: the pooled problem, for references and tests."""
+        if not self.batch:
+            return self.dense()
+        total = np.zeros((self.d, self.d))
+        for j in range(self.n_local):
+            total += self.agent(j).dense()
+        return total / self.n_local
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.n_local} agents, d = {self.d}, form = {self.form!r})"
+
+
+OperatorLike = Operator | npt.NDArray[Any] | LinearOperator[Any] | Sequence[Any]
+
+
+class Covariances(Operator):
+    """Explicit symmetric matrices, ``(m, d, d)`` or ``(d, d)``."""
+
+    form = "covariance"
+
+    def __init__(self, stack: Array, *, workers: int | None = None) -> None:
+        self.stack = np.ascontiguousarray(stack, dtype=np.float64)
+        self.batch, self.d = self.stack.shape[:-2], self.stack.shape[-1]
+        self.bytes_read = self.stack.nbytes
+        self._share = _Shared(self.n_local, self.bytes_read, workers)
+
+    def __matmul__(self, W: Array) -> Array:
+        # A_j is symmetric, so (A_j W_j)ᵀ = W_jᵀ A_j: the same product with the long side where BLAS is fast
+        Wt = np.swapaxes(W, -1, -2)
+        if not self._share.parts:
+            return np.swapaxes(np.matmul(Wt, self.stack), -1, -2)
+        out = np.empty(Wt.shape)
+        self._share.run(lambda part: np.matmul(Wt[part], self.stack[part], out=out[part]))
+        return np.swapaxes(out, -1, -2)
+
+    def agent(self, j: int) -> Covariances:
+        return Covariances(self.stack[j] if self.batch else self.stack)
+
+    def dense(self) -> Array:
+        return self.stack
+
+
+class DenseRows(Operator):
+    """``A_j = c_j X_jᵀX_j`` with dense rows kept as they are; ``A_j W = c_j X_jᵀ(X_j W)`` in cache-sized blocks."""
+
+    form = "rows"
+
+    def __init__(self, rows: Sequence[npt.NDArray[Any]], scales: Array, *, single: bool, workers: int | None) -> None:
+        self.rows, self.scales = tuple(rows), scales
+        self.batch, self.d = (() if single else (len(rows),)), rows[0].shape[1]
+        self.bytes_read = sum(X.nbytes for X in rows)
+        self._share = _Shared(self.n_local, self.bytes_read, workers)
+        sizes = [X.shape[0] for X in rows]
+        self._stacked: Array | None = None
+        if self.batch and max(sizes) * self.d <= _SMALL_AGENT and max(sizes) * len(sizes) <= 2 * sum(sizes) + 64:
+            self._stacked = np.zeros((len(rows), max(sizes), self.d))  # zero rows change nothing
+            for X, padded in zip(rows, self._stacked, strict=True):
+                padded[: X.shape[0]] = X
+
+    def __matmul__(self, W: Array) -> Array:
+        Wt = np.swapaxes(W, -1, -2)
+        if self._stacked is not None:
+            product = np.matmul(np.matmul(Wt, np.swapaxes(self._stacked, -1, -2)), self._stacked)
+            return np.swapaxes(product * self.scales[:, None, None], -1, -2)
+        out = np.zeros(Wt.shape)
+        if not self.batch:
+            self._accumulate(0, Wt, out)
+        else:
+            self._share.run(lambda part: self._accumulate_part(part, Wt, out))
+        return np.swapaxes(out, -1, -2)
+
+    def _accumulate_part(self, part: slice, Wt: Array, out: Array) -> None:
+        for j in range(part.start, part.stop):
+            self._accumulate(j, Wt[j], out[j])
+
+    def _accumulate(self, j: int, Wt: Array, out: Array) -> None:
+        X = self.rows[j]
+        step = max(1, _BLOCK // max(1, Wt.size))
+        for first in range(0, X.shape[0], step):
+            block = np.asarray(X[first : first + step], dtype=np.float64)
+            out += (Wt @ block.T) @ block
+        out *= self.scales[j]
+
+    def agent(self, j: int) -> DenseRows:
+        return DenseRows(self.rows[j : j + 1], self.scales[j : j + 1], single=True, workers=1)
+
+    def dense(self) -> Array:
+        stack = np.stack([_gram(X, c) for X, c in zip(self.rows, self.scales, strict=True)])
+        return stack if self.batch else stack[0]
+
+
+class SparseRows(Operator):
+    """``A_j = c_j X_jᵀX_j`` with CSR rows kept sparse; all agents in one block-diagonal product."""
+
+    form = "rows"
+
+    def __init__(self, rows: Sequence[Csr], scales: Array, *, single: bool) -> None:
+        self.rows, self.scales = tuple(rows), scales
+        self.batch, self.d = (() if single else (len(rows),)), int(rows[0].shape[1])
+        self._X = csr(sparse.block_diag(rows, format="csr"))
+        self._Xt = csr(self._X.T)
+        self._row_scale = np.repeat(scales, [X.shape[0] for X in rows])[:, None]
+        self.bytes_read = sum(M.data.nbytes + M.indices.nbytes + M.indptr.nbytes for M in (self._X, self._Xt))
+
+    def __matmul__(self, W: Array) -> Array:
+        flat = W.reshape(-1, W.shape[-1])
+        return np.asarray(self._Xt @ (self._row_scale * (self._X @ flat))).reshape(W.shape)
+
+    def agent(self, j: int) -> SparseRows:
+        return SparseRows(self.rows[j : j + 1], self.scales[j : j + 1], single=True)
+
+    def dense(self) -> Array:
+        stack = np.stack([_gram(X, c) for X, c in zip(self.rows, self.scales, strict=True)])
+        return stack if self.batch else stack[0]
+
+
+class _Wrapped(Operator):
+    """One agent's scipy LinearOperator."""
+
+    form = "operator"
+
+    def __init__(self, operator: LinearOperator[Any]) -> None:
+        self.operator = operator
+        self.batch, self.d, self.bytes_read = (), int(operator.shape[0]), 0
+
+    def __matmul__(self, W: Array) -> Array:
+        return np.asarray(self.operator.matmat(np.ascontiguousarray(W)), dtype=np.float64)
+
+    def agent(self, j: int) -> _Wrapped:
+        return self
+
+    def dense(self) -> Array:
+        return self @ np.eye(self.d)
+
+
+class PerAgent(Operator):
+    """Agents whose ``A_j`` differ in kind (dense here, sparse there, a LinearOperator elsewhere)."""
+
+    form = "mixed"
+
+    def __init__(self, operators: Sequence[Operator]) -> None:
+        self.operators = tuple(operators)
+        self.batch, self.d = (len(operators),), operators[0].d
+        self.bytes_read = sum(A.bytes_read for A in operators)
+
+    def __matmul__(self, W: Array) -> Array:
+        return np.stack([A @ W[j] for j, A in enumerate(self.operators)])
+
+    def agent(self, j: int) -> Operator:
+        return self.operators[j]
+
+    def dense(self) -> Array:
+        return np.stack([A.dense() for A in self.operators])
+
+
+class _Shared:
+    """Splits the agents of a large product over cores (BLAS releases the interpreter lock)."""
+
+    def __init__(self, count: int, nbytes: int, workers: int | None) -> None:
+        wanted = usable_cores() if workers is None else workers
+        wanted = min(wanted, count) if nbytes >= _WORTH_SHARING else 1
+        bounds = [count * i // wanted for i in range(wanted + 1)]
+        self.parts = [slice(a, b) for a, b in pairwise(bounds)] if wanted > 1 else []
+        self._whole = slice(0, count)
+        self._pool = ThreadPoolExecutor(wanted - 1, thread_name_prefix="deepca") if wanted > 1 else None
+
+    def run(self, work: Callable[[slice], object]) -> None:
+        if self._pool is None:
+            work(self._whole)
+            return
+        others = [self._pool.submit(work, part) for part in self.parts[1:]]
+        work(self.parts[0])
+        for other in others:
+            other.result()
+
+
+# -------------------------------------------------------------------------------------------------- constructors
+
+
+def from_rows(
+    rows: Sequence[Any], *, scale: float | Sequence[float] = 1.0, form: Form = "auto", workers: int | None = None
+) -> Operator:
+    """``A_j = scale · X_jᵀX_j`` from one block of rows per agent, dense or scipy.sparse, in any mixture.
+
+    Parameters
+    ----------
+    rows : one ``(n_j, d)`` array or sparse matrix per agent; row counts may differ.
+    scale : one number, or one per agent (``1 / n_j`` gives second-moment matrices).
+    form : ``"rows"`` keeps them, ``"covariance"`` multiplies them out once, ``"auto"`` takes the cheaper.
+    workers : cores that share large products; all usable ones by default.
+    """
+    if form not in ("auto", "rows", "covariance"):
+        raise InvalidInput(f"form = {form!r}: choose 'auto', 'rows' or 'covariance'")
+    if isinstance(rows, np.ndarray) and rows.ndim == 2:
+        raise DataError("from_rows needs a list with one block of rows per agent; split_rows(X, m) makes one")
+    blocks = [_checked_rows(X, j) for j, X in enumerate(rows)]
+    if not blocks:
+        raise DataError("no agents: from_rows needs one block of rows per agent")
+    d = blocks[0].shape[1]
+    for j, X in enumerate(blocks):
+        if X.shape[1] != d:
+            raise DataError(f"agent {j} has {X.shape[1]} columns, agent 0 has {d}; all agents need the same columns")
+    scales = np.array(np.broadcast_to(np.asarray(scale, dtype=np.float64), (len(blocks),)))
+    if not np.isfinite(scales).all():
+        raise DataError(f"scale of agent {int(np.flatnonzero(~np.isfinite(scales))[0])} is not finite")
+    is_sparse = [sparse.issparse(X) for X in blocks]
+    nnz = sum(int(X.nnz) if s else X.size for X, s in zip(blocks, is_sparse, strict=True))
+    chosen = form
+    if form == "auto":
+        n = sum(X.shape[0] for X in blocks)
+        chosen = choose_form(n, d, len(blocks), nnz=nnz if all(is_sparse) else None)
+    if chosen == "covariance":
+        return Covariances(np.stack([_gram(X, c) for X, c in zip(blocks, scales, strict=True)]), workers=workers)
+    if all(is_sparse):
+        return SparseRows(blocks, scales, single=False)
+    if not any(is_sparse):
+        return DenseRows(blocks, scales, single=False, workers=workers)
+    return PerAgent(
+        [
+            SparseRows([X], scales[j : j + 1], single=True)
+            if is_sparse[j]
+            else DenseRows([X], scales[j : j + 1], single=True, workers=1)
+            for j, X in enumerate(blocks)
+        ]
+    )
+
+
+def from_matrices(matrices: npt.ArrayLike, *, workers: int | None = None) -> Covariances:
+    """``A_j`` given as explicit symmetric matrices: ``(m, d, d)``, or ``(d, d)`` for one agent. May be indefinite."""
+    stack = np.asarray(matrices, dtype=np.float64)
+    if stack.ndim not in (2, 3) or stack.shape[-1] != stack.shape[-2] or 0 in stack.shape:
+        raise DataError(f"matrices have shape {stack.shape}; expected (m, d, d), or (d, d) for one agent")
+    for j, A in enumerate(stack if stack.ndim == 3 else stack[None]):
+        _check_symmetric_matrix(A, j)
+    return Covariances(stack, workers=workers)
+
+
+def from_linear_operators(operators: Sequence[LinearOperator[Any]]) -> PerAgent:
+    """``A_j`` given as symmetric scipy LinearOperators, one per agent."""
+    if not len(operators):
+        raise DataError("no agents: from_linear_operators needs one operator per agent")
+    wrapped = [_checked_operator(A, j) for j, A in enumerate(operators)]
+    for j, A in enumerate(wrapped):
+        if A.d != wrapped[0].d:
+            raise DataError(f"the operator of agent {j} has d = {A.d}, that of agent 0 has d = {wrapped[0].d}")
+    return PerAgent(wrapped)
+
+
+def as_operator(A: OperatorLike) -> Operator:
+    """An Operator from whatever stands for the ``A_j``: itself, ``(m, d, d)`` or ``(d, d)``, LinearOperator(s)."""
+    if isinstance(A, Operator):
+        return A
+    if isinstance(A, LinearOperator):
+        return _checked_operator(A, 0)
+    if isinstance(A, Sequence) and len(A) and all(isinstance(a, LinearOperator) for a in A):
+        return from_linear_operators(A)
+    if isinstance(A, Sequence):
+        shapes = sorted({np.shape(a) for a in A}, key=str)
+        if len(shapes) > 1:
+            raise DataError(f"the matrices differ in shape: {', '.join(map(str, shapes))}; all agents need the same d")
+    return from_matrices(np.asarray(A))
+
+
+def choose_form(n: int, d: int, m: int, *, nnz: int | None = None, memory: int | None = None) -> Form:
+    """Rows or covariance, from n rows in all, d features, m agents, entries if sparse, and bytes of memory.
+
+    Counted in multiplications of a run of 200 iterations with k = 8 (a sparse one costs about 4.5 dense ones; in
+    forming the covariance, with its large products, a dense one costs a third). The covariances must fit into a
+    quarter of the available memory.
+    """
+    if m * d * d * 8 > (available_memory() if memory is None else memory) // 4:
+        return "rows"
+    run = 200 * 8
+    if nnz is None:
+        forming, as_rows = 0.33 * n * d * d, run * 2.0 * n * d
+    else:
+        forming, as_rows = 4.5 * nnz * (nnz / max(n, 1)), run * 2.0 * nnz * 4.5
+    return "covariance" if forming + run * m * d * d < as_rows else "rows"
+
+
+def split_rows(X: Any, m: int, *, rows_per_agent: int | None = None) -> list[Any]:
+    """X cut into m blocks in row order: equal ones, or the first ``m · rows_per_agent`` rows as in the paper."""
+    n = int(X.shape[0])
+    if m < 1 or m > n:
+        raise DataError(f"{n} rows cannot be split over {m} agents: every agent needs at least one row")
+    if rows_per_agent is not None and rows_per_agent * m > n:
+        raise DataError(f"{m} agents with {rows_per_agent} rows each need {rows_per_agent * m} rows, there are {n}")
+    bounds = [n * j // m if rows_per_agent is None else rows_per_agent * j for j in range(m + 1)]
+    return [X[a:b] for a, b in pairwise(bounds)]
+
+
+# --------------------------------------------------------------------------------------------------------- checks
+
+
+def _gram(X: Any, c: float) -> Array:
+    """``c XᵀX`` as a dense matrix, exactly symmetric."""
+    if not isinstance(X, np.ndarray):
+        return np.asarray((X.T @ X).toarray() * c)
+    total = np.zeros((X.shape[1], X.shape[1]))
+    step = max(1, (8 << 20) // (8 * X.shape[1]))
+    for first in range(0, X.shape[0], step):
+        block = np.asarray(X[first : first + step], dtype=np.float64)
+        total += block.T @ block
+    return total * c
+
+
+def _checked_rows(X: Any, j: int) -> Any:
+    values: Any
+    if sparse.issparse(X):
+        X = csr(X)
+        values = X.data
+    else:
+        X = np.asanyarray(X)
+        if X.dtype.kind not in "fiub":
+            raise DataError(f"agent {j}: rows have dtype {X.dtype}; numbers are needed")
+        values = X if X.dtype.kind == "f" else X.astype(np.float64)
+        X = values if X.dtype in (np.float32, np.float64) else values.astype(np.float64)
+    if X.ndim != 2:
+        raise DataError(f"agent {j}: rows have shape {X.shape}; expected (n_j, d)")
+    if X.shape[0] == 0:
+        raise DataError(f"agent {j} has no rows; leave the agent out or give it data")
+    if X.shape[1] == 0:
+        raise DataError(f"agent {j} has no columns")
+    if not np.isfinite(values).all():
+        place = np.argwhere(~np.isfinite(X if isinstance(X, np.ndarray) else X.toarray()))[0]
+        raise DataError(f"agent {j}: NaN or Inf in row {place[0]}, column {place[1]}; remove or impute it")
+    return X
+
+
+def _check_symmetric_matrix(A: Array, j: int) -> None:
+    if not np.isfinite(A).all():
+        row, column = np.argwhere(~np.isfinite(A))[0]
+        raise DataError(f"agent {j}: NaN or Inf in row {row}, column {column} of its matrix")
+    gap = np.abs(A - A.T)
+    if gap.max() > 1e-10 * max(np.abs(A).max(), np.finfo(np.float64).tiny):
+        row, column = np.unravel_index(int(gap.argmax()), gap.shape)
+        raise DataError(
+            f"agent {j}: its matrix is not symmetric, entry ({row}, {column}) is {A[row, column]:.6g} and "
+            f"({column}, {row}) is {A[column, row]:.6g}; give (A + Aᵀ)/2 if that is what is meant"
+        )
+
+
+def _checked_operator(A: LinearOperator[Any], j: int) -> _Wrapped:
+    if not isinstance(A, LinearOperator) or A.shape[0] != A.shape[1]:
+        raise DataError(f"agent {j}: expected a square scipy.sparse.linalg.LinearOperator, got {A!r}")
+    wrapped = _Wrapped(A)
+    probe = np.random.default_rng(0).standard_normal((wrapped.d, 2))
+    image = wrapped @ probe
+    if not np.isfinite(image).all():
+        raise DataError(f"agent {j}: its operator gives NaN or Inf")
+    left, right = float(probe[:, 0] @ image[:, 1]), float(probe[:, 1] @ image[:, 0])
+    if abs(left - right) > 1e-8 * np.linalg.norm(probe) * np.linalg.norm(image):
+        raise DataError(f"agent {j}: its operator is not symmetric (xᵀAy = {left:.6g}, yᵀAx = {right:.6g})")
+    return wrapped

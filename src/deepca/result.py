@@ -1,0 +1,58 @@
+"""What a run returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Generic, Literal, TypeVar
+
+from deepca._typing import Array
+from deepca.algorithms.base import State
+from deepca.networks.base import Traffic
+
+__all__ = ["Code", "Result", "Status"]
+
+S_ = TypeVar("S_", bound=State)
+Code = Literal["converged", "completed", "not_converged", "rounding_floor", "rank_deficient"]
+
+
+@dataclass(frozen=True)
+class Status:
+    """How a run ended, and what to do about it, in one sentence.
+
+    ============== ======================================================================================
+    converged      the stop rule was met
+    completed      no stop rule was given; the iterations asked for were made and nothing looks wrong
+    not_converged  the iterations ran out; the advice says what held convergence back
+    rounding_floor the tolerance lies below what rounding allows; nothing more can be gained
+    rank_deficient the data have fewer directions than components were asked for; the rest fill up the basis
+    ============== ======================================================================================
+    """
+
+    code: Code
+    advice: str
+
+    @property
+    def ok(self) -> bool:
+        """Whether the leading components can be used as they are."""
+        return self.code != "not_converged"
+
+    def __str__(self) -> str:
+        return f"{self.code.replace('_', ' ')}: {self.advice}"
+
+
+@dataclass(frozen=True)
+class Result(Generic[S_]):
+    """The outcome of :func:`deepca.solve`, for the local agents (``B = (m,)`` in a simulator, ``()`` for one agent).
+
+    W : orthonormal bases ``(*B, d, k)``.  eigenvalues : of A, descending, ``(*B, k)``.  iterations : made in this run.
+    rank : how many of the k columns carry more than rounding.  state : to resume from, ``solve(…, start=state)``.
+    """
+
+    W: Array = field(repr=False)
+    eigenvalues: Array
+    iterations: int
+    status: Status
+    rank: int
+    traffic: Traffic
+    elapsed: float
+    state: S_ = field(repr=False)

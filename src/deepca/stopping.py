@@ -1,0 +1,119 @@
+"""When to stop, without ground truth, and at every agent in the same iteration.
+
+After each step every agent takes a few local numbers (:func:`measure`); their maximum over all agents is agreed
+through the network, riding along with gossip messages. Rules see agreed numbers only, so all agents decide alike.
+
+What is agreed: the largest change of a subspace in one step, the lowest rank, and the largest and smallest of a few
+random functions ``gᵀ W_j W_jᵀ h`` of the subspace. The spread of the latter measures, without any assumption about the
+mixing, how far apart the agents are: for random g and h its mean square is ``‖W_iW_iᵀ − W_jW_jᵀ‖²``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol
+
+import numpy as np
+
+from deepca._typing import Array
+from deepca.algorithms.base import State
+from deepca.errors import InvalidInput
+from deepca.linalg import numerical_rank
+
+__all__ = ["Agreed", "StopRule", "Tolerance", "agreed_from", "at_floor", "error_estimate", "measure"]
+
+_PROBES = 4
+_PROBE_SEED = 1127
+_EPS = float(np.finfo(np.float64).eps)
+
+
+@dataclass(frozen=True)
+class Agreed:
+    """Numbers all agents agree on after step t (``t`` iterations made)."""
+
+    t: int
+    change: float
+    """Largest distance (Frobenius norm of the sines) between the subspaces of two successive iterations."""
+    disagreement: float
+    """Distance between the subspaces of the two agents farthest apart, estimated from random functions."""
+    rank: int
+    """Lowest numerical rank of any agent's S."""
+
+
+class StopRule(Protocol):
+    """Decides from the agreed history alone."""
+
+    @property
+    def tol(self) -> float: ...
+    def met(self, history: Sequence[Agreed]) -> bool: ...
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """Stop when the worst agent's subspace is estimated to lie within ``tol`` (an angle) of its limit.
+
+    The change per iteration alone would stop too early when convergence is slow; what is still to come at the
+    observed rate r is ``change · r/(1−r)``. The agents must also agree to within ``tol``.
+    """
+
+    tol: float
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.tol < 1.0:
+            raise InvalidInput(f"tol = {self.tol}: give the largest acceptable tangent of the angle, between 0 and 1")
+
+    def met(self, history: Sequence[Agreed]) -> bool:
+        return error_estimate(history) <= self.tol and history[-1].disagreement <= self.tol
+
+
+def measure(before: State, after: State) -> Array:
+    """One agent's numbers about the step between two states, to be reduced with "max": ``(*B, 2 + 2·probes)``."""
+    W, V = after.W, before.W
+    moved = W - V @ (np.swapaxes(V, -1, -2) @ W)
+    change = np.sqrt(np.einsum("...dk,...dk->...", moved, moved))
+    g, h = _probes(W.shape[-2])
+    z = np.einsum("...kp,...kp->...p", np.swapaxes(W, -1, -2) @ g, np.swapaxes(W, -1, -2) @ h)
+    rank = numerical_rank(W, after.S).astype(np.float64)
+    return np.concatenate([change[..., None], -rank[..., None], z, -z], axis=-1)
+
+
+def agreed_from(t: int, value: Array) -> Agreed:
+    """The agreed maximum of :func:`measure` over all agents, in words."""
+    spread = value[2 : 2 + _PROBES] + value[2 + _PROBES :]  # max z − min z
+    return Agreed(
+        t=t,
+        change=float(value[0]),
+        disagreement=float(np.sqrt(np.mean(np.square(np.maximum(spread, 0.0))) / 2.0)),
+        rank=round(-float(value[1])) if math.isfinite(value[1]) else 0,
+    )
+
+
+def rate(history: Sequence[Agreed]) -> float:
+    """Factor by which the change shrinks per iteration, the slowest of a short and a longer view; inf if unknown."""
+    changes = [entry.change for entry in history]
+    rates = [
+        (changes[-1] / changes[-1 - w]) ** (1.0 / w) for w in (1, 2, 4, 8) if w < len(changes) and changes[-1 - w] > 0.0
+    ]
+    if len(changes) > 1 and changes[-1] == 0.0:
+        return 0.0
+    return max(rates, default=math.inf)
+
+
+def error_estimate(history: Sequence[Agreed]) -> float:
+    """How far the worst agent still has to go: ``change · r/(1−r)``; inf while the change does not shrink."""
+    r = rate(history)
+    return history[-1].change * r / (1.0 - r) if r < 1.0 else math.inf
+
+
+def at_floor(history: Sequence[Agreed], d: int) -> bool:
+    """Whether the last changes are rounding and nothing else."""
+    return len(history) >= 6 and all(entry.change <= 8.0 * _EPS * math.sqrt(d) for entry in history[-6:])
+
+
+@lru_cache(maxsize=16)
+def _probes(d: int) -> tuple[Array, Array]:
+    g, h = np.random.default_rng(_PROBE_SEED).standard_normal((2, d, _PROBES))
+    return g, h

@@ -1,0 +1,40 @@
+"""The contract between an agent's network and what moves its messages."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from deepca._typing import Array
+
+__all__ = ["Message", "Tag", "Transport"]
+
+
+@dataclass(frozen=True, order=True)
+class Tag:
+    """Which exchange a message belongs to. The same on both sides, and the same again when a step is retried."""
+
+    epoch: int
+    t: int
+    round: int
+
+
+@dataclass(frozen=True)
+class Message:
+    """An array (or none), and the values that ride along to agreement."""
+
+    payload: Array | None
+    riders: tuple[Array, ...] = ()
+
+
+class Transport(Protocol):
+    """Moves messages between one agent and its neighbours."""
+
+    def exchange(self, tag: Tag, outgoing: Mapping[int, Message], sources: Collection[int], /) -> dict[int, Message]:
+        """Send ``outgoing`` (by receiver) and return one message with the same tag from each of ``sources``.
+
+        Raises PeerTimeout naming who did not answer, PeerFailed if another agent gave up, EpochChanged if the
+        network has moved on to a new epoch.
+        """
+        ...
