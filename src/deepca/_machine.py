@@ -32,8 +32,8 @@ def available_memory() -> int:
 class _BlasLimit:
     """One limit shared by nested and concurrent users, since BLAS threads belong to the process.
 
-    First in sets it, last out lifts it. Agents of one process enter and leave at different times; each restoring what it found would leave the
-    process with the wrong number.
+    First in sets it, last out lifts it. Agents of one process enter and leave at different times; if each restored
+    what it found, the process would be left with the wrong number.
     """
 
     def __init__(self) -> None:

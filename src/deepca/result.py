@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
 from deepca._typing import Array
@@ -40,7 +40,7 @@ class Status:
         return f"{self.code.replace('_', ' ')}: {self.advice}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result(Generic[S_]):
     """The outcome of :func:`deepca.solve`, for the local agents (``B = (m,)`` in a simulator, ``()`` for one agent).
 
@@ -48,11 +48,14 @@ class Result(Generic[S_]):
     rank : how many of the k columns carry more than rounding.  state : to resume from, ``solve(…, start=state)``.
     """
 
-    W: Array = field(repr=False)
+    W: Array
     eigenvalues: Array
     iterations: int
     status: Status
     rank: int
     traffic: Traffic
     elapsed: float
-    state: S_ = field(repr=False)
+    state: S_
+
+    def __repr__(self) -> str:
+        return f"Result({self.status}; {self.iterations} iterations, {self.traffic.rounds} rounds, rank {self.rank})"

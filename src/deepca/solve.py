@@ -108,8 +108,8 @@ class _Agreement:
         self._pending.append((after.t, self._network.reduce_later(measure(before, after), "max")))
         while self._pending and self._pending[0][1].ready and not self.over:
             t, pending = self._pending.popleft()
-            self.history.append(_finite(agreed_from(t, pending.value)))
-            self.over = self._stop.met(self.history) or at_floor(self.history, self._d)
+            self.history.append(_finite(agreed_from(t, self._d, pending.value)))
+            self.over = self._stop.met(self.history) or at_floor(self.history)
 
     def forget(self) -> None:
         """The past no longer tells the rate."""
@@ -125,19 +125,19 @@ class _Agreement:
             measured = np.stack([measure(before, after) for before, after in steps], axis=-2)
             values = self._network.reduce(measured, "max")
             for (_, after), value in zip(steps, values, strict=True):
-                self.history.append(_finite(agreed_from(after.t, value)))
+                self.history.append(_finite(agreed_from(after.t, self._d, value)))
         k = recent[-1].W.shape[-1]
         if not self.history:
             return Status("not_converged", "the network changed in the last iteration; go on from the state"), k
-        return _judge(self.history, self._stop, self._d, k, max_iter), self.history[-1].rank
+        return _judge(self.history, self._stop, k, max_iter), self.history[-1].rank
 
 
-def _judge(history: list[Agreed], stop: StopRule | None, d: int, k: int, max_iter: int) -> Status:
+def _judge(history: list[Agreed], stop: StopRule | None, k: int, max_iter: int) -> Status:
     end, error, r = history[-1], error_estimate(history), rate(history)
     tol = stop.tol if stop is not None else _PRESENTABLE
     seen = f"estimated error {error:.1e}, agents within {end.disagreement:.1e} of each other"
     met = stop.met(history) if stop is not None else max(error, end.disagreement) <= tol
-    floor = at_floor(history, d) or end.change <= 8.0 * _EPS * math.sqrt(d)
+    floor = end.change <= end.floor and end.disagreement <= 100.0 * end.floor
     if (met or floor) and end.rank < k:
         return Status(
             "rank_deficient",
@@ -146,17 +146,18 @@ def _judge(history: list[Agreed], stop: StopRule | None, d: int, k: int, max_ite
         )
     if met and stop is not None:
         return Status("converged", f"{seen} (tolerance {tol:.1e})")
-    if floor and end.disagreement <= 1e3 * _EPS * math.sqrt(d):
+    if floor:
         if stop is None:
             return Status("completed", f"{max_iter} iterations, at the rounding floor; {seen}")
         return Status("rounding_floor", f"tolerance {tol:.1e} lies below what rounding allows here; {seen}")
     if met:
         return Status("completed", f"{max_iter} iterations; {seen}")
     if end.disagreement > tol and end.disagreement >= min(error, end.change):
+        few = f" (the data also have rank {end.rank} only: ask for k ≤ {end.rank})" if end.rank < k else ""
         return Status(
             "not_converged",
             f"did not converge: disagreement stayed at {end.disagreement:.1e} after {max_iter} iterations; "
-            "raise rounds",
+            f"raise rounds{few}",
         )
     if r < 1.0:
         more = math.ceil(math.log(tol / max(error, tol)) / math.log(max(r, 1e-3))) + 1

@@ -4,8 +4,10 @@ After each step every agent takes a few local numbers (:func:`measure`); their m
 through the network, riding along with gossip messages. Rules see agreed numbers only, so all agents decide alike.
 
 What is agreed: the largest change of a subspace in one step, the lowest rank, and the largest and smallest of a few
-random functions ``gᵀ W_j W_jᵀ h`` of the subspace. The spread of the latter measures, without any assumption about the
-mixing, how far apart the agents are: for random g and h its mean square is ``‖W_iW_iᵀ − W_jW_jᵀ‖²``.
+random functions ``gᵀ (W_j W_jᵀ) h + uᵀ (S_j/‖S_j‖) v``. The spread of the latter measures, without any assumption about
+the mixing, how far apart the agents are: its mean square over random g, h, u, v is ``‖W_iW_iᵀ − W_jW_jᵀ‖²`` plus the
+squared relative difference of S_i and S_j. (S counts because eigenvalues come from it, and because a subspace can be
+right long before S is: at once, when k reaches the rank of the data.)
 """
 
 from __future__ import annotations
@@ -38,9 +40,11 @@ class Agreed:
     change: float
     """Largest distance (Frobenius norm of the sines) between the subspaces of two successive iterations."""
     disagreement: float
-    """Distance between the subspaces of the two agents farthest apart, estimated from random functions."""
+    """Distance between the two agents farthest apart, in subspace and in S/‖S‖, estimated from random functions."""
     rank: int
     """Lowest numerical rank of any agent's S."""
+    floor: float
+    """A change that rounding alone would explain."""
 
 
 class StopRule(Protocol):
@@ -74,13 +78,15 @@ def measure(before: State, after: State) -> Array:
     W, V = after.W, before.W
     moved = W - V @ (np.swapaxes(V, -1, -2) @ W)
     change = np.sqrt(np.einsum("...dk,...dk->...", moved, moved))
-    g, h = _probes(W.shape[-2])
-    z = np.einsum("...kp,...kp->...p", np.swapaxes(W, -1, -2) @ g, np.swapaxes(W, -1, -2) @ h)
+    g, h, u, v = _probes(*W.shape[-2:])
+    Wt, St = np.swapaxes(W, -1, -2), np.swapaxes(after.S, -1, -2)
+    size = np.maximum(np.linalg.norm(after.S, axis=(-2, -1)), np.finfo(np.float64).tiny)
+    z = np.einsum("...kp,...kp->...p", Wt @ g, Wt @ h) + np.einsum("...kp,kp->...p", St @ u, v) / size[..., None]
     rank = numerical_rank(W, after.S).astype(np.float64)
     return np.concatenate([change[..., None], -rank[..., None], z, -z], axis=-1)
 
 
-def agreed_from(t: int, value: Array) -> Agreed:
+def agreed_from(t: int, d: int, value: Array) -> Agreed:
     """The agreed maximum of :func:`measure` over all agents, in words."""
     spread = value[2 : 2 + _PROBES] + value[2 + _PROBES :]  # max z − min z
     return Agreed(
@@ -88,6 +94,7 @@ def agreed_from(t: int, value: Array) -> Agreed:
         change=float(value[0]),
         disagreement=float(np.sqrt(np.mean(np.square(np.maximum(spread, 0.0))) / 2.0)),
         rank=round(-float(value[1])) if math.isfinite(value[1]) else 0,
+        floor=8.0 * _EPS * math.sqrt(d),
     )
 
 
@@ -104,16 +111,20 @@ def rate(history: Sequence[Agreed]) -> float:
 
 def error_estimate(history: Sequence[Agreed]) -> float:
     """How far the worst agent still has to go: ``change · r/(1−r)``; inf while the change does not shrink."""
-    r = rate(history)
-    return history[-1].change * r / (1.0 - r) if r < 1.0 else math.inf
+    r, last = rate(history), history[-1]
+    if last.change <= last.floor:  # the ratio of two roundings is no rate
+        return last.change
+    return last.change * r / (1.0 - r) if r < 1.0 else math.inf
 
 
-def at_floor(history: Sequence[Agreed], d: int) -> bool:
-    """Whether the last changes are rounding and nothing else."""
-    return len(history) >= 6 and all(entry.change <= 8.0 * _EPS * math.sqrt(d) for entry in history[-6:])
+def at_floor(history: Sequence[Agreed]) -> bool:
+    """Whether the last changes, and what is between the agents, are rounding and nothing else."""
+    last = history[-6:]
+    return len(last) == 6 and all(e.change <= e.floor and e.disagreement <= 100.0 * e.floor for e in last)
 
 
 @lru_cache(maxsize=16)
-def _probes(d: int) -> tuple[Array, Array]:
-    g, h = np.random.default_rng(_PROBE_SEED).standard_normal((2, d, _PROBES))
-    return g, h
+def _probes(d: int, k: int) -> tuple[Array, Array, Array, Array]:
+    rng = np.random.default_rng(_PROBE_SEED)
+    g, h, u = rng.standard_normal((3, d, _PROBES))
+    return g, h, u, rng.standard_normal((k, _PROBES))

@@ -43,8 +43,10 @@ S_ = TypeVar("S_", bound=State)
 class Algorithm(Protocol[S_]):
     """An init/step pair over a network. Steps are pure: the same state gives the same next state."""
 
-    name: str
-    network: Network
+    @property
+    def name(self) -> str: ...
+    @property
+    def network(self) -> Network: ...
 
     def init(self, W: npt.ArrayLike | None = None) -> S_:
         """The state before the first step, at W⁰ or at W."""

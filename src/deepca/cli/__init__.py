@@ -1,1 +1,19 @@
-def main() -> None: ...
+"""The command line: parse, call, print. Needs the ``cli`` extra (typer, rich)."""
+
+from __future__ import annotations
+
+import sys
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Entry point of the ``deepca`` command."""
+    try:
+        from deepca.cli.app import app
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").split(".")[0] not in ("typer", "rich", "click"):
+            raise
+        sys.stderr.write(f"deepca: the command line needs {missing.name}; pip install 'deepca[cli]'\n")
+        sys.exit(2)
+    app()

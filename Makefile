@@ -1,0 +1,49 @@
+# Every target sets up what it needs; a machine with Python, pip and make is enough.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --editable
+
+.PHONY: help demo test lint format bench figures clean
+help:
+	@echo "make demo     the main job, on data that ships with scikit-learn (under a minute)"
+	@echo "make test     everything that proves it"
+	@echo "make lint     formatting, lint, strict types"
+	@echo "make bench    speed as ratios to the floor, into docs/benchmarks.md"
+	@echo "make figures  the pictures of the docs"
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/demo.stamp: pyproject.toml | $(BIN)/python
+	$(PIP) '.[demo]'
+	@touch $@
+
+$(VENV)/dev.stamp: pyproject.toml | $(BIN)/python
+	$(PIP) '.[dev]'
+	@touch $@ $(VENV)/demo.stamp
+
+demo: $(VENV)/demo.stamp
+	$(BIN)/deepca demo
+
+test: $(VENV)/dev.stamp
+	$(BIN)/python -m pytest -n auto
+
+lint: $(VENV)/dev.stamp
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(VENV)/dev.stamp
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/dev.stamp
+	$(BIN)/python -m benchmarks --markdown docs/benchmarks.md
+
+figures: $(VENV)/dev.stamp
+	$(BIN)/deepca demo --quiet --out docs/figures
+	$(BIN)/python examples/fastmix_contraction.py docs/figures/fastmix.png
+
+clean:
+	rm -rf $(VENV) build demo-out .mypy_cache .ruff_cache .pytest_cache .hypothesis

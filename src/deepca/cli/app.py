@@ -1,0 +1,165 @@
+"""The ``deepca`` command and its subcommands."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from deepca import __version__
+from deepca._typing import Array
+from deepca.errors import DeepcaError, InvalidInput, MissingExtraError
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    name="deepca",
+    help="Exact PCA over data that stays where it is: agents talk to their neighbours only, and nobody is the server.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    rich_markup_mode="rich",
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"deepca {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Exact PCA over data that stays where it is: agents talk to their neighbours only, and nobody is the server."""
+
+
+@app.command(
+    epilog="Examples:\n\n"
+    "  deepca demo\n\n"
+    "  deepca demo --agents 20 --components 3 --rounds 8 --out results\n\n"
+    "  deepca demo --json --quiet | jq '.rows[0]'"
+)
+def demo(
+    agents: Annotated[int, typer.Option(help="Number of agents that the rows are spread over.")] = 50,
+    components: Annotated[int, typer.Option("--components", "-k", help="Principal components wanted.")] = 4,
+    rounds: Annotated[int, typer.Option(help="K: rounds of communication per iteration.")] = 5,
+    tol: Annotated[float, typer.Option(help="Largest acceptable tangent of the angle, over all agents.")] = 1e-10,
+    seed: Annotated[int, typer.Option(help="Seed of the network and of the start.")] = 0,
+    out: Annotated[Path, typer.Option(help="Folder for the figure.")] = Path("demo-out"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON instead.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")] = False,
+) -> None:
+    """Spread the digits data of scikit-learn over agents and find its components without pooling a row.
+
+    DeEPCA, its predecessor DePCA and the centralised power method run from the same start; the angle is measured
+    against scikit-learn's PCA of the pooled rows.
+    """
+    with _errors():
+        _require("sklearn", "matplotlib", extra="demo")
+        from deepca import demo as demonstration
+        from deepca.plots import convergence
+        from deepca.progress import ProgressBar, bars
+
+        if not 1 <= components <= 64:
+            raise InvalidInput(f"--components {components}: the digits have 64 features, so choose 1 … 64")
+        console, notes = Console(), Console(stderr=True)
+        with bars(notes, disable=quiet) as progress:
+            found = demonstration.run(
+                agents=agents,
+                k=components,
+                K=rounds,
+                tol=tol,
+                seed=seed,
+                watch=lambda label: ProgressBar(progress, description=label),
+            )
+        figure = out / "convergence.png"
+        out.mkdir(parents=True, exist_ok=True)
+        convergence(
+            found.curves,
+            figure,
+            title=f"Digits, {agents} agents, k = {components}: worst agent against the pooled answer",
+            ylabel="largest tan θ over all agents",
+        )
+        if as_json:
+            typer.echo(json.dumps({"figure": str(figure), "rows": [asdict(row) for row in found.rows]}, indent=2))
+            return
+        _show(console, found)
+        console.print(f"Figure: {escape(str(figure))}")
+
+
+def _show(console: Console, found: object) -> None:
+    from deepca.demo import Demo
+
+    assert isinstance(found, Demo)
+    net = found.topology
+    console.print(
+        f"\n[bold]{found.n_rows} rows × {found.n_features} features[/bold] on {net.n_agents} "
+        f"agent{'s' if net.n_agents > 1 else ''} with {net.n_edges} links (1 − λ₂ = {1 - net.lambda2:.3f}), "
+        f"K = {found.K} rounds per iteration.\nThe mean was agreed by gossip first.\n"
+    )
+    table = Table(
+        title=f"Top {found.k} components; tan θ to scikit-learn's PCA of the pooled rows, worst agent",
+        title_justify="left",
+        header_style="bold",
+    )
+    table.add_column("method")
+    for name in ("iterations", "rounds", "sent/agent", "tan θ"):
+        table.add_column(name, justify="right")
+    table.add_column("status", no_wrap=True)
+    for row in found.rows:
+        table.add_row(
+            row.method,
+            str(row.iterations),
+            f"{row.rounds:,}" if row.rounds else "—",
+            _size(row.bytes_per_agent) if row.rounds else "—",
+            f"[{'green' if row.tan_theta <= 10 * found.tol else 'red'}]{row.tan_theta:.1e}[/]",
+            row.status.replace("_", " "),
+        )
+    console.print(table)
+    for row in found.rows:
+        if row.status == "not_converged":
+            console.print(f"  {row.method}: {row.advice}")
+    console.print(
+        f"\nExplained variance at agent 0: {_numbers(found.variance)}\n"
+        f"scikit-learn, pooled rows:     {_numbers(found.pooled_variance)}"
+    )
+
+
+def _numbers(values: Array, most: int = 6) -> str:
+    return ", ".join(f"{value:.4f}" for value in values[:most]) + (", …" if len(values) > most else "")
+
+
+def _size(nbytes: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if nbytes < 1000:
+            return f"{nbytes:.3g} {unit}"
+        nbytes /= 1000
+    return f"{nbytes:.3g} GB"
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    """A user's mistake is one line on stderr and exit code 2, never a traceback."""
+    try:
+        yield
+    except (DeepcaError, OSError) as error:
+        Console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+        raise typer.Exit(2) from None
+
+
+def _require(*modules: str, extra: str) -> None:
+    missing = [name for name in modules if importlib.util.find_spec(name) is None]
+    if missing:
+        raise MissingExtraError(f"this command needs {', '.join(missing)}; pip install 'deepca[{extra}]'")

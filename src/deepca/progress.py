@@ -1,0 +1,76 @@
+"""A progress bar with time left, as an observer. Needs the ``cli`` extra (rich)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from deepca.observers import Start, Step
+from deepca.result import Result
+
+__all__ = ["ProgressBar", "bars"]
+
+
+def bars(console: Console | None = None, *, disable: bool = False) -> Progress:
+    """A place on the terminal in which several runs can show their bars one below the other."""
+    return Progress(
+        TextColumn("[bold]{task.description}"),
+        BarColumn(bar_width=28),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TextColumn("iteration {task.fields[iteration]}"),
+        TextColumn("[dim]{task.fields[note]}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=console,
+        disable=disable,
+    )
+
+
+class ProgressBar:
+    """Shows how far a run has come.
+
+    Without a stop rule, by iterations. With one, by how far the change per iteration has come down, on a logarithmic
+    scale, from where it began to the tolerance; the time left follows from that.
+    """
+
+    def __init__(self, progress: Progress | None = None, *, description: str | None = None) -> None:
+        self._own = progress is None
+        self._progress = progress if progress is not None else bars()
+        self._description = description
+        self._task: TaskID | None = None
+        self._max_iter, self._first, self._tol = 1, 0, None
+        self._worst: float | None = None
+
+    _tol: float | None
+
+    def begin(self, start: Start) -> None:
+        self._max_iter, self._first, self._tol, self._worst = start.max_iter, start.state.t, start.tol, None
+        if self._own:
+            self._progress.start()
+        self._task = self._progress.add_task(self._description or start.name, total=1.0, iteration=0, note="")
+
+    def observe(self, step: Step) -> None:
+        if self._task is None:
+            return
+        made = step.after.t - self._first
+        done, note = made / self._max_iter, ""
+        if step.agreed is not None and self._tol is not None:
+            change = max(step.agreed.change, 1e-300)
+            self._worst = max(self._worst or change, change)
+            note = f"change {change:.0e}, between agents {step.agreed.disagreement:.0e}"
+            if self._worst > self._tol:
+                come_down = math.log(self._worst / change) / math.log(self._worst / self._tol)
+                done = max(done, min(come_down, 0.99))
+        self._progress.update(self._task, completed=done, iteration=made, note=note)
+
+    def end(self, result: Result[Any]) -> None:
+        if self._task is not None:
+            self._progress.update(
+                self._task, completed=1.0, iteration=result.iterations, note=result.status.code.replace("_", " ")
+            )
+        if self._own:
+            self._progress.stop()
