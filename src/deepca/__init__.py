@@ -7,7 +7,7 @@ components that pooling all rows would have given. The method is DeEPCA (Ye & Zh
 from importlib.metadata import version
 
 from deepca import errors, linalg, mixing, networks, observers, operators, stopping, theory, topology, transports
-from deepca.algorithms import CPCA, DeEPCA, DePCA
+from deepca.algorithms import CPCA, DeEPCA, DePCA, State, TrackedState
 from deepca.mixing import Chebyshev, FastMix, Gossip
 from deepca.networks import AgentNetwork, SimulatedNetwork, run_agents
 from deepca.result import Result, Status
@@ -27,9 +27,11 @@ __all__ = [
     "Gossip",
     "Result",
     "SimulatedNetwork",
+    "State",
     "Status",
     "Tolerance",
     "Topology",
+    "TrackedState",
     "errors",
     "linalg",
     "mixing",

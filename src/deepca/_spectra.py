@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from scipy import sparse
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
+from deepca._machine import one_blas_thread
 from deepca._typing import Csr, csr
 
 _START_SEED = 7  # Lanczos starts from a fixed vector, so that every agent finds the same number
@@ -21,10 +22,8 @@ def extreme_eigenvalues(gossip: Csr, dense_up_to: int) -> tuple[float, float]:
     if m <= dense_up_to:
         values = np.linalg.eigvalsh(gossip.toarray())
         return float(values[-2]), float(values[0])
-    # 𝐋 − 11ᵀ/m moves the eigenvalue 1 to 0 and keeps the others; I − 𝐋 is a Laplacian
-    lambda_min = _lanczos(_deflated(gossip, shift=0.0), m, "SA")
-    mu2, _ = laplacian_extremes(csr(sparse.eye_array(m, format="csr") - gossip))
-    return 1.0 - mu2, min(lambda_min, 1.0 - mu2)
+    mu2, mu_max = laplacian_extremes(csr(sparse.eye_array(m, format="csr") - gossip))  # I − 𝐋 is a Laplacian
+    return 1.0 - mu2, 1.0 - mu_max
 
 
 def laplacian_extremes(M: Csr) -> tuple[float, float]:
@@ -35,14 +34,15 @@ def laplacian_extremes(M: Csr) -> tuple[float, float]:
     """
     m = int(M.shape[0])
     bound = 2.0 * float(M.diagonal().max())  # no eigenvalue of a Laplacian is larger
-    try:
-        mu_max = _lanczos(M, m, "LA", maxiter=60)
-    except ArpackNoConvergence:
-        mu_max = float(_inverted(M, m, bound * (1.0 + 1e-3 / m), 1)[-1])
-    try:
-        mu2 = mu_max - _lanczos(_deflated(M, shift=mu_max), m, "LA", maxiter=60)
-    except ArpackNoConvergence:
-        mu2 = float(_inverted(M, m, -1e-3 * bound / m, 2)[1])
+    with one_blas_thread():
+        try:
+            mu_max = _lanczos(M, m)
+        except ArpackNoConvergence:
+            mu_max = float(_inverted(M, m, bound * (1.0 + 1e-3 / m), 1)[-1])
+        try:
+            mu2 = mu_max - _lanczos(_deflated(M, shift=mu_max), m)
+        except ArpackNoConvergence:
+            mu2 = float(_inverted(M, m, -1e-3 * bound / m, 2)[1])
     return mu2, mu_max
 
 
@@ -52,20 +52,19 @@ def _inverted(M: Csr, m: int, shift: float, count: int) -> np.ndarray:
 
 
 def _deflated(M: Csr, shift: float) -> LinearOperator[np.float64]:
-    """``shift·I − M`` (or M itself for shift 0) on the vectors with mean zero."""
+    """``shift·I − M`` on the vectors with mean zero."""
 
     def matvec(x: np.ndarray) -> np.ndarray:
         x = x.ravel() - x.mean()
-        y = M @ x if shift == 0.0 else shift * x - M @ x
+        y = shift * x - M @ x
         return np.asarray(y - y.mean())
 
     return LinearOperator(M.shape, matvec=matvec, dtype=np.float64)
 
 
-def _lanczos(operator: Any, m: int, which: Literal["LA", "SA"], maxiter: int | None = None) -> float:
-    values = eigsh(
-        operator, k=1, which=which, v0=_start(m), ncv=min(m - 1, 60), maxiter=maxiter, return_eigenvectors=False
-    )
+def _lanczos(operator: Any, m: int) -> float:
+    """The largest eigenvalue, or ArpackNoConvergence after a while."""
+    values = eigsh(operator, k=1, which="LA", v0=_start(m), ncv=min(m - 1, 60), maxiter=60, return_eigenvectors=False)
     return float(values[0])
 
 

@@ -77,9 +77,9 @@ def run(
     """
     X = np.asarray(load_digits().data, dtype=np.float64)
     n, d = X.shape
+    blocks = split_rows(X, agents)
     topology = topologies.erdos_renyi(agents, 0.5, seed=seed)
     network = SimulatedNetwork(topology)
-    blocks = split_rows(X, agents)
     W0 = random_orthonormal(d, k, seed=seed)
 
     # the agents agree on the mean of all rows before anything else, and subtract it at home

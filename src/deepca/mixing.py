@@ -117,7 +117,8 @@ class FastMix(Mixer):
         eta = fastmix_eta(network.topology.lambda2)
         x_previous = x
         for _ in range(K):
-            x, x_previous = (1.0 + eta) * network.gossip(x) - eta * x_previous, x
+            y = network.gossip(x)
+            x, x_previous = y + eta * (y - x_previous), x  # (1+η) y − η x^{i−1}, with the mean kept to the last digit
         return x
 
     def contraction(self, topology: Topology, K: int) -> float:
@@ -134,7 +135,7 @@ class Chebyshev(Mixer):
     """The polynomial of degree K that is smallest on ``[λ_min, λ₂]``, for any gossip matrix::
 
         c = (λ₂ + λ_min)/2,   h = (λ₂ − λ_min)/2,   μ = h/(1−c)
-        y^i = (𝐋 x^i − c x^i)/(1−c)
+        y^i = (𝐋 x^i − c x^i)/(1−c) = x^i + (𝐋 x^i − x^i)/(1−c)
         x^1 = y^0
         x^{i+1} = ω_{i+1} (y^i − x^{i−1}) + x^{i−1},   ω_2 = 1/(1 − μ²/2),   ω_{i+1} = 1/(1 − μ²ω_i/4)
 
@@ -146,7 +147,7 @@ class Chebyshev(Mixer):
         c, mu = _interval(network.topology)
         omega, x_previous = 1.0, x
         for i in range(K):
-            y = (network.gossip(x) - c * x) / (1.0 - c)
+            y = x + (network.gossip(x) - x) / (1.0 - c)
             if i == 1:
                 omega = 1.0 / (1.0 - mu**2 / 2.0)
             elif i > 1:

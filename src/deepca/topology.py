@@ -77,6 +77,7 @@ class Topology:
 
     def __post_init__(self) -> None:
         _check_gossip(self.gossip_sparse)
+        _freeze(self.gossip_sparse)
         if self.n_agents > 1:
             _check_connected(self.adjacency)
             largest = max(abs(self.lambda2), abs(self.lambda_min))
@@ -113,6 +114,7 @@ class Topology:
         links.setdiag(0.0)
         links.eliminate_zeros()
         links.data = np.ones_like(links.data)
+        _freeze(links)
         return links
 
     @cached_property
@@ -253,13 +255,11 @@ def random_regular(m: int, degree: int, *, seed: Seed = None, rule: Rule = "pape
 def from_edges(m: int, edges: Iterable[tuple[int, int]], *, rule: Rule = "paper", name: str = "edges") -> Topology:
     """Agents 0 … m − 1 with the given undirected edges; an edge named twice counts once."""
     _check_count(m)
-    pairs = [(int(i), int(j)) for i, j in edges]
-    for i, j in pairs:
-        if i == j:
-            raise TopologyError(f"edge ({i}, {j}) joins an agent to itself; leave it out")
-        if not (0 <= i < m and 0 <= j < m):
-            raise TopologyError(f"edge ({i}, {j}) names an agent outside 0 … {m - 1}")
-    ends = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+    ends = np.array(list(edges), dtype=np.int64).reshape(-1, 2)
+    for i, j in ends[(ends < 0).any(axis=1) | (ends >= m).any(axis=1)]:
+        raise TopologyError(f"edge ({i}, {j}) names an agent outside 0 … {m - 1}")
+    for i, j in ends[ends[:, 0] == ends[:, 1]]:
+        raise TopologyError(f"edge ({i}, {j}) joins an agent to itself; leave it out")
     both = np.concatenate([ends, ends[:, ::-1]])
     adjacency = csr(sparse.coo_array((np.ones(len(both)), (both[:, 0], both[:, 1])), shape=(m, m)))
     adjacency.sum_duplicates()
@@ -278,7 +278,7 @@ def from_networkx(graph: Graph, *, rule: Rule = "paper") -> Topology:
 
 def from_gossip_matrix(matrix: npt.ArrayLike | Csr, *, name: str = "custom") -> Topology:
     """A topology from 𝐋 itself (dense or scipy.sparse), for weights that no rule here gives."""
-    gossip = csr(matrix if sparse.issparse(matrix) else np.atleast_2d(np.asarray(matrix, dtype=np.float64)))
+    gossip = csr(matrix if sparse.issparse(matrix) else np.atleast_2d(np.asarray(matrix, dtype=np.float64))).copy()
     gossip.eliminate_zeros()
     _check_gossip(gossip)
     links = gossip.copy()
@@ -337,6 +337,11 @@ def _laplacian_extremes(M: Csr) -> tuple[float, float]:
         values = np.linalg.eigvalsh(M.toarray())
         return float(values[1]), float(values[-1])
     return laplacian_extremes(M)
+
+
+def _freeze(matrix: Csr) -> None:
+    for part in (matrix.data, matrix.indices, matrix.indptr):
+        part.flags.writeable = False
 
 
 def _check_count(m: int) -> None:

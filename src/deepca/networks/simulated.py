@@ -93,6 +93,7 @@ class SimulatedNetwork(Network):
     def _collapse(self, mixer: LinearMixer, K: int) -> _Collapsed:
         probe = SimulatedNetwork(self.topology)
         matrix = mixer.run(probe, np.eye(self.n_agents), K)
+        matrix += (1.0 - matrix.sum(axis=0)) / self.n_agents  # columns sum to one but for rounding: the mean stays
         sent = probe.traffic
         return _Collapsed(matrix, sent.rounds, probe._full_rounds, sent.messages)
 

@@ -1,0 +1,25 @@
+"""PCA of rows that ten places hold, without moving a row: the same components that pooling would give."""
+
+import numpy as np
+
+import deepca
+
+rng = np.random.default_rng(0)
+d, k = 20, 3
+spread = np.linspace(3.0, 0.5, d)
+places = [rng.standard_normal((int(rng.integers(30, 300)), d)) * spread for _ in range(10)]  # rows of each place
+
+topology = deepca.topology.ring(10)  # who talks to whom
+network = deepca.SimulatedNetwork(topology)
+A = deepca.operators.from_rows(places)  # A_j = X_jᵀX_j
+W0 = deepca.linalg.random_orthonormal(d, k, seed=0)  # the same start everywhere
+
+result = deepca.solve(
+    deepca.DeEPCA(A, W0, network, deepca.FastMix(rounds=10)), max_iter=1000, stop=deepca.Tolerance(1e-10)
+)
+print(result.status)
+
+pooled = np.concatenate(places)
+values, U = deepca.linalg.top_eigenvectors(pooled.T @ pooled, k)
+print("largest tan θ over all agents:", deepca.linalg.tan_theta(U, result.W).max())
+print("eigenvalues:", result.eigenvalues[0] * 10, "pooled:", values)
