@@ -20,7 +20,8 @@ def extreme_eigenvalues(gossip: Csr, dense_up_to: int) -> tuple[float, float]:
     if m == 1:
         return 0.0, 1.0
     if m <= dense_up_to:
-        values = np.linalg.eigvalsh(gossip.toarray())
+        with one_blas_thread():
+            values = np.linalg.eigvalsh(gossip.toarray())
         return float(values[-2]), float(values[0])
     mu2, mu_max = laplacian_extremes(csr(sparse.eye_array(m, format="csr") - gossip))  # I − 𝐋 is a Laplacian
     return 1.0 - mu2, 1.0 - mu_max
@@ -33,7 +34,7 @@ def laplacian_extremes(M: Csr) -> tuple[float, float]:
     (rings, paths, grids), where that does not converge, by shift-and-invert, which is cheap just there.
     """
     m = int(M.shape[0])
-    bound = 2.0 * float(M.diagonal().max())  # no eigenvalue of a Laplacian is larger
+    bound = float(abs(M).sum(axis=1).max())  # no eigenvalue is larger (Gershgorin)
     with one_blas_thread():
         try:
             mu_max = _lanczos(M, m)

@@ -30,6 +30,7 @@ _EPS = float(np.finfo(np.float64).eps)
 # Orthogonality lost by one Gram pass is about eps·κ², κ the condition number after columns are scaled to length one.
 _ONE_PASS = 2.0  # κ (as a multiple of its minimum, k) up to which one pass is as good as Householder
 _TWO_PASSES = 1e6  # κ up to which two passes are; beyond, Householder
+_SQUARES = (1e-140, 1e140)  # lengths whose squares neither overflow nor lose digits
 _COMPLETION_SEED = 20210208
 
 
@@ -43,7 +44,10 @@ def random_orthonormal(d: int, k: int, *, seed: int | np.random.Generator | None
 
 def check_start(W0: npt.ArrayLike, d: int) -> Array:
     """``W0`` as an array, or a StartError that says why it cannot be a start."""
-    W = np.asarray(W0, dtype=np.float64)
+    given = np.asarray(W0)
+    if given.dtype.kind not in "fiub":
+        raise StartError(f"W0 has dtype {given.dtype}; real numbers are needed")
+    W = given.astype(np.float64, copy=False)
     if W.ndim != 2:
         raise StartError(f"W0 has shape {W.shape}; it must be one d × k matrix, the same for every agent")
     rows, k = W.shape
@@ -81,20 +85,26 @@ def tan_theta(U: npt.ArrayLike, X: npt.ArrayLike) -> Array:
     u, x = np.asarray(U, dtype=np.float64), np.asarray(X, dtype=np.float64)
     if u.ndim < 2 or x.ndim < 2 or u.shape[-2:] != x.shape[-2:]:
         raise InvalidInput(f"U has shape {u.shape} and X has shape {x.shape}; both need the same d and k")
+    usable = np.asarray(np.isfinite(x).all(axis=(-1, -2)))
+    x = np.where(usable[..., None, None], x, 0.0)
     inside = np.swapaxes(u, -1, -2) @ x  # UᵀX = P σ Qᵀ
     outside = x - u @ inside
     _, sigma, Qt = np.linalg.svd(inside)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = (outside @ np.swapaxes(Qt, -1, -2)) / sigma[..., None, :]
         ratio = np.where(np.isnan(ratio), np.inf, ratio)
-    finite = np.asarray(np.isfinite(ratio).all(axis=(-1, -2)) & np.isfinite(x).all(axis=(-1, -2)))
-    norm = np.linalg.norm(np.where(finite[..., None, None], ratio, 0.0), ord=2, axis=(-2, -1))
+    finite = np.asarray(np.isfinite(ratio).all(axis=(-1, -2)) & usable)
+    ratio = np.where(finite[..., None, None], ratio, 0.0)
+    scale = np.maximum(np.abs(ratio).max(axis=(-2, -1), keepdims=True), np.finfo(np.float64).tiny)
+    ratio = ratio / scale
+    largest = np.linalg.eigvalsh(np.swapaxes(ratio, -1, -2) @ ratio)[..., -1]  # a norm is safe through the Gram matrix
+    norm = np.sqrt(np.maximum(largest, 0.0)) * scale[..., 0, 0]
     return np.asarray(np.where(finite, norm, np.inf))
 
 
 def signs_towards(W: Array, W0: Array) -> Array:
     """``−1`` for every column of W whose inner product with that column of W0 is negative, else ``+1``: ``(*B, k)``."""
-    return np.where(np.einsum("...dk,...dk->...k", W, W0) < 0.0, -1.0, 1.0)
+    return np.where(np.vecdot(np.swapaxes(W, -1, -2), np.swapaxes(W0, -1, -2)) < 0.0, -1.0, 1.0)
 
 
 def sign_adjust(W: Array, W0: Array) -> Array:
@@ -122,19 +132,24 @@ def qr(S: Array) -> tuple[Array, Array]:
     """
     k = S.shape[-1]
     St = np.swapaxes(S, -1, -2)
-    G = St @ S
-    lengths = np.sqrt(np.einsum("...ii->...i", G))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        G = St @ S
+        lengths = np.sqrt(np.einsum("...ii->...i", G))
         G = G / (lengths[..., :, None] * lengths[..., None, :])
+    safe = ((lengths > _SQUARES[0]) & (lengths < _SQUARES[1])).all(axis=-1)
     try:
         C = np.linalg.cholesky(G)  # G = C Cᵀ; Cᵀ diag(lengths) is R
-        inverse = np.linalg.inv(C)
     except np.linalg.LinAlgError:
-        return _careful(S)
+        if S.ndim == 2:
+            return _careful(S)
+        G, definite = _only_definite(G)
+        safe &= definite
+        C = np.linalg.cholesky(G)
+    inverse = np.linalg.inv(C)
     own = np.einsum("...ii->...i", C) * lengths
     condition = np.sqrt(k) * np.linalg.norm(inverse, axis=(-2, -1))  # ≥ κ₂, = k for orthogonal columns
     full = (own > 4.0 * _rank_tolerance(S) * lengths.max(axis=-1, keepdims=True)).all(axis=-1)
-    gram = full & (condition <= _TWO_PASSES)  # False wherever anything is NaN
+    gram = safe & full & (condition <= _TWO_PASSES)  # False wherever anything is NaN
     if not gram.any():
         return _careful(S)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -147,6 +162,7 @@ def qr(S: Array) -> tuple[Array, Array]:
     if gram.all():
         return W, R
     W, R = W.copy(), R.copy()
+    _check_finite(S)
     W[~gram], R[~gram] = _careful(S[~gram])
     return W, R
 
@@ -155,7 +171,31 @@ def polar(S: Array) -> tuple[Array, Array]:
     """``W H = S``: W the orthonormal matrix nearest to S, H symmetric positive semi-definite (``(SᵀS)^{1/2}``)."""
     W, R = qr(S)
     P, sigma, Qt = np.linalg.svd(R)
-    return W @ (P @ Qt), np.swapaxes(Qt, -1, -2) @ (sigma[..., None] * Qt)
+    X, H = W @ (P @ Qt), np.swapaxes(Qt, -1, -2) @ (sigma[..., None] * Qt)
+    rank = np.count_nonzero(sigma > _rank_tolerance(S) * sigma[..., :1], axis=-1)
+    for j in map(tuple, np.argwhere(rank < S.shape[-1])):
+        X[j] = _polar_completed(W[j] @ P[j], Qt[j], int(rank[j]))
+    return X, H
+
+
+def _polar_completed(V: Array, Qt: Array, rank: int) -> Array:
+    """V_r Q_rᵀ, and what is missing from the polar factor of a fixed matrix without those directions."""
+    (d, k), V, Q = V.shape, V[:, :rank], Qt[:rank]
+    fill = _completion(d, k)
+    for _ in range(2):
+        fill = fill - V @ (V.T @ fill)
+        fill = fill - (fill @ Q.T) @ Q
+    left, _, right = np.linalg.svd(fill, full_matrices=False)
+    return np.asarray(V @ Q + left[:, : k - rank] @ right[: k - rank], dtype=np.float64)
+
+
+def _only_definite(G: Array) -> tuple[Array, npt.NDArray[np.bool_]]:
+    """G with the identity in place of items that are not positive definite, and which are."""
+    eye = np.eye(G.shape[-1])
+    finite = np.asarray(np.isfinite(G).all(axis=(-2, -1)))
+    G = np.where(finite[..., None, None], G, eye)
+    definite = finite & (np.linalg.eigvalsh(G)[..., 0] > 1e-13)  # κ ≤ 1e6 means more than that
+    return np.where(definite[..., None, None], G, eye), definite
 
 
 def _rank_tolerance(S: Array) -> float:
@@ -182,6 +222,22 @@ def _householder(S: Array) -> tuple[Array, Array]:
 
 def _careful(S: Array) -> tuple[Array, Array]:
     """Householder QR, with columns completed where the rank is lower than k."""
+    _check_finite(S)
+    _, exponent = np.frexp(np.abs(S).max(axis=(-2, -1), keepdims=True))
+    S = np.ldexp(S, -exponent)  # entries of at most 1, without rounding
+    W, R = _householder(S)
+    longest = np.linalg.norm(S, axis=-2).max(axis=-1, keepdims=True)
+    own = np.abs(np.einsum("...ii->...i", R)) > _rank_tolerance(S) * longest
+    if S.ndim == 2:
+        W, R = (W, R) if own.all() else _completed(S)
+    elif not own.all():
+        W, R = W.copy(), R.copy()
+        for j in map(tuple, np.argwhere(~own.all(axis=-1))):
+            W[j], R[j] = _completed(S[j])
+    return W, np.ldexp(R, exponent)
+
+
+def _check_finite(S: Array) -> None:
     bad = ~np.isfinite(S).all(axis=(-2, -1))
     if bad.any():
         where = f" at agent {', '.join(map(str, np.flatnonzero(bad)[:5]))}" if bad.ndim else ""
@@ -189,24 +245,20 @@ def _careful(S: Array) -> tuple[Array, Array]:
             f"S is no longer finite{where}: the products A_j W overflow or the mixing expands; "
             "scale the data, or use a mixer that contracts on this network"
         )
-    W, R = _householder(S)
-    longest = np.linalg.norm(S, axis=-2).max(axis=-1, keepdims=True)
-    own = np.abs(np.einsum("...ii->...i", R)) > _rank_tolerance(S) * longest
-    if own.all():
-        return W, R
-    if S.ndim == 2:
-        return _completed(S, own)
-    W, R = W.copy(), R.copy()
-    for j in map(tuple, np.argwhere(~own.all(axis=-1))):
-        W[j], R[j] = _completed(S[j], own[j])
-    return W, R
 
 
-def _completed(S: Array, own: npt.NDArray[np.bool_]) -> tuple[Array, Array]:
-    """``W R = S`` for one d × k matrix of which only the columns marked ``own`` have a direction of their own."""
+def _completed(S: Array) -> tuple[Array, Array]:
+    """``W R = S`` for one d × k matrix some of whose columns have no direction of their own."""
     d, k = S.shape
-    W = np.empty((d, k))
-    basis = _householder(S[:, own])[0] if own.any() else np.empty((d, 0))
+    W, basis, own = np.empty((d, k)), np.empty((d, 0)), np.zeros(k, dtype=bool)
+    smallest = _rank_tolerance(S) * float(np.linalg.norm(S, axis=0).max())
+    for i in range(k):  # R's diagonal alone does not tell: after a column without direction it depends on rounding
+        rest = S[:, i]
+        for _ in range(2):
+            rest = rest - basis @ (basis.T @ rest)
+        own[i] = np.linalg.norm(rest) > smallest
+        if own[i]:
+            basis = _householder(S[:, own])[0]
     fill = _completion(d, k)[:, : k - basis.shape[1]]
     for _ in range(2):
         fill = _householder(fill - basis @ (basis.T @ fill))[0]

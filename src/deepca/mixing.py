@@ -109,7 +109,7 @@ class FastMix(Mixer):
         if not topology.positive_semidefinite:
             raise MixingError(
                 f"FastMix needs 𝐋 ⪰ 0, but the {topology.rule} weights of {topology.name} have the eigenvalue "
-                f"{topology.lambda_min:.4g}: it may expand without limit. Use deepca.Chebyshev, which takes any 𝐋, "
+                f"{topology.lambda_min:.4g}: it may expand. Use deepca.Chebyshev, which takes any 𝐋, "
                 "or the weight rules 'paper' or 'lazy-metropolis'"
             )
 
@@ -122,6 +122,7 @@ class FastMix(Mixer):
         return x
 
     def contraction(self, topology: Topology, K: int) -> float:
+        self.check(topology)
         if topology.n_agents == 1:
             return 0.0
         eta = fastmix_eta(topology.lambda2)
@@ -168,7 +169,7 @@ class Chebyshev(Mixer):
 def fastmix_eta(lambda2: float) -> float:
     """``η = (1 − √(1−λ₂²)) / (1 + √(1−λ₂²))``."""
     root = math.sqrt(1.0 - lambda2 * lambda2)
-    return (1.0 - root) / (1.0 + root)
+    return (lambda2 / (1.0 + root)) ** 2  # the same without cancellation
 
 
 def response(mixer: Mixer, topology: Topology, K: int, eigenvalues: npt.ArrayLike) -> Array:

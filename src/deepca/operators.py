@@ -229,6 +229,8 @@ class _Shared:
     """Splits the agents of a large product over cores (BLAS releases the interpreter lock)."""
 
     def __init__(self, count: int, nbytes: int, workers: int | None) -> None:
+        if workers is not None and workers < 1:
+            raise InvalidInput(f"workers = {workers}: at least one core has to work")
         wanted = usable_cores() if workers is None else workers
         wanted = min(wanted, count) if nbytes >= _WORTH_SHARING else 1
         bounds = [count * i // wanted for i in range(wanted + 1)]
@@ -240,10 +242,16 @@ class _Shared:
         if self._pool is None:
             work(self._whole)
             return
-        others = [self._pool.submit(work, part) for part in self.parts[1:]]
+        others = [self._pool.submit(_quietly, work, part) for part in self.parts[1:]]
         work(self.parts[0])
         for other in others:
             other.result()
+
+
+def _quietly(work: Callable[[slice], object], part: slice) -> None:
+    """Overflow is looked for by the caller; error states do not follow into other threads."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        work(part)
 
 
 # -------------------------------------------------------------------------------------------------- constructors
@@ -272,9 +280,7 @@ def from_rows(
     for j, X in enumerate(blocks):
         if X.shape[1] != d:
             raise DataError(f"agent {j} has {X.shape[1]} columns, agent 0 has {d}; all agents need the same columns")
-    scales = np.array(np.broadcast_to(np.asarray(scale, dtype=np.float64), (len(blocks),)))
-    if not np.isfinite(scales).all():
-        raise DataError(f"scale of agent {int(np.flatnonzero(~np.isfinite(scales))[0])} is not finite")
+    scales = _checked_scales(scale, len(blocks))
     is_sparse = [sparse.issparse(X) for X in blocks]
     nnz = sum(int(X.nnz) if s else X.size for X, s in zip(blocks, is_sparse, strict=True))
     chosen = form
@@ -282,7 +288,11 @@ def from_rows(
         n = sum(X.shape[0] for X in blocks)
         chosen = choose_form(n, d, len(blocks), nnz=nnz if all(is_sparse) else None)
     if chosen == "covariance":
-        return Covariances(np.stack([_gram(X, c) for X, c in zip(blocks, scales, strict=True)]), workers=workers)
+        stack = np.stack([_gram(X, c) for X, c in zip(blocks, scales, strict=True)])
+        for j, A in enumerate(stack):
+            if not np.isfinite(A).all():
+                raise DataError(f"agent {j}: the products of its rows overflow; scale the data")
+        return Covariances(stack, workers=workers)
     if all(is_sparse):
         return SparseRows(blocks, scales, single=False)
     if not any(is_sparse):
@@ -299,7 +309,13 @@ def from_rows(
 
 def from_matrices(matrices: npt.ArrayLike, *, workers: int | None = None) -> Covariances:
     """``A_j`` given as explicit symmetric matrices: ``(m, d, d)``, or ``(d, d)`` for one agent. May be indefinite."""
-    stack = np.asarray(matrices, dtype=np.float64)
+    try:
+        given = np.asarray(matrices)
+    except ValueError:
+        raise DataError("the matrices differ in shape; all agents need the same d") from None
+    if given.dtype.kind not in "fiub":
+        raise DataError(f"matrices have dtype {given.dtype}; real numbers are needed")
+    stack = given.astype(np.float64, copy=False)
     if stack.ndim not in (2, 3) or stack.shape[-1] != stack.shape[-2] or 0 in stack.shape:
         raise DataError(f"matrices have shape {stack.shape}; expected (m, d, d), or (d, d) for one agent")
     for j, A in enumerate(stack if stack.ndim == 3 else stack[None]):
@@ -355,6 +371,8 @@ def split_rows(X: Any, m: int, *, rows_per_agent: int | None = None) -> list[Any
     n = int(X.shape[0])
     if m < 1 or m > n:
         raise DataError(f"{n} rows cannot be split over {m} agents: every agent needs at least one row")
+    if rows_per_agent is not None and rows_per_agent < 1:
+        raise DataError(f"rows_per_agent = {rows_per_agent}: every agent needs at least one row")
     if rows_per_agent is not None and rows_per_agent * m > n:
         raise DataError(f"{m} agents with {rows_per_agent} rows each need {rows_per_agent * m} rows, there are {n}")
     bounds = [n * j // m if rows_per_agent is None else rows_per_agent * j for j in range(m + 1)]
@@ -362,6 +380,16 @@ def split_rows(X: Any, m: int, *, rows_per_agent: int | None = None) -> list[Any
 
 
 # --------------------------------------------------------------------------------------------------------- checks
+
+
+def _checked_scales(scale: Any, m: int) -> Array:
+    given = np.asarray(scale)
+    if given.dtype.kind not in "fiub" or given.shape not in ((), (m,)):
+        raise DataError(f"scale must be one number, or one per agent ({m}); got {scale!r}")
+    scales = np.array(np.broadcast_to(given.astype(np.float64), (m,)))
+    if not np.isfinite(scales).all():
+        raise DataError(f"scale of agent {int(np.flatnonzero(~np.isfinite(scales))[0])} is not finite")
+    return scales
 
 
 def _gram(X: Any, c: float) -> Array:
@@ -372,7 +400,8 @@ def _gram(X: Any, c: float) -> Array:
     step = max(1, (8 << 20) // (8 * X.shape[1]))
     for first in range(0, X.shape[0], step):
         block = np.asarray(X[first : first + step], dtype=np.float64)
-        total += block.T @ block
+        with np.errstate(over="ignore", invalid="ignore"):  # the caller looks
+            total += block.T @ block
     return total * c
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from deepca._machine import one_blas_thread
 from deepca._typing import Array
 from deepca.algorithms.base import Algorithm, State
-from deepca.errors import EpochChanged, InvalidInput, NotFiniteError
+from deepca.errors import EpochChanged, InvalidInput, NotFiniteError, StartError
 from deepca.networks.base import Network, Pending
 from deepca.observers import Observer, Start, Step
 from deepca.result import Result, Status
@@ -49,18 +49,29 @@ def solve(
     Every agent stops in the same iteration: the rule sees only numbers agreed through the network. They ride along
     with gossip, so a decision about iteration t falls ``⌈diameter / K⌉`` iterations later, without extra rounds.
     """
-    if max_iter < 1:
-        raise InvalidInput(f"max_iter = {max_iter}: at least one iteration is needed")
+    if isinstance(max_iter, bool) or not isinstance(max_iter, (int, np.integer)) or max_iter < 1:
+        raise InvalidInput(f"max_iter = {max_iter!r}: a whole number of at least one iteration is needed")
     network, began, sent = algorithm.network, time.perf_counter(), algorithm.network.traffic
-    state = algorithm.init() if start is None else start
+    state = algorithm.init()
+    if start is not None:
+        if start.W.shape != state.W.shape:
+            raise StartError(
+                f"the state to start from has W of shape {start.W.shape}, this algorithm has {state.W.shape}; "
+                "resume with the state of the same problem"
+            )
+        state = start
     first, last = state.t, state.t + max_iter
     agreement = _Agreement(network, stop, state.W.shape[-2])
     recent: deque[S_] = deque([state], maxlen=3)
     for observer in observers:
         observer.begin(Start(algorithm.name, network, state, max_iter, stop.tol if stop else None))
-    with one_blas_thread():
-        while state.t < last and not agreement.over:
+    network.forget()
+    with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):  # what is not finite is found and named
+        while True:
             try:
+                if state.t >= last or agreement.over:
+                    status, rank = agreement.verdict(list(recent), max_iter)
+                    break
                 network.begin(network.epoch, state.t)
                 state = algorithm.step(state)
             except EpochChanged as change:
@@ -73,7 +84,7 @@ def solve(
             step = Step(recent[-2], state, network.traffic - sent, time.perf_counter() - began, agreement.latest)
             for observer in observers:
                 observer.observe(step)
-        status, rank = agreement.verdict(list(recent), max_iter)
+    network.forget()
     result = Result(
         W=state.W,
         eigenvalues=_eigenvalues(recent[-2].W if len(recent) > 1 else state.W, state.S),
@@ -97,6 +108,7 @@ class _Agreement:
         self._pending: deque[tuple[int, Pending]] = deque()
         self.history: list[Agreed] = []
         self.over = False
+        self._rode = network.full_rounds
 
     @property
     def latest(self) -> Agreed | None:
@@ -105,7 +117,14 @@ class _Agreement:
     def add(self, before: State, after: State) -> None:
         if self._stop is None:
             return
-        self._pending.append((after.t, self._network.reduce_later(measure(before, after), "max")))
+        measured = measure(before, after)
+        if self._network.full_rounds > self._rode:
+            self._pending.append((after.t, self._network.reduce_later(measured, "max")))
+        else:  # a mixer with weights of its own in every round gives nothing to ride on
+            self._network.forget()
+            self._pending.clear()
+            self._pending.append((after.t, Pending(self._network.reduce(measured, "max"), "max", 0)))
+        self._rode = self._network.full_rounds
         while self._pending and self._pending[0][1].ready and not self.over:
             t, pending = self._pending.popleft()
             self.history.append(_finite(agreed_from(t, self._d, pending.value)))
@@ -181,10 +200,11 @@ def _restarted(algorithm: Algorithm[S_], state: S_, epoch: int, agreement: _Agre
     while True:
         try:
             network.begin(epoch, -1)  # agents may have been caught in neighbouring iterations
-            t, accuracy = -network.reduce(_per_agent(network, -state.t, reached), "min")
-            network.begin(epoch, int(t))
+            latest, accuracy = network.reduce(_per_agent(network, -state.t, reached), "min")
+            t = -int(latest)
+            network.begin(epoch, t)
             rounds = algorithm.rounds_for(min(max(accuracy * 1e-2, _EPS), 1e-2))
-            return algorithm.restart(replace(state, t=int(t)), rounds)
+            return algorithm.restart(replace(state, t=t), rounds)
         except EpochChanged as change:
             epoch = change.epoch
 

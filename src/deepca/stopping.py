@@ -66,7 +66,7 @@ class Tolerance:
     tol: float
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.tol < 1.0:
+        if not (isinstance(self.tol, (int, float, np.floating)) and 0.0 < self.tol < 1.0):
             raise InvalidInput(f"tol = {self.tol}: give the largest acceptable tangent of the angle, between 0 and 1")
 
     def met(self, history: Sequence[Agreed]) -> bool:
@@ -80,7 +80,9 @@ def measure(before: State, after: State) -> Array:
     change = np.sqrt(np.einsum("...dk,...dk->...", moved, moved))
     g, h, u, v = _probes(*W.shape[-2:])
     Wt, St = np.swapaxes(W, -1, -2), np.swapaxes(after.S, -1, -2)
-    size = np.maximum(np.linalg.norm(after.S, axis=(-2, -1)), np.finfo(np.float64).tiny)
+    peak = np.abs(St).max(axis=(-2, -1), keepdims=True)
+    St = St / np.where(peak > 0.0, peak, 1.0)  # squares of entries may not fit where entries do
+    size = np.maximum(np.linalg.norm(St, axis=(-2, -1)), 1.0)  # the largest entry is 1
     z = np.einsum("...kp,...kp->...p", Wt @ g, Wt @ h) + np.einsum("...kp,kp->...p", St @ u, v) / size[..., None]
     rank = numerical_rank(W, after.S).astype(np.float64)
     return np.concatenate([change[..., None], -rank[..., None], z, -z], axis=-1)
@@ -100,12 +102,11 @@ def agreed_from(t: int, d: int, value: Array) -> Agreed:
 
 def rate(history: Sequence[Agreed]) -> float:
     """Factor by which the change shrinks per iteration, the slowest of a short and a longer view; inf if unknown."""
-    changes = [entry.change for entry in history]
-    rates = [
-        (changes[-1] / changes[-1 - w]) ** (1.0 / w) for w in (1, 2, 4, 8) if w < len(changes) and changes[-1 - w] > 0.0
-    ]
-    if len(changes) > 1 and changes[-1] == 0.0:
+    last = history[-1]
+    if len(history) > 1 and last.change == 0.0:
         return 0.0
+    earlier = [history[-1 - w] for w in (1, 2, 4, 8) if w < len(history)]
+    rates = [(last.change / e.change) ** (1.0 / (last.t - e.t)) for e in earlier if e.change > 0.0]
     return max(rates, default=math.inf)
 
 

@@ -12,6 +12,9 @@ Printed and corrected forms stand side by side (``form="printed"`` / ``"correcte
 * The proof needs the second logarithm in T as ``log(4√m(λ_k−λ_{k+1})ℓ₀ / ((λ_{k+1}+2L)ε))``; print has its inverse
   factor ``(λ_k+2L)/(√m(λ_k−λ_{k+1}))``.
 * "The right-hand side decreases with t": it grows, so t = 1 decides.
+* The lemma's bound on the disagreement (its second and third inequality) fails for QR with SignAdjust when
+  eigenvalues inside the top k are close: QR goes on turning the basis at the rate ``max λ_{i+1}/λ_i``, which may
+  exceed γ. The bound on ``tan θ_k(U, S̄^t)`` and the theorem were not seen to fail; with the polar factor none was.
 * The base case of the lemma ignores ``A_jW_j^{−1} := W⁰``, by which ``S⁰`` agrees for any W⁰; the bounds are tested
   from random W⁰.
 """
@@ -94,6 +97,7 @@ def rho(topology: Topology, K: int, *, form: Form = "corrected") -> float:
 
 def rho_bound(problem: Problem, tan_theta0: float, t: int = 1, *, form: Form = "corrected") -> float:
     """The lemma's condition: ρ must not exceed this in iteration t. It grows with t, so t = 1 decides."""
+    _check_tangent(tan_theta0)
     p, l0, g = problem, tan_theta0, gamma(problem)
     root = math.sqrt(1.0 + g ** (2 * t) * l0**2)
     D = p.lambda_k1 + 2 * p.L + (p.lambda_k + 2 * p.L) * g ** (t + 1) * l0
@@ -107,6 +111,7 @@ def rho_bound(problem: Problem, tan_theta0: float, t: int = 1, *, form: Form = "
 
 def required_rounds(problem: Problem, topology: Topology, tan_theta0: float, *, form: Form = "corrected") -> int:
     """K of the theorem, for FastMix: independent of the accuracy wanted."""
+    _check_tangent(tan_theta0)
     if form == "corrected":
         return FastMix(rounds=1).rounds_for(topology, rho_bound(problem, tan_theta0))
     p = problem
@@ -121,6 +126,9 @@ def iterations(problem: Problem, tan_theta0: float, epsilon: float, *, form: For
     """T of the theorem: iterations after which ``tan θ_k(U, W_j) ≤ ε`` at every agent."""
     if not 0.0 < epsilon < 1.0:
         raise InvalidInput(f"epsilon = {epsilon}: must lie between 0 and 1")
+    _check_tangent(tan_theta0)
+    if tan_theta0 == 0.0:
+        return 1
     p = problem
     if form == "corrected":
         factor = math.sqrt(p.m) * p.gap / (p.lambda_k1 + 2 * p.L)
@@ -128,6 +136,11 @@ def iterations(problem: Problem, tan_theta0: float, epsilon: float, *, form: For
         factor = (p.lambda_k + 2 * p.L) / (math.sqrt(p.m) * p.gap)
     logs = max(math.log(4 * tan_theta0 / epsilon), math.log(4 * factor * tan_theta0 / epsilon))
     return max(1, math.ceil(2 * p.lambda_k / p.gap * logs))
+
+
+def _check_tangent(tan_theta0: float) -> None:
+    if not 0.0 <= tan_theta0 < math.inf:
+        raise InvalidInput(f"tan θ_k(U, W⁰) = {tan_theta0}: must be finite; take another W⁰")
 
 
 def communication(

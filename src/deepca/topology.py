@@ -29,6 +29,7 @@ import numpy.typing as npt
 from scipy import sparse
 from scipy.sparse import csgraph
 
+from deepca._machine import one_blas_thread
 from deepca._spectra import extreme_eigenvalues, laplacian_extremes
 from deepca._typing import Array, Csr, csr
 from deepca.errors import AsymmetricError, DisconnectedError, InvalidInput, TopologyError
@@ -334,7 +335,8 @@ def _weighted(adjacency: Csr, name: str, rule: Rule) -> Topology:
 def _laplacian_extremes(M: Csr) -> tuple[float, float]:
     """λ₂ (smallest non-zero) and λ_max of a graph Laplacian."""
     if M.shape[0] <= _SMALL:
-        values = np.linalg.eigvalsh(M.toarray())
+        with one_blas_thread():
+            values = np.linalg.eigvalsh(M.toarray())
         return float(values[1]), float(values[-1])
     return laplacian_extremes(M)
 

@@ -101,7 +101,7 @@ class Decentralized:
     ) -> None:
         mix.check(network.topology)
         self.A = matching_operator(A, network)
-        self.W0 = check_start(W0, self.A.d)
+        self.W0 = np.asfortranarray(check_start(W0, self.A.d))
         self.network, self.mix = network, mix
         self.orthonormalise = orthonormalise or QRSignAdjust(self.W0)
 
@@ -130,4 +130,6 @@ def spread(W0: Array, W: npt.ArrayLike | None, network: Network) -> Array:
     start = W0 if W is None else np.asarray(W, dtype=np.float64)
     if start.shape[-2:] != W0.shape or not np.isfinite(start).all():
         raise StartError(f"a start of shape {start.shape} cannot stand for W0 of shape {W0.shape}")
-    return np.array(np.broadcast_to(start, (*network.batch, *W0.shape)))
+    # with the last axes swapped in memory, as products A_j W come
+    d, k = W0.shape
+    return np.swapaxes(np.array(np.broadcast_to(np.swapaxes(start, -1, -2), (*network.batch, k, d))), -1, -2)

@@ -93,6 +93,7 @@ class Network(ABC):
     topology : the graph and its gossip matrix 𝐋.
     batch : ``B``, the leading axes of arrays here.
     epoch : which incarnation of the run this is; it grows when tracking has to begin again.
+    full_rounds : rounds so far that used every edge, so that values could ride along.
     """
 
     def __init__(self, topology: Topology, batch: tuple[int, ...]) -> None:
@@ -100,6 +101,7 @@ class Network(ABC):
         self.epoch = 0
         self._t = self._round = 0
         self._announced = 0
+        self.full_rounds = 0
         self._riding: list[Pending] = []
         self._traffic = Traffic(agents=batch[0] if batch else 1)
         self._weights: dict[int, tuple[Csr, Any]] = {}
@@ -122,6 +124,10 @@ class Network(ABC):
             self._riding.clear()
         self.epoch, self._t, self._round = epoch, t, 0
         self._announced = max(self._announced, epoch)
+
+    def forget(self) -> None:
+        """Stop carrying values that nobody waits for any more; called by solve before and after a run."""
+        self._riding.clear()
 
     def announce_epoch(self, epoch: int, /) -> None:
         """Ask for a restart: the next round raises EpochChanged until ``begin(epoch, …)`` is called."""
@@ -174,7 +180,8 @@ class Network(ABC):
         self._traffic = replace(old, bytes_sent=old.bytes_sent + nbytes, control_bytes=old.control_bytes + nbytes)
 
     def _ride(self, rounds: int) -> None:
-        """Values under way have travelled that many full rounds."""
+        """That many rounds used every edge, and values under way have travelled along."""
+        self.full_rounds += rounds
         for pending in self._riding:
             pending.rounds_left -= rounds
         self._riding = [pending for pending in self._riding if not pending.ready]

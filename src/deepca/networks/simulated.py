@@ -42,7 +42,6 @@ class SimulatedNetwork(Network):
         dense = m <= _DENSE_UP_TO and gossip.nnz * _SPARSE_COST >= m * m
         self._L = gossip.toarray() if dense else gossip
         self._maps: dict[object, _Collapsed] = {}
-        self._full_rounds = 0
 
     def gossip(self, x: Array, weights: Csr | None = None, /) -> Array:
         self._check_epoch()
@@ -50,7 +49,6 @@ class SimulatedNetwork(Network):
         if weights is None:
             self._count(rounds=1, messages=self._messages, payload=payload, control=self._riding_bytes())
             self._ride(1)
-            self._full_rounds += 1
             return _apply(self._L, x)
         matrix, messages = self._prepared(weights, _with_messages)
         self._count(rounds=1, messages=messages, payload=payload)
@@ -95,7 +93,7 @@ class SimulatedNetwork(Network):
         matrix = mixer.run(probe, np.eye(self.n_agents), K)
         matrix += (1.0 - matrix.sum(axis=0)) / self.n_agents  # columns sum to one but for rounding: the mean stays
         sent = probe.traffic
-        return _Collapsed(matrix, sent.rounds, probe._full_rounds, sent.messages)
+        return _Collapsed(matrix, sent.rounds, probe.full_rounds, sent.messages)
 
 
 def _with_messages(weights: Csr) -> tuple[Csr, int]:

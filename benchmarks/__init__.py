@@ -1,0 +1,1 @@
+"""Speed of deepca, as ratios taken in one run: ``python -m benchmarks``, or ``make bench``."""

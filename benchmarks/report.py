@@ -1,0 +1,119 @@
+"""Sections of results as terminal tables, Markdown and JSON, under a header that says what machine they are from."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy
+import threadpoolctl
+from rich.console import Console
+from rich.table import Table
+
+import deepca
+from deepca._machine import usable_cores
+
+__all__ = ["Section", "machine", "show", "write_json", "write_markdown"]
+
+
+_HOW_TO_READ = (
+    "Read the ratios; absolute times mean nothing on another machine, or on this one at another hour. All figures of a "
+    "page come from one run, in which the things compared took turns; a ratio is taken in each turn, and the median "
+    "stands before the quartiles in brackets. One BLAS thread, and processor time of one thread, unless said."
+)
+
+
+@dataclass
+class Section:
+    """A table with a sentence above it; every row also keeps its numbers for JSON."""
+
+    title: str
+    text: str
+    columns: tuple[str, ...]
+    rows: list[tuple[str, ...]] = field(default_factory=list)
+    values: list[dict[str, Any]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, *cells: str, **values: Any) -> None:
+        self.rows.append(cells)
+        plain = {name: asdict(v) if is_dataclass(v) and not isinstance(v, type) else v for name, v in values.items()}
+        self.values.append({"what": cells[0].strip(), **plain})
+
+
+def machine() -> dict[str, str]:
+    """The kind of machine, without names or places."""
+    pools = threadpoolctl.threadpool_info()
+    blas = sorted({" ".join(_blas_words(pool)) for pool in pools if pool["user_api"] == "blas"})
+    return {
+        "cores": str(usable_cores()),
+        "processor": platform.machine(),
+        "load": f"{os.getloadavg()[0]:.1f} before the run" if hasattr(os, "getloadavg") else "unknown",
+        "BLAS": "; ".join(blas) or "unknown",
+        "Python": platform.python_version(),
+        "numpy": np.__version__,
+        "scipy": scipy.__version__,
+        "deepca": deepca.__version__,
+    }
+
+
+def _blas_words(pool: dict[str, Any]) -> list[str]:
+    words = [str(pool["internal_api"]), str(pool.get("version") or "")]
+    if pool.get("architecture"):
+        words.append(f"({pool['architecture']} kernels)")
+    return [word for word in words if word]
+
+
+def show(sections: Sequence[Section], console: Console) -> None:
+    """Print all tables."""
+    for section in sections:
+        table = Table(title=section.title, title_justify="left", caption=section.text, caption_justify="left")
+        for i, column in enumerate(section.columns):
+            table.add_column(column, justify="left" if i == 0 else "right")
+        for row in section.rows:
+            table.add_row(*row)
+        console.print()
+        console.print(table)
+        for note in section.notes:
+            console.print(f"  {note}")
+
+
+def write_markdown(path: Path, sections: Sequence[Section], command: str, about: dict[str, str]) -> None:
+    """One page: header, then every section as a table."""
+    kind = ", ".join(f"{name} {value}" for name, value in about.items())
+    lines = [
+        "# Benchmarks",
+        "",
+        f"Written by `{command}` on this kind of machine: {kind}.",
+        "",
+        _HOW_TO_READ,
+    ]
+    for section in sections:
+        lines += ["", f"## {section.title}", "", section.text, ""]
+        lines.append("| " + " | ".join(section.columns) + " |")
+        lines.append("|" + "|".join([" --- ", *[" ---: "] * (len(section.columns) - 1)]) + "|")
+        lines += ["| " + " | ".join(_cell(cell) for cell in row) + " |" for row in section.rows]
+        for note in section.notes:
+            lines += ["", note]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _cell(text: str) -> str:
+    return text.strip().replace("|", "\\|") if not text.startswith("  ") else f"– {text.strip()}"
+
+
+def write_json(path: Path, sections: Sequence[Section], command: str, about: dict[str, str]) -> None:
+    """The numbers, for programs."""
+    document = {
+        "command": command,
+        "machine": about,
+        "sections": [{"title": s.title, "text": s.text, "rows": s.values, "notes": s.notes} for s in sections],
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,0 +1,87 @@
+"""Taking times that can be compared: interleaved repetitions, one ratio per repetition, medians with their spread."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import threadpoolctl
+
+from deepca._machine import one_blas_thread
+
+__all__ = ["CPU", "WALL", "Measure", "Spread", "Tick", "interleave", "one_core", "spread", "timed"]
+
+Clock = Callable[[], float]
+CPU: Clock = time.thread_time
+"""Processor time of the calling thread: what other programs on the same cores take does not count."""
+WALL: Clock = time.perf_counter
+"""Needed where several threads share the work."""
+Measure = Callable[[], Mapping[str, float]]
+"""Runs something once and returns seconds per unit, by name."""
+Tick = Callable[[], None]
+"""Called after every measurement, to move a progress bar."""
+Seconds = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median and quartiles over repetitions."""
+
+    median: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        digits = 2 if self.median < 10 else 1 if self.median < 100 else 0
+        return f"{self.median:.{digits}f} ({self.low:.{digits}f} – {self.high:.{digits}f})"
+
+
+def spread(values: npt.ArrayLike) -> Spread:
+    """Median and quartiles of one value per repetition."""
+    low, median, high = np.quantile(np.asarray(values, dtype=np.float64), [0.25, 0.5, 0.75])
+    return Spread(float(median), float(low), float(high))
+
+
+def timed(name: str, call: Callable[[], object], *, repeat: int = 1, per: int = 1, clock: Clock = CPU) -> Measure:
+    """Time ``repeat`` calls, each of which does ``per`` units of work."""
+
+    def measure() -> dict[str, float]:
+        start = clock()
+        for _ in range(repeat):
+            call()
+        return {name: (clock() - start) / (repeat * per)}
+
+    return measure
+
+
+def interleave(measures: Sequence[Measure], repetitions: int, tick: Tick) -> dict[str, Seconds]:
+    """All measures in turn, again and again, every second time backwards: what disturbs one disturbs its neighbours.
+
+    Entry i of every result comes from repetition i, so results may be divided entry by entry.
+    """
+    for measure in measures:
+        measure()
+        tick()
+    taken: dict[str, list[float]] = {}
+    for repetition in range(repetitions):
+        for measure in measures if repetition % 2 == 0 else reversed(measures):
+            for name, seconds in measure().items():
+                taken.setdefault(name, []).append(seconds)
+            tick()
+    return {name: np.array(values) for name, values in taken.items()}
+
+
+@contextmanager
+def one_core() -> Iterator[None]:
+    """One BLAS thread inside; an error if some BLAS kept more, since processor time would then flatter it."""
+    with one_blas_thread():
+        many = [
+            pool for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas" and pool["num_threads"] > 1
+        ]
+        if many:
+            raise RuntimeError(f"a BLAS library kept {many[0]['num_threads']} threads; times would not be comparable")
+        yield

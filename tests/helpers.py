@@ -1,0 +1,145 @@
+"""What several test files share: small graphs of every kind, angles by scipy, and runs with one thread per agent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.linalg
+
+import deepca
+from deepca.algorithms import TrackedState
+from deepca.networks import AgentNetwork, Network, SimulatedNetwork, Traffic
+from deepca.observers import Observer, Start, Step
+from deepca.operators import Operator
+from deepca.result import Result
+from deepca.stopping import StopRule
+from deepca.topology import Topology
+from deepca.transports import MemoryHub
+
+Array = npt.NDArray[np.float64]
+Tracked = deepca.DeEPCA | deepca.DePCA
+Make = Callable[[Operator, Network], Tracked]
+
+GRAPHS: dict[str, Callable[[], Topology]] = {
+    "erdos-renyi": lambda: deepca.topology.erdos_renyi(7, 0.5, seed=1),
+    "ring": lambda: deepca.topology.ring(6),
+    "path": lambda: deepca.topology.path(5),
+    "star": lambda: deepca.topology.star(6),
+    "complete": lambda: deepca.topology.complete(5),
+    "grid": lambda: deepca.topology.grid(2, 3),
+    "torus": lambda: deepca.topology.torus(3, 3),
+    "hypercube": lambda: deepca.topology.hypercube(3),
+    "random-regular": lambda: deepca.topology.random_regular(6, 3, seed=0),
+    "edges": lambda: deepca.topology.from_edges(5, [(0, 1), (1, 2), (2, 0), (2, 3), (3, 4)]),
+    "one agent": lambda: deepca.topology.complete(1),
+    "two agents": lambda: deepca.topology.path(2),
+}
+
+
+class RoundByRound(SimulatedNetwork):
+    """The simulator without its short cut: every round of a mixer is a round of gossip."""
+
+    mix = Network.mix
+
+
+class Recorder:
+    """An observer that keeps everything it is told."""
+
+    def __init__(self) -> None:
+        self.starts: list[Start] = []
+        self.steps: list[Step] = []
+        self.ends: list[Result[Any]] = []
+
+    def begin(self, start: Start) -> None:
+        self.starts.append(start)
+
+    def observe(self, step: Step) -> None:
+        self.steps.append(step)
+
+    def end(self, result: Result[Any]) -> None:
+        self.ends.append(result)
+
+
+class AtIteration:
+    """An observer that does something once, after iteration t."""
+
+    def __init__(self, t: int, act: Callable[[], object]) -> None:
+        self._t, self._act, self.done = t, act, False
+
+    def begin(self, start: Start) -> None:
+        """Nothing to prepare."""
+
+    def observe(self, step: Step) -> None:
+        if step.after.t >= self._t and not self.done:
+            self.done = True
+            self._act()
+
+    def end(self, result: Result[Any]) -> None:
+        """Nothing to close."""
+
+
+def tangents(U: Array, W: Array) -> Array:
+    """Tangent of the largest principal angle between span U and every agent's span W, by scipy."""
+    return np.tan([scipy.linalg.subspace_angles(U, w).max() for w in W.reshape(-1, *W.shape[-2:])])
+
+
+def worst_tangent(U: Array, W: Array) -> float:
+    """The tangent at the worst agent."""
+    return float(tangents(U, W).max())
+
+
+def run_threads(
+    topology: Topology,
+    A: Operator,
+    make: Make,
+    *,
+    max_iter: int,
+    stop: StopRule | None = None,
+    observers: Callable[[int], Sequence[Observer]] = lambda agent: (),
+    start: Sequence[TrackedState] | None = None,
+    hub: MemoryHub | None = None,
+    timeout: float = 60.0,
+) -> list[Result[TrackedState]]:
+    """One agent per thread: what every agent ends with."""
+
+    def work(network: AgentNetwork) -> Result[TrackedState]:
+        j = network.agent
+        return deepca.solve(
+            make(A.agent(j), network),
+            max_iter=max_iter,
+            stop=stop,
+            observers=observers(j),
+            start=None if start is None else start[j],
+        )
+
+    return deepca.run_agents(topology, work, timeout=timeout, hub=hub)
+
+
+def summed(results: Sequence[Result[Any]]) -> Traffic:
+    """Traffic of all agents together: rounds are common, messages and bytes add up."""
+    first = results[0].traffic
+    assert all(r.traffic.rounds == first.rounds for r in results)
+    assert all(r.traffic.control_rounds == first.control_rounds for r in results)
+    return Traffic(
+        first.rounds,
+        first.control_rounds,
+        sum(r.traffic.messages for r in results),
+        sum(r.traffic.bytes_sent for r in results),
+        sum(r.traffic.control_bytes for r in results),
+        len(results),
+    )
+
+
+def random_psd_rows(m: int, n: int, d: int, eigenvalues: Sequence[float], seed: int) -> list[Array]:
+    """Rows, n per agent, whose mean of ``X_jᵀX_j`` has just the given non-zero eigenvalues (fewer than d: low rank)."""
+    rng = np.random.default_rng(seed)
+    r = len(eigenvalues)
+    if r == 0:
+        return [np.zeros((n, d)) for _ in range(m)]
+    Q = np.linalg.qr(rng.standard_normal((m * n, r)))[0]
+    V = np.linalg.qr(rng.standard_normal((d, r)))[0]
+    X = (Q * np.sqrt(np.asarray(eigenvalues) * m)) @ V.T
+    return [np.asarray(X[j * n : (j + 1) * n]) for j in range(m)]

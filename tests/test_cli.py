@@ -1,0 +1,113 @@
+"""The command line, run as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+from sklearn.decomposition import PCA
+from typer.testing import CliRunner
+
+import deepca.demo
+from deepca.cli.app import app
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def deepca_command(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "error", "-c", "from deepca.cli import main; main()", *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=240, check=False)
+
+
+def test_demo_prints_the_table_and_saves_the_figure(tmp_path: Path) -> None:
+    done = deepca_command("demo", "--agents", "20", "--components", "3", "--rounds", "6", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for word in ("DeEPCA", "DePCA", "CPCA", "iterations", "rounds", "converged", "Explained variance"):
+        assert word in done.stdout
+    assert (tmp_path / "demo-out" / "convergence.png").read_bytes().startswith(PNG)
+
+
+def test_demo_as_json_is_json_and_nothing_else(tmp_path: Path) -> None:
+    done = deepca_command("demo", "--agents", "10", "-k", "2", "--json", "--quiet", "--out", "here", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)["rows"]
+    assert [row["method"] for row in rows] == ["DeEPCA", "DeEPCA, polar", "DePCA", "CPCA, pooled"]
+    assert rows[0]["tan_theta"] <= 1e-9
+    assert done.stderr == ""
+
+
+def test_demo_agrees_with_pooled_scikit_learn() -> None:
+    found = deepca.demo.run(agents=30, k=3, K=6, tol=1e-10)
+    by_name = {row.method: row for row in found.rows}
+    assert by_name["DeEPCA"].status == by_name["DeEPCA, polar"].status == "converged"
+    assert by_name["DeEPCA"].tan_theta <= 1e-9
+    assert by_name["DePCA"].status == "not_converged"
+    assert by_name["DePCA"].tan_theta >= 1e-5
+    assert by_name["DePCA"].rounds == 6 * by_name["DePCA"].iterations
+    pooled = PCA(3, svd_solver="full").fit(load_digits().data)
+    np.testing.assert_allclose(found.variance, pooled.explained_variance_, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--components", "65"), "64 features"),
+        (("--components", "0"), "64 features"),
+        (("--agents", "5000"), "1797 rows cannot be split over 5000 agents"),
+        (("--agents", "0"), "at least one"),
+        (("--rounds", "0"), "at least 1"),
+        (("--tol", "2"), "between 0 and 1"),
+    ],
+)
+def test_a_mistake_is_one_clear_line_and_exit_code_2(
+    arguments: tuple[str, ...], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["demo", "--quiet", *arguments])
+    assert done.exit_code == 2
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.iterdir()), "nothing half-written"
+
+
+def test_an_output_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("a file", encoding="utf-8")
+    done = deepca_command("demo", "--quiet", "--agents", "5", "--out", "taken", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "taken" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_help_and_version(tmp_path: Path) -> None:
+    assert "Examples" in deepca_command("demo", "--help", cwd=tmp_path).stdout
+    assert deepca_command("--version", cwd=tmp_path).stdout.strip() == f"deepca {deepca.__version__}"
+    assert "demo" in deepca_command("--help", cwd=tmp_path).stdout
+
+
+def test_the_core_imports_no_extra(tmp_path: Path) -> None:
+    code = (
+        "import sys, deepca; "
+        "extras = {'typer', 'rich', 'matplotlib', 'sklearn', 'pandas'} & {name.split('.')[0] for name in sys.modules}; "
+        "sys.exit(', '.join(sorted(extras)) or None)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_without_the_extra_the_command_says_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text("raise ModuleNotFoundError('No module named typer', name='typer')")
+    done = subprocess.run(
+        [sys.executable, "-c", "from deepca.cli import main; main()", "demo"],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(tmp_path), "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "deepca[cli]" in done.stderr

@@ -1,0 +1,67 @@
+"""Every snippet, example and command that the documentation shows runs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def _blocks(language: str) -> list[tuple[str, str]]:
+    found = []
+    for page in PAGES:
+        for i, match in enumerate(
+            re.finditer(rf"```{language}\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+        ):
+            found.append((f"{page.name}-{i}", match.group(1)))
+    return found
+
+
+PYTHON, SHELL = _blocks("python"), _blocks("sh")
+
+
+def _run(*command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=240, check=False)
+
+
+def test_the_pages_have_snippets() -> None:
+    assert len(PYTHON) >= 5
+    assert SHELL
+
+
+@pytest.mark.parametrize(("name", "code"), PYTHON, ids=[name for name, _ in PYTHON])
+def test_python_snippets_run(name: str, code: str, tmp_path: Path) -> None:
+    done = _run(sys.executable, "-W", "error", "-c", code, cwd=tmp_path)
+    assert done.returncode == 0, f"{name}:\n{done.stderr}"
+
+
+@pytest.mark.parametrize("script", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem)
+def test_examples_run(script: Path, tmp_path: Path) -> None:
+    done = _run(sys.executable, "-W", "error", str(script), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+@pytest.mark.parametrize(("name", "code"), SHELL, ids=[name for name, _ in SHELL])
+def test_shell_commands_exist(name: str, code: str) -> None:
+    """`make` targets are resolved without running them; `deepca` commands are run by the tests of the command line."""
+    for line in code.splitlines():
+        command = line.split("#")[0].split()
+        if not command:
+            continue
+        assert command[0] in ("make", "deepca"), f"{name}: add a test for {line!r}"
+        if command[0] == "make":
+            done = _run("make", "--dry-run", *command[1:], cwd=ROOT)
+            assert done.returncode == 0, done.stderr
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
