@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import networkx as nx
 import numpy as np
@@ -410,3 +410,66 @@ def test_data_whose_squares_still_fit_are_no_reason_to_warn_or_to_fail(factor: f
     assert extreme.status.ok
     projector = ordinary.W @ np.swapaxes(ordinary.W, 1, 2)
     np.testing.assert_allclose(extreme.W @ np.swapaxes(extreme.W, 1, 2), projector, atol=1e-9)
+
+
+def test_sparse_complex_rows() -> None:
+    with pytest.raises(DataError, match=r"agent 1.*complex128"):
+        deepca.operators.from_rows([sparse.csr_array(np.eye(3)), sparse.csr_array(np.eye(3) * 1j)])
+
+
+def test_masked_rows() -> None:
+    with pytest.raises(DataError, match=r"agent 0.*masked"):
+        deepca.operators.from_rows([np.ma.masked_array(np.eye(3), mask=np.eye(3) > 0)])
+
+
+def test_one_sparse_matrix_instead_of_one_per_agent() -> None:
+    with pytest.raises(DataError, match="split_rows"):
+        deepca.operators.from_rows(cast("Any", sparse.csr_array(np.eye(5))))
+
+
+def test_a_negative_scale() -> None:
+    with pytest.raises(DataError, match="scale of agent 1 is negative"):
+        deepca.operators.from_rows([np.eye(3), np.eye(3)], scale=[1.0, -1.0])
+
+
+@pytest.mark.parametrize("edges", [[(0, 1.7), (1, 2)], [(0, 1), (1,)], [("a", "b")]])
+def test_edges_that_are_no_pairs_of_numbers(edges: list[Any]) -> None:
+    with pytest.raises(TopologyError, match="edges must"):
+        deepca.topology.from_edges(3, edges)
+
+
+def test_parts_that_are_something_else() -> None:
+    stack = np.broadcast_to(np.eye(3), (3, 3, 3))
+    W0 = deepca.linalg.random_orthonormal(3, 1, seed=0)
+    ring = deepca.topology.ring(3)
+    network = deepca.SimulatedNetwork(ring)
+    with pytest.raises(InvalidInput, match="SimulatedNetwork"):
+        deepca.DeEPCA(stack, W0, ring, deepca.FastMix(rounds=1))  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="FastMix"):
+        deepca.DeEPCA(stack, W0, network, 5)  # type: ignore[arg-type]
+    algorithm = deepca.DeEPCA(stack, W0, network, deepca.FastMix(rounds=1))
+    with pytest.raises(InvalidInput, match="Tolerance"):
+        deepca.solve(algorithm, max_iter=5, stop=1e-8)  # type: ignore[arg-type]
+    with pytest.raises(StartError, match="not orthonormal"):
+        algorithm.init(np.zeros((3, 1)))
+    other: Any = deepca.solve(deepca.CPCA(np.eye(3), W0), max_iter=2).state
+    with pytest.raises(StartError, match="resume"):
+        deepca.solve(algorithm, max_iter=2, start=other)
+    with pytest.raises(TopologyError, match="whole number"):
+        deepca.topology.ring(2.5)  # type: ignore[arg-type]
+
+
+def test_one_matrix_for_a_network_of_one_agent() -> None:
+    W0 = deepca.linalg.random_orthonormal(3, 1, seed=0)
+    network = deepca.SimulatedNetwork(deepca.topology.ring(1))
+    algorithm = deepca.DeEPCA(np.diag([3.0, 1.0, 0.5]), W0, network, deepca.FastMix(rounds=1))
+    result = deepca.solve(algorithm, max_iter=100)
+    np.testing.assert_allclose(np.abs(result.components[0, :, 0]), [1.0, 0.0, 0.0], atol=1e-12)
+
+
+def test_sparse_symmetric_matrices() -> None:
+    matrices = [sparse.csr_array(np.diag([3.0, 1.0, 0.5]) * (j + 1)) for j in range(3)]
+    W0 = deepca.linalg.random_orthonormal(3, 1, seed=0)
+    network = deepca.SimulatedNetwork(deepca.topology.ring(3))
+    result = deepca.solve(deepca.DeEPCA(matrices, W0, network, deepca.FastMix(rounds=3)), max_iter=100)
+    np.testing.assert_allclose(result.eigenvalues[:, 0], 6.0, rtol=1e-12)

@@ -548,16 +548,20 @@ def test_an_agent_that_stops_answering_is_named_within_the_deadline() -> None:
     topology = deepca.topology.complete(4)
     seen: dict[int, BaseException] = {}
 
+    over = threading.Event()
+
     def work(network: AgentNetwork) -> None:
         x = np.zeros((2, 1))
         network.begin(0, 7)
         network.gossip(x)
         if network.agent == 2:
+            over.wait(15.0)  # there, and silent
             return
         try:
             network.gossip(x)
         except BaseException as error:
             seen[network.agent] = error
+            over.set()
             raise
 
     with pytest.raises(PeerTimeout, match=r"iteration 7, round 1 for agent 2\b"):
@@ -572,9 +576,9 @@ def test_an_agent_that_stops_answering_is_named_within_the_deadline() -> None:
 def test_everyone_missing_is_named() -> None:
     """In the middle of a star, all silent agents are listed."""
     hub = MemoryHub(4, timeout=0.1)
-    hub.transport(2).exchange(Tag(0, 0, 0), {0: Message(np.zeros(1))}, [])
+    hub.transport(2).exchange(Tag(0, "step", 0, 0), {0: Message(np.zeros(1))}, [])
     with pytest.raises(PeerTimeout, match=r"agent 0 has waited 0\.1 s in iteration 0, round 0 for agents 1, 3$"):
-        hub.transport(0).exchange(Tag(0, 0, 0), {}, [1, 2, 3])
+        hub.transport(0).exchange(Tag(0, "step", 0, 0), {}, [1, 2, 3])
 
 
 @pytest.mark.timeout(20)

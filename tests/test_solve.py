@@ -190,7 +190,7 @@ def test_a_run_cut_short_is_not_called_converged() -> None:
     _, U = pooled_answer(stack, K_COMPONENTS)
     net = SimulatedNetwork(topology)
     ratios, codes = [], []
-    for max_iter in range(208, 232, 3):
+    for max_iter in range(208, 290, 4):
         result = deepca.solve(DeEPCA(stack, start(), net, Gossip(1)), max_iter=max_iter, stop=Tolerance(tol))
         codes.append(result.status.code)
         if result.status.code == "converged":

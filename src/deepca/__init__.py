@@ -6,7 +6,19 @@ components that pooling all rows would have given. The method is DeEPCA (Ye & Zh
 
 from importlib.metadata import version
 
-from deepca import errors, linalg, mixing, networks, observers, operators, stopping, theory, topology, transports
+from deepca import (
+    centring,
+    errors,
+    linalg,
+    mixing,
+    networks,
+    observers,
+    operators,
+    stopping,
+    theory,
+    topology,
+    transports,
+)
 from deepca.algorithms import CPCA, DeEPCA, DePCA, State, TrackedState
 from deepca.mixing import Chebyshev, FastMix, Gossip
 from deepca.networks import AgentNetwork, SimulatedNetwork, run_agents
@@ -32,6 +44,7 @@ __all__ = [
     "Tolerance",
     "Topology",
     "TrackedState",
+    "centring",
     "errors",
     "linalg",
     "mixing",

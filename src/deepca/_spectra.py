@@ -19,21 +19,23 @@ def extreme_eigenvalues(gossip: Csr, dense_up_to: int) -> tuple[float, float]:
     m = int(gossip.shape[0])
     if m == 1:
         return 0.0, 1.0
-    if m <= dense_up_to:
-        with one_blas_thread():
-            values = np.linalg.eigvalsh(gossip.toarray())
-        return float(values[-2]), float(values[0])
-    mu2, mu_max = laplacian_extremes(csr(sparse.eye_array(m, format="csr") - gossip))  # I − 𝐋 is a Laplacian
+    # I − 𝐋 is a Laplacian
+    mu2, mu_max = laplacian_extremes(csr(sparse.eye_array(m, format="csr") - gossip), dense_up_to)
     return 1.0 - mu2, 1.0 - mu_max
 
 
-def laplacian_extremes(M: Csr) -> tuple[float, float]:
-    """λ₂ and λ_max of a sparse (weighted) Laplacian of a connected graph.
+def laplacian_extremes(M: Csr, dense_up_to: int) -> tuple[float, float]:
+    """λ₂ and λ_max of a (weighted) Laplacian of a connected graph.
 
-    By Lanczos (λ₂ on ``λ_max I − M`` without the constant vector): quick on graphs that mix well. On long thin graphs
-    (rings, paths, grids), where that does not converge, by shift-and-invert, which is cheap just there.
+    Dense for small ones, else by Lanczos (λ₂ on ``λ_max I − M`` without the constant vector): quick on graphs that mix
+    well. On long thin graphs (rings, paths, grids), where that does not converge, by shift-and-invert, which is cheap
+    just there.
     """
     m = int(M.shape[0])
+    if m <= dense_up_to:
+        with one_blas_thread():
+            values = np.linalg.eigvalsh(M.toarray())
+        return float(values[1]), float(values[-1])
     bound = float(abs(M).sum(axis=1).max())  # no eigenvalue is larger (Gershgorin)
     with one_blas_thread():
         try:

@@ -20,6 +20,6 @@ def agreed_mean(network: Network, mix: Mixer, sums: Array, counts: Array) -> Arr
     """
     x = np.concatenate([sums, counts[..., None]], axis=-1)
     rounds = mix.rounds_for(network.topology, float(np.finfo(np.float64).eps))
-    network.begin(network.epoch, 0)
+    network.begin(network.epoch, 0, "centring")
     x = mix.with_rounds(rounds)(network, x)
     return x[..., :-1] / x[..., -1:]

@@ -47,7 +47,7 @@ def check_start(W0: npt.ArrayLike, d: int) -> Array:
     given = np.asarray(W0)
     if given.dtype.kind not in "fiub":
         raise StartError(f"W0 has dtype {given.dtype}; real numbers are needed")
-    W = given.astype(np.float64, copy=False)
+    W = given.astype(np.float64)
     if W.ndim != 2:
         raise StartError(f"W0 has shape {W.shape}; it must be one d × k matrix, the same for every agent")
     rows, k = W.shape
@@ -72,6 +72,8 @@ def top_eigenvectors(A: npt.ArrayLike, k: int) -> tuple[Array, Array]:
     """Top-k eigenvalues (descending) and eigenvectors of a symmetric matrix: the answer that pooling would give."""
     matrix = np.asarray(A, dtype=np.float64)
     d = matrix.shape[-1]
+    if not 1 <= k <= d:
+        raise InvalidInput(f"k = {k} eigenvectors of a matrix with d = {d}: k must lie between 1 and d")
     values, vectors = scipy.linalg.eigh(matrix, subset_by_index=(d - k, d - 1))
     return values[::-1].copy(), vectors[:, ::-1].copy()
 
@@ -258,7 +260,8 @@ def _completed(S: Array) -> tuple[Array, Array]:
             rest = rest - basis @ (basis.T @ rest)
         own[i] = np.linalg.norm(rest) > smallest
         if own[i]:
-            basis = _householder(S[:, own])[0]
+            basis = np.column_stack([basis, rest / np.linalg.norm(rest)])
+    basis = _householder(S[:, own])[0] if own.any() else basis
     fill = _completion(d, k)[:, : k - basis.shape[1]]
     for _ in range(2):
         fill = _householder(fill - basis @ (basis.T @ fill))[0]

@@ -40,8 +40,13 @@ class Mixer(ABC):
     def rounds_at(self, t: int) -> int:
         """K in iteration t."""
         if not callable(self.rounds):
-            return self.rounds
+            return int(self.rounds)
         return _check_rounds(self.rounds(t), f" in iteration {t}")
+
+    @property
+    def fixed(self) -> bool:
+        """Whether K is the same in every iteration."""
+        return not callable(self.rounds)
 
     def with_rounds(self, K: int) -> Self:
         """The same mixer with K rounds in every iteration."""
@@ -64,6 +69,8 @@ class Mixer(ABC):
 
     def rounds_for(self, topology: Topology, accuracy: float) -> int:
         """The smallest K whose proven contraction is at most ``accuracy``."""
+        if not 0.0 < accuracy <= 1.0:
+            raise InvalidInput(f"accuracy = {accuracy}: must lie between 0 and 1")
         if topology.n_agents == 1:
             return 1
         high = 1

@@ -7,6 +7,7 @@ covariance; which is cheaper follows from n, d, m and memory (:func:`choose_form
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
-from scipy.sparse.linalg import LinearOperator
+from scipy.sparse.linalg import LinearOperator, aslinearoperator
 
 from deepca._machine import available_memory, usable_cores
 from deepca._typing import Array, Csr, csr
@@ -236,13 +237,18 @@ class _Shared:
         bounds = [count * i // wanted for i in range(wanted + 1)]
         self.parts = [slice(a, b) for a, b in pairwise(bounds)] if wanted > 1 else []
         self._whole = slice(0, count)
-        self._pool = ThreadPoolExecutor(wanted - 1, thread_name_prefix="deepca") if wanted > 1 else None
+        self._pool: tuple[int, ThreadPoolExecutor] | None = None
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_pool": None}
 
     def run(self, work: Callable[[slice], object]) -> None:
-        if self._pool is None:
+        if not self.parts:
             work(self._whole)
             return
-        others = [self._pool.submit(_quietly, work, part) for part in self.parts[1:]]
+        if self._pool is None or self._pool[0] != os.getpid():  # threads do not follow into a forked process
+            self._pool = os.getpid(), ThreadPoolExecutor(len(self.parts) - 1, thread_name_prefix="deepca")
+        others = [self._pool[1].submit(_quietly, work, part) for part in self.parts[1:]]
         work(self.parts[0])
         for other in others:
             other.result()
@@ -271,7 +277,7 @@ def from_rows(
     """
     if form not in ("auto", "rows", "covariance"):
         raise InvalidInput(f"form = {form!r}: choose 'auto', 'rows' or 'covariance'")
-    if isinstance(rows, np.ndarray) and rows.ndim == 2:
+    if sparse.issparse(rows) or (isinstance(rows, np.ndarray) and rows.ndim == 2):
         raise DataError("from_rows needs a list with one block of rows per agent; split_rows(X, m) makes one")
     blocks = [_checked_rows(X, j) for j, X in enumerate(rows)]
     if not blocks:
@@ -340,8 +346,10 @@ def as_operator(A: OperatorLike) -> Operator:
         return A
     if isinstance(A, LinearOperator):
         return _checked_operator(A, 0)
-    if isinstance(A, Sequence) and len(A) and all(isinstance(a, LinearOperator) for a in A):
-        return from_linear_operators(A)
+    if sparse.issparse(A):
+        return _checked_operator(aslinearoperator(csr(A)), 0)
+    if isinstance(A, Sequence) and len(A) and all(isinstance(a, LinearOperator) or sparse.issparse(a) for a in A):
+        return from_linear_operators([a if isinstance(a, LinearOperator) else aslinearoperator(csr(a)) for a in A])
     if isinstance(A, Sequence):
         shapes = sorted({np.shape(a) for a in A}, key=str)
         if len(shapes) > 1:
@@ -389,6 +397,8 @@ def _checked_scales(scale: Any, m: int) -> Array:
     scales = np.array(np.broadcast_to(given.astype(np.float64), (m,)))
     if not np.isfinite(scales).all():
         raise DataError(f"scale of agent {int(np.flatnonzero(~np.isfinite(scales))[0])} is not finite")
+    if (scales < 0.0).any():
+        raise DataError(f"scale of agent {int(np.flatnonzero(scales < 0.0)[0])} is negative; A_j would be too")
     return scales
 
 
@@ -408,8 +418,12 @@ def _gram(X: Any, c: float) -> Array:
 def _checked_rows(X: Any, j: int) -> Any:
     values: Any
     if sparse.issparse(X):
+        if (kind := np.dtype(getattr(X, "dtype", None))).kind not in "fiub":
+            raise DataError(f"agent {j}: rows have dtype {kind}; real numbers are needed")
         X = csr(X)
         values = X.data
+    elif np.ma.isMaskedArray(X):
+        raise DataError(f"agent {j}: rows are a masked array; fill or drop what is masked")
     else:
         X = np.asanyarray(X)
         if X.dtype.kind not in "fiub":

@@ -51,13 +51,16 @@ def solve(
     """
     if isinstance(max_iter, bool) or not isinstance(max_iter, (int, np.integer)) or max_iter < 1:
         raise InvalidInput(f"max_iter = {max_iter!r}: a whole number of at least one iteration is needed")
+    if stop is not None and not hasattr(stop, "met"):
+        raise InvalidInput(f"stop = {stop!r}: give a rule, such as deepca.Tolerance(1e-10)")
     network, began, sent = algorithm.network, time.perf_counter(), algorithm.network.traffic
     state = algorithm.init()
     if start is not None:
-        if start.W.shape != state.W.shape:
+        if start.W.shape != state.W.shape or not isinstance(start, type(state)):
             raise StartError(
-                f"the state to start from has W of shape {start.W.shape}, this algorithm has {state.W.shape}; "
-                "resume with the state of the same problem"
+                f"the state to start from is a {type(start).__name__} with W of shape {start.W.shape}, but "
+                f"{algorithm.name} has a {type(state).__name__} with W of shape {state.W.shape}; "
+                "resume with a state of the same algorithm and problem"
             )
         state = start
     first, last = state.t, state.t + max_iter
@@ -70,6 +73,7 @@ def solve(
         while True:
             try:
                 if state.t >= last or agreement.over:
+                    network.begin(network.epoch, state.t, "verdict")
                     status, rank = agreement.verdict(list(recent), max_iter)
                     break
                 network.begin(network.epoch, state.t)
@@ -85,9 +89,13 @@ def solve(
             for observer in observers:
                 observer.observe(step)
     network.forget()
+    eigenvalues, components = _ritz(recent[-2].W if len(recent) > 1 else state.W, state)
+    if status.ok and eigenvalues.min() < -1e-6 * np.abs(eigenvalues).max():
+        status = _indefinite(float(eigenvalues.min()))
     result = Result(
         W=state.W,
-        eigenvalues=_eigenvalues(recent[-2].W if len(recent) > 1 else state.W, state.S),
+        components=components,
+        eigenvalues=eigenvalues,
         iterations=state.t - first,
         status=status,
         rank=rank,
@@ -157,6 +165,8 @@ def _judge(history: list[Agreed], stop: StopRule | None, k: int, max_iter: int) 
     seen = f"estimated error {error:.1e}, agents within {end.disagreement:.1e} of each other"
     met = stop.met(history) if stop is not None else max(error, end.disagreement) <= tol
     floor = end.change <= end.floor and end.disagreement <= 100.0 * end.floor
+    if (met or floor) and end.rank == 0:
+        return Status("rank_deficient", "the data have rank 0: every A_j W is zero, or too small to square")
     if (met or floor) and end.rank < k:
         return Status(
             "rank_deficient",
@@ -199,10 +209,10 @@ def _restarted(algorithm: Algorithm[S_], state: S_, epoch: int, agreement: _Agre
     agreement.forget()
     while True:
         try:
-            network.begin(epoch, -1)  # agents may have been caught in neighbouring iterations
+            network.begin(epoch, -1, "restart")  # agents may have been caught in neighbouring iterations
             latest, accuracy = network.reduce(_per_agent(network, -state.t, reached), "min")
             t = -int(latest)
-            network.begin(epoch, t)
+            network.begin(epoch, t, "restart")
             rounds = algorithm.rounds_for(min(max(accuracy * 1e-2, _EPS), 1e-2))
             return algorithm.restart(replace(state, t=t), rounds)
         except EpochChanged as change:
@@ -222,7 +232,24 @@ def _finite(agreed: Agreed) -> Agreed:
     return agreed
 
 
-def _eigenvalues(W: Array, S: Array) -> Array:
-    """Ritz values from ``WᵀS``, S being the tracked ``A W``: ``(*B, k)``, descending."""
-    B = np.swapaxes(W, -1, -2) @ S
-    return np.asarray(np.linalg.eigvalsh((B + np.swapaxes(B, -1, -2)) / 2.0)[..., ::-1])
+def _indefinite(smallest: float) -> Status:
+    return Status(
+        "indefinite_mean",
+        f"the mean of the A_j has the eigenvalue {smallest:.3g} < 0, so these are the eigenvalues largest in modulus, "
+        "not the largest; add the same multiple of the identity to every A_j, large enough to make the mean positive",
+    )
+
+
+def _ritz(V: Array, state: State) -> tuple[Array, Array]:
+    """Eigenvalues ``(*B, k)`` and principal components ``(*B, d, k)``, both by descending eigenvalue.
+
+    S is the tracked ``A V`` of the step before, so ``VᵀS`` gives both without another round: with ``VᵀS = Q θ Qᵀ`` the
+    components are ``V Q``, carried over into the newer subspace of W. The largest entry of each is positive.
+    """
+    W, Vt = state.W, np.swapaxes(V, -1, -2)
+    B = Vt @ state.S
+    theta, Q = np.linalg.eigh((B + np.swapaxes(B, -1, -2)) / 2.0)
+    left, _, right = np.linalg.svd(np.swapaxes(W, -1, -2) @ V @ Q[..., ::-1])
+    X = W @ (left @ right)
+    largest = np.take_along_axis(X, np.abs(X).argmax(axis=-2)[..., None, :], axis=-2)
+    return np.asarray(theta[..., ::-1]), X * np.where(largest < 0.0, -1.0, 1.0)

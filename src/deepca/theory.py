@@ -62,6 +62,8 @@ class Problem:
                 f"λ_k = {self.lambda_k:.6g} and λ_(k+1) = {self.lambda_k1:.6g}: the theory needs λ_k > λ_(k+1) ≥ 0; "
                 "choose k at a gap"
             )
+        if self.k < 1 or self.m < 1 or not self.lambda_k * (1 - 1e-9) <= self.L:
+            raise InvalidInput(f"k = {self.k}, m = {self.m}, L = {self.L:.6g}: needs k, m ≥ 1 and L ≥ λ_k")
 
     @classmethod
     def of(cls, A: OperatorLike, k: int) -> Problem:

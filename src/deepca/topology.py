@@ -29,7 +29,6 @@ import numpy.typing as npt
 from scipy import sparse
 from scipy.sparse import csgraph
 
-from deepca._machine import one_blas_thread
 from deepca._spectra import extreme_eigenvalues, laplacian_extremes
 from deepca._typing import Array, Csr, csr
 from deepca.errors import AsymmetricError, DisconnectedError, InvalidInput, TopologyError
@@ -256,7 +255,14 @@ def random_regular(m: int, degree: int, *, seed: Seed = None, rule: Rule = "pape
 def from_edges(m: int, edges: Iterable[tuple[int, int]], *, rule: Rule = "paper", name: str = "edges") -> Topology:
     """Agents 0 … m − 1 with the given undirected edges; an edge named twice counts once."""
     _check_count(m)
-    ends = np.array(list(edges), dtype=np.int64).reshape(-1, 2)
+    pairs = list(edges)
+    try:
+        given = np.array(pairs).reshape(-1, 2)
+    except ValueError:
+        raise TopologyError("edges must be pairs of agents, such as [(0, 1), (1, 2)]") from None
+    ends = given.astype(np.int64) if given.dtype.kind in "iufb" else np.full((1, 2), -1)
+    if given.size and (given.dtype.kind not in "iufb" or (ends != given).any()):
+        raise TopologyError("edges must name agents by whole numbers, such as [(0, 1), (1, 2)]")
     for i, j in ends[(ends < 0).any(axis=1) | (ends >= m).any(axis=1)]:
         raise TopologyError(f"edge ({i}, {j}) names an agent outside 0 … {m - 1}")
     for i, j in ends[ends[:, 0] == ends[:, 1]]:
@@ -322,7 +328,7 @@ def _weighted(adjacency: Csr, name: str, rule: Rule) -> Topology:
         if rule == "lazy-metropolis":
             gossip = csr((gossip + eye) * 0.5)
         return Topology(name, rule, gossip, *extreme_eigenvalues(gossip, _SMALL))
-    mu2, mu_max = _laplacian_extremes(M)
+    mu2, mu_max = laplacian_extremes(M, _SMALL)
     step = {"paper": 1.0 / mu_max, "max-degree": 1.0 / (degrees.max() + 1.0), "best-constant": 2.0 / (mu2 + mu_max)}
     alpha = step[rule]
     gossip = csr(eye - alpha * M)
@@ -332,23 +338,14 @@ def _weighted(adjacency: Csr, name: str, rule: Rule) -> Topology:
     return Topology(name, rule, gossip, 0.0 if abs(lambda2) < 1e-14 else lambda2, lambda_min)
 
 
-def _laplacian_extremes(M: Csr) -> tuple[float, float]:
-    """λ₂ (smallest non-zero) and λ_max of a graph Laplacian."""
-    if M.shape[0] <= _SMALL:
-        with one_blas_thread():
-            values = np.linalg.eigvalsh(M.toarray())
-        return float(values[1]), float(values[-1])
-    return laplacian_extremes(M)
-
-
 def _freeze(matrix: Csr) -> None:
     for part in (matrix.data, matrix.indices, matrix.indptr):
         part.flags.writeable = False
 
 
 def _check_count(m: int) -> None:
-    if m < 1:
-        raise TopologyError(f"{m} agents: a network needs at least one")
+    if isinstance(m, bool) or not isinstance(m, (int, np.integer)) or m < 1:
+        raise TopologyError(f"{m} agents: a network needs a whole number of them, at least one")
 
 
 def _check_gossip(gossip: Csr) -> None:

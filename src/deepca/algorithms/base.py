@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from deepca._typing import Array, Orthonormalise
-from deepca.errors import DataError, StartError
+from deepca.errors import DataError, InvalidInput, StartError
 from deepca.linalg import check_start, qr, signs_towards
 from deepca.mixing import Mixer
 from deepca.networks.base import Network
-from deepca.operators import Operator, OperatorLike, as_operator
+from deepca.operators import Operator, OperatorLike, PerAgent, as_operator
 
 __all__ = ["Algorithm", "Decentralized", "QRSignAdjust", "State", "TrackedState", "matching_operator", "spread"]
 
@@ -28,6 +28,11 @@ class State:
     t: int
     W: Array
     S: Array
+
+    def __post_init__(self) -> None:
+        for value in vars(self).values():
+            if isinstance(value, np.ndarray):
+                value.flags.writeable = False
 
 
 @dataclass(frozen=True)
@@ -99,8 +104,10 @@ class Decentralized:
         mix: Mixer,
         orthonormalise: Orthonormalise | None = None,
     ) -> None:
-        mix.check(network.topology)
         self.A = matching_operator(A, network)
+        if not isinstance(mix, Mixer):
+            raise InvalidInput(f"mix = {mix!r}: give a mixer, such as deepca.FastMix(rounds=5)")
+        mix.check(network.topology)
         self.W0 = np.asfortranarray(check_start(W0, self.A.d))
         self.network, self.mix = network, mix
         self.orthonormalise = orthonormalise or QRSignAdjust(self.W0)
@@ -115,7 +122,11 @@ class Decentralized:
 
 def matching_operator(A: OperatorLike, network: Network) -> Operator:
     """A as an Operator for just the agents that the network holds."""
+    if not isinstance(network, Network):
+        raise InvalidInput(f"network = {network!r}: give a network, such as deepca.SimulatedNetwork(topology)")
     operator = as_operator(A)
+    if not operator.batch and network.batch == (1,):
+        operator = PerAgent([operator])
     if operator.batch != network.batch:
         have, want = (f"{b[0]} agents" if b else "one agent alone" for b in (operator.batch, network.batch))
         raise DataError(
@@ -128,8 +139,11 @@ def matching_operator(A: OperatorLike, network: Network) -> Operator:
 def spread(W0: Array, W: npt.ArrayLike | None, network: Network) -> Array:
     """W⁰, or another W of shape ``(d, k)`` or ``(*B, d, k)``, for every local agent."""
     start = W0 if W is None else np.asarray(W, dtype=np.float64)
-    if start.shape[-2:] != W0.shape or not np.isfinite(start).all():
+    if start.shape not in (W0.shape, (*network.batch, *W0.shape)):
         raise StartError(f"a start of shape {start.shape} cannot stand for W0 of shape {W0.shape}")
+    gram = np.swapaxes(start, -1, -2) @ start
+    if not (np.isfinite(gram).all() and np.abs(gram - np.eye(W0.shape[1])).max() <= 1e-8):
+        raise StartError("the start is not orthonormal; use the W of a result, or the Q of numpy.linalg.qr")
     # with the last axes swapped in memory, as products A_j W come
     d, k = W0.shape
     return np.swapaxes(np.array(np.broadcast_to(np.swapaxes(start, -1, -2), (*network.batch, k, d))), -1, -2)

@@ -11,7 +11,7 @@ from scipy import sparse
 
 from deepca._machine import one_blas_thread
 from deepca._typing import Array, Csr
-from deepca.errors import PeerFailed, TopologyError
+from deepca.errors import NetworkError, PeerFailed, TopologyError
 from deepca.networks.base import Network, Op, Pending, reducer
 from deepca.topology import Topology
 from deepca.transports.base import Message, Tag, Transport
@@ -45,7 +45,12 @@ class AgentNetwork(Network):
         self._count(rounds=1, messages=len(receivers), payload=x.nbytes, control=sum(rider.nbytes for rider in riders))
         y = own * x
         for source, message in received.items():
-            assert message.payload is not None
+            if message.payload is None or message.payload.shape != x.shape or len(message.riders) != len(riders):
+                raise NetworkError(
+                    f"agent {self.agent} sent an array of shape {x.shape} with {len(riders)} values to agree on, agent "
+                    f"{source} one of shape {getattr(message.payload, 'shape', None)} with {len(message.riders)}; all "
+                    "agents need the same columns, components, rounds and stop rule"
+                )
             y += incoming[source] * message.payload
         if weights is None:
             for message in received.values():
@@ -73,7 +78,7 @@ class AgentNetwork(Network):
 
     def _exchange(self, message: Message, receivers: tuple[int, ...], sources: tuple[int, ...]) -> dict[int, Message]:
         self._check_epoch()
-        tag = Tag(self.epoch, self._t, self._round)
+        tag = Tag(self.epoch, self._phase, self._t, self._round)
         self._round += 1
         if self._transport is None:
             return {}
@@ -95,6 +100,7 @@ def run_agents(
     def run(agent: int) -> None:
         try:
             results[agent] = work(AgentNetwork(topology, agent, shared.transport(agent)))
+            shared.leave(agent)
         except BaseException as error:
             error.add_note(f"(raised by agent {agent})")
             errors[agent] = error
@@ -104,10 +110,17 @@ def run_agents(
         threading.Thread(target=run, args=(j,), name=f"agent-{j}", daemon=True) for j in range(topology.n_agents)
     ]
     with one_blas_thread():
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        try:
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        except BaseException as error:  # Ctrl-C: the agents are told, and end with their next exchange
+            shared.fail(-1, error)
+            for thread in threads:
+                if thread.is_alive():
+                    thread.join(timeout=5.0)
+            raise
     if errors:
         # the first cause, not one of those who only heard of it
         raise next(

@@ -61,6 +61,8 @@ class Averaging(Protocol):
 class LinearMixer(Protocol):
     """What a network needs to know of a mixer in order to run it; see :mod:`deepca.mixing`."""
 
+    @property
+    def fixed(self) -> bool: ...
     def run(self, network: Averaging, x: Array, K: int, /) -> Array: ...
     def key(self, K: int, /) -> object: ...
 
@@ -99,7 +101,7 @@ class Network(ABC):
     def __init__(self, topology: Topology, batch: tuple[int, ...]) -> None:
         self._topology, self.batch = topology, batch
         self.epoch = 0
-        self._t = self._round = 0
+        self._phase, self._t, self._round = "step", 0, 0
         self._announced = 0
         self.full_rounds = 0
         self._riding: list[Pending] = []
@@ -118,11 +120,14 @@ class Network(ABC):
     def n_agents(self) -> int:
         return self.topology.n_agents
 
-    def begin(self, epoch: int, t: int, /) -> None:
-        """Called before step t: rounds start again at 0, so a step that is retried sends the same tags."""
+    def begin(self, epoch: int, t: int, /, phase: str = "step") -> None:
+        """Called before step t: rounds start again at 0, so a step that is retried sends the same tags.
+
+        ``phase`` keeps apart what else is exchanged in an iteration (a restart, the agreement on a mean, …).
+        """
         if epoch != self.epoch:
             self._riding.clear()
-        self.epoch, self._t, self._round = epoch, t, 0
+        self.epoch, self._phase, self._t, self._round = epoch, phase, t, 0
         self._announced = max(self._announced, epoch)
 
     def forget(self) -> None:
@@ -193,6 +198,8 @@ class Network(ABC):
             _check_weights(weights, self.topology)
             if len(self._weights) >= 256:
                 self._weights.clear()
+            for part in (weights.data, weights.indices, weights.indptr):
+                part.flags.writeable = False  # what was prepared would not follow a change
             known = self._weights[id(weights)] = (weights, prepare(weights))
         return known[1]
 

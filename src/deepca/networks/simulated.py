@@ -16,6 +16,8 @@ __all__ = ["SimulatedNetwork"]
 # A sparse multiply-add costs about this many dense ones (CSR times a tall block against dgemm).
 _SPARSE_COST = 8
 _DENSE_UP_TO = 2048
+_ALWAYS_UP_TO = 128
+_KEPT = 8  # matrices of different K
 
 
 @dataclass(frozen=True)
@@ -56,13 +58,16 @@ class SimulatedNetwork(Network):
 
     def mix(self, mixer: LinearMixer, x: Array, K: int, /) -> Array:
         m = self.n_agents
-        if m > _DENSE_UP_TO or m * m > _SPARSE_COST * K * self.topology.gossip_sparse.nnz:
+        cheaper = m * m <= _SPARSE_COST * K * self.topology.gossip_sparse.nnz
+        # a K that may not come again is worth a matrix only where making one costs nothing
+        if m > _DENSE_UP_TO or not cheaper or not (mixer.fixed or m <= _ALWAYS_UP_TO):
             return mixer.run(self, x, K)
         self._check_epoch()
         key = mixer.key(K)
-        linear = self._maps.get(key)
-        if linear is None:
-            linear = self._maps[key] = self._collapse(mixer, K)
+        linear = self._maps.pop(key, None) or self._collapse(mixer, K)
+        self._maps[key] = linear  # the newest last
+        if len(self._maps) > _KEPT:
+            self._maps.pop(next(iter(self._maps)))
         payload = x[0].nbytes
         self._count(rounds=linear.rounds, messages=linear.messages, payload=payload)
         # a value under way rides on every message until it has arrived

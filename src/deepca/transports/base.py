@@ -13,9 +13,13 @@ __all__ = ["Message", "Tag", "Transport"]
 
 @dataclass(frozen=True, order=True)
 class Tag:
-    """Which exchange a message belongs to. The same on both sides, and the same again when a step is retried."""
+    """Which exchange a message belongs to. The same on both sides, and the same again when a step is retried.
+
+    phase : what the exchange is for ("step", "restart", …); two phases of one iteration never share a tag.
+    """
 
     epoch: int
+    phase: str
     t: int
     round: int
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Collection, Mapping
 
 from deepca.errors import EpochChanged, PeerFailed, PeerTimeout
@@ -17,7 +18,15 @@ class _Mailbox:
 
     def __init__(self) -> None:
         self.arrived = threading.Condition()
-        self.messages: dict[tuple[int, Tag], Message] = {}
+        self.messages: dict[tuple[int, Tag], deque[Message]] = {}
+
+    def take(self, sender: int, tag: Tag) -> Message:
+        """The first message with that tag; the caller knows that there is one."""
+        waiting = self.messages[sender, tag]
+        message = waiting.popleft()
+        if not waiting:
+            del self.messages[sender, tag]
+        return message
 
 
 class MemoryHub:
@@ -28,6 +37,7 @@ class MemoryHub:
         self._boxes = [_Mailbox() for _ in range(n_agents)]
         self._epoch = 0
         self._failed: tuple[int, BaseException] | None = None
+        self._left: set[int] = set()
 
     def transport(self, agent: int) -> MemoryTransport:
         return MemoryTransport(self, agent)
@@ -43,6 +53,11 @@ class MemoryHub:
             self._failed = (agent, error)
         self._wake()
 
+    def leave(self, agent: int) -> None:
+        """Agent has finished: who still waits for it learns that nothing will come."""
+        self._left.add(agent)
+        self._wake()
+
     def _wake(self) -> None:
         for box in self._boxes:
             with box.arrived:
@@ -51,7 +66,7 @@ class MemoryHub:
     def _post(self, sender: int, receiver: int, tag: Tag, message: Message) -> None:
         box = self._boxes[receiver]
         with box.arrived:
-            box.messages[sender, tag] = message
+            box.messages.setdefault((sender, tag), deque()).append(message)
             box.arrived.notify_all()
 
     def _collect(self, receiver: int, tag: Tag, sources: Collection[int]) -> dict[int, Message]:
@@ -61,12 +76,18 @@ class MemoryHub:
                 if self._epoch > tag.epoch:
                     box.messages = {key: kept for key, kept in box.messages.items() if key[1].epoch >= self._epoch}
                     raise EpochChanged(self._epoch)
-                missing = [source for source in sources if (source, tag) not in box.messages]
-                if not missing:
-                    return {source: box.messages.pop((source, tag)) for source in sources}
                 if self._failed is not None:
                     agent, error = self._failed
-                    raise PeerFailed(f"agent {receiver}: agent {agent} gave up ({type(error).__name__}: {error})")
+                    who = f"agent {agent} gave up" if agent >= 0 else "the run was interrupted"
+                    raise PeerFailed(f"agent {receiver}: {who} ({type(error).__name__}: {error})")
+                missing = [source for source in sources if (source, tag) not in box.messages]
+                if not missing:
+                    return {source: box.take(source, tag) for source in sources}
+                if gone := self._left.intersection(missing):
+                    raise PeerFailed(
+                        f"agent {receiver} waits in iteration {tag.t} for agent {min(gone)}, which has finished; "
+                        "do all agents have the same stop rule and max_iter?"
+                    )
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise PeerTimeout(
