@@ -4,13 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --editable
 
-.PHONY: help demo test lint format bench figures clean
+.PHONY: help demo test lint format bench figures reproduce clean
 help:
 	@echo "make demo     the main job, on data that ships with scikit-learn (under a minute)"
 	@echo "make test     everything that proves it"
 	@echo "make lint     formatting, lint, strict types"
 	@echo "make bench    speed as ratios to the floor, into docs/benchmarks.md"
 	@echo "make figures  the pictures of the docs"
+	@echo "make reproduce  the paper's experiments, into docs/reproduction (DATA=folder with w8a and a9a)"
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -27,7 +28,7 @@ demo: $(VENV)/demo.stamp
 	$(BIN)/deepca demo
 
 test: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist loadgroup
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff format --check .
@@ -44,6 +45,11 @@ bench: $(VENV)/dev.stamp
 figures: $(VENV)/dev.stamp
 	$(BIN)/deepca demo --quiet --out docs/figures
 	$(BIN)/python examples/fastmix_contraction.py docs/figures/fastmix.png
+
+reproduce: $(VENV)/dev.stamp
+	$(BIN)/deepca reproduce all $(if $(DATA),--data $(DATA)) --out reproduced
+	mkdir -p docs/reproduction
+	cp reproduced/report.md reproduced/*-iterations.png reproduced/*-rounds.png docs/reproduction/
 
 clean:
 	rm -rf $(VENV) build demo-out .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -8,9 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
+
+from deepca.cli.app import app
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def _blocks(language: str) -> list[tuple[str, str]]:
@@ -56,6 +59,11 @@ def test_shell_commands_exist(name: str, code: str) -> None:
         if not command:
             continue
         assert command[0] in ("make", "deepca"), f"{name}: add a test for {line!r}"
+        if command[0] == "deepca":
+            shown = CliRunner().invoke(app, [command[1], "--help"], env={"COLUMNS": "200", "TERM": "dumb"})
+            assert shown.exit_code == 0
+            for word in command[2:]:
+                assert not word.startswith("-") or word in shown.output, line
         if command[0] == "make":
             done = _run("make", "--dry-run", *command[1:], cwd=ROOT)
             assert done.returncode == 0, done.stderr

@@ -89,12 +89,10 @@ def tan_theta(U: npt.ArrayLike, X: npt.ArrayLike) -> Array:
         raise InvalidInput(f"U has shape {u.shape} and X has shape {x.shape}; both need the same d and k")
     usable = np.asarray(np.isfinite(x).all(axis=(-1, -2)))
     x = np.where(usable[..., None, None], x, 0.0)
-    inside = np.swapaxes(u, -1, -2) @ x  # UᵀX = P σ Qᵀ
+    inside = np.swapaxes(u, -1, -2) @ x
     outside = x - u @ inside
-    _, sigma, Qt = np.linalg.svd(inside)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = (outside @ np.swapaxes(Qt, -1, -2)) / sigma[..., None, :]
-        ratio = np.where(np.isnan(ratio), np.inf, ratio)
+    with np.errstate(invalid="ignore", over="ignore"):
+        ratio = outside @ _inverse(inside)
     finite = np.asarray(np.isfinite(ratio).all(axis=(-1, -2)) & usable)
     ratio = np.where(finite[..., None, None], ratio, 0.0)
     scale = np.maximum(np.abs(ratio).max(axis=(-2, -1), keepdims=True), np.finfo(np.float64).tiny)
@@ -102,6 +100,20 @@ def tan_theta(U: npt.ArrayLike, X: npt.ArrayLike) -> Array:
     largest = np.linalg.eigvalsh(np.swapaxes(ratio, -1, -2) @ ratio)[..., -1]  # a norm is safe through the Gram matrix
     norm = np.sqrt(np.maximum(largest, 0.0)) * scale[..., 0, 0]
     return np.asarray(np.where(finite, norm, np.inf))
+
+
+def _inverse(C: Array) -> Array:
+    """``C⁻¹``, batched, up to a rotation on its right; with inf where C is singular."""
+    try:
+        inverse = np.linalg.inv(C)
+        if (np.abs(inverse).max(axis=(-2, -1)) * np.abs(C).max(axis=(-2, -1)) < 1e8).all():
+            return np.asarray(inverse, dtype=np.float64)
+    except np.linalg.LinAlgError:
+        pass
+    _, sigma, Qt = np.linalg.svd(C)  # C = P σ Qᵀ, and P does not change a norm
+    with np.errstate(divide="ignore", invalid="ignore"):
+        inverse = np.swapaxes(Qt, -1, -2) / sigma[..., None, :]
+    return np.where(np.isnan(inverse), np.inf, inverse)
 
 
 def signs_towards(W: Array, W0: Array) -> Array:

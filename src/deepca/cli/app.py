@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -17,7 +14,12 @@ from rich.table import Table
 
 from deepca import __version__
 from deepca._typing import Array
-from deepca.errors import DeepcaError, InvalidInput, MissingExtraError
+from deepca.cli.common import errors, require
+from deepca.cli.reproduce import reproduce
+from deepca.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from deepca.demo import Demo
 
 __all__ = ["app"]
 
@@ -28,6 +30,14 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode="rich",
 )
+
+
+app.command(
+    epilog="Examples:\n\n"
+    "  deepca reproduce a9a --data ~/libsvm\n\n"
+    "  deepca reproduce all --components 3 --seeds 5 --out results\n\n"
+    "  deepca reproduce a9a --study signs"
+)(reproduce)
 
 
 def _version(wanted: bool) -> None:
@@ -56,7 +66,7 @@ def demo(
     components: Annotated[int, typer.Option("--components", "-k", help="Principal components wanted.")] = 4,
     rounds: Annotated[int, typer.Option(help="K: rounds of communication per iteration.")] = 5,
     tol: Annotated[float, typer.Option(help="Largest acceptable tangent of the angle, over all agents.")] = 1e-10,
-    seed: Annotated[int, typer.Option(help="Seed of the network and of the start.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the network and of the start.")] = 0,
     out: Annotated[Path, typer.Option(help="Folder for the figure.")] = Path("demo-out"),
     as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON instead.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")] = False,
@@ -66,8 +76,8 @@ def demo(
     DeEPCA, its predecessor DePCA and the centralised power method run from the same start; the angle is measured
     against scikit-learn's PCA of the pooled rows.
     """
-    with _errors():
-        _require("sklearn", "matplotlib", extra="demo")
+    with errors():
+        require("sklearn", "matplotlib", extra="demo")
         from deepca import demo as demonstration
         from deepca.plots import convergence
         from deepca.progress import ProgressBar, bars
@@ -99,10 +109,7 @@ def demo(
         console.print(f"Figure: {escape(str(figure))}")
 
 
-def _show(console: Console, found: object) -> None:
-    from deepca.demo import Demo
-
-    assert isinstance(found, Demo)
+def _show(console: Console, found: Demo) -> None:
     net = found.topology
     console.print(
         f"\n[bold]{found.n_rows} rows × {found.n_features} features[/bold] on {net.n_agents} "
@@ -147,19 +154,3 @@ def _size(nbytes: float) -> str:
             return f"{nbytes:.3g} {unit}"
         nbytes /= 1000
     return f"{nbytes:.3g} GB"
-
-
-@contextmanager
-def _errors() -> Iterator[None]:
-    """A user's mistake is one line on stderr and exit code 2, never a traceback."""
-    try:
-        yield
-    except (DeepcaError, OSError) as error:
-        Console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
-        raise typer.Exit(2) from None
-
-
-def _require(*modules: str, extra: str) -> None:
-    missing = [name for name in modules if importlib.util.find_spec(name) is None]
-    if missing:
-        raise MissingExtraError(f"this command needs {', '.join(missing)}; pip install 'deepca[{extra}]'")
