@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import deepca
 from deepca.cli.app import app
 from deepca.errors import DataError, InvalidInput
-from deepca.experiments import STUDIES, Cell, Outcome, Source, paper_cells, run_cells
+from deepca.experiments import STUDIES, Cell, Outcome, Source, paper_cells, reproduce, run_cells
 from deepca.experiments import runner as runner_module
 from deepca.experiments.claims import Setting
 from deepca.experiments.problems import PAPER_GAP, compute, graph_of, operator_of, pooled_of
@@ -197,6 +197,23 @@ class TestRealData:
         deepca.solve(deepca.DeEPCA(A, W0, network, deepca.FastMix(rounds=5)), max_iter=30, observers=[trace])
         np.testing.assert_allclose(outcome.tan_theta, trace.tan_theta, rtol=1e-6)
         assert outcome.rounds[-1] == 150
+
+    @pytest.mark.parametrize("name", STUDIES)
+    def test_every_study_makes_its_page(
+        self, name: str, source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """With made-up outcomes: the cells that a study asks for are those that its page can show."""
+
+        def made_up(cells: list[Cell], *_: object, **__: object) -> dict[Cell, Outcome]:
+            return {cell: _outcome(cell, [1.0, 1e-3, 10.0 ** -(3 + cell.K + cell.draw % 3)]) for cell in cells}
+
+        monkeypatch.setattr(reproduce, "run_cells", made_up)
+        report = reproduce.run_study(study_named(name), reproduce.Request(["a9a"], tmp_path, source))
+        (table,) = report.tables
+        columns = dict(study_named(name).axes)[study_named(name).columns]
+        assert len(table.header) == len(columns) + table.heads
+        assert (tmp_path / f"study-{name}-a9a.png").stat().st_size > 10_000
+        assert f"study-{name}-a9a.png" in (tmp_path / f"study-{name}.md").read_text(encoding="utf-8")
 
     def test_iterations_follow_from_the_spectrum(self, source: Source) -> None:
         setting = Setting("a9a", 5, 1, source)

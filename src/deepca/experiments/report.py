@@ -156,7 +156,10 @@ def by_row_and_column(study: Study, outcomes: Mapping[Cell, Outcome]) -> Rows:
     if not own:
         raise InvalidInput(f"no outcome belongs to the study {study.name!r}")
     first = {field: values[0] for field, values in axes.items()}
-    if len({cell.at(**{"draw": 0, **first}) for cell in own}) > 1:
+    if "k" in axes:
+        first["iterations"] = 0  # each k has a length of its own
+    points = {(cell.draw, *(getattr(cell, field) for field in axes)) for cell in own}
+    if len({cell.at(**{"draw": 0, **first}) for cell in own}) > 1 or len(points) < len(own):
         raise InvalidInput(
             f"the outcomes hold the study {study.name!r} more than once (other data, method, k or iterations): pass one"
         )
