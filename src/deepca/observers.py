@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -48,6 +48,19 @@ class Observer(Protocol):
     def end(self, result: Result[Any]) -> None: ...
 
 
+class _Entry(NamedTuple):
+    """One iteration of a Trace."""
+
+    tan_theta: float
+    tan_theta_max: float
+    S_disagreement: float
+    W_disagreement: float
+    invariant: float
+    rounds: int
+    bytes: int
+    time: float
+
+
 class Trace:
     """The paper's three curves, traffic and time; one entry per iteration.
 
@@ -67,7 +80,7 @@ class Trace:
     def __init__(self, U: npt.ArrayLike | None = None) -> None:
         self._U = None if U is None else np.asarray(U, dtype=np.float64)
         self._sees_all = True
-        self._rows: list[tuple[float, ...]] = []
+        self._rows: list[_Entry] = []
 
     def begin(self, start: Start) -> None:
         self._sees_all = start.network.traffic.agents == start.network.n_agents
@@ -79,7 +92,7 @@ class Trace:
         spread_S, spread_W, drift = (_spread(S), _spread(W), _drift(step.after)) if self._sees_all else (np.nan,) * 3
         traffic = step.traffic
         self._rows.append(
-            (
+            _Entry(
                 float(tangents.mean()),
                 float(tangents.max()),
                 spread_S,
@@ -97,40 +110,40 @@ class Trace:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def _column(self, i: int) -> Array:
-        return np.array([row[i] for row in self._rows])
+    def _column(self, name: str) -> Array:
+        return np.array([getattr(row, name) for row in self._rows])
 
     @property
     def tan_theta(self) -> Array:
-        return self._column(0)
+        return self._column("tan_theta")
 
     @property
     def tan_theta_max(self) -> Array:
-        return self._column(1)
+        return self._column("tan_theta_max")
 
     @property
     def S_disagreement(self) -> Array:
-        return self._column(2)
+        return self._column("S_disagreement")
 
     @property
     def W_disagreement(self) -> Array:
-        return self._column(3)
+        return self._column("W_disagreement")
 
     @property
     def invariant(self) -> Array:
-        return self._column(4)
+        return self._column("invariant")
 
     @property
     def rounds(self) -> npt.NDArray[np.int64]:
-        return self._column(5).astype(np.int64)
+        return self._column("rounds").astype(np.int64)
 
     @property
     def bytes(self) -> npt.NDArray[np.int64]:
-        return self._column(6).astype(np.int64)
+        return self._column("bytes").astype(np.int64)
 
     @property
     def time(self) -> Array:
-        return self._column(7)
+        return self._column("time")
 
 
 def _spread(x: Array) -> float:

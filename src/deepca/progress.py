@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
@@ -14,14 +15,16 @@ from deepca.result import Result
 __all__ = ["ProgressBar", "bars"]
 
 
-def bars(console: Console | None = None, *, disable: bool = False) -> Progress:
-    """A place on the terminal in which several runs can show their bars one below the other."""
+_OF_A_RUN = ("iteration {task.fields[iteration]}", "[dim]{task.fields[note]}")
+
+
+def bars(console: Console | None = None, *, disable: bool = False, details: Sequence[str] = _OF_A_RUN) -> Progress:
+    """A place on the terminal in which several runs can show their bars, with details, one below the other."""
     return Progress(
         TextColumn("[bold]{task.description}"),
         BarColumn(bar_width=28),
         TextColumn("{task.percentage:>3.0f}%"),
-        TextColumn("iteration {task.fields[iteration]}"),
-        TextColumn("[dim]{task.fields[note]}"),
+        *map(TextColumn, details),
         TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),

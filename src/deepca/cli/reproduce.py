@@ -10,11 +10,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from deepca.cli.common import errors, require
 from deepca.errors import InvalidInput
+from deepca.progress import bars
 
 __all__ = ["reproduce"]
 
@@ -61,7 +61,7 @@ def reproduce(
         words += [f"--seeds {seeds}", *([f"--iterations {iterations}"] if iterations else [])]
         request = Request(names, out, Source(folder), components, seeds, iterations, jobs, " ".join(words))
         out.mkdir(parents=True, exist_ok=True)
-        with _bar(Console(stderr=True), disable=quiet) as bar:
+        with bars(Console(stderr=True), disable=quiet, details=()) as bar:
             task = bar.add_task("reading data", total=None)
 
             def tell(done: float, total: float) -> None:
@@ -95,16 +95,3 @@ def reproduce(
             console.print(table)
         page = out / (f"study-{study}.html" if study else "report.html")
         console.print(f"{report.seconds:.0f} s. Page: {escape(str(page))}")
-
-
-def _bar(console: Console, *, disable: bool) -> Progress:
-    return Progress(
-        TextColumn("[bold]{task.description}"),
-        BarColumn(bar_width=40),
-        TextColumn("{task.percentage:>3.0f}%"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        console=console,
-        disable=disable,
-    )
