@@ -23,6 +23,9 @@ def errors() -> Iterator[None]:
     except (DeepcaError, OSError) as error:
         Console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         raise typer.Exit(2) from None
+    except KeyboardInterrupt:
+        Console(stderr=True).print("stopped; what was finished is kept, and the same command goes on from there")
+        raise typer.Exit(130) from None
 
 
 def require(*modules: str, extra: str) -> None:

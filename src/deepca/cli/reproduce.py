@@ -18,7 +18,12 @@ from deepca.progress import bars
 
 __all__ = ["reproduce"]
 
-_MARKS = {"holds": "[green]✔ holds[/]", "partly": "[yellow]◐ partly[/]", "differs": "[red]✘ differs[/]"}
+_MARKS = {
+    "holds": "[green]✔ holds[/]",
+    "partly": "[yellow]◐ partly[/]",
+    "differs": "[red]✘ differs[/]",
+    "not judged": "○ not judged",
+}
 
 
 def reproduce(
@@ -47,6 +52,7 @@ def reproduce(
     """
     with errors():
         require("sklearn", "matplotlib", "pooch", extra="experiments")
+        from deepca.data.libsvm import load
         from deepca.experiments.problems import Source
         from deepca.experiments.reproduce import Request, reproduce_paper, run_study
         from deepca.experiments.studies import PAPER, study_named
@@ -57,12 +63,26 @@ def reproduce(
         if components < 1 or seeds < 1 or (iterations is not None and iterations < 20):
             raise InvalidInput("--components and --seeds must be at least 1, --iterations at least 20")
         chosen = study_named(study) if study is not None else None
-        words = ["deepca reproduce", data, *([f"--study {study}"] if study else []), f"-k {components}"]
-        words += [f"--seeds {seeds}", *([f"--iterations {iterations}"] if iterations else [])]
+        if jobs is not None and jobs < 1:
+            raise InvalidInput(f"--jobs {jobs}: at least one process has to work")
+        words = ["deepca reproduce", data, f"--study {study}" if study else f"--seeds {seeds}", f"-k {components}"]
+        words += [f"--iterations {iterations}"] if iterations else []
         request = Request(names, out, Source(folder), components, seeds, iterations, jobs, " ".join(words))
-        out.mkdir(parents=True, exist_ok=True)
+        for name in names:
+            request.setting(name)  # says at once if k is too large
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InvalidInput(f"--out {out}: this folder cannot be made ({error.strerror})") from None
         with bars(Console(stderr=True), disable=quiet, details=()) as bar:
             task = bar.add_task("reading data", total=None)
+
+            for name in names:
+
+                def fetch(done: int, total: int | None, name: str = name) -> None:
+                    bar.update(task, description=f"downloading {name}", completed=done, total=total)
+
+                load(name, folder, progress=fetch)
 
             def tell(done: float, total: float) -> None:
                 bar.update(task, description="runs", completed=done, total=total)

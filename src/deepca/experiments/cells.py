@@ -18,9 +18,9 @@ from deepca.errors import DataError
 __all__ = ["Alignment", "Cell", "Method", "Order", "Outcome"]
 
 Method = Literal["DeEPCA", "DePCA", "CPCA"]
-Alignment = Literal["sign-adjust", "qr", "polar"]
+Alignment = Literal["sign-adjust", "qr", "polar", "none"]
 Order = Literal["file", "label", "shuffled"]
-_FORMAT = 1  # of stored outcomes; raise it when a cell means something else than before
+_FORMAT = 2  # of stored outcomes; raise it when a cell means something else than before
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,8 @@ class Outcome:
     tan_start: float
     """``tan θ_k(U, W⁰)``."""
     seconds: float
+    worst_end: float = float("nan")
+    """``tan θ_k(U, W_j)`` of the worst agent at the end."""
 
     def iterations_to(self, accuracy: float) -> int | None:
         """Iterations after which the mean tangent is at most ``accuracy`` and stays so; None if it never is."""
@@ -101,7 +103,9 @@ class Outcome:
 
     def to_bytes(self) -> bytes:
         """As an ``.npz`` file that numpy alone can read."""
-        scalars = {name: getattr(self, name) for name in ("bytes_per_agent", "lambda2", "tan_start", "seconds")}
+        scalars = {
+            name: getattr(self, name) for name in ("bytes_per_agent", "lambda2", "tan_start", "seconds", "worst_end")
+        }
         meta = json.dumps({"format": _FORMAT, "cell": asdict(self.cell), **scalars})
         file = io.BytesIO()
         np.savez(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,6 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, LogLocator, NullFormatter, NullLocator
 
+from deepca._files import write_whole
 from deepca._typing import Array
 from deepca.errors import InvalidInput
 from deepca.experiments.cells import Cell, Outcome
@@ -480,17 +482,12 @@ _COLUMNS = (
 
 def write_curves(outcomes: Iterable[Outcome], path: Path) -> None:
     """All curves in one CSV file, a line per iteration; floats in full. The file is whole or not there."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    try:
-        with part.open("w", newline="", encoding="utf-8") as file:
-            lines = csv.writer(file, lineterminator="\n")
-            lines.writerow((*_COLUMNS, "iteration", "rounds", "tan_theta", "S_disagreement", "W_disagreement"))
-            for run in outcomes:
-                fixed = [getattr(run.cell, name) for name in _COLUMNS]
-                curves = (run.rounds, run.tan_theta, run.S_disagreement, run.W_disagreement)
-                numbers = zip(*(curve.tolist() for curve in curves), strict=True)
-                lines.writerows([*fixed, t, *entry] for t, entry in enumerate(numbers, start=1))
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    text = io.StringIO(newline="")
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow((*_COLUMNS, "iteration", "rounds", "tan_theta", "S_disagreement", "W_disagreement"))
+    for run in outcomes:
+        fixed = [getattr(run.cell, name) for name in _COLUMNS]
+        curves = (run.rounds, run.tan_theta, run.S_disagreement, run.W_disagreement)
+        numbers = zip(*(curve.tolist() for curve in curves), strict=True)
+        lines.writerows([*fixed, t, *entry] for t, entry in enumerate(numbers, start=1))
+    write_whole(path, text.getvalue().encode())

@@ -6,12 +6,13 @@ import time
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from deepca import topology as graphs
 from deepca._typing import Array, Orthonormalise
-from deepca.algorithms import CPCA, DeEPCA, DePCA
+from deepca.algorithms import CPCA, Algorithm, DeEPCA, DePCA
 from deepca.data.libsvm import load
 from deepca.errors import InvalidInput, NotFiniteError
 from deepca.experiments.cells import Alignment, Cell, Order, Outcome
@@ -23,10 +24,26 @@ from deepca.operators import Operator, from_matrices, from_rows, split_rows
 from deepca.solve import solve
 from deepca.topology import Topology
 
-__all__ = ["PAPER_GAP", "Pooled", "Source", "compute", "graph_of", "operator_of", "pooled_of"]
+__all__ = [
+    "PAPER_GAP",
+    "PAPER_GRAPHS",
+    "Pooled",
+    "Source",
+    "compute",
+    "edition_of",
+    "graph_of",
+    "operator_of",
+    "pooled_of",
+]
 
 PAPER_GAP = 0.4563  # 1 − λ₂ of the paper's network
-_ALIGNMENTS: dict[Alignment, Orthonormalise | None] = {"sign-adjust": None, "qr": qr, "polar": polar}
+PAPER_GRAPHS = f"Erdős–Rényi, p = 0.5, the draws with 1 − λ₂ within 0.005 of the paper's {PAPER_GAP}"
+_ALIGNMENTS: dict[Alignment, Orthonormalise | None] = {
+    "sign-adjust": None,
+    "qr": qr,
+    "polar": polar,
+    "none": np.linalg.qr,
+}
 
 
 @dataclass(frozen=True)
@@ -49,6 +66,11 @@ class Pooled:
         return self.vectors[:, :k]
 
 
+def edition_of(data: str, source: Source) -> str:
+    """Checksum of the features; reads, checks and caches the data set."""
+    return load(data, source.folder, cache=source.cache).digest
+
+
 @lru_cache(maxsize=4)
 def operator_of(source: Source, data: str, agents: int, rows: int, order: Order, spread: float = 1.0) -> Operator:
     """The ``A_j`` of a data set split over agents."""
@@ -69,6 +91,7 @@ def operator_of(source: Source, data: str, agents: int, rows: int, order: Order,
 def pooled_of(source: Source, data: str, agents: int, rows: int) -> Pooled:
     """The pooled answer. It depends on which rows are used, not on who holds them."""
     values, vectors = np.linalg.eigh(operator_of(source, data, agents, rows, "file").mean())
+    values = np.where(values > 1e-12 * values[-1], values, 0.0)  # what is rounding is zero
     return Pooled(values[::-1].copy(), vectors[:, ::-1].copy())
 
 
@@ -133,14 +156,13 @@ def compute(cell: Cell, source: Source) -> Outcome:
         lambda2=topology.lambda2,
         tan_start=float(tan_theta(U, W0)),
         seconds=time.perf_counter() - began,
+        worst_end=float(trace.tan_theta_max[-1]) if len(trace) else float("nan"),
     )
 
 
-def _run(algorithm: CPCA | DeEPCA | DePCA, iterations: int, trace: Trace) -> float:
+def _run(algorithm: Algorithm[Any], iterations: int, trace: Trace) -> float:
     """Bytes sent per agent; a run that is no longer finite ends with the curves it has."""
     try:
-        if isinstance(algorithm, CPCA):
-            return solve(algorithm, max_iter=iterations, observers=[trace]).traffic.bytes_per_agent
         return solve(algorithm, max_iter=iterations, observers=[trace]).traffic.bytes_per_agent
     except NotFiniteError:
         return float("nan")

@@ -34,7 +34,7 @@ __all__ = [
     "to_markdown",
 ]
 
-Verdict = Literal["holds", "partly", "differs"]
+Verdict = Literal["holds", "partly", "differs", "not judged"]
 Rows = dict[tuple[Any, ...], dict[Any, list[Outcome]]]
 
 
@@ -87,12 +87,14 @@ def summary(claims: Sequence[Claim]) -> str:
     """One line: ``9 of 12 claims hold, 2 hold partly, 1 differs.``"""
     if not claims:
         return "No claims were judged."
-    count = {verdict: sum(claim.verdict == verdict for claim in claims) for verdict in ("holds", "partly", "differs")}
+    count = {verdict: sum(claim.verdict == verdict for claim in claims) for verdict in _MARKS}
     parts = [f"{count['holds']} of {len(claims)} claim{_s(len(claims))} hold{_s(count['holds'], verb=True)}"]
     if count["partly"]:
         parts.append(f"{count['partly']} hold{_s(count['partly'], verb=True)} partly")
     if count["differs"]:
         parts.append(f"{count['differs']} differ{_s(count['differs'], verb=True)}")
+    if count["not judged"]:
+        parts.append(f"{count['not judged']} could not be judged")
     return ", ".join(parts) + "."
 
 
@@ -286,6 +288,7 @@ _SHAPES: dict[Verdict, str] = {  # a full disc with a tick, a half disc, a ring 
     '<path d="M8 1.3a6.7 6.7 0 0 0 0 13.4z" fill="currentColor"/>',
     "differs": '<circle cx="8" cy="8" r="6.7" fill="none" stroke="currentColor" stroke-width="1.6"/>'
     '<path d="M5.2 5.2l5.6 5.6M10.8 5.2l-5.6 5.6" stroke="currentColor" stroke-width="1.9"/>',
+    "not judged": '<circle cx="8" cy="8" r="6.7" fill="none" stroke="currentColor" stroke-width="1.6"/>',
 }
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"  # the page can ask for nothing outside itself
 
@@ -324,7 +327,7 @@ def _html_claims(claims: Iterable[Claim]) -> str:
     rows = "".join(
         f"<tr role='row'><th scope='row' role='rowheader'><span class='where'>{escape(claim.where)}</span> "
         f"{escape(claim.statement)}</th>"
-        f"<td role='cell' class='verdict {claim.verdict}'>"
+        f"<td role='cell' class='verdict {claim.verdict.split()[0]}'>"
         f"<svg viewBox='0 0 16 16' aria-hidden='true'>{_SHAPES[claim.verdict]}</svg>{claim.verdict}</td>"
         f"<td role='cell' data-name='Measured'>{escape(claim.measured)}</td>"
         f"<td role='cell' data-name='Why'>{escape(claim.why)}</td></tr>\n"
@@ -383,7 +386,12 @@ def _paragraphs(text: str) -> list[str]:
 
 # --- Markdown ------------------------------------------------------------------------------------------------------
 
-_MARKS: dict[Verdict, str] = {"holds": "✔ holds", "partly": "◐ partly", "differs": "✘ differs"}
+_MARKS: dict[Verdict, str] = {
+    "holds": "✔ holds",
+    "partly": "◐ partly",
+    "differs": "✘ differs",
+    "not judged": "○ not judged",
+}
 
 
 def to_markdown(report: Report, folder: Path | None = None) -> str:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
+import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from deepca.data.libsvm import load
+from deepca._files import write_whole
 from deepca.experiments.cells import Cell, Outcome
-from deepca.experiments.claims import Setting, claim_cells, judge, judge_mixing, paper_gap_note
+from deepca.experiments.claims import claim_cells, judge
 from deepca.experiments.figures import paper_page, study_page, write_curves
-from deepca.experiments.problems import Source
+from deepca.experiments.problems import PAPER_GRAPHS, Source, edition_of
 from deepca.experiments.report import Picture, Report, Table, study_table, to_html, to_markdown
 from deepca.experiments.runner import Outcomes, in_parallel, run_cells
+from deepca.experiments.setting import Setting
+from deepca.experiments.slips import judge_print
 from deepca.experiments.studies import PAPER, Paper, Study
 
 __all__ = ["Request", "reproduce_paper", "run_study"]
@@ -56,7 +57,7 @@ def reproduce_paper(request: Request, progress: Progress | None = None) -> Repor
     cells = [cell for setting in settings for cell in claim_cells(setting)]
     outcomes = run_cells(cells, request.source, request.store, jobs=request.jobs, progress=progress)
     claims = [claim for setting in settings for claim in judge(setting, outcomes)]
-    claims += judge_mixing(settings[0])
+    claims += judge_print(settings[0], outcomes)
     pictures = _pages(settings, outcomes, request)
     write_curves(outcomes.values(), request.out / "curves.csv")
     report = Report(
@@ -65,9 +66,9 @@ def reproduce_paper(request: Request, progress: Progress | None = None) -> Repor
         "was measured here. Differences are said, not smoothed over.",
         command=request.command,
         settings=(
-            ("agents", f"50; {paper_gap_note()}"),
+            ("agents", f"50; {PAPER_GRAPHS}"),
             *((setting.data, _describe(setting, outcomes)) for setting in settings),
-            ("draws", f"{request.draws} draws of graph and W⁰; the figures show draw 0"),
+            ("draws", f"{request.draws} of graph and W⁰ (more where said); the figures show draw 0"),
             ("growing K", "K + ⌊t/20⌋ on w8a, K + ⌊t/10⌋ on a9a; the paper states no schedule"),
             ("runs", f"{len(outcomes)} runs, {sum(o.seconds for o in outcomes.values()):.0f} s of computing"),
         ),
@@ -103,7 +104,7 @@ def run_study(study: Study, request: Request, progress: Progress | None = None) 
         intro=study.question,
         command=request.command,
         settings=(
-            ("k", str(request.k)),
+            *((("k", str(request.k)),) if "k" not in dict(study.axes) else ()),
             ("accuracy", f"mean tan θ ≤ {study.accuracy:.0e}"),
             ("changed", ", ".join(f"{name} = {value}" for name, value in study.changes) or "nothing else"),
             ("runs", str(count)),
@@ -163,22 +164,22 @@ def _summary(setting: Setting, outcomes: Mapping[Cell, Outcome]) -> Table:
                 _median([o.iterations_to(1e-6) for o in found]),
                 _median([o.iterations_to(1e-10) for o in found]),
                 _median([o.rounds_to(1e-10) for o in found]) if kind.K else "–",
-                f"{sorted(o.plateau for o in found)[len(found) // 2]:.1e}",
+                f"{statistics.median(o.plateau for o in found):.1e}",
             )
         )
     return Table(
         f"{setting.data}, k = {setting.k}: median over {setting.draws} draws",
         ("method", "K", "iterations to 1e-6", "to 1e-10", "rounds to 1e-10", "ends at"),
         tuple(rows),
-        "A dash means that it was not reached; “ends at” is the mean tangent over the last tenth of the run.",
+        "A dash means that it was not reached; “ends at” is the median of the last tenth of the mean tangent.",
     )
 
 
 def _median(values: Sequence[int | None]) -> str:
-    known = sorted(value for value in values if value is not None)
+    known = [value for value in values if value is not None]
     if not known:
         return "–"
-    return f"{known[len(known) // 2]:,}" + (f" ({len(known)}/{len(values)})" if len(known) < len(values) else "")
+    return f"{statistics.median(known):,g}" + (f" ({len(known)}/{len(values)})" if len(known) < len(values) else "")
 
 
 def _describe(setting: Setting, outcomes: Mapping[Cell, Outcome]) -> str:
@@ -186,14 +187,10 @@ def _describe(setting: Setting, outcomes: Mapping[Cell, Outcome]) -> str:
     return (
         f"{paper.agents} × {paper.rows} rows in file order, k = {setting.k}, {setting.base.iterations} iterations, "
         f"K ∈ {{{', '.join(map(str, paper.rounds))}}}, 1 − λ₂ = {1 - outcome.lambda2:.4f} in draw 0; checksum of the "
-        f"features {load(setting.data, setting.source.folder, cache=setting.source.cache).digest[:12]}…"
+        f"features {edition_of(setting.data, setting.source)[:12]}…"
     )
 
 
 def _write(report: Report, out: Path, name: str) -> None:
     for suffix, text in ((".html", to_html(report)), (".md", to_markdown(report, out))):
-        handle, part = tempfile.mkstemp(dir=out, suffix=".part")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(part).chmod(0o644)
-        Path(part).replace(out / f"{name}{suffix}")
+        write_whole(out / f"{name}{suffix}", text.encode())

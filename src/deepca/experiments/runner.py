@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
-import tempfile
+import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import TypeVar
 
+from deepca import __version__
+from deepca._files import write_whole
 from deepca._machine import usable_cores
 from deepca.errors import DataError
 from deepca.experiments.cells import Cell, Outcome
-from deepca.experiments.problems import Source, compute, operator_of
+from deepca.experiments.problems import Source, compute, edition_of
 
 __all__ = ["Outcomes", "Source", "cost", "in_parallel", "run_cells"]
 
@@ -40,17 +41,16 @@ def run_cells(
     ``progress(done, total)`` is called in units of :func:`cost`. Interrupted, nothing finished is lost.
     """
     wanted = list(dict.fromkeys(cells))
-    found = {cell: outcome for cell in wanted if (outcome := _stored(cell, store)) is not None}
+    # another edition of the data, or another version of the code, is another outcome
+    edition = {data: f"{__version__}-{edition_of(data, source)[:8]}" for data in sorted({cell.data for cell in wanted})}
+    files = {cell: store / f"{cell.key}-{edition[cell.data]}.npz" for cell in wanted}
+    found = {cell: outcome for cell in wanted if (outcome := _stored(cell, files[cell])) is not None}
     todo = sorted((cell for cell in wanted if cell not in found), key=cost, reverse=True)
     total, done = sum(map(cost, wanted)), sum(map(cost, found))
     tell = progress or (lambda _done, _total: None)
     tell(done, total)
-    store.mkdir(parents=True, exist_ok=True)
-    for data in sorted({cell.data for cell in todo}):  # read, checked and cached once, before workers want it
-        first = next(cell for cell in todo if cell.data == data)
-        operator_of(source, data, first.agents, first.rows, "file")
     for outcome in in_parallel(_compute, [(cell, source) for cell in todo], jobs):
-        found[outcome.cell] = _keep(outcome, store)
+        found[outcome.cell] = _keep(outcome, files[outcome.cell])
         tell(done := done + cost(outcome.cell), total)
     return {cell: found[cell] for cell in wanted}
 
@@ -61,13 +61,17 @@ def in_parallel(work: Callable[[T], R], items: Sequence[T], jobs: int | None) ->
     if workers <= 1:
         yield from map(work, items)
         return
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+    ignore = (signal.SIGINT, signal.SIG_IGN)  # an interrupt is for this process; it ends the others
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=spawn, initializer=signal.signal, initargs=ignore) as pool:
         running = [pool.submit(work, item) for item in items]
         try:
             for future in as_completed(running):
                 yield future.result()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
+            for process in multiprocessing.active_children():
+                process.terminate()
             raise
 
 
@@ -75,18 +79,14 @@ def _compute(task: tuple[Cell, Source]) -> Outcome:
     return compute(*task)
 
 
-def _stored(cell: Cell, store: Path) -> Outcome | None:
+def _stored(cell: Cell, file: Path) -> Outcome | None:
     try:
-        outcome = Outcome.from_bytes((store / f"{cell.key}.npz").read_bytes())
+        outcome = Outcome.from_bytes(file.read_bytes())
     except (OSError, DataError):
         return None
     return outcome if outcome.cell == cell else None
 
 
-def _keep(outcome: Outcome, store: Path) -> Outcome:
-    """Written under another name first, so that a file is whole or not there."""
-    handle, name = tempfile.mkstemp(dir=store, suffix=".part")
-    with os.fdopen(handle, "wb") as file:
-        file.write(outcome.to_bytes())
-    Path(name).replace(store / f"{outcome.cell.key}.npz")
+def _keep(outcome: Outcome, file: Path) -> Outcome:
+    write_whole(file, outcome.to_bytes())
     return outcome

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from deepca.errors import InvalidInput
 from deepca.experiments.cells import Cell, Outcome
 
-__all__ = ["PAPER", "STUDIES", "Paper", "Study", "Value", "base_cell", "paper_cells"]
+__all__ = ["PAPER", "STUDIES", "Paper", "Study", "Value", "base_cell", "paper_cells", "study_named"]
 
 Value = Literal["iterations", "rounds", "converged", "plateau"]
 
@@ -97,7 +97,7 @@ _ALL = (
     Study(
         "topology",
         "How many rounds does each network need, and do they follow 1/√(1−λ₂)?",
-        (("graph", ("erdos-renyi", "hypercube", "torus", "star", "ring")), ("K", (2, 3, 5, 8, 13, 21, 34, 55))),
+        (("graph", ("erdos-renyi", "hypercube", "torus", "star", "ring")), ("K", (1, 2, 3, 4, 6, 8, 12, 16, 24, 34))),
         columns="K",
         value="rounds",
         draws=3,
@@ -106,7 +106,7 @@ _ALL = (
     Study(
         "heterogeneity",
         "What if rows are sorted by label instead of shuffled?",
-        (("order", ("shuffled", "file", "label")), ("K", (1, 2, 3, 5, 10))),
+        (("order", ("shuffled", "file", "label")), ("alignment", ("sign-adjust", "polar")), ("K", (1, 2, 3, 5, 10))),
         columns="K",
         value="converged",
         draws=5,
@@ -122,7 +122,7 @@ _ALL = (
     Study(
         "agents",
         "Does the number of agents matter?",
-        (("agents", (10, 25, 50, 100)), ("K", (1, 3, 5, 10))),
+        (("agents", (10, 25, 50, 100)), ("alignment", ("sign-adjust", "polar")), ("K", (1, 3, 5, 10))),
         columns="K",
         value="iterations",
         draws=5,
@@ -156,7 +156,7 @@ _ALL = (
     ),
     Study(
         "rounds",
-        "The same 20 draws for the three K of the paper's figures.",
+        "K = 3, 5 and 10, the K of the paper's figure for w8a, over 20 draws.",
         (("K", (3, 5, 10)),),
         columns="K",
         value="converged",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -117,9 +118,10 @@ def run_agents(
                 thread.join()
         except BaseException as error:  # Ctrl-C: the agents are told, and end with their next exchange
             shared.fail(-1, error)
-            for thread in threads:
-                if thread.is_alive():
-                    thread.join(timeout=5.0)
+            deadline = time.monotonic() + 5.0
+            time.sleep(0.05)  # one may have been about to start
+            while any(thread.is_alive() for thread in threads) and time.monotonic() < deadline:
+                time.sleep(0.01)
             raise
     if errors:
         # the first cause, not one of those who only heard of it
