@@ -323,7 +323,7 @@ def _signs(setting: Setting, outcomes: Outcomes) -> Claim:
         f"{setting.data}, K = 1, draws of {total} that converge to 1e-8: {counts}"
         + (f"; SignAdjust alone fails in draws {', '.join(map(str, broken))}." if broken else "."),
         "holds" if needed and not broken else "partly" if needed else "differs",
-        ("Without any rule fewer draws converge. " if needed else "Without any rule as many draws converge. ")
+        ("Without any rule fewer draws converge. " if needed else "Without any rule no fewer draws converge. ")
         + ("SignAdjust can break convergence itself: when a column crosses the plane orthogonal to its column of W⁰, "
            "all agents flip at once and tracking is disturbed. A positive diagonal of R (qr) or the polar factor needs "
            "no reference." if broken else ""),
