@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --editable
 
-.PHONY: help demo test lint format bench figures reproduce clean
+.PHONY: help demo test lint format bench figures reproduce study-robustness clean
 help:
 	@echo "make demo     the main job, on data that ships with scikit-learn (under a minute)"
 	@echo "make test     everything that proves it"
@@ -12,6 +12,7 @@ help:
 	@echo "make bench    speed as ratios to the floor, into docs/benchmarks.md"
 	@echo "make figures  the pictures of the docs"
 	@echo "make reproduce  the paper's experiments, into docs/reproduction (DATA=folder with w8a and a9a)"
+	@echo "make study-robustness  orthonormalisation, stopping and rounds, into docs/robustness.md (DATA=folder, as above)"
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -50,6 +51,9 @@ reproduce: $(VENV)/dev.stamp
 	$(BIN)/deepca reproduce all $(if $(DATA),--data $(DATA)) --out reproduced
 	mkdir -p docs/reproduction
 	cp reproduced/report.md reproduced/*-iterations.png reproduced/*-rounds.png docs/reproduction/
+
+study-robustness: $(VENV)/dev.stamp
+	$(BIN)/python -m deepca.experiments.robustness $(if $(DATA),--data $(DATA)) --out docs/robustness.md
 
 clean:
 	rm -rf $(VENV) build demo-out .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -16,13 +16,12 @@ topology = deepca.topology.hypercube(3)
 
 def one_agent(network: deepca.AgentNetwork) -> deepca.Result[deepca.TrackedState]:
     mine = deepca.operators.from_rows([rows[network.agent]]).agent(0)  # nobody else sees these
-    return deepca.solve(
-        deepca.DeEPCA(mine, W0, network, deepca.FastMix(rounds=8)), max_iter=500, stop=deepca.Tolerance(1e-10)
-    )
+    return deepca.solve(deepca.DeEPCA(mine, W0, network), max_iter=500, stop=deepca.Tolerance(1e-10))
 
 
 results = deepca.run_agents(topology, one_agent, timeout=30.0)
 print("all stopped after", {result.iterations for result in results}, "iterations")
+print("components everywhere:", {result.certificate.digest[:12] for result in results if result.certificate})
 print("agent 3 sent", results[3].traffic.bytes_sent, "bytes in", results[3].traffic.rounds, "rounds")
 
 pooled = np.concatenate(rows)

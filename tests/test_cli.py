@@ -27,7 +27,7 @@ def deepca_command(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[st
 def test_demo_prints_the_table_and_saves_the_figure(tmp_path: Path) -> None:
     done = deepca_command("demo", "--agents", "20", "--components", "3", "--rounds", "6", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    for word in ("DeEPCA", "DePCA", "CPCA", "iterations", "rounds", "converged", "Explained variance"):
+    for word in ("DeEPCA", "DePCA", "CPCA", "iter.", "rounds", "proven", "converged", "Explained variance"):
         assert word in done.stdout
     assert (tmp_path / "demo-out" / "convergence.png").read_bytes().startswith(PNG)
 
@@ -36,17 +36,18 @@ def test_demo_as_json_is_json_and_nothing_else(tmp_path: Path) -> None:
     done = deepca_command("demo", "--agents", "10", "-k", "2", "--json", "--quiet", "--out", "here", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)["rows"]
-    assert [row["method"] for row in rows] == ["DeEPCA", "DeEPCA, polar", "DePCA", "CPCA, pooled"]
-    assert rows[0]["tan_theta"] <= 1e-9
+    assert [row["method"] for row in rows] == ["DeEPCA", "DeEPCA, as printed", "DePCA", "CPCA, pooled"]
+    assert rows[0]["tan_theta"] <= rows[0]["proven"] <= 1e-10
     assert done.stderr == ""
 
 
 def test_demo_agrees_with_pooled_scikit_learn() -> None:
     found = deepca.demo.run(agents=30, k=3, K=6, tol=1e-10)
     by_name = {row.method: row for row in found.rows}
-    assert by_name["DeEPCA"].status == by_name["DeEPCA, polar"].status == "converged"
-    assert by_name["DeEPCA"].tan_theta <= 1e-9
-    assert by_name["DePCA"].status == "not_converged"
+    assert by_name["DeEPCA"].status == by_name["DeEPCA, as printed"].status == "converged"
+    assert by_name["DeEPCA"].tan_theta <= by_name["DeEPCA"].proven <= 1e-10
+    assert by_name["DePCA"].status == "disagreement"
+    assert by_name["DePCA"].tan_theta <= by_name["DePCA"].proven
     assert by_name["DePCA"].tan_theta >= 1e-5
     assert by_name["DePCA"].rounds == 6 * by_name["DePCA"].iterations
     pooled = PCA(3, svd_solver="full").fit(load_digits().data)

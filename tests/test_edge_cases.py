@@ -126,21 +126,24 @@ def low_rank(case: str) -> tuple[list[Array], Topology, int, int, int, int, Arra
     return rows, topology, d, k, r, K, V
 
 
-def assert_completed(W: Array, eigenvalues: Array, V: Array, k: int, r: int) -> None:
-    """W of all agents: orthonormal, the data's directions first, the rest filled in alike everywhere."""
-    d = W.shape[-2]
-    assert np.isfinite(W).all()
+def assert_completed(W: Array, components: Array, eigenvalues: Array, V: Array, k: int, r: int) -> None:
+    """All agents: orthonormal, the data's directions first, the rest filled in alike everywhere."""
     assert np.isfinite(eigenvalues).all()
-    gram = np.swapaxes(W, -1, -2) @ W
-    np.testing.assert_allclose(gram, np.broadcast_to(np.eye(k), gram.shape), atol=1e-12)
-    for w in W:
-        assert np.linalg.norm(V - w[:, :r] @ (w[:, :r].T @ V)) <= 1e-10
-        np.testing.assert_allclose(w[:, r:], W[0][:, r:], atol=1e-8)
-    assert d >= k
+    for X in (W, components):
+        assert np.isfinite(X).all()
+        assert X.shape[-1] == k
+        gram = np.swapaxes(X, -1, -2) @ X
+        np.testing.assert_allclose(gram, np.broadcast_to(np.eye(k), gram.shape), atol=1e-12)
+    for w, x in zip(W, components, strict=True):
+        assert np.linalg.norm(V - w @ (w.T @ V)) <= 1e-10
+        assert np.linalg.norm(V - x[:, :r] @ (x[:, :r].T @ V)) <= 1e-10
+        np.testing.assert_allclose(w @ w.T, W[0] @ W[0].T, atol=1e-8)
+        np.testing.assert_allclose(x @ x.T, w @ w.T, atol=1e-8)
+        np.testing.assert_array_equal(x, components[0])
     np.testing.assert_allclose(eigenvalues[:, r:], 0.0, atol=1e-12)
 
 
-@pytest.mark.parametrize("stop", [None, Tolerance(1e-9)], ids=["no stop rule", "stop rule"])
+@pytest.mark.parametrize("stop", [None, Tolerance(1e-10)], ids=["no stop rule", "stop rule"])
 @pytest.mark.parametrize("form", ["rows", "covariance"])
 @pytest.mark.parametrize("case", CASES)
 def test_more_components_than_the_data_have(case: str, form: Form, stop: Tolerance | None) -> None:
@@ -148,12 +151,12 @@ def test_more_components_than_the_data_have(case: str, form: Form, stop: Toleran
     rows, topology, d, k, r, K, V = low_rank(case)
     W0 = deepca.linalg.random_orthonormal(d, k, seed=1)
     network = SimulatedNetwork(topology)
-    result = deepca.solve(DeEPCA(from_rows(rows, form=form), W0, network, FastMix(K)), max_iter=200, stop=stop)
+    result = deepca.solve(DeEPCA(from_rows(rows, form=form), W0, network, FastMix(K)), max_iter=400, stop=stop)
     assert result.status.code == "rank_deficient"
     assert result.status.ok
     assert result.rank == r
     assert f"rank {r}" in result.status.advice
-    assert_completed(result.W, result.eigenvalues, V, k, r)
+    assert_completed(result.W, result.components, result.eigenvalues, V, k, r)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -166,13 +169,13 @@ def test_more_components_than_the_data_have_in_threads(case: str) -> None:
         from_rows(rows),
         lambda A_j, network: DeEPCA(A_j, W0, network, FastMix(K)),
         max_iter=400,
-        stop=Tolerance(1e-9),
+        stop=Tolerance(1e-10),
     )
     assert {result.status.code for result in results} == {"rank_deficient"}
     assert {result.rank for result in results} == {r}
     assert len({result.iterations for result in results}) == 1
-    W, eigenvalues = np.stack([result.W for result in results]), np.stack([r_.eigenvalues for r_ in results])
-    assert_completed(W, eigenvalues, V, k, r)
+    W, components = np.stack([result.W for result in results]), np.stack([result.components for result in results])
+    assert_completed(W, components, np.stack([result.eigenvalues for result in results]), V, k, r)
 
 
 @pytest.mark.parametrize("rank", [0, 1, 3])
@@ -184,11 +187,11 @@ def test_the_baselines_complete_the_basis_too(rank: int) -> None:
     W0 = deepca.linalg.random_orthonormal(8, 5, seed=1)
     central = deepca.solve(CPCA(stack.mean(axis=0), W0), max_iter=200)
     assert (central.status.code, central.rank) == ("rank_deficient", rank)
-    assert_completed(central.W[None], central.eigenvalues[None], V, 5, rank)
+    assert_completed(central.W[None], central.components[None], central.eigenvalues[None], V, 5, rank)
     network = SimulatedNetwork(deepca.topology.complete(6))
     mixed = deepca.solve(DePCA(stack, W0, network, FastMix(1)), max_iter=200)
     assert (mixed.status.code, mixed.rank) == ("rank_deficient", rank)
-    assert_completed(mixed.W, mixed.eigenvalues, V, 5, rank)
+    assert_completed(mixed.W, mixed.components, mixed.eigenvalues, V, 5, rank)
 
 
 @pytest.mark.parametrize("stop", [None, Tolerance(1e-9)], ids=["no stop rule", "stop rule"])
@@ -206,11 +209,13 @@ def test_all_components_of_data_of_full_rank(stop: Tolerance | None) -> None:
 
 
 def test_a_constant_matrix_everywhere_is_no_trouble() -> None:
-    """A_j = I: every subspace is invariant, and the run settles at once."""
+    """A_j = I: every subspace is invariant, the run settles at once, and says that none is the answer."""
     stack = np.stack([np.eye(5)] * 4)
     W0 = deepca.linalg.random_orthonormal(5, 2, seed=1)
     network = SimulatedNetwork(deepca.topology.ring(4))
     result = deepca.solve(DeEPCA(stack, W0, network, FastMix(3)), max_iter=50, stop=Tolerance(1e-9))
-    assert result.status.ok
+    assert result.status.code == "not_unique"
+    assert not result.status.ok
+    assert result.iterations < 50
     np.testing.assert_allclose(result.W, np.broadcast_to(W0, result.W.shape), atol=1e-12)
     np.testing.assert_allclose(result.eigenvalues, 1.0, atol=1e-12)

@@ -107,7 +107,7 @@ def test_the_components_are_those_of_scikit_learn(form: deepca.operators.Form) -
     result = deepca.solve(DeEPCA(A, W0, network, FastMix(12)), max_iter=300)
     assert worst_tangent(pca.components_.T, result.W) <= 1e-12
     np.testing.assert_allclose(result.eigenvalues[0], pca.explained_variance_, rtol=1e-12)
-    overlap = np.abs(np.einsum("dk,jdk->jk", pca.components_.T, result.W))
+    overlap = np.abs(np.einsum("dk,jdk->jk", pca.components_.T, result.components))
     np.testing.assert_allclose(overlap, 1.0, atol=1e-12)  # column by column, signs aside
 
 

@@ -196,7 +196,8 @@ class TestRealData:
         trace = deepca.observers.Trace(U=U)
         network = deepca.SimulatedNetwork(graph_of("paper", 50, 1))
         W0 = deepca.linalg.random_orthonormal(123, 5, seed=1)
-        deepca.solve(deepca.DeEPCA(A, W0, network, deepca.FastMix(rounds=5)), max_iter=30, observers=[trace])
+        algorithm = deepca.DeEPCA(A, W0, network, deepca.FastMix(rounds=5), deepca.QRSignAdjust(W0))
+        deepca.solve(algorithm, max_iter=30, observers=[trace])
         np.testing.assert_allclose(outcome.tan_theta, trace.tan_theta, rtol=1e-6)
         assert outcome.rounds[-1] == 150
 

@@ -373,14 +373,14 @@ def test_the_first_mix_after_a_restart_is_no_longer_than_the_accuracy_reached_as
     topology = deepca.topology.ring(8)
     network, recorder = SimulatedNetwork(topology), Recorder()
     mixer = FastMix(4)
-    announce = AtIteration(12, lambda: network.announce_epoch(1))
+    announce = AtIteration(6, lambda: network.announce_epoch(1))
     deepca.solve(
         deepca_of(mixer)(small_problem(8), network),
         max_iter=16,
         stop=Tolerance(1e-12),
         observers=[recorder, announce],
     )
-    agreed = next(step.agreed for step in recorder.steps if step.after.t == 12)
+    agreed = next(step.agreed for step in recorder.steps if step.after.t == 6)
     assert agreed is not None
     assert agreed.change > 1e-6
     extra = recorder.steps[-1].traffic.rounds - 16 * 4
@@ -389,7 +389,10 @@ def test_the_first_mix_after_a_restart_is_no_longer_than_the_accuracy_reached_as
 
 @pytest.mark.parametrize("announce", [True, False])
 def test_a_lost_message_needs_a_restart_to_be_repaired(announce: bool) -> None:
-    """Absorbed by reweighting, the loss leaves all agents agreeing on a wrong answer; the restart makes it exact."""
+    """Absorbed by reweighting, the loss leaves agents of Algorithm 1 agreeing on a wrong answer; a restart mends it.
+
+    (With the polar factor they keep turning a little, and do not even agree.)
+    """
 
     class Lossy(RoundByRound):
         """In iteration 10 agent 0 misses a message in the first round and puts its own value in its place."""
@@ -408,9 +411,9 @@ def test_a_lost_message_needs_a_restart_to_be_repaired(announce: bool) -> None:
     _, U = pooled_answer(stack, 2)
     network = Lossy(topology)
     observers = [AtIteration(11, lambda: network.announce_epoch(1))] if announce else []
-    result = deepca.solve(
-        deepca_of(FastMix(4))(deepca.operators.from_matrices(stack), network), max_iter=90, observers=observers
-    )
+    W0 = deepca.linalg.random_orthonormal(6, 2, seed=5)
+    algorithm = DeEPCA(stack, W0, network, FastMix(4), deepca.QRSignAdjust(W0))
+    result = deepca.solve(algorithm, max_iter=90, observers=observers)
     assert np.ptp(result.W, axis=0).max() <= 1e-12  # they agree in any case
     if announce:
         assert worst_tangent(U, result.W) <= 1e-12
@@ -524,7 +527,7 @@ def test_threads_caught_in_different_iterations_restart_in_the_same_one() -> Non
         topology,
         deepca.operators.from_matrices(stack),
         deepca_of(Gossip(1)),
-        max_iter=450,
+        max_iter=700,
         hub=hub,
         observers=observers,
     )
@@ -533,7 +536,7 @@ def test_threads_caught_in_different_iterations_restart_in_the_same_one() -> Non
     assert {11, 12, 13} <= set(made[0])  # … agent 0 later, and they went on together
     resumed = [next(t for t in ts if t > 13) for ts in made]
     assert resumed[m - 1] in (14, 15)
-    assert {result.state.t for result in results} == {450}
+    assert {result.state.t for result in results} == {700}
     assert worst_tangent(U, np.stack([result.W for result in results])) <= 1e-12
     mean_S = np.mean([result.state.S for result in results], axis=0)
     np.testing.assert_allclose(mean_S, np.mean([result.state.AW for result in results], axis=0), atol=1e-13)

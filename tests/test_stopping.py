@@ -83,9 +83,9 @@ def test_one_quick_step_in_a_slow_run_does_not_count() -> None:
 def test_no_change_at_all_means_nothing_is_left() -> None:
     """A change of exactly zero."""
     assert error_estimate([entry(1, 1e-3), entry(2, 0.0)]) == 0.0
-    still = [entry(t, 0.0) for t in range(2, 7)]
+    still = [entry(t, 0.0) for t in range(2, 4)]
     assert Tolerance(1e-12).met([entry(1, 1e-3), *still])
-    assert not Tolerance(1e-12).met([entry(1, 1e-3), *still[:4]])
+    assert not Tolerance(1e-12).met([entry(1, 1e-3), *still[:1]])
 
 
 def test_agents_must_also_agree() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from deepca import DeEPCA, FastMix, SimulatedNetwork, theory, topology
 from deepca._typing import Orthonormalise
-from deepca.algorithms import TrackedState
+from deepca.algorithms import QRSignAdjust, TrackedState
 from deepca.errors import InvalidInput
 from deepca.linalg import polar, random_orthonormal
 from deepca.theory import Problem
@@ -276,7 +276,10 @@ class Margins:
 
 
 def _run(case: str, seed: int, epsilon: float, orthonormalise: Orthonormalise | None) -> Margins:
-    """T iterations with the K of the theorem from a random start, beside the lemma's three inequalities."""
+    """T iterations with the K of the theorem from a random start, beside the lemma's three inequalities.
+
+    ``orthonormalise=None`` stands for Algorithm 1 as printed: QR and SignAdjust.
+    """
     place, stack, k = CASES[case]
     m, d = stack.shape[:2]
     U = pooled_answer(stack, k)[1]
@@ -291,7 +294,7 @@ def _run(case: str, seed: int, epsilon: float, orthonormalise: Orthonormalise | 
     K = theory.required_rounds(problem, place, l0)
     T = theory.iterations(problem, l0, epsilon)
     rho = theory.rho(place, K)
-    algorithm = DeEPCA(stack, W0, SimulatedNetwork(place), FastMix(rounds=K), orthonormalise)
+    algorithm = DeEPCA(stack, W0, SimulatedNetwork(place), FastMix(rounds=K), orthonormalise or QRSignAdjust(W0))
     state = algorithm.init()
     floor = 1e-14 * T  # rounding
     worst = np.zeros(3)

@@ -19,7 +19,8 @@ from deepca import (
     topology,
     transports,
 )
-from deepca.algorithms import CPCA, DeEPCA, DePCA, State, TrackedState
+from deepca.algorithms import CPCA, DeEPCA, DePCA, QRSignAdjust, State, TrackedState
+from deepca.certificate import Certificate, certify
 from deepca.mixing import Chebyshev, FastMix, Gossip
 from deepca.networks import AgentNetwork, SimulatedNetwork, run_agents
 from deepca.result import Result, Status
@@ -32,11 +33,13 @@ __version__ = version("deepca")
 __all__ = [
     "CPCA",
     "AgentNetwork",
+    "Certificate",
     "Chebyshev",
     "DeEPCA",
     "DePCA",
     "FastMix",
     "Gossip",
+    "QRSignAdjust",
     "Result",
     "SimulatedNetwork",
     "State",
@@ -45,6 +48,7 @@ __all__ = [
     "Topology",
     "TrackedState",
     "centring",
+    "certify",
     "errors",
     "linalg",
     "mixing",

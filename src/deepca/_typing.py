@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +17,8 @@ else:
 Array = npt.NDArray[np.float64]
 Orthonormalise = Callable[[Array], tuple[Array, Array]]
 """``S ↦ (W, R)`` with ``W R = S`` and ``WᵀW = I``, batched over leading axes."""
-Rounds = int | Callable[[int], int]
-"""K: a number, or a schedule ``t ↦ K``."""
+Rounds = int | Callable[[int], int] | Literal["auto"]
+"""K: a number, a schedule ``t ↦ K``, or "auto": chosen while running (:mod:`deepca.pacing`)."""
 
 
 def csr(matrix: Any) -> Csr:

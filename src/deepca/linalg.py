@@ -6,6 +6,7 @@ Every function takes arrays of shape ``(*B, d, k)``: ``B = (m,)`` for all agents
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,10 +17,12 @@ from deepca.errors import InvalidInput, NotFiniteError, StartError
 
 __all__ = [
     "check_start",
+    "frobenius",
     "numerical_rank",
     "polar",
     "qr",
     "random_orthonormal",
+    "rank_of",
     "sign_adjust",
     "signs_towards",
     "tan_theta",
@@ -116,6 +119,13 @@ def _inverse(C: Array) -> Array:
     return np.where(np.isnan(inverse), np.inf, inverse)
 
 
+def frobenius(X: Array, axis: int | tuple[int, ...] | None = None) -> Array:
+    """Root of the sum of squares, also of entries whose squares do not fit; exact under scaling by a power of two."""
+    _, exponent = np.frexp(np.abs(X).max(axis=axis, keepdims=True, initial=0.0))
+    unit = np.ldexp(1.0, exponent - 1)
+    return np.asarray(np.squeeze(np.sqrt(np.square(X / unit).sum(axis=axis, keepdims=True)) * unit, axis=axis))
+
+
 def signs_towards(W: Array, W0: Array) -> Array:
     """``−1`` for every column of W whose inner product with that column of W0 is negative, else ``+1``: ``(*B, k)``."""
     return np.where(np.vecdot(np.swapaxes(W, -1, -2), np.swapaxes(W0, -1, -2)) < 0.0, -1.0, 1.0)
@@ -131,8 +141,12 @@ def numerical_rank(W: Array, S: Array) -> npt.NDArray[np.int64]:
 
     The number of singular values of ``WᵀS`` larger than ``eps · max(d, k)`` times the largest.
     """
-    sigma = np.linalg.svd(np.swapaxes(W, -1, -2) @ S, compute_uv=False)
-    return np.asarray(np.count_nonzero(sigma > _rank_tolerance(S) * sigma[..., :1], axis=-1))
+    return rank_of(np.linalg.svd(np.swapaxes(W, -1, -2) @ S, compute_uv=False), S.shape[-2])
+
+
+def rank_of(sigma: npt.NDArray[Any], d: int) -> npt.NDArray[np.int64]:
+    """How many of the singular values ``(*B, k)`` of a d × k matrix are above rounding: shape ``B``."""
+    return np.asarray(np.count_nonzero(sigma > _EPS * max(d, sigma.shape[-1]) * sigma[..., :1], axis=-1))
 
 
 def qr(S: Array) -> tuple[Array, Array]:

@@ -19,34 +19,57 @@ from deepca.errors import InvalidInput, MixingError
 from deepca.networks.base import Averaging, Network
 from deepca.topology import Topology
 
-__all__ = ["Chebyshev", "FastMix", "Gossip", "Mixer", "fastmix_eta", "response"]
+__all__ = [
+    "Chebyshev",
+    "FastMix",
+    "Gossip",
+    "Mixer",
+    "fastmix_eta",
+    "first_rounds",
+    "response",
+    "responses",
+    "tracking_rate",
+]
+
+_FIRST = 0.6
+_ALL_EIGENVALUES = 500
 
 
 @dataclass(frozen=True)
 class Mixer(ABC):
-    """K rounds of averaging; K is a number or a schedule ``t ↦ K``."""
+    """K rounds of averaging; K is a number, a schedule ``t ↦ K``, or ``"auto"``.
 
-    rounds: Rounds
+    With "auto", :func:`deepca.solve` chooses K while it runs, from what all agents agree on (:mod:`deepca.pacing`).
+    """
+
+    rounds: Rounds = "auto"
 
     def __post_init__(self) -> None:
-        if not callable(self.rounds):
+        if not callable(self.rounds) and not self.auto:
             _check_rounds(self.rounds, "")
 
-    def __call__(self, network: Network, x: Array, t: int = 0) -> Array:
-        """Mix ``x`` of shape ``(*B, …)`` in iteration t."""
+    def __call__(self, network: Network, x: Array, t: int = 0, K: int = 0) -> Array:
+        """Mix ``x`` of shape ``(*B, …)`` in iteration t; ``K`` is used where ``rounds`` leaves it open."""
         self.check(network.topology)
-        return network.mix(self, x, self.rounds_at(t))
+        return network.mix(self, x, (K or first_rounds(self, network.topology)) if self.auto else self.rounds_at(t))
 
     def rounds_at(self, t: int) -> int:
         """K in iteration t."""
+        if self.rounds == "auto":
+            raise InvalidInput('rounds = "auto": K is chosen while running and not known beforehand')
         if not callable(self.rounds):
             return int(self.rounds)
         return _check_rounds(self.rounds(t), f" in iteration {t}")
 
     @property
+    def auto(self) -> bool:
+        """Whether K is chosen while running."""
+        return isinstance(self.rounds, str) and self.rounds == "auto"
+
+    @property
     def fixed(self) -> bool:
         """Whether K is the same in every iteration."""
-        return not callable(self.rounds)
+        return not callable(self.rounds) and not self.auto
 
     def with_rounds(self, K: int) -> Self:
         """The same mixer with K rounds in every iteration."""
@@ -188,6 +211,44 @@ def response(mixer: Mixer, topology: Topology, K: int, eigenvalues: npt.ArrayLik
     return mixer.run(_Diagonal(topology, values), np.ones_like(values), K)
 
 
+def tracking_rate(mixer: Mixer, topology: Topology, K: int, x: float = 1.0) -> float:
+    """Rate at which disagreement dies out under tracking, with K rounds; below 1 or tracking is unstable.
+
+    Linearised at the solution with equal agents, the part of S along an eigenvector of 𝐋 with response p, and along an
+    eigenvector of A whose eigenvalue is x times that of the column it disturbs, obeys
+
+        ``s^{t+1} = p (s^t + x (s^t − s^{t−1}))``,    so    ``z² − p(1+x) z + p x = 0``.
+
+    For p > 0 the larger root is at most √p; a negative response is far worse: at x = 1 tracking is unstable from
+    p = −1/3 on. That, rather than the contraction, is why few rounds of an accelerated mixer can fail: p_K(λ) is
+    negative for small λ.
+    """
+    p = responses(mixer, topology, K)
+    b, c = p * (1.0 + x), p * x
+    discriminant = b * b - 4.0 * c
+    real = (np.abs(b) + np.sqrt(np.maximum(discriminant, 0.0))) / 2.0
+    return float(np.where(discriminant < 0.0, np.sqrt(np.abs(c)), real).max(initial=0.0))
+
+
+def first_rounds(mixer: Mixer, topology: Topology) -> int:
+    """K to begin with under ``rounds="auto"``, when only the graph is known: tracking settles by 0.6 per iteration."""
+    K = 1
+    while tracking_rate(mixer, topology, K) > _FIRST:
+        K += 1
+    return K
+
+
+def responses(mixer: Mixer, topology: Topology, K: int) -> Array:
+    """``p_K(λ)`` for the eigenvalues of 𝐋 but the first; on large graphs for a fine grid that contains the extremes."""
+    if topology.n_agents == 1:
+        return np.zeros(0)
+    if topology.n_agents <= _ALL_EIGENVALUES:
+        values = np.sort(topology.eigenvalues)[:-1]
+    else:
+        values = np.linspace(topology.lambda_min, topology.lambda2, _ALL_EIGENVALUES)
+    return response(mixer, topology, K, values)
+
+
 @dataclass(frozen=True)
 class _Diagonal:
     """Gossip in the eigenbasis of 𝐋."""
@@ -211,5 +272,5 @@ def _interval(topology: Topology) -> tuple[float, float]:
 
 def _check_rounds(K: object, where: str) -> int:
     if isinstance(K, bool) or not isinstance(K, (int, np.integer)) or K < 1:
-        raise InvalidInput(f"rounds = {K!r}{where}: K must be a whole number of at least 1")
+        raise InvalidInput(f'rounds = {K!r}{where}: K must be a whole number of at least 1, or "auto"')
     return int(K)

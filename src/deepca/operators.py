@@ -53,6 +53,8 @@ class Operator(ABC):
     form: str
     bytes_read: int
     """Bytes that one product must read: the floor that timings are compared with."""
+    row_counts: npt.NDArray[np.int64] | None = None
+    """Rows behind each local ``A_j``, with shape ``batch``; None where unknown."""
 
     @abstractmethod
     def __matmul__(self, W: Array) -> Array: ...
@@ -91,8 +93,10 @@ class Covariances(Operator):
 
     form = "covariance"
 
-    def __init__(self, stack: Array, *, workers: int | None = None) -> None:
-        self.stack = np.ascontiguousarray(stack, dtype=np.float64)
+    def __init__(
+        self, stack: Array, *, workers: int | None = None, row_counts: npt.NDArray[np.int64] | None = None
+    ) -> None:
+        self.stack, self.row_counts = np.ascontiguousarray(stack, dtype=np.float64), row_counts
         self.batch, self.d = self.stack.shape[:-2], self.stack.shape[-1]
         self.bytes_read = self.stack.nbytes
         self._share = _Shared(self.n_local, self.bytes_read, workers)
@@ -107,7 +111,10 @@ class Covariances(Operator):
         return np.swapaxes(out, -1, -2)
 
     def agent(self, j: int) -> Covariances:
-        return Covariances(self.stack[j] if self.batch else self.stack)
+        if not self.batch:
+            return self
+        counts = None if self.row_counts is None else np.asarray(self.row_counts[j])
+        return Covariances(self.stack[j], row_counts=counts)
 
     def dense(self) -> Array:
         return self.stack
@@ -121,6 +128,7 @@ class DenseRows(Operator):
     def __init__(self, rows: Sequence[npt.NDArray[Any]], scales: Array, *, single: bool, workers: int | None) -> None:
         self.rows, self.scales = tuple(rows), scales
         self.batch, self.d = (() if single else (len(rows),)), rows[0].shape[1]
+        self.row_counts = _counts(rows, self.batch)
         self.bytes_read = sum(X.nbytes for X in rows)
         self._share = _Shared(self.n_local, self.bytes_read, workers)
         sizes = [X.shape[0] for X in rows]
@@ -170,6 +178,7 @@ class SparseRows(Operator):
     def __init__(self, rows: Sequence[Csr], scales: Array, *, single: bool) -> None:
         self.rows, self.scales = tuple(rows), scales
         self.batch, self.d = (() if single else (len(rows),)), int(rows[0].shape[1])
+        self.row_counts = _counts(rows, self.batch)
         self._X = csr(sparse.block_diag(rows, format="csr"))
         self._Xt = csr(self._X.T)
         self._row_scale = np.repeat(scales, [X.shape[0] for X in rows])[:, None]
@@ -215,6 +224,8 @@ class PerAgent(Operator):
         self.operators = tuple(operators)
         self.batch, self.d = (len(operators),), operators[0].d
         self.bytes_read = sum(A.bytes_read for A in operators)
+        counts = [A.row_counts for A in operators if A.row_counts is not None]
+        self.row_counts = np.array(counts, dtype=np.int64) if len(counts) == len(operators) else None
 
     def __matmul__(self, W: Array) -> Array:
         return np.stack([A @ W[j] for j, A in enumerate(self.operators)])
@@ -298,7 +309,7 @@ def from_rows(
         for j, A in enumerate(stack):
             if not np.isfinite(A).all():
                 raise DataError(f"agent {j}: the products of its rows overflow; scale the data")
-        return Covariances(stack, workers=workers)
+        return Covariances(stack, workers=workers, row_counts=_counts(blocks, (len(blocks),)))
     if all(is_sparse):
         return SparseRows(blocks, scales, single=False)
     if not any(is_sparse):
@@ -388,6 +399,10 @@ def split_rows(X: Any, m: int, *, rows_per_agent: int | None = None) -> list[Any
 
 
 # --------------------------------------------------------------------------------------------------------- checks
+
+
+def _counts(rows: Sequence[Any], batch: tuple[int, ...]) -> npt.NDArray[np.int64]:
+    return np.array([X.shape[0] for X in rows], dtype=np.int64).reshape(batch)
 
 
 def _checked_scales(scale: Any, m: int) -> Array:

@@ -14,18 +14,23 @@ import numpy as np
 
 from deepca._machine import one_blas_thread
 from deepca._typing import Array
-from deepca.algorithms.base import Algorithm, State
+from deepca.algorithms.base import Algorithm, State, TrackedState
+from deepca.certificate import Certificate
+from deepca.certificate import certify as fresh_certificate
 from deepca.errors import EpochChanged, InvalidInput, NotFiniteError, StartError
 from deepca.networks.base import Network, Pending
 from deepca.observers import Observer, Start, Step
+from deepca.pacing import Pace
 from deepca.result import Result, Status
-from deepca.stopping import Agreed, StopRule, agreed_from, at_floor, error_estimate, measure, rate
+from deepca.stopping import Agreed, StopRule, agreed_from, at_floor, error_estimate, measure, rate, stalled
+from deepca.verdict import PRESENTABLE, judge, more_iterations, not_judged
 
 __all__ = ["solve"]
 
 S_ = TypeVar("S_", bound=State)
-_PRESENTABLE = 1e-6  # without a stop rule: what looks converged
 _EPS = float(np.finfo(np.float64).eps)
+_REMEMBERED = 64  # agreed entries; no rule looks farther back
+_REPAIRS = 3  # restarts of a tracking that fresh averages contradict
 
 
 def solve(
@@ -35,16 +40,20 @@ def solve(
     stop: StopRule | None = None,
     observers: Sequence[Observer] = (),
     start: S_ | None = None,
+    certify: bool = True,
 ) -> Result[S_]:
-    """Iterate ``algorithm.step`` until ``stop`` is met or ``max_iter`` iterations are made.
+    """Iterate ``algorithm.step`` until ``stop`` is met, and proven, or ``max_iter`` iterations are made.
 
     Parameters
     ----------
-    algorithm : DeEPCA, DePCA, CPCA, or anything with their three methods.
+    algorithm : DeEPCA, DePCA, CPCA, or anything with their methods.
     max_iter : the most iterations this call makes.
     stop : e.g. ``Tolerance(1e-10)``; without one exactly ``max_iter`` iterations are made, as in the paper.
     observers : told of every step; they measure and show, and cannot change the run.
     start : the State of an earlier Result, to go on where it ended.
+    certify : prove the answer by fresh averages (:mod:`deepca.certificate`), at the cost of some rounds. Where the
+        proof shows that the error is still too large, iterations go on; where it shows that tracking has gone wrong,
+        tracking begins again.
 
     Every agent stops in the same iteration: the rule sees only numbers agreed through the network. They ride along
     with gossip, so a decision about iteration t falls ``⌈diameter / K⌉`` iterations later, without extra rounds.
@@ -63,8 +72,9 @@ def solve(
                 "resume with a state of the same algorithm and problem"
             )
         state = start
-    first, last = state.t, state.t + max_iter
-    agreement = _Agreement(network, stop, state.W.shape[-2])
+    first, last, restarts = state.t, state.t + max_iter, 0
+    agreement = _Agreement(network, stop, state.W.shape[-2], _pace_of(algorithm, state))
+    proof = _Proof(algorithm, stop, last, first) if certify else None
     recent: deque[S_] = deque([state], maxlen=3)
     for observer in observers:
         observer.begin(Start(algorithm.name, network, state, max_iter, stop.tol if stop else None))
@@ -74,24 +84,41 @@ def solve(
             try:
                 if state.t >= last or agreement.over:
                     network.begin(network.epoch, state.t, "verdict")
-                    status, rank = agreement.verdict(list(recent), max_iter)
-                    break
+                    agreement.close(list(recent))
+                    if proof is None:
+                        break
+                    proof.attempt(list(recent), agreement.history)
+                    if proof.over:
+                        break
+                    if proof.lost:
+                        restarts += 1
+                        state = _restarted(algorithm, state, network.epoch, agreement)
+                        recent = deque([state], maxlen=3)
+                    else:
+                        agreement.wait(state.t + proof.more)
+                    continue
                 network.begin(network.epoch, state.t)
-                state = algorithm.step(state)
+                state = algorithm.step(agreement.paced(state))
             except EpochChanged as change:
+                restarts += 1
                 state = _restarted(algorithm, state, change.epoch, agreement)
-                recent.clear()
-                recent.append(state)
+                recent = deque([state], maxlen=3)
+                if proof is not None:
+                    proof.forget()
                 continue
             agreement.add(recent[-1], state)
             recent.append(state)
-            step = Step(recent[-2], state, network.traffic - sent, time.perf_counter() - began, agreement.latest)
+            spent = network.traffic - sent if proof is None else network.traffic - sent - proof.traffic
+            step = Step(recent[-2], state, spent, time.perf_counter() - began, agreement.latest)
             for observer in observers:
                 observer.observe(step)
     network.forget()
+    certificate = proof.certificate if proof is not None else None
     eigenvalues, components = _ritz(recent[-2].W if len(recent) > 1 else state.W, state)
-    if status.ok and eigenvalues.min() < -1e-6 * np.abs(eigenvalues).max():
-        status = _indefinite(float(eigenvalues.min()))
+    status, rank = _status(agreement, stop, state, certificate, proof is not None and proof.lost, eigenvalues, first)
+    if proof is not None and certificate is not None:
+        components = np.array(np.broadcast_to(proof.components, state.W.shape))
+        eigenvalues = np.array(np.broadcast_to(certificate.eigenvalues, eigenvalues.shape))
     result = Result(
         W=state.W,
         components=components,
@@ -99,31 +126,65 @@ def solve(
         iterations=state.t - first,
         status=status,
         rank=rank,
-        traffic=network.traffic - sent,
+        traffic=network.traffic - sent if proof is None else network.traffic - sent - proof.traffic,
         elapsed=time.perf_counter() - began,
         state=state,
+        certificate=certificate,
+        restarts=restarts,
     )
     for observer in observers:
         observer.end(result)
     return result
 
 
-class _Agreement:
-    """Local numbers on their way to agreement, the agreed history, and the decision to stop."""
+def _pace_of(algorithm: Algorithm[S_], state: S_) -> Pace | None:
+    """Who chooses K, where the mixer leaves it open."""
+    mixer = algorithm.mix
+    if mixer is None or not mixer.auto:
+        return None
+    return Pace(mixer, algorithm.network.topology, state.K if isinstance(state, TrackedState) else 0)
 
-    def __init__(self, network: Network, stop: StopRule | None, d: int) -> None:
-        self._network, self._stop, self._d = network, stop, d
+
+def _status(
+    agreement: _Agreement,
+    stop: StopRule | None,
+    state: State,
+    certificate: Certificate | None,
+    lost: bool,
+    eigenvalues: Array,
+    first: int,
+) -> tuple[Status, int]:
+    k, history = state.W.shape[-1], agreement.history
+    if not history:
+        return not_judged(), k
+    if certificate is not None:
+        eigenvalues = np.array(certificate.eigenvalues)  # of A itself, not of what is tracked
+    return judge(history, stop, k, state.t - first, certificate, lost, eigenvalues), history[-1].rank
+
+
+class _Agreement:
+    """Local numbers on their way to agreement, the agreed history, and what follows from it: K, and the end."""
+
+    def __init__(self, network: Network, stop: StopRule | None, d: int, pace: Pace | None) -> None:
+        self._network, self._stop, self._d, self._pace = network, stop, d, pace
         self._pending: deque[tuple[int, Pending]] = deque()
         self.history: list[Agreed] = []
         self.over = False
+        self._not_before, self._no_alarm_before, self._alarm = 0, 0, False
         self._rode = network.full_rounds
 
     @property
     def latest(self) -> Agreed | None:
         return self.history[-1] if self.history else None
 
+    def paced(self, state: S_) -> S_:
+        """The state with K for its next mix, the same at every agent."""
+        if self._pace is None or not isinstance(state, TrackedState):
+            return state
+        return replace(state, K=self._pace.K)
+
     def add(self, before: State, after: State) -> None:
-        if self._stop is None:
+        if self._stop is None and self._pace is None:
             return
         measured = measure(before, after)
         if self._network.full_rounds > self._rode:
@@ -136,77 +197,131 @@ class _Agreement:
         while self._pending and self._pending[0][1].ready and not self.over:
             t, pending = self._pending.popleft()
             self.history.append(_finite(agreed_from(t, self._d, pending.value)))
-            self.over = self._stop.met(self.history) or at_floor(self.history)
+            del self.history[:-_REMEMBERED]
+            if self._pace is not None:
+                self._pace.see(self.history[-1], after.t)
+            if self._stop is not None:
+                self.over = self._ends(self._stop, after.t)
 
-    def forget(self) -> None:
+    def _ends(self, stop: StopRule, t: int) -> bool:
+        """Whether to look closer: the rule is met, rounding is reached, a failed proof said so, or nothing moves."""
+        if t < self._not_before:
+            return False
+        self._alarm = False
+        # after a proof that failed, the next attempt is due when that proof said
+        if self._not_before > 0 or stop.met(self.history) or at_floor(self.history):
+            return True
+        self._alarm = t >= self._no_alarm_before and stalled(self.history)
+        return self._alarm
+
+    def wait(self, t: int) -> None:
+        """Do not end before iteration t; then do. After a false alarm, only do not look at another before t."""
+        self.over = False
+        if self._alarm:
+            self._no_alarm_before = t
+        else:
+            self._not_before = t
+
+    def close(self, recent: list[State]) -> None:
+        """Nothing rides along any more. Without a decision the last steps are measured now."""
+        self._network.forget()
+        self._pending.clear()
+        if self.over or len(recent) < 2:
+            return
+        steps = list(pairwise(recent))
+        if self.history:
+            steps = [step for step in steps[-1:] if step[1].t > self.history[-1].t]  # agents alone know at once
+        if not steps:
+            return
+        measured = np.stack([measure(before, after) for before, after in steps], axis=-2)
+        values = self._network.reduce(measured, "max")
+        for (_, after), value in zip(steps, values, strict=True):
+            self.history.append(_finite(agreed_from(after.t, self._d, value)))
+
+    def forget(self, t: int) -> None:
         """The past no longer tells the rate."""
         self._pending.clear()
         self.history.clear()
-
-    def verdict(self, recent: list[State], max_iter: int) -> tuple[Status, int]:
-        """Status and agreed rank at the end, from the history or, without one, from the last two steps."""
-        if not self.over and len(recent) > 1:
-            steps = list(pairwise(recent))
-            if self.history:
-                steps = steps[-1:]
-            measured = np.stack([measure(before, after) for before, after in steps], axis=-2)
-            values = self._network.reduce(measured, "max")
-            for (_, after), value in zip(steps, values, strict=True):
-                self.history.append(_finite(agreed_from(after.t, self._d, value)))
-        k = recent[-1].W.shape[-1]
-        if not self.history:
-            return Status("not_converged", "the network changed in the last iteration; go on from the state"), k
-        return _judge(self.history, self._stop, k, max_iter), self.history[-1].rank
+        self.over, self._not_before, self._no_alarm_before = False, 0, 0
+        if self._pace is not None:
+            self._pace.forget(t)
 
 
-def _judge(history: list[Agreed], stop: StopRule | None, k: int, max_iter: int) -> Status:
-    end, error, r = history[-1], error_estimate(history), rate(history)
-    tol = stop.tol if stop is not None else _PRESENTABLE
-    seen = f"estimated error {error:.1e}, agents within {end.disagreement:.1e} of each other"
-    met = stop.met(history) if stop is not None else max(error, end.disagreement) <= tol
-    floor = end.change <= end.floor and end.disagreement <= 100.0 * end.floor
-    if (met or floor) and end.rank == 0:
-        return Status("rank_deficient", "the data have rank 0: every A_j W is zero, or too small to square")
-    if (met or floor) and end.rank < k:
-        return Status(
-            "rank_deficient",
-            f"the data have rank {end.rank}, less than the k = {k} components asked for; columns beyond the rank have "
-            f"eigenvalue zero and only complete the basis, the same way at every agent. Ask for k ≤ {end.rank}",
-        )
-    if met and stop is not None:
-        return Status("converged", f"{seen} (tolerance {tol:.1e})")
-    if floor:
-        if stop is None:
-            return Status("completed", f"{max_iter} iterations, at the rounding floor; {seen}")
-        return Status("rounding_floor", f"tolerance {tol:.1e} lies below what rounding allows here; {seen}")
-    if met:
-        return Status("completed", f"{max_iter} iterations; {seen}")
-    if end.disagreement > tol and end.disagreement >= min(error, end.change):
-        few = f" (the data also have rank {end.rank} only: ask for k ≤ {end.rank})" if end.rank < k else ""
-        return Status(
-            "not_converged",
-            f"did not converge: disagreement stayed at {end.disagreement:.1e} after {max_iter} iterations; "
-            f"raise rounds{few}",
-        )
-    if r < 1.0:
-        more = math.ceil(math.log(tol / max(error, tol)) / math.log(max(r, 1e-3))) + 1
-        return Status(
-            "not_converged",
-            f"did not converge: estimated error {error:.1e} after {max_iter} iterations, shrinking by {r:.3g} per "
-            f"iteration; about {more} more are needed for {tol:.0e}. Raise max_iter, or go on from the state",
-        )
-    return Status(
-        "not_converged",
-        f"did not converge: the subspace still moves by {end.change:.1e} per iteration after {max_iter} iterations and "
-        "does not settle; raise rounds, or choose k at a clear gap between eigenvalues",
-    )
+class _Proof:
+    """Attempts at a certificate, and what follows from one that does not prove the tolerance."""
+
+    def __init__(self, algorithm: Algorithm[S_], stop: StopRule | None, last: int, first: int) -> None:
+        self._algorithm, self._stop, self._last, self._first = algorithm, stop, last, first
+        self._tol = stop.tol if stop is not None else PRESENTABLE
+        self._attempts, self._repairs = 0, 0
+        self._known: Certificate | None = None
+        self.traffic = algorithm.network.traffic - algorithm.network.traffic
+        self.certificate: Certificate | None = None
+        self.components: Array = np.empty(0)
+        self.over, self.lost, self.more = False, False, 0
+
+    def forget(self) -> None:
+        """The network changed, and with it what is averaged."""
+        self._known = None
+
+    def attempt(self, recent: list[State], history: Sequence[Agreed]) -> None:
+        network, state = self._algorithm.network, recent[-1]
+        before = network.traffic
+        self._attempts += 1
+        network.begin(network.epoch, state.t, "certificate")
+        try:
+            _, own = _ritz(recent[-2].W if len(recent) > 1 else state.W, state)
+            certificate, self.components = fresh_certificate(
+                self._algorithm.A,
+                own,
+                network,
+                W=state.W,
+                tracked=state.S - state.AW if isinstance(state, TrackedState) else None,
+                tol=min(self._tol, 1e-13) if at_floor(history) else self._tol,  # at the floor, as sharp as can be
+                accuracy=1.0 if self._stop is not None else _reached(history),
+                gap=min(max(1.0 - rate(history), 1e-6), 0.5) if history else 0.1,
+                products=max(40, (state.t - self._first) // 2),
+                known=self._known,
+            )
+        finally:
+            self.traffic += network.traffic - before
+        self.certificate = replace(certificate, traffic=self.traffic)
+        if certificate.bound < certificate.eigenvalues[-1]:
+            self._known = certificate
+        self._decide(state, history, certificate)
+
+    def _decide(self, state: State, history: Sequence[Agreed], certificate: Certificate) -> None:
+        done = certificate.proves(self._tol)
+        self.lost = certificate.drifted(self._tol) and not done
+        # while the subspace still moves, what lies outside may yet come in
+        settled = at_floor(history) or (self._stop is not None and self._stop.met(history))
+        hopeless = (settled and not certificate.unique) or not certificate.averaging_ok
+        self.over = self._stop is None or state.t >= self._last or done
+        if self.lost and not self.over:
+            self._repairs += 1
+            self._known = None
+            self.over = self._repairs > _REPAIRS
+            return
+        self.over = self.over or hopeless or at_floor(history)
+        if certificate.resolved:
+            r, factor = certificate.next_eigenvalue / certificate.eigenvalues[-1], certificate.worst_angle / self._tol
+            longest = self._last
+        else:  # no gap to be seen yet: look again when the residual is a thousandth, or after as long again
+            r, factor, longest = rate(history), 1e3, max(state.t - self._first, 50)
+        more = min(more_iterations(min(factor, 1.0 / self._tol), 0.9, r), longest)
+        self.more = max(more, 2 ** (self._attempts - 1))
+
+
+def _reached(history: Sequence[Agreed]) -> float:
+    """How good the answer seems to be, at least."""
+    return max(error_estimate(history), history[-1].disagreement, _EPS) if history else 1.0
 
 
 def _restarted(algorithm: Algorithm[S_], state: S_, epoch: int, agreement: _Agreement) -> S_:
     """Begin tracking again at the current W, in the same iteration everywhere, mixed long enough to lose nothing."""
     network = algorithm.network
     reached = agreement.history[-1].change if agreement.history else _EPS
-    agreement.forget()
+    agreement.forget(state.t)
     while True:
         try:
             network.begin(epoch, -1, "restart")  # agents may have been caught in neighbouring iterations
@@ -230,14 +345,6 @@ def _finite(agreed: Agreed) -> Agreed:
             "scale the data, or use a mixer that contracts on this network"
         )
     return agreed
-
-
-def _indefinite(smallest: float) -> Status:
-    return Status(
-        "indefinite_mean",
-        f"the mean of the A_j has the eigenvalue {smallest:.3g} < 0, so these are the eigenvalues largest in modulus, "
-        "not the largest; add the same multiple of the identity to every A_j, large enough to make the mean positive",
-    )
 
 
 def _ritz(V: Array, state: State) -> tuple[Array, Array]:

@@ -3,11 +3,12 @@
 After each step every agent takes a few local numbers (:func:`measure`); their maximum over all agents is agreed
 through the network, riding along with gossip messages. Rules see agreed numbers only, so all agents decide alike.
 
-What is agreed: the largest change of a subspace in one step, the lowest rank, and the largest and smallest of a few
-random functions ``gᵀ (W_j W_jᵀ) h + uᵀ (S_j/‖S_j‖) v``. The spread of the latter measures, without any assumption about
-the mixing, how far apart the agents are: its mean square over random g, h, u, v is ``‖W_iW_iᵀ − W_jW_jᵀ‖²`` plus the
-squared relative difference of S_i and S_j. (S counts because eigenvalues come from it, and because a subspace can be
-right long before S is: at once, when k reaches the rank of the data.)
+What is agreed: the largest change of a subspace in one step, the lowest rank, the largest ``‖A_j W_j‖ / σ_k(S_j)`` (by
+how much rounding is magnified), how indefinite an ``A_j`` is, and the largest and smallest of a few random functions
+``gᵀ (W_j W_jᵀ) h + uᵀ (S_j/‖S_j‖) v``. The spread of the latter measures, without any assumption about the mixing, how
+far apart the agents are: its mean square over random g, h, u, v is ``‖W_iW_iᵀ − W_jW_jᵀ‖²`` plus the squared relative
+difference of S_i and S_j. (S counts because eigenvalues come from it, and because a subspace can be right long before S
+is: at once, when k reaches the rank of the data.)
 """
 
 from __future__ import annotations
@@ -21,15 +22,27 @@ from typing import Protocol
 import numpy as np
 
 from deepca._typing import Array
-from deepca.algorithms.base import State
+from deepca.algorithms.base import State, TrackedState
 from deepca.errors import InvalidInput
-from deepca.linalg import numerical_rank
+from deepca.linalg import frobenius, rank_of
 
-__all__ = ["Agreed", "StopRule", "Tolerance", "agreed_from", "at_floor", "error_estimate", "measure"]
+__all__ = [
+    "Agreed",
+    "StopRule",
+    "Tolerance",
+    "agreed_from",
+    "at_floor",
+    "error_estimate",
+    "measure",
+    "rate",
+    "stalled",
+]
 
 _PROBES = 8
-_IN_A_ROW = 5  # a slow mode shows only when the fast ones have died
+_IN_A_ROW = 2
 _PROBE_SEED = 1127
+_STALL = 40
+_NOISE = 16  # iterations by which noise is told from convergence
 _EPS = float(np.finfo(np.float64).eps)
 
 
@@ -45,7 +58,11 @@ class Agreed:
     rank: int
     """Lowest numerical rank of any agent's S."""
     floor: float
-    """A change that rounding alone would explain."""
+    """A change that rounding alone would explain, were the columns of S orthogonal and equally long."""
+    magnified: float = 1.0
+    """``‖A_j W_j‖ / σ_k(S_j)``: by what rounding in the products may exceed that floor."""
+    indefinite: float = 0.0
+    """The most negative eigenvalue of a ``W_jᵀ A_j W_j``, relative to σ_k(S_j)."""
 
 
 class StopRule(Protocol):
@@ -61,11 +78,12 @@ class Tolerance:
     """Stop when the worst agent's subspace is estimated to lie within ``tol`` (an angle) of its limit.
 
     The change per iteration alone would stop too early when convergence is slow; what is still to come at the
-    observed rate r is ``change · r/(1−r)``. The agents must also agree to within ``tol``. Both must hold in five
+    observed rate r is ``change · r/(1−r)``. The agents must also agree to within ``tol``. Both must hold in two
     iterations in a row.
 
-    This can be wrong where the relative gap ``1 − λ_{k+1}/λ_k`` is not much larger than ``tol``: the error in the
-    direction of λ_{k+1} then moves by less than the tolerance per iteration and is not seen. Choose k at a clear gap.
+    That alone can be wrong: where the gap ``1 − λ_{k+1}/λ_k`` is small, the error in the direction of λ_{k+1} hides
+    behind faster ones. :func:`deepca.solve` therefore proves it by a certificate, and goes on iterating where the proof
+    fails; with ``certify=False`` it remains an estimate.
     """
 
     tol: float
@@ -82,7 +100,7 @@ class Tolerance:
 
 
 def measure(before: State, after: State) -> Array:
-    """One agent's numbers about the step between two states, to be reduced with "max": ``(*B, 2 + 2·probes)``."""
+    """One agent's numbers about the step between two states, to be reduced with "max": ``(*B, 4 + 2·probes)``."""
     W, V = after.W, before.W
     moved = W - V @ (np.swapaxes(V, -1, -2) @ W)
     change = np.sqrt(np.einsum("...dk,...dk->...", moved, moved))
@@ -92,19 +110,33 @@ def measure(before: State, after: State) -> Array:
     St = St / np.where(peak > 0.0, peak, 1.0)  # squares of entries may not fit where entries do
     size = np.maximum(np.linalg.norm(St, axis=(-2, -1)), 1.0)  # the largest entry is 1
     z = np.einsum("...kp,...kp->...p", Wt @ g, Wt @ h) + np.einsum("...kp,kp->...p", St @ u, v) / size[..., None]
-    rank = numerical_rank(W, after.S).astype(np.float64)
-    return np.concatenate([change[..., None], -rank[..., None], z, -z], axis=-1)
+    sigma = np.linalg.svd(Wt @ after.S, compute_uv=False)
+    rank = rank_of(sigma, W.shape[-2])
+    AV = after.AW if isinstance(after, TrackedState) else after.S
+    # directions beyond the rank are filled in anew: rounding in them is not magnified
+    shortest = np.take_along_axis(sigma, np.maximum(rank - 1, 0)[..., None], axis=-1)[..., 0]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        magnified = np.nan_to_num(frobenius(AV, axis=(-2, -1)) / shortest, nan=1.0, posinf=1.0 / _EPS)
+        lowest = np.linalg.eigvalsh(_symmetric(np.swapaxes(V, -1, -2) @ AV))[..., 0]
+        indefinite = np.nan_to_num(np.maximum(-lowest, 0.0) / shortest, nan=0.0, posinf=1.0 / _EPS)
+    return np.concatenate([np.stack([change, -rank, magnified, indefinite], axis=-1), z, -z], axis=-1)
+
+
+def _symmetric(M: Array) -> Array:
+    return (M + np.swapaxes(M, -1, -2)) / 2.0
 
 
 def agreed_from(t: int, d: int, value: Array) -> Agreed:
     """The agreed maximum of :func:`measure` over all agents, in words."""
-    spread = value[2 : 2 + _PROBES] + value[2 + _PROBES :]  # max z − min z
+    spread = value[4 : 4 + _PROBES] + value[4 + _PROBES :]  # max z − min z
     return Agreed(
         t=t,
         change=float(value[0]),
         disagreement=float(np.sqrt(np.mean(np.square(np.maximum(spread, 0.0))) / 2.0)),
         rank=round(-float(value[1])) if math.isfinite(value[1]) else 0,
         floor=8.0 * _EPS * math.sqrt(d),
+        magnified=float(value[2]),
+        indefinite=float(value[3]),
     )
 
 
@@ -127,9 +159,38 @@ def error_estimate(history: Sequence[Agreed]) -> float:
 
 
 def at_floor(history: Sequence[Agreed]) -> bool:
-    """Whether the last changes, and what is between the agents, are rounding and nothing else."""
+    """Whether the last changes, and what is between the agents, are rounding and nothing else.
+
+    Below ``floor`` they are. Where products magnify rounding it takes more: changes of that size that no longer fall
+    but go up and down, as rounding does and convergence does not.
+    """
     last = history[-6:]
-    return len(last) == 6 and all(e.change <= e.floor and e.disagreement <= 100.0 * e.floor for e in last)
+    if len(last) == 6 and all(e.change <= e.floor and e.disagreement <= 100.0 * e.floor for e in last):
+        return True
+    last = history[-_NOISE:]
+    if len(last) < _NOISE or any(max(e.change, 0.01 * e.disagreement) > e.floor * max(e.magnified, 1.0) for e in last):
+        return False
+    changes = np.array([e.change for e in last])
+    ups = int(np.count_nonzero(np.diff(changes) > 0.0))
+    half = _NOISE // 2
+    return ups >= _NOISE // 4 and bool(np.median(changes[half:]) > 0.7 * np.median(changes[:half]))
+
+
+def stalled(history: Sequence[Agreed]) -> bool:
+    """Whether nothing shrinks any more, far above rounding: what a disturbed tracking settles into.
+
+    Slow convergence looks alike at first sight, but there the change shrinks, if little, and leads the disagreement.
+    """
+    last = history[-_STALL:]
+    if len(last) < _STALL or last[-1].change <= 100.0 * last[-1].floor * max(last[-1].magnified, 1.0):
+        return False
+    change, apart = (np.array([getattr(entry, name) for entry in last]) for name in ("change", "disagreement"))
+    return _flat(change, 0.9995) or (bool((apart > change).all()) and _flat(apart, 0.98))
+
+
+def _flat(values: Array, limit: float) -> bool:
+    half = values.size // 2
+    return bool(np.median(values[half:]) > limit * np.median(values[:half]))
 
 
 @lru_cache(maxsize=16)

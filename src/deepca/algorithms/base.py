@@ -10,12 +10,23 @@ import numpy.typing as npt
 
 from deepca._typing import Array, Orthonormalise
 from deepca.errors import DataError, InvalidInput, StartError
-from deepca.linalg import check_start, qr, signs_towards
-from deepca.mixing import Mixer
+from deepca.linalg import check_start, polar, qr, signs_towards
+from deepca.mixing import Chebyshev, FastMix, Mixer
 from deepca.networks.base import Network
 from deepca.operators import Operator, OperatorLike, PerAgent, as_operator
 
-__all__ = ["Algorithm", "Decentralized", "QRSignAdjust", "State", "TrackedState", "matching_operator", "spread"]
+__all__ = [
+    "Algorithm",
+    "Decentralized",
+    "QRSignAdjust",
+    "State",
+    "TrackedState",
+    "basis",
+    "matching_operator",
+    "spread",
+]
+
+_SORTED = 2
 
 
 @dataclass(frozen=True)
@@ -37,9 +48,13 @@ class State:
 
 @dataclass(frozen=True)
 class TrackedState(State):
-    """A State with ``AW = A_j W_j^{t−1}``, the product that S already contains."""
+    """A State with ``AW = A_j W_j^{t−1}``, the product that S already contains.
+
+    K : rounds of the next mix where the mixer leaves them open (``rounds="auto"``); 0 for the mixer's own start.
+    """
 
     AW: Array
+    K: int = 0
 
 
 S_ = TypeVar("S_", bound=State)
@@ -52,6 +67,15 @@ class Algorithm(Protocol[S_]):
     def name(self) -> str: ...
     @property
     def network(self) -> Network: ...
+    @property
+    def A(self) -> Operator:
+        """The ``A_j`` of the local agents."""
+        ...
+
+    @property
+    def mix(self) -> Mixer | None:
+        """How agents average; None for one that works alone."""
+        ...
 
     def init(self, W: npt.ArrayLike | None = None) -> S_:
         """The state before the first step, at W⁰ or at W."""
@@ -90,8 +114,10 @@ class Decentralized:
     A : the ``A_j`` of the local agents; see :mod:`deepca.operators`.
     W0 : orthonormal ``(d, k)``, the same at every agent.
     network : who talks to whom; arrays are ``(*B, d, k)`` with ``B = network.batch``.
-    mix : the mixer, e.g. ``FastMix(rounds=5)``.
-    orthonormalise : ``S ↦ (W, R)`` with ``W R = S``; the paper's QR and SignAdjust by default.
+    mix : the mixer, e.g. ``FastMix(rounds=5)``; by default FastMix (Chebyshev where 𝐋 has negative eigenvalues) with
+        the rounds chosen while running.
+    orthonormalise : ``S ↦ (W, R)`` with ``W R = S``: ``linalg.qr``, ``linalg.polar``, the paper's ``QRSignAdjust(W0)``;
+        see :func:`basis` for the default.
     """
 
     name: str
@@ -101,16 +127,18 @@ class Decentralized:
         A: OperatorLike,
         W0: npt.ArrayLike,
         network: Network,
-        mix: Mixer,
+        mix: Mixer | None = None,
         orthonormalise: Orthonormalise | None = None,
     ) -> None:
         self.A = matching_operator(A, network)
+        if mix is None:
+            mix = FastMix() if network.topology.positive_semidefinite else Chebyshev()
         if not isinstance(mix, Mixer):
             raise InvalidInput(f"mix = {mix!r}: give a mixer, such as deepca.FastMix(rounds=5)")
         mix.check(network.topology)
         self.W0 = np.asfortranarray(check_start(W0, self.A.d))
         self.network, self.mix = network, mix
-        self.orthonormalise = orthonormalise or QRSignAdjust(self.W0)
+        self.orthonormalise = orthonormalise
 
     def init(self, W: npt.ArrayLike | None = None) -> TrackedState:
         W = spread(self.W0, W, self.network)
@@ -118,6 +146,19 @@ class Decentralized:
 
     def rounds_for(self, accuracy: float) -> int:
         return self.mix.rounds_for(self.network.topology, accuracy)
+
+
+def basis(orthonormalise: Orthonormalise | None, S: Array, t: int) -> tuple[Array, Array]:
+    """``W R = S`` in iteration t; by default QR in the first two iterations and the polar factor from then on.
+
+    The polar factor cannot flip a sign and does not turn with close eigenvalues inside the top k, which QR does. But it
+    keeps whatever mixture of directions W⁰ has, and with it small eigenvalues drown in the rounding of large ones. QR
+    sorts the columns by size; two iterations suffice, and the polar factor keeps the order. (docs/robustness.md has
+    the evidence.)
+    """
+    if orthonormalise is None:
+        orthonormalise = qr if t < _SORTED else polar
+    return orthonormalise(S)
 
 
 def matching_operator(A: OperatorLike, network: Network) -> Operator:

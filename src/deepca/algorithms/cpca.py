@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from deepca import topology
 from deepca._typing import Orthonormalise
-from deepca.algorithms.base import QRSignAdjust, State, matching_operator, spread
+from deepca.algorithms.base import State, basis, matching_operator, spread
 from deepca.linalg import check_start
 from deepca.networks.agent import AgentNetwork
 from deepca.operators import OperatorLike
@@ -29,7 +29,8 @@ class CPCA:
         self.network = AgentNetwork(topology.complete(1), 0)
         self.A = matching_operator(A, self.network)
         self.W0 = check_start(W0, self.A.d)
-        self.orthonormalise = orthonormalise or QRSignAdjust(self.W0)
+        self.orthonormalise = orthonormalise
+        self.mix = None
 
     def init(self, W: npt.ArrayLike | None = None) -> State:
         W = spread(self.W0, W, self.network)
@@ -37,7 +38,7 @@ class CPCA:
 
     def step(self, state: State) -> State:
         S = self.A @ state.W
-        W, _ = self.orthonormalise(S)
+        W, _ = basis(self.orthonormalise, S, state.t)
         return State(state.t + 1, W, S)
 
     def restart(self, state: State, rounds: int) -> State:

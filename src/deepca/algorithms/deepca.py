@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deepca.algorithms.base import Decentralized, TrackedState
+from deepca.algorithms.base import Decentralized, TrackedState, basis
 
 __all__ = ["DeEPCA"]
 
@@ -14,13 +14,17 @@ class DeEPCA(Decentralized):
         for t = 0 … T:
             S_j^{t+1} = S_j^t + A_j W_j^t − A_j W_j^{t−1}           subspace tracking
             S^{t+1}   = FastMix(S^{t+1}, K)                         K rounds with neighbours
-            W_j^{t+1} = SignAdjust(QR(S_j^{t+1}), W⁰)
+            W_j^{t+1} = SignAdjust(QR(S_j^{t+1}), W⁰)               or another W with W R = S
 
     The mixer keeps the mean, so ``mean_j S_j^{t+1} = mean_j A_j W_j^t`` for every t: what agents track is exact,
     however few rounds K they mix. K depends on network and data, not on the accuracy wanted.
 
     The recursion starts from ``S_j = 0, A_j W_j^{−1} := 0`` here. S_j¹ is the same, without forming
     ``(W⁰ + A_j W⁰) − W⁰``, which would lose all digits where ‖A_j‖ is tiny.
+
+    The paper's ``SignAdjust(QR(S), W⁰)`` is ``orthonormalise=QRSignAdjust(W0)``. The default is another, since signs
+    that flip can break convergence and bases that turn inside close eigenvalues slow it down
+    (:func:`~deepca.algorithms.base.basis`).
 
     Parameters: see :class:`~deepca.algorithms.base.Decentralized`.
     """
@@ -30,12 +34,12 @@ class DeEPCA(Decentralized):
     def step(self, state: TrackedState) -> TrackedState:
         AW = self.A @ state.W
         S = state.S + AW - state.AW  # S_j^t + A_j W_j^t − A_j W_j^{t−1}
-        S = self.mix(self.network, S, state.t)  # FastMix(S, K)
-        W, _ = self.orthonormalise(S)  # QR, SignAdjust
-        return TrackedState(state.t + 1, W, S, AW)
+        S = self.mix(self.network, S, state.t, state.K)  # FastMix(S, K)
+        W, _ = basis(self.orthonormalise, S, state.t)  # W R = S
+        return TrackedState(state.t + 1, W, S, AW, state.K)
 
     def restart(self, state: TrackedState, rounds: int) -> TrackedState:
         """Tracking begins again at the current W: ``S_j = Mix(A_j W_j)``, so mean S = mean A W by definition."""
         AW = self.A @ state.W
         S = self.mix.with_rounds(rounds)(self.network, AW, state.t)
-        return TrackedState(state.t, state.W, S, AW)
+        return TrackedState(state.t, state.W, S, AW, state.K)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deepca.algorithms.base import Decentralized, TrackedState
+from deepca.algorithms.base import Decentralized, TrackedState, basis
 
 __all__ = ["DePCA"]
 
@@ -26,9 +26,9 @@ class DePCA(Decentralized):
 
     def step(self, state: TrackedState) -> TrackedState:
         AW = self.A @ state.W
-        S = self.mix(self.network, AW, state.t)  # MultiConsensus(A_j W_j, K_t)
-        W, _ = self.orthonormalise(S)
-        return TrackedState(state.t + 1, W, S, AW)
+        S = self.mix(self.network, AW, state.t, state.K)  # MultiConsensus(A_j W_j, K_t)
+        W, _ = basis(self.orthonormalise, S, state.t)
+        return TrackedState(state.t + 1, W, S, AW, state.K)
 
     def restart(self, state: TrackedState, rounds: int) -> TrackedState:
         """Nothing of the past is used, so nothing has to begin again."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -19,7 +21,7 @@ from deepca.cli.reproduce import reproduce
 from deepca.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from deepca.demo import Demo
+    from deepca.demo import Demo, Row
 
 __all__ = ["app"]
 
@@ -64,7 +66,7 @@ def common(
 def demo(
     agents: Annotated[int, typer.Option(help="Number of agents that the rows are spread over.")] = 50,
     components: Annotated[int, typer.Option("--components", "-k", help="Principal components wanted.")] = 4,
-    rounds: Annotated[int, typer.Option(help="K: rounds of communication per iteration.")] = 5,
+    rounds: Annotated[int, typer.Option(help="K, for the methods as printed; DeEPCA itself chooses its own.")] = 5,
     tol: Annotated[float, typer.Option(help="Largest acceptable tangent of the angle, over all agents.")] = 1e-10,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the network and of the start.")] = 0,
     out: Annotated[Path, typer.Option(help="Folder for the figure.")] = Path("demo-out"),
@@ -103,7 +105,7 @@ def demo(
             ylabel="largest tan θ over all agents",
         )
         if as_json:
-            typer.echo(json.dumps({"figure": str(figure), "rows": [asdict(row) for row in found.rows]}, indent=2))
+            typer.echo(json.dumps({"figure": str(figure), "rows": [_plain(row) for row in found.rows]}, indent=2))
             return
         _show(console, found)
         console.print(f"Figure: {escape(str(figure))}")
@@ -113,35 +115,48 @@ def _show(console: Console, found: Demo) -> None:
     net = found.topology
     console.print(
         f"\n[bold]{found.n_rows} rows × {found.n_features} features[/bold] on {net.n_agents} "
-        f"agent{'s' if net.n_agents > 1 else ''} with {net.n_edges} links (1 − λ₂ = {1 - net.lambda2:.3f}), "
-        f"K = {found.K} rounds per iteration.\nThe mean was agreed by gossip first.\n"
+        f"agent{'s' if net.n_agents > 1 else ''} with {net.n_edges} links (1 − λ₂ = {1 - net.lambda2:.3f}). "
+        "The mean was agreed by gossip first.\n"
+        f"DeEPCA was told the tolerance {found.tol:.0e} and nothing else; as printed and DePCA make K = {found.K} "
+        "rounds per iteration.\n"
     )
     table = Table(
         title=f"Top {found.k} components; tan θ to scikit-learn's PCA of the pooled rows, worst agent",
         title_justify="left",
         header_style="bold",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
     )
-    table.add_column("method")
-    for name in ("iterations", "rounds", "sent/agent", "tan θ"):
-        table.add_column(name, justify="right")
+    table.add_column("method", no_wrap=True)
+    for name in ("iter.", "rounds", "proof", "sent", "tan θ", "proven"):
+        table.add_column(name, justify="right", no_wrap=True)
     table.add_column("status", no_wrap=True)
     for row in found.rows:
         table.add_row(
-            row.method,
+            row.method.replace("DeEPCA, as", "  as"),
             str(row.iterations),
             f"{row.rounds:,}" if row.rounds else "—",
+            f"{row.proof_rounds:,}" if row.rounds else "—",
             _size(row.bytes_per_agent) if row.rounds else "—",
             f"[{'green' if row.tan_theta <= 10 * found.tol else 'red'}]{row.tan_theta:.1e}[/]",
+            f"{row.proven:.1e}" if math.isfinite(row.proven) else "nothing",
             row.status.replace("_", " "),
         )
     console.print(table)
+    console.print("[dim]rounds: of the iterations; proof: of the certificate; sent: by an agent, without proof[/]\n")
     for row in found.rows:
-        if row.status == "not_converged":
+        if row.status != "converged":
             console.print(f"  {row.method}: {row.advice}")
     console.print(
         f"\nExplained variance at agent 0: {_numbers(found.variance)}\n"
         f"scikit-learn, pooled rows:     {_numbers(found.pooled_variance)}"
     )
+
+
+def _plain(row: Row) -> dict[str, object]:
+    """A row for JSON, which knows no infinity."""
+    return {**asdict(row), "proven": row.proven if math.isfinite(row.proven) else None}
 
 
 def _numbers(values: Array, most: int = 6) -> str:

@@ -30,6 +30,7 @@ class AgentNetwork(Network):
     def __init__(self, topology: Topology, agent: int, transport: Transport | None = None) -> None:
         super().__init__(topology, ())
         self.agent, self._transport = agent, transport
+        self.local = np.array(agent)
         self._neighbors = topology.neighbors(agent)
         if self._neighbors and transport is None:
             raise TopologyError(f"agent {agent} has neighbours {self._neighbors} and no transport to reach them")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 import numpy as np
+import numpy.typing as npt
 from scipy import sparse
 
 from deepca._typing import Array, Csr
@@ -38,6 +39,16 @@ class Traffic:
     @property
     def bytes_per_agent(self) -> float:
         return self.bytes_sent / self.agents
+
+    def __add__(self, other: Traffic) -> Traffic:
+        return replace(
+            self,
+            rounds=self.rounds + other.rounds,
+            control_rounds=self.control_rounds + other.control_rounds,
+            messages=self.messages + other.messages,
+            bytes_sent=self.bytes_sent + other.bytes_sent,
+            control_bytes=self.control_bytes + other.control_bytes,
+        )
 
     def __sub__(self, earlier: Traffic) -> Traffic:
         return replace(
@@ -95,8 +106,11 @@ class Network(ABC):
     topology : the graph and its gossip matrix 𝐋.
     batch : ``B``, the leading axes of arrays here.
     epoch : which incarnation of the run this is; it grows when tracking has to begin again.
+    local : numbers of the agents held here, with shape ``batch``.
     full_rounds : rounds so far that used every edge, so that values could ride along.
     """
+
+    local: npt.NDArray[np.int64]
 
     def __init__(self, topology: Topology, batch: tuple[int, ...]) -> None:
         self._topology, self.batch = topology, batch

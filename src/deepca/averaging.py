@@ -1,0 +1,51 @@
+"""An average made anew, with its error known instead of assumed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from deepca._typing import Array
+from deepca.linalg import frobenius
+from deepca.mixing import Chebyshev
+from deepca.networks.base import Network
+
+__all__ = ["Averaged", "average"]
+
+_TRIES = 8
+
+
+@dataclass(frozen=True)
+class Averaged:
+    """``mean`` is the same bits at every agent; the true mean lies within ``± error`` of it, entry by entry."""
+
+    mean: Array
+    error: Array
+    rounds: int
+
+    @property
+    def doubt(self) -> float:
+        """Length of the error."""
+        return float(frobenius(self.error))
+
+
+def average(network: Network, x: Array, rounds: int, enough: Callable[[Averaged], bool]) -> Averaged:
+    """The mean over all agents of ``x``, shape ``(*B, n)``, mixed until ``enough`` or until rounding.
+
+    Mixing keeps the mean, so the mean lies between the smallest and the largest value any agent holds. Both are agreed
+    by flooding; their midpoint is the answer, half their distance the error. ``rounds`` are mixed before the first
+    look, and as many again while the error is too large and still shrinks.
+    """
+    made, before = 0, np.inf
+    mix = Chebyshev(rounds)
+    while True:
+        x = mix(network, x)
+        made += rounds
+        high = network.reduce(np.concatenate([x, -x], axis=-1), "max")
+        n = x.shape[-1]
+        found = Averaged((high[:n] - high[n:]) / 2.0, (high[:n] + high[n:]) / 2.0, made)
+        if enough(found) or found.doubt > 0.5 * before or made >= _TRIES * rounds:
+            return found
+        before = found.doubt

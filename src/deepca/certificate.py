@@ -1,0 +1,325 @@
+"""Proof that an answer is the top of the spectrum, from fresh averages only.
+
+Agents that agree can still be wrong, so nothing here uses what was tracked. All agents take one common ``X`` (agent 0's
+components), average fresh products ``A_j X``, and look for larger eigenvalues outside ``span X``:
+
+* residual ``R = AX − X(XᵀAX)``: zero for every invariant subspace, so it says "invariant", not yet "top";
+* probes (:mod:`deepca.probing`): fresh random columns orthogonal to X, iterated, bound ``λ_{k+1} ≤ μ`` with a stated
+  probability. The bound does not depend on X and stays valid while the ``A_j`` do;
+* drift ``mean(S_j − A_j W_j)``, where tracking is used: the invariant says zero, and anything else is a loss;
+* angle, by Davis & Kahan: ``sin θ_k(U, X) ≤ ‖R‖₂ / (θ_k − μ)``, θ_k the smallest eigenvalue of ``XᵀAX``.
+
+Averages are not trusted either (:mod:`deepca.averaging`): their error is measured and enters every bound, and a number
+whose mean is known beforehand travels along. If it comes out differently, averaging itself is broken.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from deepca._typing import Array
+from deepca.averaging import Averaged, average
+from deepca.linalg import frobenius, tan_theta
+from deepca.mixing import Chebyshev
+from deepca.networks.base import Network, Traffic
+from deepca.operators import Operator, OperatorLike, as_operator
+from deepca.probing import Outside, everywhere, probe
+
+__all__ = ["Certificate", "certify"]
+
+FAILURE = 1e-6  # probability that the bound on λ_{k+1} is wrong
+_EPS = float(np.finfo(np.float64).eps)
+_CONTROL_SEED = 4099
+_PRODUCTS = 40  # with probes at most, unless asked for more
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What is proven about the common components, and what it took. Every number is the same at every agent."""
+
+    angle: float
+    """Bound on ``tan θ_k`` between the components and the top-k eigenvectors; inf where no gap could be shown."""
+    agents_angle: float
+    """Largest ``tan θ_k`` between the components and an agent's own W."""
+    residual: float
+    """``‖AX − X(XᵀAX)‖₂ / θ_k``, all uncertainty of the averages included."""
+    uncertainty: float
+    """The part of the residual that stands for the error of the average, rounding included."""
+    noise: float
+    """The part of it that stands for rounding."""
+    drift: float
+    """``‖mean S − mean A W‖ / θ_k``, the error of the average taken off: zero if tracking was never disturbed."""
+    eigenvalues: tuple[float, ...]
+    """Of A within the components, descending: θ_1 … θ_k."""
+    others: tuple[float, ...]
+    """The largest found outside the components, descending; the first estimates λ_{k+1} from below."""
+    bound: float
+    """λ_{k+1} is at most this, but for the failure probability."""
+    failure: float
+    """Probability that ``bound`` is wrong."""
+    separation: float
+    """Smallest difference of eigenvalues that counts as a gap here."""
+    smaller_k: int | None
+    """The largest k below this one with a gap behind it; None if there is none (or this k is 1)."""
+    larger_k: int | None
+    """The smallest k above this one with a gap behind it; None if the probes did not reach one."""
+    n_agents: int
+    """Agents that contributed."""
+    n_rows: int | None
+    """Rows they hold together; None where an operator does not know its rows."""
+    averaging_error: float
+    """By how much a number with known mean came out wrong, beyond the error that the average itself admits."""
+    digest: str
+    """SHA-256 of the components (float64, little endian, row by row)."""
+    probes: int
+    """Probe columns."""
+    products: int
+    """Block products made with them."""
+    traffic: Traffic
+
+    @property
+    def k(self) -> int:
+        return len(self.eigenvalues)
+
+    @property
+    def worst_angle(self) -> float:
+        """Bound on ``tan θ_k`` of every agent's own W."""
+        both = math.atan(self.angle) + math.atan(self.agents_angle)
+        return math.tan(both) if both < math.pi / 2 else math.inf
+
+    @property
+    def next_eigenvalue(self) -> float:
+        """λ_{k+1} as found, from below; −inf where nothing lies outside."""
+        return self.others[0] if self.others else -math.inf
+
+    @property
+    def averaging_ok(self) -> bool:
+        return self.averaging_error <= 1e-9
+
+    @property
+    def gap(self) -> float:
+        """``θ_k − λ_{k+1}`` as found; the true gap is not much larger."""
+        return self.eigenvalues[-1] - self.next_eigenvalue
+
+    @property
+    def missed(self) -> bool:
+        """Whether something larger lies outside the components, clearly beyond what the residual explains."""
+        return -self.gap > 10.0 * self.residual * abs(self.eigenvalues[-1]) + self.separation
+
+    def proves(self, tol: float) -> bool:
+        """Whether every agent's tangent is at most ``tol``."""
+        return self.averaging_ok and self.worst_angle <= tol
+
+    @property
+    def unique(self) -> bool:
+        """Whether there is a gap behind k that rounding does not fill.
+
+        While the components still mix the two sides, θ_k and the value outside may coincide. But then the residual does
+        not: ``[[θ_k, r], [r, ϑ]]`` has eigenvalues that differ by ``√((θ_k − ϑ)² + 4r²)``.
+        """
+        scale = abs(self.eigenvalues[-1])
+        mixing = 2.0 * (self.residual - self.uncertainty) * scale
+        return math.hypot(max(self.gap, 0.0), mixing) > max(self.separation, 100.0 * self.noise * scale)
+
+    def drifted(self, tol: float) -> bool:
+        """Whether what is tracked has left the mean, by more than rounding and enough to spoil ``tol``."""
+        return self.drift > 1e3 * self.noise and self.drift * self.eigenvalues[-1] > 0.1 * tol * self.gap
+
+    @property
+    def resolved(self) -> bool:
+        """Whether the residual is small enough to tell the two sides of the gap apart."""
+        return self.gap > 10.0 * self.residual * abs(self.eigenvalues[-1])
+
+    def __str__(self) -> str:
+        rows = f", {self.n_rows:,} rows" if self.n_rows is not None else ""
+        return (
+            f"tan θ ≤ {self.worst_angle:.1e} at every agent (residual {self.residual:.1e}, λ_k = "
+            f"{self.eigenvalues[-1]:.6g}, λ_k+1 ≤ {self.bound:.6g} but for a probability of {self.failure:.0e}); "
+            f"{self.n_agents} agents{rows}; components {self.digest[:12]}; "
+            f"{self.traffic.rounds + self.traffic.control_rounds} rounds"
+        )
+
+
+def certify(
+    A: OperatorLike,
+    X: Array,
+    network: Network,
+    *,
+    W: Array | None = None,
+    tracked: Array | None = None,
+    tol: float = 1e-8,
+    accuracy: float = 1.0,
+    gap: float = 0.1,
+    failure: float = FAILURE,
+    products: int = _PRODUCTS,
+    known: Certificate | None = None,
+) -> tuple[Certificate, Array]:
+    """Certify agent 0's ``X``, and return it with the certificate; every agent calls this at the same point of its run.
+
+    Parameters
+    ----------
+    A : the ``A_j`` of the local agents, as they are now.
+    X : orthonormal ``(*B, d, k)``; agent 0's is taken by all. Principal components make the eigenvalues meaningful.
+    W : each agent's own basis ``(*B, d, k)``, compared with the common X; X itself by default.
+    tracked : ``S_j − A_j W_j`` of each agent, ``(*B, d, k)``, whose mean must be zero; not looked at by default.
+    tol : what one would like to prove; probing ends when it is.
+    accuracy : as for ``tol``, what residual and eigenvalues shall be good for; where smaller, they are made more exact.
+    gap : a guess of ``1 − λ_{k+1}/λ_k``, to choose how exact the first averages are; a wrong one costs rounds only.
+    failure : probability with which the bound on λ_{k+1} may be wrong.
+    products : block products with probes at most.
+    known : a certificate for the same ``A_j``; its bound on λ_{k+1} is used again where it suffices.
+    """
+    operator, before = as_operator(A), network.traffic
+    own = X if W is None else W
+    X = network.reduce(np.where((network.local == 0)[..., None, None], X, -np.inf), "max")
+    fresh = _fresh(operator, X, own, tracked, network, min(tol, accuracy), gap)
+    found = fresh.found
+    if known is not None and fresh.residual <= _sine(tol) * (found.eigenvalues[-1] - known.bound):
+        found = replace(
+            found,
+            others=known.others,
+            bound=known.bound,
+            failure=known.failure,
+            smaller_k=known.smaller_k,
+            larger_k=known.larger_k,
+            probes=known.probes,
+        )
+    elif X.shape[1] < X.shape[0]:
+        found = _probed(operator, X, network, replace(found, failure=failure), fresh.residual, tol, gap, products)
+    reach = found.eigenvalues[-1] - found.bound
+    sine = fresh.residual / reach if reach > 0.0 else math.inf
+    angle = sine / math.sqrt(1.0 - sine * sine) if sine < 1.0 else math.inf
+    return replace(found, angle=angle, traffic=network.traffic - before), X
+
+
+@dataclass(frozen=True)
+class _Fresh:
+    """A certificate that does not look outside X yet, and the residual's absolute length."""
+
+    found: Certificate
+    residual: float
+
+
+def _fresh(
+    A: Operator, X: Array, own: Array, tracked: Array | None, network: Network, tol: float, gap: float
+) -> _Fresh:
+    """What one fresh average of ``A_j X`` tells."""
+    (d, k), B, m = X.shape, network.batch, network.n_agents
+    AX = A @ everywhere(X, network)
+    local = np.stack([np.asarray(tan_theta(X, own)), frobenius(AX, axis=(-2, -1))], axis=-1)
+    agents = (np.arange(m) == network.local[..., None]).astype(np.float64)
+    highest = network.reduce(np.concatenate([local, agents], axis=-1), "max")
+    noise = 2.0 * _EPS * float(highest[1])
+
+    control = np.random.default_rng(_CONTROL_SEED).standard_normal(m)
+    rows = A.row_counts
+    extras = np.zeros((*B, 3))
+    extras[..., 0] = control[network.local]
+    if rows is not None:
+        extras[..., 1], extras[..., 2] = 1.0, rows
+
+    def product(of: Array) -> Array:
+        return of[: d * k].reshape(d, k)
+
+    def enough(found: Averaged) -> bool:
+        """As exact as rounding, or as tolerance and gap ask for."""
+        theta = float(np.linalg.eigvalsh(_symmetric(X.T @ product(found.mean)))[0])
+        return float(frobenius(product(found.error))) <= max(0.05 * tol * gap * theta, noise)
+
+    drifts = np.zeros((*B, 0)) if tracked is None else tracked.reshape(*B, d * k)
+    flat = np.concatenate([AX.reshape(*B, d * k), drifts, extras], axis=-1)
+    rounds = Chebyshev().rounds_for(network.topology, min(max(0.01 * tol * gap, _EPS), 1e-3))
+    mean = average(network, flat, rounds, enough)
+    AX, error = product(mean.mean), float(frobenius(product(mean.error)))
+    inside = X.T @ AX
+    theta = np.asarray(np.linalg.eigvalsh(_symmetric(inside))[::-1], dtype=np.float64)
+    residual = float(np.linalg.norm(AX - X @ inside, 2)) + error + noise
+    drift = float(frobenius(mean.mean[d * k : -3]) - 2.0 * frobenius(mean.error[d * k : -3]))
+    relative = 1.0 / float(theta[-1]) if theta[-1] > 0.0 else math.inf
+    separation = max(4.0 * noise, 16.0 * _EPS * float(np.abs(theta).max()))
+    found = Certificate(
+        angle=math.inf,
+        agents_angle=float(highest[0]),
+        residual=residual * relative,
+        uncertainty=(error + noise) * relative,
+        noise=noise * relative,
+        drift=max(drift, 0.0) * relative,
+        eigenvalues=tuple(map(float, theta)),
+        others=(),
+        bound=-math.inf,
+        failure=0.0,
+        separation=separation,
+        smaller_k=_largest_gap_below(theta, separation),
+        larger_k=None,
+        n_agents=round(float(highest[2:].sum())),
+        n_rows=round(float(mean.mean[-1]) * m) if mean.mean[-2] > 1.0 - 1e-6 else None,
+        averaging_error=max(float(abs(mean.mean[-3] - control.mean()) - mean.error[-3]), 0.0),
+        digest=hashlib.sha256(np.ascontiguousarray(X, dtype="<f8").tobytes()).hexdigest(),
+        probes=0,
+        products=0,
+        traffic=network.traffic,
+    )
+    return _Fresh(found, residual)
+
+
+def _probed(
+    A: Operator, X: Array, network: Network, found: Certificate, residual: float, tol: float, gap: float, products: int
+) -> Certificate:
+    """The same with what probes find outside X; the first try with averages as exact as the guessed gap asks for."""
+    theta, noise = found.eigenvalues[-1], found.noise * found.eigenvalues[-1]
+    seed, made = int(found.digest[:16], 16), 0
+    accuracy = max(0.02 * min(gap, 1.0) * abs(theta), noise)
+    while True:
+        for outside in probe(A, X, network, seed=seed, accuracy=accuracy):
+            found = _with(found, outside, made)
+            proven = residual <= _sine(tol) * (theta - found.bound)
+            limited = 4.0 * outside.doubt > abs(found.gap) and accuracy > noise
+            tight = theta - found.bound > 0.7 * found.gap > 0.0  # a better bound would change little
+            if proven or tight or limited or found.products >= products or _hopeless(found, outside):
+                break
+        if not (limited and not proven and found.products < products):
+            return found
+        made, seed = found.products, seed + 1
+        accuracy = max(0.02 * min(abs(found.gap), 0.1 * accuracy), noise)
+
+
+def _with(found: Certificate, outside: Outside, made: int) -> Certificate:
+    values, errors = outside.values, outside.errors
+    larger = next(
+        (
+            j
+            for j in range(1, len(errors))
+            if values[j - 1] - values[j] > max(2.0 * (errors[j - 1] + errors[j]), found.separation)
+        ),
+        len(values) if outside.exact and len(values) == len(errors) else None,
+    )
+    return replace(
+        found,
+        others=tuple(map(float, values[: outside.columns])),
+        bound=outside.bound(found.failure),
+        larger_k=None if larger is None else found.k + larger,
+        probes=outside.columns,
+        products=made + outside.products,
+    )
+
+
+def _hopeless(found: Certificate, outside: Outside) -> bool:
+    """Whether the largest value outside has settled where no gap is left, and a larger k is known."""
+    settled = outside.errors[0] <= max(0.05 * abs(found.gap), found.separation)
+    return bool(settled and (found.missed or (not found.unique and found.larger_k is not None)))
+
+
+def _largest_gap_below(theta: Array, separation: float) -> int | None:
+    return max((j for j in range(1, len(theta)) if theta[j - 1] - theta[j] > separation), default=None)
+
+
+def _symmetric(M: Array) -> Array:
+    return (M + M.T) / 2.0
+
+
+def _sine(tangent: float) -> float:
+    return tangent / math.sqrt(1.0 + tangent * tangent)

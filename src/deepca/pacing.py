@@ -1,0 +1,176 @@
+"""How many rounds the next iteration makes: ``rounds="auto"``.
+
+Each iteration costs K rounds; with too few, disagreement holds convergence back or breaks it. K* depends on graph and
+data, not on the accuracy wanted, so it can be found while running. All decisions follow from agreed numbers alone, so
+every agent uses the same K in the same iteration.
+
+*Start*, from the graph: the smallest K with which tracking settles by 0.6 per iteration
+(:func:`deepca.mixing.tracking_rate`, which also says which K can never work).
+
+*Then*, from what is seen. q = disagreement/change says who leads: the data (q ≪ 1, rounds are wasted) or the mixing
+(q ≫ 1, rounds are missing). Where some ``A_j`` are indefinite, less disagreement does harm, and the limits are lower.
+
+* Trouble (agents far apart and not nearing, disagreement growing, q large): more rounds at once, and that K is avoided
+  for a while that doubles with every trouble.
+* Quiet: fewer rounds, as far as q is predicted to stay small.
+* Between: try a neighbouring K for a few iterations and keep it if the error falls faster *per round*.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from deepca.mixing import Mixer, first_rounds, responses, tracking_rate
+from deepca.stopping import Agreed
+from deepca.topology import Topology
+
+__all__ = ["Pace"]
+
+_STABLE = 0.95  # tracking may not settle slower than this
+_FINE = 0.5  # q below which rounds are wasted
+_FAR = 0.1  # disagreement that is not small
+_WINDOW = 8  # iterations after which a rate is believed
+_PATIENCE = 40
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """K before the trial, and what a round was worth then."""
+
+    K: int
+    worth: float
+
+
+class Pace:
+    """Chooses K for the next iteration from the agreed numbers of earlier ones."""
+
+    def __init__(self, mixer: Mixer, topology: Topology, K: int = 0) -> None:
+        self._graph = _Graph(mixer, topology)
+        self._least = self._graph.least
+        self._limit = max(64, mixer.rounds_for(topology, 1e-15))
+        self.K = K or first_rounds(mixer, topology)
+        self._since = 0
+        self._seen: list[Agreed] = []
+        self._avoid: dict[int, int] = {}
+        self._patience = _PATIENCE
+        self._trial: _Trial | None = None
+
+    def forget(self, t: int) -> None:
+        """After a restart: what was seen no longer counts."""
+        self._seen.clear()
+        self._since, self._trial = t, None
+
+    def see(self, new: Agreed, t: int) -> None:
+        """Agreed numbers of an earlier iteration have arrived after iteration t."""
+        if new.t <= self._since + 1 or not new.change > 0.0:
+            return  # made with another K
+        self._seen.append(new)
+        if len(self._seen) < 3 or new.change <= 100.0 * new.floor:
+            return  # rounding tells nothing
+        fine = _FINE / max(1.0, new.indefinite)
+        q = sorted(_lead(entry) for entry in self._seen[-3:])[1]
+        if self._trouble(q, fine):
+            self._trial = None
+            self._block(self.K, t)
+            self._use(self.K + max(1, round(0.4 * self.K)), t)
+            return
+        if max(entry.disagreement for entry in self._seen[-3:]) > _FAR:
+            return
+        r = _rate(self._seen[-_WINDOW:])
+        worth = -math.log(r) / self.K
+        if q <= fine and self._trial is None and (K := self._quiet(q, fine, r, worth, t)) < self.K:
+            self._use(K, t)
+            return
+        if len(self._seen) < _WINDOW:
+            return
+        if self._trial is not None:
+            before, self._trial = self._trial, None
+            if worth < before.worth:
+                self._block(self.K, t)
+                self._use(before.K, t)
+                return
+        if _steady(self._seen[-_WINDOW:]):
+            self._try(q, fine, r, worth, t)
+
+    def _trouble(self, q: float, fine: float) -> bool:
+        spreads, last = [entry.disagreement for entry in self._seen], self._seen[-3:]
+        recent = spreads[-5:]
+        apart = len(recent) == 5 and min(recent) > _FAR and recent[-1] > 0.5 * recent[0]
+        growing = recent[-1] > 3.0 * min(spreads) and q > 0.6 * fine
+        leads = q > 4.0 * fine and _lead(last[-1]) > 0.8 * _lead(last[0])
+        return apart or growing or leads
+
+    def _quiet(self, q: float, fine: float, r: float, worth: float, t: int) -> int:
+        """The smallest K, not much smaller than now, with which the agents are predicted to stay together."""
+        K, least = self.K, max(self._least, self.K - max(1, self.K // 3))
+        while least < K and self._promising(K - 1, q, fine, r, 1.02 * worth, t):
+            K -= 1
+        return K
+
+    def _try(self, q: float, fine: float, r: float, worth: float, t: int) -> None:
+        down, up = self.K - max(1, round(0.2 * self.K)), self.K + max(1, round(0.3 * self.K))
+        if down >= self._least and self._promising(down, q, 4.0 * fine, r, 1.05 * worth, t):
+            self._trial = _Trial(self.K, worth)
+            self._use(down, t)
+        elif q > fine and t >= self._avoid.get(up, 0):
+            self._trial = _Trial(self.K, worth)
+            self._use(up, t)
+
+    def _promising(self, K: int, q: float, limit: float, r: float, worth: float, t: int) -> bool:
+        """Whether a smaller K is stable, keeps q below the limit and makes more of each round, by prediction."""
+        graph = self._graph
+        return (
+            not any(K <= avoided < self.K and t < until for avoided, until in self._avoid.items())
+            and graph.settles(K, 1.0) <= _STABLE
+            and q * graph.leftover(K) / graph.leftover(self.K) <= limit
+            and -math.log(max(r, graph.settles(K, r))) / K >= worth
+        )
+
+    def _block(self, K: int, t: int) -> None:
+        self._avoid[K] = t + self._patience
+        self._patience *= 2
+
+    def _use(self, K: int, t: int) -> None:
+        self.K, self._since = min(K, self._limit), t
+        self._seen.clear()
+
+
+class _Graph:
+    """What the graph alone says about K."""
+
+    def __init__(self, mixer: Mixer, topology: Topology) -> None:
+        self._mixer, self._topology = mixer, topology
+        self._leftover: dict[int, float] = {}
+        self.least = 1
+        while self.settles(self.least, 1.0) > _STABLE:
+            self.least += 1
+
+    def settles(self, K: int, x: float) -> float:
+        return tracking_rate(self._mixer, self._topology, K, x)
+
+    def leftover(self, K: int) -> float:
+        """What K rounds leave of a disagreement that is fed anew in every iteration."""
+        if K not in self._leftover:
+            rho = min(float(np.abs(responses(self._mixer, self._topology, K)).max(initial=0.0)), 0.98)
+            self._leftover[K] = max(rho, 1e-16) / (1.0 - rho)
+        return self._leftover[K]
+
+
+def _lead(entry: Agreed) -> float:
+    return entry.disagreement / entry.change
+
+
+def _rate(seen: Sequence[Agreed]) -> float:
+    first, last = seen[0], seen[-1]
+    r = (last.change / first.change) ** (1.0 / (last.t - first.t))
+    return float(min(max(r, 1e-3), 1.0 - 1e-9))
+
+
+def _steady(seen: Sequence[Agreed]) -> bool:
+    """Whether the rate is the same in both halves."""
+    early, late = _rate(seen[: len(seen) // 2 + 1]), _rate(seen[len(seen) // 2 :])
+    return abs(math.log(early) / math.log(late) - 1.0) < 0.15

@@ -1,0 +1,102 @@
+"""The largest eigenvalues outside a given subspace, found and bounded with fresh random columns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from deepca._typing import Array
+from deepca.averaging import average
+from deepca.linalg import frobenius
+from deepca.mixing import Chebyshev
+from deepca.networks.base import Network
+from deepca.operators import Operator
+
+__all__ = ["Outside", "everywhere", "probe"]
+
+_LEAST = 4  # columns: rounds count for more than their size
+
+
+@dataclass(frozen=True)
+class Outside:
+    """Ritz values of ``B = (I−XXᵀ) A (I−XXᵀ)`` after some block products.
+
+    values : descending; each is at most the eigenvalue of B at its place.  errors : an eigenvalue of B lies within that
+    of each value.  doubt : what the averages may be wrong by.  exact : whether nothing is left to find.
+    """
+
+    values: Array
+    errors: Array
+    doubt: float
+    columns: int
+    products: int
+    dimension: int
+    exact: bool
+
+    def bound(self, failure: float) -> float:
+        """λ₁(B), and with it λ_{k+1}(A), is at most this but for a probability of ``failure``.
+
+        For one uniformly random start and q products ``P[ϑ < (1−ε)λ₁] ≤ 1.648 √n e^{−√ε(2q−1)}`` if B ⪰ 0
+        (Kuczyński & Woźniakowski 1992); p independent columns must all fail. Where B is indefinite the error is
+        relative to λ₁ − λ_n, and both ends are bounded alike.
+        """
+        top, bottom = float(self.values[0]), float(self.values[-1])
+        if self.exact:
+            return top + 2.0 * self.doubt
+        logarithm = math.log(1.648 * math.sqrt(self.dimension)) - math.log(failure) / self.columns
+        epsilon = (logarithm / (2 * self.products - 1)) ** 2
+        if epsilon >= 0.5:
+            return math.inf
+        if bottom >= -2.0 * self.doubt:
+            return max(top, 0.0) / (1.0 - epsilon) + 2.0 * self.doubt
+        return top + epsilon * (top - bottom) / (1.0 - 2.0 * epsilon) + 2.0 * self.doubt
+
+
+def probe(A: Operator, X: Array, network: Network, *, seed: int, accuracy: float) -> Iterator[Outside]:
+    """Block Lanczos on B from fresh Gaussian columns; one more block product, the same at every agent, per item.
+
+    ``X`` is the same ``(d, k)`` everywhere. Products are averaged anew until their error is below ``accuracy``.
+    """
+    d, k = X.shape
+    n = d - k
+    p = min(max(k, _LEAST), n)
+    rounds = Chebyshev().rounds_for(network.topology, 1e-2)
+    block = _orthonormal(_without(np.random.default_rng(seed).standard_normal((d, p)), X), 0.0)
+    Q, BQ, doubt = np.empty((d, 0)), np.empty((d, 0)), 0.0
+    for made in range(1, n + 1):
+        Y = _without(A @ everywhere(block, network), X)
+        new = average(network, Y.reshape(*network.batch, -1), rounds, lambda found: found.doubt <= accuracy)
+        rounds, doubt = new.rounds, math.hypot(doubt, new.doubt)
+        Q, BQ = np.hstack([Q, block]), np.hstack([BQ, _without(new.mean.reshape(block.shape), X)])
+        H = Q.T @ BQ
+        values, vectors = np.linalg.eigh((H + H.T) / 2.0)
+        values, vectors = values[::-1], vectors[:, ::-1]
+        few = vectors[:, : 2 * p + 2]
+        errors = frobenius(BQ @ few - (Q @ few) * values[: few.shape[1]], axis=0) + doubt
+        left = _without(_without(BQ[:, -block.shape[1] :], Q), X)
+        block = _orthonormal(left, 1e-11 * float(np.abs(values).max()))[:, : n - Q.shape[1]]
+        exact = block.shape[1] == 0  # the probes' space is invariant, and every direction has a part in it
+        yield Outside(values, errors, doubt, p, made, n, exact)
+        if exact:
+            return
+
+
+def everywhere(X: Array, network: Network) -> Array:
+    """X at every local agent: ``(*B, d, k)``."""
+    return np.array(np.broadcast_to(X, (*network.batch, *X.shape)))
+
+
+def _without(Y: Array, X: Array) -> Array:
+    """``(I − XXᵀ) Y``, twice for orthogonality to rounding."""
+    for _ in range(2):
+        Y = Y - X @ (X.T @ Y)
+    return Y
+
+
+def _orthonormal(Y: Array, below: float) -> Array:
+    """An orthonormal basis of the columns of Y, without directions shorter than ``below``."""
+    U, sigma, _ = np.linalg.svd(Y, full_matrices=False)
+    return np.asarray(U[:, sigma > below])

@@ -1,0 +1,195 @@
+"""From agreed numbers and a certificate to a status: one sentence with the figures and the next thing to do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from deepca._typing import Array
+from deepca.certificate import Certificate
+from deepca.result import Status
+from deepca.stopping import Agreed, StopRule, at_floor, error_estimate, rate
+
+__all__ = ["PRESENTABLE", "judge", "more_iterations", "not_judged"]
+
+PRESENTABLE = 1e-6  # without a stop rule: what looks converged
+
+
+def judge(
+    history: Sequence[Agreed],
+    stop: StopRule | None,
+    k: int,
+    made: int,
+    certificate: Certificate | None,
+    lost: bool,
+    eigenvalues: Array,
+) -> Status:
+    """The status of a run that ends here, after ``made`` iterations.
+
+    lost : what is tracked has left the mean.  eigenvalues : all that were found.
+    """
+    end = history[-1]
+    tol = stop.tol if stop is not None else PRESENTABLE
+    looks_done = stop.met(history) if stop is not None else max(error_estimate(history), end.disagreement) <= tol
+    # without a stop rule there may be no history to tell rounding from; then the size decides
+    small = end.floor if len(history) > 2 else 10.0 * end.floor
+    floor = at_floor(history) or (end.change <= small and end.disagreement <= 100.0 * end.floor)
+    proven = certificate is not None and certificate.proves(tol)
+    if (looks_done or floor or proven) and end.rank < k:
+        return _rank_deficient(end.rank, k)
+    smallest = float(eigenvalues.min())
+    if smallest < -1e-6 * float(np.abs(eigenvalues).max()) and (looks_done or floor or certificate is not None):
+        return _indefinite(smallest)
+    if certificate is None:
+        if looks_done:
+            return _done(stop, tol, made, _seen(history))
+        if floor:
+            return _floor(stop, tol, made, _seen(history))
+        return _not_there(history, k, made, tol, None)
+    if not certificate.averaging_ok:
+        return Status(
+            "averaging_failed",
+            f"a number whose mean is known came out wrong by {certificate.averaging_error:.1e} when averaged: messages "
+            "are lost or altered on the way; repair the network, then run again",
+        )
+    if certificate.proves(tol):
+        return _done(stop, tol, made, str(certificate))
+    if certificate.missed and (looks_done or floor):
+        return Status(
+            "not_top",
+            f"the subspace is invariant (residual {certificate.residual:.1e}), but the eigenvalue "
+            f"{certificate.next_eigenvalue:.6g} outside it is larger than {certificate.eigenvalues[-1]:.6g} inside; W0 "
+            "had no part in that direction: start from deepca.linalg.random_orthonormal(d, k)",
+        )
+    if ((looks_done or floor) and not certificate.unique) or (floor and not certificate.resolved):
+        return _not_unique(certificate, tol)
+    if lost:
+        return Status(
+            "tracking_lost",
+            f"mean S has left mean A W by {certificate.drift:.1e} (relative): a message or an agent was lost "
+            f"unnoticed, and the components may be wrong by {min(certificate.worst_angle, 1.0):.1e}. Go on from the "
+            "state with a tolerance: tracking then begins again",
+        )
+    if floor:
+        return _floor(stop, tol, made, str(certificate))
+    return _not_there(history, k, made, tol, certificate)
+
+
+def more_iterations(error: float, tol: float, r: float) -> int:
+    """Iterations that bring ``error`` to ``tol`` at the rate r."""
+    return math.ceil(math.log(max(error, tol) / tol) / -math.log(min(max(r, 1e-3), 1.0 - 1e-12))) + 1
+
+
+def not_judged() -> Status:
+    """For a run whose last iteration was a restart."""
+    return Status("out_of_iterations", "the network changed in the last iteration; go on from the state")
+
+
+def _seen(history: Sequence[Agreed]) -> str:
+    end = history[-1]
+    apart = f"agents within {end.disagreement:.1e} of each other"
+    return f"estimated error {error_estimate(history):.1e}, {apart}, not certified"
+
+
+def _done(stop: StopRule | None, tol: float, made: int, seen: str) -> Status:
+    if stop is None:
+        return Status("completed", f"{made} iterations; {seen}")
+    return Status("converged", f"{seen} (tolerance {tol:.1e})")
+
+
+def _floor(stop: StopRule | None, tol: float, made: int, seen: str) -> Status:
+    if stop is None:
+        return Status("completed", f"{made} iterations, at the rounding floor; {seen}")
+    return Status(
+        "rounding_floor", f"tolerance {tol:.1e} lies below what rounding allows here; {seen}. Ask for a larger one"
+    )
+
+
+def _rank_deficient(rank: int, k: int) -> Status:
+    if rank == 0:
+        return Status("rank_deficient", "the data have rank 0: every A_j W is zero, or too small to square")
+    return Status(
+        "rank_deficient",
+        f"the data have rank {rank}, less than the k = {k} components asked for; columns beyond the rank have "
+        f"eigenvalue zero and only complete the basis, the same way at every agent. Ask for k ≤ {rank}",
+    )
+
+
+def _not_unique(certificate: Certificate, tol: float) -> Status:
+    k, inside, outside = certificate.k, certificate.eigenvalues[-1], certificate.next_eigenvalue
+    gap = certificate.gap / max(abs(inside), 1e-300)
+    difference = f"differ by {gap:.0e} only, too little for a tolerance of {tol:.0e}" if gap > 1e-14 else "are equal"
+    choices = [f"k = {choice}" for choice in (certificate.smaller_k, certificate.larger_k) if choice is not None]
+    choose = " or ".join(choices) or f"no k up to {k + certificate.probes}"
+    return Status(
+        "not_unique",
+        f"subspace not unique: λ_{k} = {inside:.9g} and λ_{k + 1} = {outside:.9g} {difference}; well defined: {choose}",
+    )
+
+
+def _indefinite(smallest: float) -> Status:
+    return Status(
+        "indefinite_mean",
+        f"the mean of the A_j has the eigenvalue {smallest:.3g} < 0, so these are the eigenvalues largest in modulus, "
+        "not the largest; add the same multiple of the identity to every A_j, large enough to make the mean positive",
+    )
+
+
+def _not_there(history: Sequence[Agreed], k: int, made: int, tol: float, certificate: Certificate | None) -> Status:
+    """Disagreement, divergence, or simply too few iterations."""
+    end, error, r = history[-1], error_estimate(history), rate(history)
+    few = f" (the data also have rank {end.rank} only: ask for k ≤ {end.rank})" if end.rank < k else ""
+    stuck = not _shrinks(history)
+    if stuck and end.change > 10.0 * end.floor * end.magnified and end.change > tol:
+        if end.disagreement > 0.1 * end.change:
+            cause = (
+                f"the agents are {end.disagreement:.1e} apart, so the likely cause is too few rounds: use "
+                'rounds="auto", or raise rounds'
+            )
+        else:
+            cause = (
+                "the agents agree, so the likely cause is no clear gap behind k, or signs that flip: use linalg.polar"
+            )
+        return Status(
+            "diverging",
+            f"the subspace still moves by {end.change:.1e} per iteration after {made} iterations and does not settle; "
+            f"{cause}{few}",
+        )
+    if end.disagreement > tol and end.disagreement >= min(error, end.change) and _keeps_apart(history):
+        return Status(
+            "disagreement",
+            f"did not converge: disagreement stayed at {end.disagreement:.1e} after {made} iterations; raise rounds, "
+            f'or use rounds="auto"{few}',
+        )
+    if certificate is not None and 0.0 < certificate.next_eigenvalue < certificate.eigenvalues[-1]:
+        # the certificate has seen the spectrum; the history may have seen only the faster part of it
+        r = max(min(r, 1.0), certificate.next_eigenvalue / certificate.eigenvalues[-1])
+        error = max(error if math.isfinite(error) else 1.0, min(certificate.worst_angle, 1.0))
+    if r < 1.0 and math.isfinite(error):
+        return Status(
+            "out_of_iterations",
+            f"did not converge: estimated error {error:.1e} after {made} iterations, shrinking by {r:.6g} per "
+            f"iteration; about {more_iterations(error, tol, r):,} more are needed for {tol:.0e}. Raise max_iter, or go "
+            f"on from the state{few}",
+        )
+    return Status(
+        "out_of_iterations",
+        f"did not converge: the subspace still moves by {end.change:.1e} per iteration after {made} iterations, and no "
+        f"rate can be seen yet. Raise max_iter, or go on from the state{few}",
+    )
+
+
+def _keeps_apart(history: Sequence[Agreed]) -> bool:
+    """Whether the agents have hardly come nearer to each other in the recent past."""
+    apart = np.array([entry.disagreement for entry in history[-40:]])
+    half = max(apart.size // 2, 1)
+    return bool(np.median(apart[half:]) > 0.9 * np.median(apart[:half])) if apart.size > 1 else True
+
+
+def _shrinks(history: Sequence[Agreed]) -> bool:
+    """Whether the change has fallen from one half of the recent past to the next; assumed where that is short."""
+    changes = np.array([entry.change for entry in history[-40:]])
+    half = changes.size // 2
+    return half < 6 or bool(np.median(changes[half:]) < 0.98 * np.median(changes[:half]))
