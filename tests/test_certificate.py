@@ -380,3 +380,40 @@ def test_scaling_the_data_changes_nothing(scale: float) -> None:
     assert certificate.angle == pytest.approx(plain.angle, rel=0.5)
     np.testing.assert_allclose(np.array(certificate.eigenvalues) / scale, plain.eigenvalues, rtol=1e-12)
     assert certificate.proves(1e-8)
+
+
+def test_a_spectrum_that_is_nearly_flat_is_not_taken_for_explored() -> None:
+    """λ = 1 + 2e-11, 1 + 1e-11, 1, 1, …, started at the second: after one product nothing new is left but rounding."""
+    d, m, tiny = 50, 4, 2e-11
+    A = np.eye(d)
+    A[0, 0] += tiny
+    A[1, 1] += tiny / 2.0
+    X = np.eye(d)[:, [1]]
+    network = SimulatedNetwork(deepca.topology.complete(m))
+    result = solve(DeEPCA(np.stack([A] * m), X, network), max_iter=300, stop=Tolerance(1e-2))
+    assert not result.status.ok
+    assert result.certificate is not None
+    assert not result.certificate.proves(1e-2)
+
+
+def test_data_of_low_rank_do_not_hide_a_broken_network() -> None:
+    """Rank 2 of k = 3: what carries data must be proven before the rank excuses the rest."""
+
+    class Silent(RoundByRound):
+        """From iteration 5 on agent 2 loses all it hears."""
+
+        def gossip(self, x: Array, weights: Csr | None = None, /) -> Array:
+            y = super().gossip(x, weights)
+            if self._t >= 5:
+                y[2] = 0.0
+            return y
+
+    stack = spectrum_problem(6, 6, np.array([2.0, 1.0, 0.0, 0.0, 0.0, 0.0]), 1, 0.9)
+    W0 = deepca.linalg.random_orthonormal(6, 3, seed=1)
+    result = solve(DeEPCA(stack, W0, Silent(PLACE), FastMix(4)), max_iter=120, stop=Tolerance(1e-8))
+    assert not result.status.ok, str(result.status)
+    healthy = solve(DeEPCA(stack, W0, SimulatedNetwork(PLACE), FastMix(4)), max_iter=400, stop=Tolerance(1e-8))
+    assert healthy.status.code == "rank_deficient"
+    assert healthy.certificate is not None
+    true = worst_tangent(pooled_answer(stack, 2)[1], healthy.components[:, :, :2])
+    assert true <= healthy.certificate.leading(2) <= 1e-8

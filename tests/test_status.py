@@ -14,7 +14,7 @@ from deepca import AgentNetwork, DeEPCA, DePCA, FastMix, SimulatedNetwork, Toler
 from deepca.operators import from_matrices
 from deepca.result import Result
 from deepca.topology import Topology
-from tests.helpers import worst_tangent
+from tests.helpers import AtIteration, worst_tangent
 from tests.problems import pooled_answer, spectrum, spectrum_problem
 
 Array = npt.NDArray[np.float64]
@@ -211,3 +211,32 @@ def test_a_restart_loses_at_most_three_iterations(kind: str, accuracy: float) ->
         after = w.errors[when : when + 3]
         assert min(after) <= max(reached, 1e-14)
         assert max(after) <= 3.0 * reached + 1e-13  # nothing was lost on the way
+
+
+@pytest.mark.parametrize("stop", [None, Tolerance(1e-9)])
+@pytest.mark.parametrize("last", [1, 2, 3, 5])
+def test_a_network_that_changes_in_the_last_iteration_is_no_crash(last: int, stop: Tolerance | None) -> None:
+    """The epoch changes when the verdict or the certificate is under way; the state can be gone on from."""
+    stack = spectrum_problem(5, 8, np.linspace(1.0, 0.6, 8), 0)
+    network, W0 = SimulatedNetwork(deepca.topology.ring(5)), deepca.linalg.random_orthonormal(8, 2, seed=1)
+    announce = AtIteration(last, lambda: network.announce_epoch(1))
+    result = solve(DeEPCA(stack, W0, network), max_iter=last, stop=stop, observers=[announce])
+    assert result.restarts == 1
+    assert result.status.code == "out_of_iterations"
+    again = solve(DeEPCA(stack, W0, network), max_iter=2000, stop=Tolerance(1e-9), start=result.state)
+    assert again.status.code == "converged"
+    assert worst_tangent(pooled_answer(stack, 2)[1], again.W) <= 1e-9
+
+
+@pytest.mark.parametrize("gap", [1e-3, 1e-5])
+@pytest.mark.parametrize("agents", [1, 5])
+def test_slow_is_not_diverging(gap: float, agents: int) -> None:
+    """A gap this small gains less per iteration than one can see; the advice must not blame rounds or signs."""
+    values = np.r_[1.0, 0.9, 0.9 * (1.0 - gap), 0.5 * 0.8 ** np.arange(5)]
+    stack = spectrum_problem(agents, 8, values, 3)
+    place = deepca.topology.complete(agents) if agents < 3 else deepca.topology.ring(agents)
+    status = the_status(run("simulator", stack, 2, place, max_iter=700, stop=Tolerance(1e-9)))
+    assert status.code == "out_of_iterations", str(status)
+    more = int(re.findall(r"about ([\d,]+) more", status.advice)[0].replace(",", ""))
+    assert 5.0 / gap <= more <= 60.0 / gap
+    assert "rounds" not in status.advice

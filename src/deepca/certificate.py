@@ -46,13 +46,15 @@ class Certificate:
     agents_angle: float
     """Largest ``tan θ_k`` between the components and an agent's own W."""
     residual: float
-    """``‖AX − X(XᵀAX)‖₂ / θ_k``, all uncertainty of the averages included."""
+    """``‖AX − X(XᵀAX)‖₂ / θ_1``, all uncertainty of the averages included."""
     uncertainty: float
     """The part of the residual that stands for the error of the average, rounding included."""
     noise: float
     """The part of it that stands for rounding."""
+    coupling: float
+    """Off-diagonal part of ``XᵀAX``, relative to θ_1: by what single components still mix with each other."""
     drift: float
-    """``‖mean S − mean A W‖ / θ_k``, the error of the average taken off: zero if tracking was never disturbed."""
+    """``‖mean S − mean A W‖ / θ_1``, the error of the average taken off: zero if tracking was never disturbed."""
     eigenvalues: tuple[float, ...]
     """Of A within the components, descending: θ_1 … θ_k."""
     others: tuple[float, ...]
@@ -86,6 +88,11 @@ class Certificate:
         return len(self.eigenvalues)
 
     @property
+    def scale(self) -> float:
+        """The largest eigenvalue, to which residual, uncertainty, noise and drift are relative."""
+        return max(map(abs, self.eigenvalues))
+
+    @property
     def worst_angle(self) -> float:
         """Bound on ``tan θ_k`` of every agent's own W."""
         both = math.atan(self.angle) + math.atan(self.agents_angle)
@@ -108,7 +115,7 @@ class Certificate:
     @property
     def missed(self) -> bool:
         """Whether something larger lies outside the components, clearly beyond what the residual explains."""
-        return -self.gap > 10.0 * self.residual * abs(self.eigenvalues[-1]) + self.separation
+        return -self.gap > 10.0 * self.residual * self.scale + self.separation
 
     def proves(self, tol: float) -> bool:
         """Whether every agent's tangent is at most ``tol``."""
@@ -121,24 +128,32 @@ class Certificate:
         While the components still mix the two sides, θ_k and the value outside may coincide. But then the residual does
         not: ``[[θ_k, r], [r, ϑ]]`` has eigenvalues that differ by ``√((θ_k − ϑ)² + 4r²)``.
         """
-        scale = abs(self.eigenvalues[-1])
-        mixing = 2.0 * (self.residual - self.uncertainty) * scale
-        return math.hypot(max(self.gap, 0.0), mixing) > max(self.separation, 100.0 * self.noise * scale)
+        mixing = 2.0 * (self.residual - self.uncertainty) * self.scale
+        return math.hypot(max(self.gap, 0.0), mixing) > max(self.separation, 100.0 * self.noise * self.scale)
 
     def drifted(self, tol: float) -> bool:
         """Whether what is tracked has left the mean, by more than rounding and enough to spoil ``tol``."""
-        return self.drift > 1e3 * self.noise and self.drift * self.eigenvalues[-1] > 0.1 * tol * self.gap
+        return self.drift > 1e3 * self.noise and self.drift * self.scale > 0.1 * tol * self.gap
 
     @property
     def resolved(self) -> bool:
         """Whether the residual is small enough to tell the two sides of the gap apart."""
-        return self.gap > 10.0 * self.residual * abs(self.eigenvalues[-1])
+        return self.gap > 10.0 * self.residual * self.scale
+
+    def leading(self, r: int) -> float:
+        """Bound on ``tan θ_r`` of the first r components, for data of rank r < k."""
+        below = max(self.bound, self.eigenvalues[r] if r < self.k else -math.inf)
+        residual = math.hypot(self.residual, self.coupling) * self.scale
+        return _tangent(residual, self.eigenvalues[r - 1] - self.uncertainty * self.scale - below)
 
     def __str__(self) -> str:
         rows = f", {self.n_rows:,} rows" if self.n_rows is not None else ""
+        outside = f"λ_k+1 ≤ {self.bound:.6g} but for a probability of {self.failure:.0e}"
+        if not self.others:
+            outside = "nothing outside"
         return (
             f"tan θ ≤ {self.worst_angle:.1e} at every agent (residual {self.residual:.1e}, λ_k = "
-            f"{self.eigenvalues[-1]:.6g}, λ_k+1 ≤ {self.bound:.6g} but for a probability of {self.failure:.0e}); "
+            f"{self.eigenvalues[-1]:.6g}, {outside}); "
             f"{self.n_agents} agents{rows}; components {self.digest[:12]}; "
             f"{self.traffic.rounds + self.traffic.control_rounds} rounds"
         )
@@ -178,7 +193,8 @@ def certify(
     X = network.reduce(np.where((network.local == 0)[..., None, None], X, -np.inf), "max")
     fresh = _fresh(operator, X, own, tracked, network, min(tol, accuracy), gap)
     found = fresh.found
-    if known is not None and fresh.residual <= _sine(tol) * (found.eigenvalues[-1] - known.bound):
+    sure = found.eigenvalues[-1] - found.uncertainty * found.scale
+    if known is not None and fresh.residual <= _sine(tol) * (sure - known.bound):
         found = replace(
             found,
             others=known.others,
@@ -190,9 +206,7 @@ def certify(
         )
     elif X.shape[1] < X.shape[0]:
         found = _probed(operator, X, network, replace(found, failure=failure), fresh.residual, tol, gap, products)
-    reach = found.eigenvalues[-1] - found.bound
-    sine = fresh.residual / reach if reach > 0.0 else math.inf
-    angle = sine / math.sqrt(1.0 - sine * sine) if sine < 1.0 else math.inf
+    angle = _tangent(fresh.residual, sure - found.bound)
     return replace(found, angle=angle, traffic=network.traffic - before), X
 
 
@@ -239,14 +253,16 @@ def _fresh(
     theta = np.asarray(np.linalg.eigvalsh(_symmetric(inside))[::-1], dtype=np.float64)
     residual = float(np.linalg.norm(AX - X @ inside, 2)) + error + noise
     drift = float(frobenius(mean.mean[d * k : -3]) - 2.0 * frobenius(mean.error[d * k : -3]))
-    relative = 1.0 / float(theta[-1]) if theta[-1] > 0.0 else math.inf
-    separation = max(4.0 * noise, 16.0 * _EPS * float(np.abs(theta).max()))
+    largest = float(np.abs(theta).max())
+    relative = 1.0 / largest if largest > 0.0 else 0.0
+    separation = max(4.0 * noise, 16.0 * _EPS * largest)
     found = Certificate(
         angle=math.inf,
         agents_angle=float(highest[0]),
         residual=residual * relative,
         uncertainty=(error + noise) * relative,
         noise=noise * relative,
+        coupling=float(frobenius(inside - np.diag(np.diagonal(inside)))) * relative,
         drift=max(drift, 0.0) * relative,
         eigenvalues=tuple(map(float, theta)),
         others=(),
@@ -270,13 +286,14 @@ def _probed(
     A: Operator, X: Array, network: Network, found: Certificate, residual: float, tol: float, gap: float, products: int
 ) -> Certificate:
     """The same with what probes find outside X; the first try with averages as exact as the guessed gap asks for."""
-    theta, noise = found.eigenvalues[-1], found.noise * found.eigenvalues[-1]
+    theta, noise = found.eigenvalues[-1], found.noise * found.scale
+    sure = theta - found.uncertainty * found.scale
     seed, made = int(found.digest[:16], 16), 0
     accuracy = max(0.02 * min(gap, 1.0) * abs(theta), noise)
     while True:
-        for outside in probe(A, X, network, seed=seed, accuracy=accuracy):
+        for outside in probe(A, X, network, seed=seed, accuracy=accuracy, rounding=noise):
             found = _with(found, outside, made)
-            proven = residual <= _sine(tol) * (theta - found.bound)
+            proven = residual <= _sine(tol) * (sure - found.bound)
             limited = 4.0 * outside.doubt > abs(found.gap) and accuracy > noise
             tight = theta - found.bound > 0.7 * found.gap > 0.0  # a better bound would change little
             if proven or tight or limited or found.products >= products or _hopeless(found, outside):
@@ -300,7 +317,8 @@ def _with(found: Certificate, outside: Outside, made: int) -> Certificate:
     return replace(
         found,
         others=tuple(map(float, values[: outside.columns])),
-        bound=outside.bound(found.failure),
+        # one of several looks: all of them together may be wrong with that probability
+        bound=outside.bound(found.failure * 6.0 / (math.pi * (made + outside.products)) ** 2),
         larger_k=None if larger is None else found.k + larger,
         probes=outside.columns,
         products=made + outside.products,
@@ -315,6 +333,12 @@ def _hopeless(found: Certificate, outside: Outside) -> bool:
 
 def _largest_gap_below(theta: Array, separation: float) -> int | None:
     return max((j for j in range(1, len(theta)) if theta[j - 1] - theta[j] > separation), default=None)
+
+
+def _tangent(residual: float, reach: float) -> float:
+    """``tan θ`` from ``sin θ ≤ residual / reach`` (Davis & Kahan); inf where that says nothing."""
+    sine = residual / reach if reach > 0.0 else math.inf
+    return sine / math.sqrt(1.0 - sine * sine) if sine < 1.0 else math.inf
 
 
 def _symmetric(M: Array) -> Array:

@@ -46,26 +46,31 @@ class Outside:
         top, bottom = float(self.values[0]), float(self.values[-1])
         if self.exact:
             return top + 2.0 * self.doubt
-        logarithm = math.log(1.648 * math.sqrt(self.dimension)) - math.log(failure) / self.columns
+        definite = bottom >= -2.0 * self.doubt
+        chance = failure if definite else failure / 2.0
+        logarithm = math.log(1.648 * math.sqrt(self.dimension)) - math.log(chance) / self.columns
         epsilon = (logarithm / (2 * self.products - 1)) ** 2
         if epsilon >= 0.5:
             return math.inf
-        if bottom >= -2.0 * self.doubt:
+        if definite:
             return max(top, 0.0) / (1.0 - epsilon) + 2.0 * self.doubt
         return top + epsilon * (top - bottom) / (1.0 - 2.0 * epsilon) + 2.0 * self.doubt
 
 
-def probe(A: Operator, X: Array, network: Network, *, seed: int, accuracy: float) -> Iterator[Outside]:
+def probe(
+    A: Operator, X: Array, network: Network, *, seed: int, accuracy: float, rounding: float = 0.0
+) -> Iterator[Outside]:
     """Block Lanczos on B from fresh Gaussian columns; one more block product, the same at every agent, per item.
 
     ``X`` is the same ``(d, k)`` everywhere. Products are averaged anew until their error is below ``accuracy``.
+    ``rounding`` is that of one product; directions that short are noise. What is left out is added to the doubt.
     """
     d, k = X.shape
     n = d - k
     p = min(max(k, _LEAST), n)
     rounds = Chebyshev().rounds_for(network.topology, 1e-2)
     block = _orthonormal(_without(np.random.default_rng(seed).standard_normal((d, p)), X), 0.0)
-    Q, BQ, doubt = np.empty((d, 0)), np.empty((d, 0)), 0.0
+    Q, BQ, doubt = np.empty((d, 0)), np.empty((d, 0)), rounding
     for made in range(1, n + 1):
         Y = _without(A @ everywhere(block, network), X)
         new = average(network, Y.reshape(*network.batch, -1), rounds, lambda found: found.doubt <= accuracy)
@@ -77,8 +82,11 @@ def probe(A: Operator, X: Array, network: Network, *, seed: int, accuracy: float
         few = vectors[:, : 2 * p + 2]
         errors = frobenius(BQ @ few - (Q @ few) * values[: few.shape[1]], axis=0) + doubt
         left = _without(_without(BQ[:, -block.shape[1] :], Q), X)
-        block = _orthonormal(left, 1e-11 * float(np.abs(values).max()))[:, : n - Q.shape[1]]
+        short = max(1e-12 * float(np.abs(values).max()), rounding)
+        block = _orthonormal(left, short)[:, : n - Q.shape[1]]
         exact = block.shape[1] == 0  # the probes' space is invariant, and every direction has a part in it
+        if Q.shape[1] + block.shape[1] < min((made + 1) * p, n):
+            doubt = math.hypot(doubt, math.sqrt(p) * short)  # invariant but for what was left out
         yield Outside(values, errors, doubt, p, made, n, exact)
         if exact:
             return

@@ -66,7 +66,8 @@ class Status:
         return self.code in _USABLE
 
     def __str__(self) -> str:
-        return f"{self.code.replace('_', ' ')}: {self.advice}"
+        name = self.code.replace("_", " ")
+        return self.advice if name in self.advice.split(":")[0] else f"{name}: {self.advice}"
 
 
 @dataclass(frozen=True, repr=False)

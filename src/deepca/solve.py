@@ -15,7 +15,7 @@ import numpy as np
 from deepca._machine import one_blas_thread
 from deepca._typing import Array
 from deepca.algorithms.base import Algorithm, State, TrackedState
-from deepca.certificate import Certificate
+from deepca.certificate import FAILURE, Certificate
 from deepca.certificate import certify as fresh_certificate
 from deepca.errors import EpochChanged, InvalidInput, NotFiniteError, StartError
 from deepca.networks.base import Network, Pending
@@ -159,7 +159,8 @@ def _status(
         return not_judged(), k
     if certificate is not None:
         eigenvalues = np.array(certificate.eigenvalues)  # of A itself, not of what is tracked
-    return judge(history, stop, k, state.t - first, certificate, lost, eigenvalues), history[-1].rank
+    status = judge(history, stop, k, state.t - first, certificate, lost, eigenvalues, agreement.paces)
+    return status, history[-1].rank
 
 
 class _Agreement:
@@ -172,6 +173,11 @@ class _Agreement:
         self.over = False
         self._not_before, self._no_alarm_before, self._alarm = 0, 0, False
         self._rode = network.full_rounds
+
+    @property
+    def paces(self) -> bool:
+        """Whether K is chosen while running."""
+        return self._pace is not None
 
     @property
     def latest(self) -> Agreed | None:
@@ -280,6 +286,7 @@ class _Proof:
                 tol=min(self._tol, 1e-13) if at_floor(history) else self._tol,  # at the floor, as sharp as can be
                 accuracy=1.0 if self._stop is not None else _reached(history),
                 gap=min(max(1.0 - rate(history), 1e-6), 0.5) if history else 0.1,
+                failure=FAILURE / 2.0**self._attempts,  # all attempts together stay below it
                 products=max(40, (state.t - self._first) // 2),
                 known=self._known,
             )
@@ -292,6 +299,8 @@ class _Proof:
 
     def _decide(self, state: State, history: Sequence[Agreed], certificate: Certificate) -> None:
         done = certificate.proves(self._tol)
+        if history and 0 < history[-1].rank < certificate.k:  # the columns that carry the data, too
+            done = done and certificate.leading(history[-1].rank) <= self._tol
         self.lost = certificate.drifted(self._tol) and not done
         # while the subspace still moves, what lies outside may yet come in
         settled = at_floor(history) or (self._stop is not None and self._stop.met(history))
@@ -303,11 +312,11 @@ class _Proof:
             self.over = self._repairs > _REPAIRS
             return
         self.over = self.over or hopeless or at_floor(history)
-        if certificate.resolved:
+        if certificate.resolved and certificate.others:
             r, factor = certificate.next_eigenvalue / certificate.eigenvalues[-1], certificate.worst_angle / self._tol
             longest = self._last
         else:  # no gap to be seen yet: look again when the residual is a thousandth, or after as long again
-            r, factor, longest = rate(history), 1e3, max(state.t - self._first, 50)
+            r, factor, longest = rate(history) if history else 0.99, 1e3, max(state.t - self._first, 50)
         more = min(more_iterations(min(factor, 1.0 / self._tol), 0.9, r), longest)
         self.more = max(more, 2 ** (self._attempts - 1))
 

@@ -182,7 +182,8 @@ def stalled(history: Sequence[Agreed]) -> bool:
     Slow convergence looks alike at first sight, but there the change shrinks, if little, and leads the disagreement.
     """
     last = history[-_STALL:]
-    if len(last) < _STALL or last[-1].change <= 100.0 * last[-1].floor * max(last[-1].magnified, 1.0):
+    large = max(last[-1].change, last[-1].disagreement) if last else 0.0
+    if len(last) < _STALL or large <= 100.0 * last[-1].floor * max(last[-1].magnified, 1.0):
         return False
     change, apart = (np.array([getattr(entry, name) for entry in last]) for name in ("change", "disagreement"))
     return _flat(change, 0.9995) or (bool((apart > change).all()) and _flat(apart, 0.98))

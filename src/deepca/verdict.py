@@ -25,10 +25,12 @@ def judge(
     certificate: Certificate | None,
     lost: bool,
     eigenvalues: Array,
+    auto: bool,
 ) -> Status:
     """The status of a run that ends here, after ``made`` iterations.
 
     lost : what is tracked has left the mean.  eigenvalues : all that were found.
+    auto : rounds are chosen while running, so that asking for other ones is no advice.
     """
     end = history[-1]
     tol = stop.tol if stop is not None else PRESENTABLE
@@ -37,7 +39,14 @@ def judge(
     small = end.floor if len(history) > 2 else 10.0 * end.floor
     floor = at_floor(history) or (end.change <= small and end.disagreement <= 100.0 * end.floor)
     proven = certificate is not None and certificate.proves(tol)
-    if (looks_done or floor or proven) and end.rank < k:
+    if certificate is not None and not certificate.averaging_ok:
+        return Status(
+            "averaging_failed",
+            f"a number whose mean is known came out wrong by {certificate.averaging_error:.1e} when averaged: messages "
+            "are lost or altered on the way; repair the network, then run again",
+        )
+    done = looks_done or floor
+    if end.rank < k and (proven or (done and _leading_proven(certificate, end.rank, tol, floor))):
         return _rank_deficient(end.rank, k)
     smallest = float(eigenvalues.min())
     if smallest < -1e-6 * float(np.abs(eigenvalues).max()) and (looks_done or floor or certificate is not None):
@@ -47,14 +56,8 @@ def judge(
             return _done(stop, tol, made, _seen(history))
         if floor:
             return _floor(stop, tol, made, _seen(history))
-        return _not_there(history, k, made, tol, None)
-    if not certificate.averaging_ok:
-        return Status(
-            "averaging_failed",
-            f"a number whose mean is known came out wrong by {certificate.averaging_error:.1e} when averaged: messages "
-            "are lost or altered on the way; repair the network, then run again",
-        )
-    if certificate.proves(tol):
+        return _not_there(history, k, made, tol, None, auto)
+    if proven:
         return _done(stop, tol, made, str(certificate))
     if certificate.missed and (looks_done or floor):
         return Status(
@@ -74,7 +77,7 @@ def judge(
         )
     if floor:
         return _floor(stop, tol, made, str(certificate))
-    return _not_there(history, k, made, tol, certificate)
+    return _not_there(history, k, made, tol, certificate, auto)
 
 
 def more_iterations(error: float, tol: float, r: float) -> int:
@@ -137,20 +140,32 @@ def _indefinite(smallest: float) -> Status:
     )
 
 
-def _not_there(history: Sequence[Agreed], k: int, made: int, tol: float, certificate: Certificate | None) -> Status:
+def _leading_proven(certificate: Certificate | None, rank: int, tol: float, floor: bool) -> bool:
+    """Whether the columns that carry the data are as good as asked for, or as rounding allows."""
+    if certificate is None or rank == 0:
+        return True
+    return certificate.leading(rank) <= (max(tol, 1e-6) if floor else tol)
+
+
+def _not_there(
+    history: Sequence[Agreed], k: int, made: int, tol: float, certificate: Certificate | None, auto: bool
+) -> Status:
     """Disagreement, divergence, or simply too few iterations."""
     end, error, r = history[-1], error_estimate(history), rate(history)
     few = f" (the data also have rank {end.rank} only: ask for k ≤ {end.rank})" if end.rank < k else ""
-    stuck = not _shrinks(history)
+    ratio = 1.0  # by what the change may be expected to shrink
+    if certificate is not None and 0.0 < certificate.next_eigenvalue < certificate.eigenvalues[-1]:
+        ratio = certificate.next_eigenvalue / certificate.eigenvalues[-1]
+    slow = ratio > 0.99 and end.disagreement <= end.change  # a small gap explains what is seen
+    stuck = not slow and not _shrinks(history)
+    more_rounds = "look at the network" if auto else 'use rounds="auto", or raise rounds'
     if stuck and end.change > 10.0 * end.floor * end.magnified and end.change > tol:
         if end.disagreement > 0.1 * end.change:
-            cause = (
-                f"the agents are {end.disagreement:.1e} apart, so the likely cause is too few rounds: use "
-                'rounds="auto", or raise rounds'
-            )
+            cause = f"the agents are {end.disagreement:.1e} apart, so the likely cause is too few rounds: {more_rounds}"
         else:
             cause = (
-                "the agents agree, so the likely cause is no clear gap behind k, or signs that flip: use linalg.polar"
+                "the agents agree, so the likely cause is no clear gap behind k, or signs that flip: choose another k, "
+                "or leave the orthonormalisation to the library"
             )
         return Status(
             "diverging",
@@ -160,12 +175,12 @@ def _not_there(history: Sequence[Agreed], k: int, made: int, tol: float, certifi
     if end.disagreement > tol and end.disagreement >= min(error, end.change) and _keeps_apart(history):
         return Status(
             "disagreement",
-            f"did not converge: disagreement stayed at {end.disagreement:.1e} after {made} iterations; raise rounds, "
-            f'or use rounds="auto"{few}',
+            f"did not converge: disagreement stayed at {end.disagreement:.1e} after {made} iterations; "
+            f"{more_rounds}{few}",
         )
-    if certificate is not None and 0.0 < certificate.next_eigenvalue < certificate.eigenvalues[-1]:
+    if certificate is not None and ratio < 1.0:
         # the certificate has seen the spectrum; the history may have seen only the faster part of it
-        r = max(min(r, 1.0), certificate.next_eigenvalue / certificate.eigenvalues[-1])
+        r = ratio if r >= 1.0 else max(r, ratio)
         error = max(error if math.isfinite(error) else 1.0, min(certificate.worst_angle, 1.0))
     if r < 1.0 and math.isfinite(error):
         return Status(
