@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -28,6 +29,7 @@ __all__ = [
     "first_rounds",
     "response",
     "responses",
+    "smallest_rounds",
     "tracking_rate",
 ]
 
@@ -96,14 +98,7 @@ class Mixer(ABC):
             raise InvalidInput(f"accuracy = {accuracy}: must lie between 0 and 1")
         if topology.n_agents == 1:
             return 1
-        high = 1
-        while self.contraction(topology, high) > accuracy:
-            high *= 2
-        low = high // 2 + 1
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (low, middle) if self.contraction(topology, middle) <= accuracy else (middle + 1, high)
-        return high
+        return smallest_rounds(lambda K: self.contraction(topology, K) <= accuracy)
 
 
 @dataclass(frozen=True)
@@ -232,10 +227,19 @@ def tracking_rate(mixer: Mixer, topology: Topology, K: int, x: float = 1.0) -> f
 
 def first_rounds(mixer: Mixer, topology: Topology) -> int:
     """K to begin with under ``rounds="auto"``, when only the graph is known: tracking settles by 0.6 per iteration."""
-    K = 1
-    while tracking_rate(mixer, topology, K) > _FIRST:
-        K += 1
-    return K
+    return smallest_rounds(lambda K: tracking_rate(mixer, topology, K) <= _FIRST)
+
+
+def smallest_rounds(enough: Callable[[int], bool]) -> int:
+    """A K that is enough where K − 1 is not (the smallest one, where more rounds are never worse), by bisection."""
+    high = 1
+    while not enough(high):
+        high *= 2
+    low = high // 2 + 1
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle + 1, high)
+    return high
 
 
 def responses(mixer: Mixer, topology: Topology, K: int) -> Array:

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from deepca.mixing import Mixer, first_rounds, responses, tracking_rate
+from deepca.mixing import Mixer, first_rounds, responses, smallest_rounds, tracking_rate
 from deepca.stopping import Agreed
 from deepca.topology import Topology
 
@@ -145,9 +145,7 @@ class _Graph:
     def __init__(self, mixer: Mixer, topology: Topology) -> None:
         self._mixer, self._topology = mixer, topology
         self._leftover: dict[int, float] = {}
-        self.least = 1
-        while self.settles(self.least, 1.0) > _STABLE:
-            self.least += 1
+        self.least = smallest_rounds(lambda K: self.settles(K, 1.0) <= _STABLE)
 
     def settles(self, K: int, x: float) -> float:
         return tracking_rate(self._mixer, self._topology, K, x)
