@@ -240,3 +240,12 @@ def test_slow_is_not_diverging(gap: float, agents: int) -> None:
     more = int(re.findall(r"about ([\d,]+) more", status.advice)[0].replace(",", ""))
     assert 5.0 / gap <= more <= 60.0 / gap
     assert "rounds" not in status.advice
+
+
+def test_without_certificates_a_run_is_not_ended_for_standing_still() -> None:
+    """Standing still is a reason to look closer; where nobody can, iterations go on."""
+    stack = spectrum_problem(4, 8, np.r_[1.0, 0.9, 0.9 * (1.0 - 1e-6), 0.5 * 0.8 ** np.arange(5)], 3)
+    W0 = deepca.linalg.random_orthonormal(8, 2, seed=1)
+    network = SimulatedNetwork(deepca.topology.complete(4))
+    result = solve(DeEPCA(stack, W0, network), max_iter=300, stop=Tolerance(1e-12), certify=False)
+    assert result.iterations == 300

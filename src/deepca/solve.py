@@ -73,7 +73,7 @@ def solve(
             )
         state = start
     first, last, restarts = state.t, state.t + max_iter, 0
-    agreement = _Agreement(network, stop, state.W.shape[-2], _pace_of(algorithm, state))
+    agreement = _Agreement(network, stop, state.W.shape[-2], _pace_of(algorithm, state), certify)
     proof = _Proof(algorithm, stop, last, first) if certify else None
     recent: deque[S_] = deque([state], maxlen=3)
     for observer in observers:
@@ -166,8 +166,9 @@ def _status(
 class _Agreement:
     """Local numbers on their way to agreement, the agreed history, and what follows from it: K, and the end."""
 
-    def __init__(self, network: Network, stop: StopRule | None, d: int, pace: Pace | None) -> None:
+    def __init__(self, network: Network, stop: StopRule | None, d: int, pace: Pace | None, alarms: bool) -> None:
         self._network, self._stop, self._d, self._pace = network, stop, d, pace
+        self._alarms = alarms  # whether somebody can look closer where nothing moves
         self._pending: deque[tuple[int, Pending]] = deque()
         self.history: list[Agreed] = []
         self.over = False
@@ -217,7 +218,7 @@ class _Agreement:
         # after a proof that failed, the next attempt is due when that proof said
         if self._not_before > 0 or stop.met(self.history) or at_floor(self.history):
             return True
-        self._alarm = t >= self._no_alarm_before and stalled(self.history)
+        self._alarm = self._alarms and t >= self._no_alarm_before and stalled(self.history)
         return self._alarm
 
     def wait(self, t: int) -> None:

@@ -208,12 +208,16 @@ def _where_lost(results: Results, alignment: Alignment) -> str:
 
 def _keeps_up(statement: str, results: Results) -> Assertion:
     median = {family.name: _median(found["default"]) for family, found in results.items()}
+    behind = {
+        family.name: float(np.median([(outcome.ratio - 1.0) * outcome.yardstick for outcome in found["default"]]))
+        for family, found in results.items()
+    }
     slowest = max(median, key=lambda name: median[name])
     worst = max(outcome.ratio for found in results.values() for outcome in found["default"])
     return Assertion(
-        f"{statement}: at most {_KEEPS_UP} × its iterations, in the median of each family.",
+        f"{statement}: at most {_KEEPS_UP} × its iterations, or two more, in the median of each family.",
         f"largest median {_times(median[slowest])} ({slowest}), worst draw {_times(worst)}",
-        median[slowest] <= _KEEPS_UP,
+        all(median[name] <= _KEEPS_UP or behind[name] <= 2.0 for name in median),
     )
 
 
