@@ -13,7 +13,9 @@ every agent uses the same K in the same iteration.
 * Trouble (agents far apart and not nearing, disagreement growing, q large): more rounds at once, and that K is avoided
   for a while that doubles with every trouble.
 * Quiet: fewer rounds, as far as q is predicted to stay small.
-* Between: try a neighbouring K for a few iterations and keep it if the error falls faster *per round*.
+* Between: try a neighbouring K for a few iterations.
+
+Either way a smaller K is kept only if the error then falls faster *per round* than before.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ _FINE = 0.5  # q below which rounds are wasted
 _FAR = 0.1  # disagreement that is not small
 _WINDOW = 8  # iterations after which a rate is believed
 _PATIENCE = 40
+_MOVING = 1.0 - 1e-6  # a rate below which the error falls at all
 
 
 @dataclass(frozen=True)
@@ -82,17 +85,22 @@ class Pace:
             return
         r = _rate(self._seen[-_WINDOW:])
         worth = -math.log(r) / self.K
-        if q <= fine and self._trial is None and (K := self._quiet(q, fine, r, worth, t)) < self.K:
+        if self._lost_ground(r):
+            self._block(self.K, t)
+            self._return(t)
+            return
+        if q <= fine and r < _MOVING and (K := self._quiet(q, fine, r, worth, t)) < self.K:
+            self._trial = self._trial or _Trial(self.K, worth)
             self._use(K, t)
             return
         if len(self._seen) < _WINDOW:
             return
         if self._trial is not None:
-            before, self._trial = self._trial, None
-            if worth < before.worth:
+            if worth < (self._trial.worth if self._trial.K < self.K else 0.9 * self._trial.worth):
                 self._block(self.K, t)
-                self._use(before.K, t)
+                self._return(t)
                 return
+            self._trial = None
         if _steady(self._seen[-_WINDOW:]):
             self._try(q, fine, r, worth, t)
 
@@ -129,6 +137,16 @@ class Pace:
             and q * graph.leftover(K) / graph.leftover(self.K) <= limit
             and -math.log(max(r, graph.settles(K, r))) / K >= worth
         )
+
+    def _lost_ground(self, r: float) -> bool:
+        """Whether the error grows since there are fewer rounds, where it fell before."""
+        return self._trial is not None and self._trial.K > self.K and len(self._seen) >= 4 and r > _MOVING
+
+    def _return(self, t: int) -> None:
+        """Back to the K before the trial."""
+        if self._trial is not None:
+            K, self._trial = self._trial.K, None
+            self._use(K, t)
 
     def _block(self, K: int, t: int) -> None:
         self._avoid[K] = t + self._patience
