@@ -23,7 +23,7 @@ import numpy as np
 
 from deepca._typing import Array
 from deepca.averaging import Averaged, average
-from deepca.linalg import frobenius, tan_theta
+from deepca.linalg import frobenius, symmetric_part, tan_theta
 from deepca.mixing import Chebyshev
 from deepca.networks.base import Network, Traffic
 from deepca.operators import Operator, OperatorLike, as_operator
@@ -241,7 +241,7 @@ def _fresh(
 
     def enough(found: Averaged) -> bool:
         """As exact as rounding, or as tolerance and gap ask for."""
-        theta = float(np.linalg.eigvalsh(_symmetric(X.T @ product(found.mean)))[0])
+        theta = float(np.linalg.eigvalsh(symmetric_part(X.T @ product(found.mean)))[0])
         return float(frobenius(product(found.error))) <= max(0.05 * tol * gap * theta, noise)
 
     drifts = np.zeros((*B, 0)) if tracked is None else tracked.reshape(*B, d * k)
@@ -250,7 +250,7 @@ def _fresh(
     mean = average(network, flat, rounds, enough)
     AX, error = product(mean.mean), float(frobenius(product(mean.error)))
     inside = X.T @ AX
-    theta = np.asarray(np.linalg.eigvalsh(_symmetric(inside))[::-1], dtype=np.float64)
+    theta = np.asarray(np.linalg.eigvalsh(symmetric_part(inside))[::-1], dtype=np.float64)
     residual = float(np.linalg.norm(AX - X @ inside, 2)) + error + noise
     drift = float(frobenius(mean.mean[d * k : -3]) - 2.0 * frobenius(mean.error[d * k : -3]))
     largest = float(np.abs(theta).max())
@@ -339,10 +339,6 @@ def _tangent(residual: float, reach: float) -> float:
     """``tan θ`` from ``sin θ ≤ residual / reach`` (Davis & Kahan); inf where that says nothing."""
     sine = residual / reach if reach > 0.0 else math.inf
     return sine / math.sqrt(1.0 - sine * sine) if sine < 1.0 else math.inf
-
-
-def _symmetric(M: Array) -> Array:
-    return (M + M.T) / 2.0
 
 
 def _sine(tangent: float) -> float:

@@ -25,6 +25,7 @@ __all__ = [
     "rank_of",
     "sign_adjust",
     "signs_towards",
+    "symmetric_part",
     "tan_theta",
     "top_eigenvectors",
 ]
@@ -124,6 +125,11 @@ def frobenius(X: Array, axis: int | tuple[int, ...] | None = None) -> Array:
     _, exponent = np.frexp(np.abs(X).max(axis=axis, keepdims=True, initial=0.0))
     unit = np.ldexp(1.0, exponent - 1)
     return np.asarray(np.squeeze(np.sqrt(np.square(X / unit).sum(axis=axis, keepdims=True)) * unit, axis=axis))
+
+
+def symmetric_part(M: Array) -> Array:
+    """``(M + Mᵀ)/2``, batched."""
+    return (M + np.swapaxes(M, -1, -2)) / 2.0
 
 
 def signs_towards(W: Array, W0: Array) -> Array:

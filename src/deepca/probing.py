@@ -10,7 +10,7 @@ import numpy as np
 
 from deepca._typing import Array
 from deepca.averaging import average
-from deepca.linalg import frobenius
+from deepca.linalg import frobenius, symmetric_part
 from deepca.mixing import Chebyshev
 from deepca.networks.base import Network
 from deepca.operators import Operator
@@ -77,7 +77,7 @@ def probe(
         rounds, doubt = new.rounds, math.hypot(doubt, new.doubt)
         Q, BQ = np.hstack([Q, block]), np.hstack([BQ, _without(new.mean.reshape(block.shape), X)])
         H = Q.T @ BQ
-        values, vectors = np.linalg.eigh((H + H.T) / 2.0)
+        values, vectors = np.linalg.eigh(symmetric_part(H))
         values, vectors = values[::-1], vectors[:, ::-1]
         few = vectors[:, : 2 * p + 2]
         errors = frobenius(BQ @ few - (Q @ few) * values[: few.shape[1]], axis=0) + doubt

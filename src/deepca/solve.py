@@ -18,7 +18,8 @@ from deepca.algorithms.base import Algorithm, State, TrackedState
 from deepca.certificate import FAILURE, Certificate
 from deepca.certificate import certify as fresh_certificate
 from deepca.errors import EpochChanged, InvalidInput, NotFiniteError, StartError
-from deepca.networks.base import Network, Pending
+from deepca.linalg import symmetric_part
+from deepca.networks.base import Network, Pending, Traffic
 from deepca.observers import Observer, Start, Step
 from deepca.pacing import Pace
 from deepca.result import Result, Status
@@ -262,7 +263,7 @@ class _Proof:
         self._tol = stop.tol if stop is not None else PRESENTABLE
         self._attempts, self._repairs = 0, 0
         self._known: Certificate | None = None
-        self.traffic = algorithm.network.traffic - algorithm.network.traffic
+        self.traffic = Traffic(agents=algorithm.network.traffic.agents)
         self.certificate: Certificate | None = None
         self.components: Array = np.empty(0)
         self.over, self.lost, self.more = False, False, 0
@@ -365,7 +366,7 @@ def _ritz(V: Array, state: State) -> tuple[Array, Array]:
     """
     W, Vt = state.W, np.swapaxes(V, -1, -2)
     B = Vt @ state.S
-    theta, Q = np.linalg.eigh((B + np.swapaxes(B, -1, -2)) / 2.0)
+    theta, Q = np.linalg.eigh(symmetric_part(B))
     left, _, right = np.linalg.svd(np.swapaxes(W, -1, -2) @ V @ Q[..., ::-1])
     X = W @ (left @ right)
     largest = np.take_along_axis(X, np.abs(X).argmax(axis=-2)[..., None, :], axis=-2)

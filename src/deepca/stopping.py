@@ -24,7 +24,7 @@ import numpy as np
 from deepca._typing import Array
 from deepca.algorithms.base import State, TrackedState
 from deepca.errors import InvalidInput
-from deepca.linalg import frobenius, rank_of
+from deepca.linalg import frobenius, rank_of, symmetric_part
 
 __all__ = [
     "Agreed",
@@ -117,13 +117,9 @@ def measure(before: State, after: State) -> Array:
     shortest = np.take_along_axis(sigma, np.maximum(rank - 1, 0)[..., None], axis=-1)[..., 0]
     with np.errstate(divide="ignore", invalid="ignore"):
         magnified = np.nan_to_num(frobenius(AV, axis=(-2, -1)) / shortest, nan=1.0, posinf=1.0 / _EPS)
-        lowest = np.linalg.eigvalsh(_symmetric(np.swapaxes(V, -1, -2) @ AV))[..., 0]
+        lowest = np.linalg.eigvalsh(symmetric_part(np.swapaxes(V, -1, -2) @ AV))[..., 0]
         indefinite = np.nan_to_num(np.maximum(-lowest, 0.0) / shortest, nan=0.0, posinf=1.0 / _EPS)
     return np.concatenate([np.stack([change, -rank, magnified, indefinite], axis=-1), z, -z], axis=-1)
-
-
-def _symmetric(M: Array) -> Array:
-    return (M + np.swapaxes(M, -1, -2)) / 2.0
 
 
 def agreed_from(t: int, d: int, value: Array) -> Agreed:

@@ -76,7 +76,7 @@ def judge(
             "state with a tolerance: tracking then begins again",
         )
     if floor:
-        return _floor(stop, tol, made, str(certificate))
+        return _at_floor(tol, str(certificate))
     return _not_there(history, k, made, tol, certificate, auto)
 
 
@@ -105,6 +105,10 @@ def _done(stop: StopRule | None, tol: float, made: int, seen: str) -> Status:
 def _floor(stop: StopRule | None, tol: float, made: int, seen: str) -> Status:
     if stop is None:
         return Status("completed", f"{made} iterations, at the rounding floor; {seen}")
+    return _at_floor(tol, seen)
+
+
+def _at_floor(tol: float, seen: str) -> Status:
     return Status(
         "rounding_floor", f"tolerance {tol:.1e} lies below what rounding allows here; {seen}. Ask for a larger one"
     )

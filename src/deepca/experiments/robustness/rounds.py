@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import takewhile
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -178,10 +178,14 @@ def _groups(reduced: bool) -> dict[str, list[Task]]:
         name: [Task(make(graph, draw)) for graph in graphs for draw in range(draws)] for name, make in kinds.items()
     }
     if not reduced:
-        for data, orders in (("a9a", ("file", "label", "one-holds-most")), ("w8a", ("file", "label"))):
-            for order in orders:
+        orders: dict[Literal["a9a", "w8a"], tuple[Arrangement, ...]] = {
+            "a9a": ("file", "label", "one-holds-most"),
+            "w8a": ("file", "label"),
+        }
+        for data, arrangements in orders.items():
+            for order in arrangements:
                 groups[f"{data}, {order}"] = [
-                    Task(Problem(data, 5, 50, graph, order, draw=draw))  # type: ignore[arg-type]
+                    Task(Problem(data, 5, 50, graph, order, draw=draw))
                     for graph in (_GRAPHS if data == "a9a" else _GRAPHS[:1])
                     for draw in range(2 if graph == "erdos-renyi" else 1)
                 ]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from deepca.algorithms import DeEPCA
 from deepca.experiments.problems import Source
 from deepca.experiments.robustness.families import work_of
 from deepca.experiments.robustness.problems import (
+    Arrangement,
     Graph,
     Problem,
     edition_of,
@@ -170,18 +171,23 @@ def _suite(reduced: bool) -> dict[str, list[Task]]:
             for i in range(1 if reduced else draws)
             for tol in wanted
         ]
-    arrangements = (("file", ""), ("label", ", by label"), ("one-holds-most", ", one agent holds most"))
+    arrangements: tuple[tuple[Arrangement, str], ...] = (
+        ("file", ""),
+        ("label", ", by label"),
+        ("one-holds-most", ", one agent holds most"),
+    )
     for arrangement, words in arrangements[: 2 if reduced else 3]:
         suite[f"digits{words}"] = [
-            Task(Problem("digits", 5, 20, graph, arrangement, draw=i), tol)  # type: ignore[arg-type]
+            Task(Problem("digits", 5, 20, graph, arrangement, draw=i), tol)
             for graph in (_GRAPHS[:2] if reduced else _GRAPHS)
             for i in range(1 if reduced else 2)
             for tol in (tolerances[1:2] if reduced else tolerances)
         ]
     if not reduced:
-        for data, graphs in (("a9a", _GRAPHS), ("w8a", _GRAPHS[:1])):
+        real: dict[Literal["a9a", "w8a"], tuple[Graph, ...]] = {"a9a": _GRAPHS, "w8a": _GRAPHS[:1]}
+        for data, graphs in real.items():
             suite[data] = [
-                Task(Problem(data, 5, 50, graph, "file", draw=i), tol)  # type: ignore[arg-type]
+                Task(Problem(data, 5, 50, graph, "file", draw=i), tol)
                 for graph in graphs
                 for i in range(2 if graph == "erdos-renyi" else 1)
                 for tol in tolerances
