@@ -44,6 +44,7 @@ __all__ = [
     "erdos_renyi",
     "from_edges",
     "from_gossip_matrix",
+    "from_name",
     "from_networkx",
     "grid",
     "hypercube",
@@ -294,6 +295,13 @@ def from_gossip_matrix(matrix: npt.ArrayLike | Csr, *, name: str = "custom") -> 
     _check_connected(links)
     lambda2, lambda_min = extreme_eigenvalues(gossip, _SMALL)
     return Topology(name, "custom", gossip, lambda2, lambda_min)
+
+
+def from_name(spec: str, m: int | None = None, *, seed: Seed = None, rule: Rule = "paper") -> Topology:
+    """A network by name, such as ``"ring:50"`` or ``"erdos-renyi:0.5:50"``; see :mod:`deepca.topology_names`."""
+    from deepca.topology_names import from_name as named  # builds on this module
+
+    return named(spec, m, seed=seed, rule=rule)
 
 
 # ------------------------------------------------------------------------------------------------------ building

@@ -1,0 +1,196 @@
+"""Networks by name: ``from_name("torus:5x10")``.
+
+A name may be followed by a parameter and by the number of agents m, ``NAME[:parameter][:m]``:
+
+=====================  =======================  =================================================
+written                also                     agents
+=====================  =======================  =================================================
+``ring:50``
+``path:50``
+``star:50``                                     the first one in the middle
+``complete:50``
+``grid:5x10``          ``grid:50``              of 50 agents, the rectangle nearest to a square
+``torus:5x10``         ``torus:50``             likewise
+``hypercube:32``                                a power of two
+``erdos-renyi:50``     ``erdos-renyi:0.5:50``   p = 0.5 unless told
+``random-regular:50``  ``random-regular:4:50``  4 neighbours unless told; fewer if m is below 5
+=====================  =======================  =================================================
+
+The last number is m. Where m is given apart, as in ``from_name("erdos-renyi:0.3", 50)``, the number after a name that
+takes a parameter is that parameter.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from deepca import topology
+from deepca.errors import TopologyError
+from deepca.topology import Rule, Topology
+
+if TYPE_CHECKING:
+    from deepca.topology import Seed
+
+__all__ = ["EXAMPLES", "NAMES", "from_name"]
+
+EXAMPLES: dict[str, str] = {
+    "ring": "ring:50",
+    "path": "path:50",
+    "star": "star:50",
+    "complete": "complete:50",
+    "grid": "grid:5x10",
+    "torus": "torus:5x10",
+    "hypercube": "hypercube:32",
+    "erdos-renyi": "erdos-renyi:0.5:50",
+    "random-regular": "random-regular:4:50",
+}
+"""Every name, as it may be written in full."""
+NAMES: tuple[str, ...] = tuple(EXAMPLES)
+"""All known names."""
+
+_PARAMETERS = {"grid": "shape", "torus": "shape", "erdos-renyi": "probability", "random-regular": "degree"}
+_P, _DEGREE = 0.5, 4
+_MOST_LINKS = 5_000_000  # some gigabytes while building; more is a slip of the keyboard
+_SIMPLE: dict[str, Callable[[int, Rule], Topology]] = {
+    "ring": lambda m, rule: topology.ring(m, rule=rule),
+    "path": lambda m, rule: topology.path(m, rule=rule),
+    "star": lambda m, rule: topology.star(m, rule=rule),
+    "complete": lambda m, rule: topology.complete(m, rule=rule),
+}
+
+
+def from_name(spec: str, m: int | None = None, *, seed: Seed = None, rule: Rule = "paper") -> Topology:
+    """The network that ``spec`` names, with m agents; see the head of this module for what may be written.
+
+    ``seed`` is for the random ones. A number of agents in ``spec`` that differs from ``m`` is an error.
+    """
+    name, parameter, count = _read(spec, m)
+    if name in ("grid", "torus"):
+        rows, columns = _shape(name, parameter, count)
+        return (topology.grid if name == "grid" else topology.torus)(rows, columns, rule=rule)
+    if count is None:
+        raise TopologyError(
+            f"{spec!r} does not say how many agents; write {EXAMPLES[name]}, or give their number apart"
+        )
+    if name == "hypercube":
+        return topology.hypercube(_dimension(count), rule=rule)
+    if name == "erdos-renyi":
+        p = _P if parameter is None else _probability(spec, parameter)
+        _check_links(name, count, p * count * (count - 1) / 2)
+        return topology.erdos_renyi(count, p, seed=seed, rule=rule)
+    if name == "random-regular":
+        degree = min(_DEGREE, count - 1) if parameter is None else _whole(spec, parameter, "number of neighbours")
+        if count == 1 and parameter is None:
+            return topology.from_edges(1, [], rule=rule, name="random-regular(1, 0)")
+        _check_links(name, count, count * degree / 2)
+        return topology.random_regular(count, degree, seed=seed, rule=rule)
+    _check_links(name, count, count * (count - 1) / 2 if name == "complete" else count)
+    return _SIMPLE[name](count, rule)
+
+
+def _read(spec: str, m: int | None) -> tuple[str, str | None, int | None]:
+    """Name, parameter and number of agents, as far as they are given."""
+    if not isinstance(spec, str):
+        raise TopologyError(f"a network is named by a string such as 'ring:50', not by {type(spec).__name__}")
+    if m is not None and (isinstance(m, bool) or not isinstance(m, (int, np.integer)) or m < 1):
+        raise TopologyError(f"{m} agents: a network needs a whole number of them, at least one")
+    name, *numbers = (part.strip() for part in spec.lower().replace("_", "-").replace("×", "x").split(":"))
+    if name not in EXAMPLES:
+        near = difflib.get_close_matches(name, NAMES, n=1)
+        meant = f"did you mean {near[0]}? " if near else ""
+        raise TopologyError(f"there is no network called {name!r}; {meant}Known are {', '.join(NAMES)}")
+    if len(numbers) > (2 if name in _PARAMETERS else 1):
+        raise TopologyError(f"{spec!r} has too many numbers; write {EXAMPLES[name]}")
+    parameter = None
+    if len(numbers) == 2 or (numbers and _is_parameter(name, numbers[0], m)):
+        parameter = numbers.pop(0)
+    if not numbers:
+        return name, parameter, None if m is None else int(m)
+    written = _whole(spec, numbers[0], "number of agents")
+    if written < 1:
+        raise TopologyError(f"{spec!r}: {written} agents; a network needs at least one")
+    if m is not None and written != m:
+        raise TopologyError(f"{spec!r} has {written} agents, but {m} are asked for; leave one of the numbers out")
+    return name, parameter, written
+
+
+def _is_parameter(name: str, number: str, m: int | None) -> bool:
+    """Whether the only number after a name is its parameter rather than m."""
+    kind = _PARAMETERS.get(name)
+    return "x" in number if kind == "shape" else kind is not None and m is not None
+
+
+def _whole(spec: str, text: str, what: str) -> int:
+    if re.fullmatch("[0-9]{1,9}", text) is None:
+        name = spec.split(":")[0].strip().lower().replace("_", "-")
+        raise TopologyError(
+            f"{spec!r}: {text!r} is not a {what}; write {EXAMPLES[name]}, or give the number of agents apart"
+        )
+    return int(text)
+
+
+def _probability(spec: str, text: str) -> float:
+    try:
+        p = float(text)
+    except ValueError:
+        p = math.nan
+    if not 0.0 < p <= 1.0:
+        raise TopologyError(
+            f"{spec!r}: {text!r} is read as the probability of a link, which lies in (0, 1]; "
+            f"write {EXAMPLES['erdos-renyi']}"
+        )
+    return p
+
+
+def _shape(name: str, text: str | None, m: int | None) -> tuple[int, int]:
+    """Rows and columns, as written or as near to a square as m allows."""
+    if text is not None:
+        found = re.fullmatch("([0-9]{1,6})x([0-9]{1,6})", text)
+        if found is None:
+            raise TopologyError(f"{name}:{text}: rows and columns are written as in {EXAMPLES[name]}")
+        rows, columns = int(found[1]), int(found[2])
+        if m is not None and rows * columns != m:
+            raise TopologyError(
+                f"{name}:{text} has {rows * columns} agents, but {m} are asked for; leave one of the numbers out"
+            )
+        _check_links(name, rows * columns, 2 * rows * columns)
+        return rows, columns
+    if m is None:
+        raise TopologyError(
+            f"{name!r} does not say how many agents; write {EXAMPLES[name]}, or give their number apart"
+        )
+    _check_links(name, m, 2 * m)
+    rows = next(r for r in range(math.isqrt(m), 0, -1) if m % r == 0)
+    if rows == 1 and m > 3:  # up to three agents nobody expects a rectangle
+        line = {"grid": "path", "torus": "ring"}[name]
+        raise TopologyError(
+            f"{name} of {m} agents: {m} is prime, so the only rectangle is 1x{m}, which is a {line}; "
+            f"write {line}:{m}, or take {m - 1} or {m + 1} agents"
+        )
+    return rows, m // rows
+
+
+def _dimension(m: int) -> int:
+    dimension = m.bit_length() - 1
+    if m != 1 << dimension:
+        below, above = 1 << dimension, 2 << dimension
+        first, second = (below, above) if m - below <= above - m else (above, below)
+        raise TopologyError(
+            f"hypercube of {m} agents: {m} is not a power of two; write hypercube:{first} or hypercube:{second}"
+        )
+    _check_links("hypercube", m, m * dimension / 2)
+    return dimension
+
+
+def _check_links(name: str, m: int, links: float) -> None:
+    if links > _MOST_LINKS:
+        raise TopologyError(
+            f"{name} of {m:,} agents has about {links:,.0f} links, which names are not made for "
+            f"(up to {_MOST_LINKS:,}); take fewer agents or fewer links each"
+        )
