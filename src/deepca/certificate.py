@@ -29,7 +29,7 @@ from deepca.networks.base import Network, Traffic
 from deepca.operators import Operator, OperatorLike, as_operator
 from deepca.probing import Outside, everywhere, probe
 
-__all__ = ["Certificate", "certify"]
+__all__ = ["Certificate", "certify", "digest_of"]
 
 FAILURE = 1e-6  # probability that the bound on λ_{k+1} is wrong
 _EPS = float(np.finfo(np.float64).eps)
@@ -154,7 +154,7 @@ class Certificate:
         return (
             f"tan θ ≤ {self.worst_angle:.1e} at every agent (residual {self.residual:.1e}, λ_k = "
             f"{self.eigenvalues[-1]:.6g}, {outside}); "
-            f"{self.n_agents} agents{rows}; components {self.digest[:12]}; "
+            f"{self.n_agents} agents{rows}; "
             f"{self.traffic.rounds + self.traffic.control_rounds} rounds"
         )
 
@@ -208,6 +208,11 @@ def certify(
         found = _probed(operator, X, network, replace(found, failure=failure), fresh.residual, tol, gap, products)
     angle = _tangent(fresh.residual, sure - found.bound)
     return replace(found, angle=angle, traffic=network.traffic - before), X
+
+
+def digest_of(X: Array) -> str:
+    """SHA-256 of components ``(d, k)``: float64, little endian, row by row."""
+    return hashlib.sha256(np.ascontiguousarray(X, dtype="<f8").tobytes()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -274,7 +279,7 @@ def _fresh(
         n_agents=round(float(highest[2:].sum())),
         n_rows=round(float(mean.mean[-1]) * m) if mean.mean[-2] > 1.0 - 1e-6 else None,
         averaging_error=max(float(abs(mean.mean[-3] - control.mean()) - mean.error[-3]), 0.0),
-        digest=hashlib.sha256(np.ascontiguousarray(X, dtype="<f8").tobytes()).hexdigest(),
+        digest=digest_of(X),
         probes=0,
         products=0,
         traffic=network.traffic,

@@ -9,7 +9,9 @@
     │   ├── TopologyError        a graph or gossip matrix that cannot be used
     │   │   ├── DisconnectedError    names the components
     │   │   └── AsymmetricError      names the edge
-    │   └── MixingError          a mixer that this gossip matrix does not allow
+    │   ├── MixingError          a mixer that this gossip matrix does not allow
+    │   └── ModelError           a model file that is damaged, or none
+    │       └── NewerModelError      written by a newer version
     ├── NotFiniteError           NaN or Inf appeared during a run
     ├── MissingExtraError (also an ImportError)   an optional package is not installed
     └── NetworkError
@@ -31,7 +33,9 @@ __all__ = [
     "InvalidInput",
     "MissingExtraError",
     "MixingError",
+    "ModelError",
     "NetworkError",
+    "NewerModelError",
     "NotFiniteError",
     "PeerFailed",
     "PeerTimeout",
@@ -70,6 +74,14 @@ class AsymmetricError(TopologyError):
 
 class MixingError(InvalidInput):
     """A mixer that the gossip matrix at hand does not allow."""
+
+
+class ModelError(InvalidInput):
+    """A model file that cannot be used."""
+
+
+class NewerModelError(ModelError):
+    """A model file whose format this version does not know yet."""
 
 
 class NotFiniteError(DeepcaError, ArithmeticError):

@@ -18,7 +18,9 @@ from deepca.errors import InvalidInput, NotFiniteError, StartError
 __all__ = [
     "check_start",
     "frobenius",
+    "largest_positive",
     "numerical_rank",
+    "orthonormal_part",
     "polar",
     "qr",
     "random_orthonormal",
@@ -28,6 +30,7 @@ __all__ = [
     "symmetric_part",
     "tan_theta",
     "top_eigenvectors",
+    "without",
 ]
 
 _EPS = float(np.finfo(np.float64).eps)
@@ -130,6 +133,25 @@ def frobenius(X: Array, axis: int | tuple[int, ...] | None = None) -> Array:
 def symmetric_part(M: Array) -> Array:
     """``(M + Mᵀ)/2``, batched."""
     return (M + np.swapaxes(M, -1, -2)) / 2.0
+
+
+def without(Y: Array, X: Array) -> Array:
+    """``(I − XXᵀ) Y`` for orthonormal X, twice for orthogonality to rounding."""
+    for _ in range(2):
+        Y = Y - X @ (X.T @ Y)
+    return Y
+
+
+def orthonormal_part(Y: Array, below: float) -> Array:
+    """An orthonormal basis of the columns of Y, without directions shorter than ``below``."""
+    U, sigma, _ = np.linalg.svd(Y, full_matrices=False)
+    return np.asarray(U[:, sigma > below])
+
+
+def largest_positive(X: Array) -> Array:
+    """The columns of X with signs such that the largest entry of each is positive, as in scikit-learn; batched."""
+    largest = np.take_along_axis(X, np.abs(X).argmax(axis=-2)[..., None, :], axis=-2)
+    return X * np.where(largest < 0.0, -1.0, 1.0)
 
 
 def signs_towards(W: Array, W0: Array) -> Array:

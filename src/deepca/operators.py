@@ -11,6 +11,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -30,6 +31,7 @@ __all__ = [
     "Operator",
     "OperatorLike",
     "PerAgent",
+    "Preparation",
     "SparseRows",
     "as_operator",
     "choose_form",
@@ -120,13 +122,47 @@ class Covariances(Operator):
         return self.stack
 
 
+@dataclass(frozen=True, eq=False)
+class Preparation:
+    """What happens to rows before they are multiplied: ``y = (x − mean) / units``, counted ``weight`` times.
+
+    mean, units : ``(d,)`` or None.  weights : one ``(n_j,)`` per agent, or None.
+    """
+
+    mean: Array | None = None
+    units: Array | None = None
+    weights: tuple[Array, ...] | None = None
+
+    def rows(self, X: npt.NDArray[Any]) -> Array:
+        """Some dense rows, prepared; copied only where something has to be done."""
+        Y = np.asarray(X, dtype=np.float64) if self.mean is None else np.subtract(X, self.mean, dtype=np.float64)
+        return Y if self.units is None else Y / self.units
+
+    def agent(self, j: int) -> Preparation:
+        return self if self.weights is None else replace(self, weights=self.weights[j : j + 1])
+
+
+_AS_THEY_ARE = Preparation()
+
+
 class DenseRows(Operator):
-    """``A_j = c_j X_jᵀX_j`` with dense rows kept as they are; ``A_j W = c_j X_jᵀ(X_j W)`` in cache-sized blocks."""
+    """``A_j = c_j Y_jᵀY_j``, Y_j the dense rows of agent j after their preparation; in cache-sized blocks.
+
+    Rows stay where they are, memory-mapped ones too: the mean is subtracted block by block before products are formed.
+    """
 
     form = "rows"
 
-    def __init__(self, rows: Sequence[npt.NDArray[Any]], scales: Array, *, single: bool, workers: int | None) -> None:
-        self.rows, self.scales = tuple(rows), scales
+    def __init__(
+        self,
+        rows: Sequence[npt.NDArray[Any]],
+        scales: Array,
+        *,
+        single: bool,
+        workers: int | None,
+        prepare: Preparation = _AS_THEY_ARE,
+    ) -> None:
+        self.rows, self.scales, self._prepare = tuple(rows), scales, prepare
         self.batch, self.d = (() if single else (len(rows),)), rows[0].shape[1]
         self.row_counts = _counts(rows, self.batch)
         self.bytes_read = sum(X.nbytes for X in rows)
@@ -135,8 +171,8 @@ class DenseRows(Operator):
         self._stacked: Array | None = None
         if self.batch and max(sizes) * self.d <= _SMALL_AGENT and max(sizes) * len(sizes) <= 2 * sum(sizes) + 64:
             self._stacked = np.zeros((len(rows), max(sizes), self.d))  # zero rows change nothing
-            for X, padded in zip(rows, self._stacked, strict=True):
-                padded[: X.shape[0]] = X
+            for j, padded in enumerate(self._stacked):
+                padded[: sizes[j]] = self._whole(j)
 
     def __matmul__(self, W: Array) -> Array:
         Wt = np.swapaxes(W, -1, -2)
@@ -158,40 +194,74 @@ class DenseRows(Operator):
         X = self.rows[j]
         step = max(1, _BLOCK // max(1, Wt.size))
         for first in range(0, X.shape[0], step):
-            block = np.asarray(X[first : first + step], dtype=np.float64)
-            out += (Wt @ block.T) @ block
+            block = self._prepare.rows(X[first : first + step])
+            inner = Wt @ block.T
+            if self._prepare.weights is not None:
+                inner *= self._prepare.weights[j][first : first + step]
+            out += inner @ block
         out *= self.scales[j]
 
+    def _whole(self, j: int) -> Array:
+        """The rows of agent j, prepared, each multiplied by the root of its weight."""
+        Y = self._prepare.rows(self.rows[j])
+        return Y if self._prepare.weights is None else Y * np.sqrt(self._prepare.weights[j])[:, None]
+
     def agent(self, j: int) -> DenseRows:
-        return DenseRows(self.rows[j : j + 1], self.scales[j : j + 1], single=True, workers=1)
+        one = self._prepare.agent(j)
+        return DenseRows(self.rows[j : j + 1], self.scales[j : j + 1], single=True, workers=1, prepare=one)
 
     def dense(self) -> Array:
-        stack = np.stack([_gram(X, c) for X, c in zip(self.rows, self.scales, strict=True)])
+        stack = np.stack([_gram(self._whole(j), c) for j, c in enumerate(self.scales)])
         return stack if self.batch else stack[0]
 
 
 class SparseRows(Operator):
-    """``A_j = c_j X_jᵀX_j`` with CSR rows kept sparse; all agents in one block-diagonal product."""
+    """``A_j = c_j Y_jᵀY_j`` with CSR rows kept sparse; all agents in one block-diagonal product.
+
+    Centring is never carried out, since it would fill the zeros. With ``Z = X W − 1 μᵀW``, ``A_j W = XᵀZ − μ 1ᵀZ``: the
+    large numbers cancel in Z, which is as small as the centred data, before anything is squared.
+    """
 
     form = "rows"
 
-    def __init__(self, rows: Sequence[Csr], scales: Array, *, single: bool) -> None:
-        self.rows, self.scales = tuple(rows), scales
+    def __init__(
+        self, rows: Sequence[Csr], scales: Array, *, single: bool, prepare: Preparation = _AS_THEY_ARE
+    ) -> None:
+        self.rows, self.scales, self._prepare = tuple(rows), scales, prepare
         self.batch, self.d = (() if single else (len(rows),)), int(rows[0].shape[1])
         self.row_counts = _counts(rows, self.batch)
-        self._X = csr(sparse.block_diag(rows, format="csr"))
+        units = prepare.units
+        scaled = rows if units is None else [csr(X @ sparse.diags_array(1.0 / units)) for X in rows]
+        self._X = csr(sparse.block_diag(scaled, format="csr"))
         self._Xt = csr(self._X.T)
-        self._row_scale = np.repeat(scales, [X.shape[0] for X in rows])[:, None]
+        counts = [X.shape[0] for X in rows]
+        self._row_scale = np.repeat(scales, counts)[:, None]
+        if prepare.weights is not None:
+            self._row_scale = self._row_scale * np.concatenate(prepare.weights)[:, None]
+        self._mean = None if prepare.mean is None else prepare.mean if units is None else prepare.mean / units
+        # sums over the rows of one agent, and one agent's numbers at each of its rows
+        holder = np.repeat(np.arange(len(rows)), counts)
+        self._of_row = csr(sparse.coo_array((np.ones(holder.size), (np.arange(holder.size), holder))))
         self.bytes_read = sum(M.data.nbytes + M.indices.nbytes + M.indptr.nbytes for M in (self._X, self._Xt))
 
     def __matmul__(self, W: Array) -> Array:
         flat = W.reshape(-1, W.shape[-1])
-        return np.asarray(self._Xt @ (self._row_scale * (self._X @ flat))).reshape(W.shape)
+        Z = self._X @ flat
+        if self._mean is None:
+            return np.asarray(self._Xt @ (self._row_scale * Z)).reshape(W.shape)
+        shift = np.swapaxes(W, -1, -2) @ self._mean  # μᵀW_j, (*B, k)
+        Z = self._row_scale * (Z - self._of_row @ shift.reshape(-1, W.shape[-1]))
+        product = np.asarray(self._Xt @ Z).reshape(W.shape)
+        sums = np.asarray(self._of_row.T @ Z).reshape(shift.shape)
+        return np.asarray(product - self._mean[:, None] * sums[..., None, :])
 
     def agent(self, j: int) -> SparseRows:
-        return SparseRows(self.rows[j : j + 1], self.scales[j : j + 1], single=True)
+        one = self._prepare.agent(j)
+        return SparseRows(self.rows[j : j + 1], self.scales[j : j + 1], single=True, prepare=one)
 
     def dense(self) -> Array:
+        if self._prepare is not _AS_THEY_ARE:
+            return self @ np.broadcast_to(np.eye(self.d), (*self.batch, self.d, self.d))
         stack = np.stack([_gram(X, c) for X, c in zip(self.rows, self.scales, strict=True)])
         return stack if self.batch else stack[0]
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from deepca._typing import Array
 from deepca.averaging import average
-from deepca.linalg import frobenius, symmetric_part
+from deepca.linalg import frobenius, orthonormal_part, symmetric_part, without
 from deepca.mixing import Chebyshev
 from deepca.networks.base import Network
 from deepca.operators import Operator
@@ -69,21 +69,21 @@ def probe(
     n = d - k
     p = min(max(k, _LEAST), n)
     rounds = Chebyshev().rounds_for(network.topology, 1e-2)
-    block = _orthonormal(_without(np.random.default_rng(seed).standard_normal((d, p)), X), 0.0)
+    block = orthonormal_part(without(np.random.default_rng(seed).standard_normal((d, p)), X), 0.0)
     Q, BQ, doubt = np.empty((d, 0)), np.empty((d, 0)), rounding
     for made in range(1, n + 1):
-        Y = _without(A @ everywhere(block, network), X)
+        Y = without(A @ everywhere(block, network), X)
         new = average(network, Y.reshape(*network.batch, -1), rounds, lambda found: found.doubt <= accuracy)
         rounds, doubt = new.rounds, math.hypot(doubt, new.doubt)
-        Q, BQ = np.hstack([Q, block]), np.hstack([BQ, _without(new.mean.reshape(block.shape), X)])
+        Q, BQ = np.hstack([Q, block]), np.hstack([BQ, without(new.mean.reshape(block.shape), X)])
         H = Q.T @ BQ
         values, vectors = np.linalg.eigh(symmetric_part(H))
         values, vectors = values[::-1], vectors[:, ::-1]
         few = vectors[:, : 2 * p + 2]
         errors = frobenius(BQ @ few - (Q @ few) * values[: few.shape[1]], axis=0) + doubt
-        left = _without(_without(BQ[:, -block.shape[1] :], Q), X)
+        left = without(without(BQ[:, -block.shape[1] :], Q), X)
         short = max(1e-12 * float(np.abs(values).max()), rounding)
-        block = _orthonormal(left, short)[:, : n - Q.shape[1]]
+        block = orthonormal_part(left, short)[:, : n - Q.shape[1]]
         exact = block.shape[1] == 0  # the probes' space is invariant, and every direction has a part in it
         if Q.shape[1] + block.shape[1] < min((made + 1) * p, n):
             doubt = math.hypot(doubt, math.sqrt(p) * short)  # invariant but for what was left out
@@ -95,16 +95,3 @@ def probe(
 def everywhere(X: Array, network: Network) -> Array:
     """X at every local agent: ``(*B, d, k)``."""
     return np.array(np.broadcast_to(X, (*network.batch, *X.shape)))
-
-
-def _without(Y: Array, X: Array) -> Array:
-    """``(I − XXᵀ) Y``, twice for orthogonality to rounding."""
-    for _ in range(2):
-        Y = Y - X @ (X.T @ Y)
-    return Y
-
-
-def _orthonormal(Y: Array, below: float) -> Array:
-    """An orthonormal basis of the columns of Y, without directions shorter than ``below``."""
-    U, sigma, _ = np.linalg.svd(Y, full_matrices=False)
-    return np.asarray(U[:, sigma > below])

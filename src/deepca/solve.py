@@ -15,10 +15,11 @@ import numpy as np
 from deepca._machine import one_blas_thread
 from deepca._typing import Array
 from deepca.algorithms.base import Algorithm, State, TrackedState
-from deepca.certificate import FAILURE, Certificate
+from deepca.axes import principal_axes
+from deepca.certificate import FAILURE, Certificate, digest_of
 from deepca.certificate import certify as fresh_certificate
 from deepca.errors import EpochChanged, InvalidInput, NotFiniteError, StartError
-from deepca.linalg import symmetric_part
+from deepca.linalg import largest_positive, symmetric_part
 from deepca.networks.base import Network, Pending, Traffic
 from deepca.observers import Observer, Start, Step
 from deepca.pacing import Pace
@@ -213,7 +214,7 @@ class _Agreement:
 
     def _ends(self, stop: StopRule, t: int) -> bool:
         """Whether to look closer: the rule is met, rounding is reached, a failed proof said so, or nothing moves."""
-        if t < self._not_before:
+        if t < self._not_before and not at_floor(self.history):  # at the floor, waiting gains nothing
             return False
         self._alarm = False
         # after a proof that failed, the next attempt is due when that proof said
@@ -292,12 +293,16 @@ class _Proof:
                 products=max(40, (state.t - self._first) // 2),
                 known=self._known,
             )
+            if certificate.bound < certificate.eigenvalues[-1]:
+                self._known = certificate
+            self._decide(state, history, certificate)
+            if self.over:  # the same subspace, its axes to rounding
+                self.components, theta = principal_axes(self._algorithm.A, self.components, network)
+                exact, digest = tuple(map(float, theta)), digest_of(self.components)
+                certificate = replace(certificate, eigenvalues=exact, coupling=certificate.noise, digest=digest)
         finally:
             self.traffic += network.traffic - before
         self.certificate = replace(certificate, traffic=self.traffic)
-        if certificate.bound < certificate.eigenvalues[-1]:
-            self._known = certificate
-        self._decide(state, history, certificate)
 
     def _decide(self, state: State, history: Sequence[Agreed], certificate: Certificate) -> None:
         done = certificate.proves(self._tol)
@@ -368,6 +373,4 @@ def _ritz(V: Array, state: State) -> tuple[Array, Array]:
     B = Vt @ state.S
     theta, Q = np.linalg.eigh(symmetric_part(B))
     left, _, right = np.linalg.svd(np.swapaxes(W, -1, -2) @ V @ Q[..., ::-1])
-    X = W @ (left @ right)
-    largest = np.take_along_axis(X, np.abs(X).argmax(axis=-2)[..., None, :], axis=-2)
-    return np.asarray(theta[..., ::-1]), X * np.where(largest < 0.0, -1.0, 1.0)
+    return np.asarray(theta[..., ::-1]), largest_positive(W @ (left @ right))

@@ -4,5 +4,16 @@ from deepca.algorithms.base import Algorithm, QRSignAdjust, State, TrackedState
 from deepca.algorithms.cpca import CPCA
 from deepca.algorithms.deepca import DeEPCA
 from deepca.algorithms.depca import DePCA
+from deepca.algorithms.krylov import BlockKrylov, KrylovState
 
-__all__ = ["CPCA", "Algorithm", "DeEPCA", "DePCA", "QRSignAdjust", "State", "TrackedState"]
+__all__ = [
+    "CPCA",
+    "Algorithm",
+    "BlockKrylov",
+    "DeEPCA",
+    "DePCA",
+    "KrylovState",
+    "QRSignAdjust",
+    "State",
+    "TrackedState",
+]
