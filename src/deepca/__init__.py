@@ -5,6 +5,7 @@ components that pooling all rows would have given. The method is DeEPCA (Ye & Zh
 """
 
 from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
 
 from deepca import (
     centring,
@@ -19,26 +20,33 @@ from deepca import (
     topology,
     transports,
 )
-from deepca.algorithms import CPCA, DeEPCA, DePCA, QRSignAdjust, State, TrackedState
+from deepca.algorithms import CPCA, BlockKrylov, DeEPCA, DePCA, QRSignAdjust, State, TrackedState
 from deepca.certificate import Certificate, certify
 from deepca.mixing import Chebyshev, FastMix, Gossip
+from deepca.model import Model, load
 from deepca.networks import AgentNetwork, SimulatedNetwork, run_agents
 from deepca.result import Result, Status
 from deepca.solve import solve
 from deepca.stopping import Tolerance
 from deepca.topology import Topology
 
+if TYPE_CHECKING:
+    from deepca.estimator import DecentralizedPCA
+
 __version__ = version("deepca")
 
 __all__ = [
     "CPCA",
     "AgentNetwork",
+    "BlockKrylov",
     "Certificate",
     "Chebyshev",
     "DeEPCA",
     "DePCA",
+    "DecentralizedPCA",
     "FastMix",
     "Gossip",
+    "Model",
     "QRSignAdjust",
     "Result",
     "SimulatedNetwork",
@@ -51,6 +59,7 @@ __all__ = [
     "certify",
     "errors",
     "linalg",
+    "load",
     "mixing",
     "networks",
     "observers",
@@ -62,3 +71,18 @@ __all__ = [
     "topology",
     "transports",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """The estimator is imported when it is asked for: without scikit-learn everything else works."""
+    if name != "DecentralizedPCA":
+        raise AttributeError(f"module 'deepca' has no attribute {name!r}")
+    try:
+        from deepca.estimator import DecentralizedPCA
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").split(".")[0] != "sklearn":
+            raise
+        raise errors.MissingExtraError(
+            "DecentralizedPCA needs scikit-learn; pip install 'deepca[sklearn]'. deepca.pca works without it"
+        ) from None
+    return DecentralizedPCA

@@ -6,9 +6,12 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
-from threadpoolctl import threadpool_limits
+import scipy.linalg  # noqa: F401 - loads its BLAS, so that it is found
+from threadpoolctl import ThreadpoolController
 
 __all__ = ["available_memory", "one_blas_thread", "usable_cores"]
 
@@ -29,6 +32,12 @@ def available_memory() -> int:
     return 4 << 30
 
 
+@lru_cache(maxsize=1)
+def _libraries() -> ThreadpoolController:
+    """The BLAS libraries of this process; finding them takes milliseconds. numpy's and scipy's are loaded by then."""
+    return ThreadpoolController()
+
+
 class _BlasLimit:
     """One limit shared by nested and concurrent users, since BLAS threads belong to the process.
 
@@ -39,12 +48,12 @@ class _BlasLimit:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._users = 0
-        self._limit: threadpool_limits | None = None
+        self._limit: Any = None
 
     def __enter__(self) -> None:
         with self._lock:
             if self._users == 0:
-                self._limit = threadpool_limits(1, user_api="blas")
+                self._limit = _libraries().limit(limits=1, user_api="blas")
             self._users += 1
 
     def __exit__(self, *_: object) -> None:

@@ -216,7 +216,7 @@ class DenseRows(Operator):
 
 
 class SparseRows(Operator):
-    """``A_j = c_j Y_jᵀY_j`` with CSR rows kept sparse; all agents in one block-diagonal product.
+    """``A_j = c_j Y_jᵀY_j`` with CSR rows kept sparse; all agents in one block-diagonal product per core.
 
     Centring is never carried out, since it would fill the zeros. With ``Z = X W − 1 μᵀW``, ``A_j W = XᵀZ − μ 1ᵀZ``: the
     large numbers cancel in Z, which is as small as the centred data, before anything is squared.
@@ -225,39 +225,56 @@ class SparseRows(Operator):
     form = "rows"
 
     def __init__(
-        self, rows: Sequence[Csr], scales: Array, *, single: bool, prepare: Preparation = _AS_THEY_ARE
+        self,
+        rows: Sequence[Csr],
+        scales: Array,
+        *,
+        single: bool,
+        workers: int | None = None,
+        prepare: Preparation = _AS_THEY_ARE,
     ) -> None:
         self.rows, self.scales, self._prepare = tuple(rows), scales, prepare
         self.batch, self.d = (() if single else (len(rows),)), int(rows[0].shape[1])
         self.row_counts = _counts(rows, self.batch)
         units = prepare.units
-        scaled = rows if units is None else [csr(X @ sparse.diags_array(1.0 / units)) for X in rows]
-        self._X = csr(sparse.block_diag(scaled, format="csr"))
-        self._Xt = csr(self._X.T)
+        scaled = list(rows) if units is None else [csr(X @ sparse.diags_array(1.0 / units)) for X in rows]
         counts = [X.shape[0] for X in rows]
+        self._starts = np.concatenate([[0], np.cumsum(counts)])
         self._row_scale = np.repeat(scales, counts)[:, None]
         if prepare.weights is not None:
             self._row_scale = self._row_scale * np.concatenate(prepare.weights)[:, None]
         self._mean = None if prepare.mean is None else prepare.mean if units is None else prepare.mean / units
-        # sums over the rows of one agent, and one agent's numbers at each of its rows
-        holder = np.repeat(np.arange(len(rows)), counts)
-        self._of_row = csr(sparse.coo_array((np.ones(holder.size), (np.arange(holder.size), holder))))
-        self.bytes_read = sum(M.data.nbytes + M.indices.nbytes + M.indptr.nbytes for M in (self._X, self._Xt))
+        self.bytes_read = sum(2 * (X.data.nbytes + X.indices.nbytes + X.indptr.nbytes) for X in scaled)
+        self._share = _Shared(self.n_local, self.bytes_read, workers)
+        # for every core one block-diagonal matrix, and its transpose: a Python step per core, none per agent
+        parts = self._share.parts or [slice(0, len(rows))]
+        self._diagonal = [csr(sparse.block_diag(scaled[part], format="csr")) for part in parts]
+        self._transposed = [csr(X.T) for X in self._diagonal]
 
     def __matmul__(self, W: Array) -> Array:
-        flat = W.reshape(-1, W.shape[-1])
-        Z = self._X @ flat
-        if self._mean is None:
-            return np.asarray(self._Xt @ (self._row_scale * Z)).reshape(W.shape)
-        shift = np.swapaxes(W, -1, -2) @ self._mean  # μᵀW_j, (*B, k)
-        Z = self._row_scale * (Z - self._of_row @ shift.reshape(-1, W.shape[-1]))
-        product = np.asarray(self._Xt @ Z).reshape(W.shape)
-        sums = np.asarray(self._of_row.T @ Z).reshape(shift.shape)
-        return np.asarray(product - self._mean[:, None] * sums[..., None, :])
+        W3 = W.reshape(-1, *W.shape[-2:])
+        out = np.empty(W3.shape)
+        self._share.run(lambda part: self._multiply(part, W3, out))
+        return out.reshape(W.shape)
+
+    def _multiply(self, part: slice, W: Array, out: Array) -> None:
+        which = self._share.parts.index(part) if self._share.parts else 0
+        k = W.shape[-1]
+        first, last = self._starts[part.start], self._starts[part.stop]
+        Z = np.asarray(self._diagonal[which] @ W[part].reshape(-1, k))
+        if self._mean is not None:
+            shift = np.swapaxes(W[part], -1, -2) @ self._mean  # μᵀW_j, one row for each agent
+            Z -= np.repeat(shift, np.diff(self._starts[part.start : part.stop + 1]), axis=0)
+        Z *= self._row_scale[first:last]
+        product = np.asarray(self._transposed[which] @ Z).reshape(-1, self.d, k)
+        if self._mean is not None:
+            sums = np.add.reduceat(Z, self._starts[part] - first, axis=0)
+            product -= self._mean[:, None] * sums[:, None, :]
+        out[part] = product
 
     def agent(self, j: int) -> SparseRows:
         one = self._prepare.agent(j)
-        return SparseRows(self.rows[j : j + 1], self.scales[j : j + 1], single=True, prepare=one)
+        return SparseRows(self.rows[j : j + 1], self.scales[j : j + 1], single=True, workers=1, prepare=one)
 
     def dense(self) -> Array:
         if self._prepare is not _AS_THEY_ARE:
@@ -381,7 +398,7 @@ def from_rows(
                 raise DataError(f"agent {j}: the products of its rows overflow; scale the data")
         return Covariances(stack, workers=workers, row_counts=_counts(blocks, (len(blocks),)))
     if all(is_sparse):
-        return SparseRows(blocks, scales, single=False)
+        return SparseRows(blocks, scales, single=False, workers=workers)
     if not any(is_sparse):
         return DenseRows(blocks, scales, single=False, workers=workers)
     return PerAgent(

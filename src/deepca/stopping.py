@@ -39,6 +39,7 @@ __all__ = [
 ]
 
 _PROBES = 8
+_MEASURED = 4 + 2 * _PROBES
 _IN_A_ROW = 2
 _PROBE_SEED = 1127
 _STALL = 40
@@ -101,6 +102,8 @@ class Tolerance:
 
 def measure(before: State, after: State) -> Array:
     """One agent's numbers about the step between two states, to be reduced with "max": ``(*B, 4 + 2·probes)``."""
+    if after.W.ndim > 2 and after.W.strides[0] == 0 == after.S.strides[0]:  # one array for all agents
+        return np.array(np.broadcast_to(measure(_first(before), _first(after)), (*after.W.shape[:-2], _MEASURED)))
     W, V = after.W, before.W
     moved = W - V @ (np.swapaxes(V, -1, -2) @ W)
     change = np.sqrt(np.einsum("...dk,...dk->...", moved, moved))
@@ -120,6 +123,10 @@ def measure(before: State, after: State) -> Array:
         lowest = np.linalg.eigvalsh(symmetric_part(np.swapaxes(V, -1, -2) @ AV))[..., 0]
         indefinite = np.nan_to_num(np.maximum(-lowest, 0.0) / shortest, nan=0.0, posinf=1.0 / _EPS)
     return np.concatenate([np.stack([change, -rank, magnified, indefinite], axis=-1), z, -z], axis=-1)
+
+
+def _first(state: State) -> State:
+    return State(state.t, state.W[0], state.S[0])
 
 
 def agreed_from(t: int, d: int, value: Array) -> Agreed:

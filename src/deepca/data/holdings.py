@@ -1,0 +1,183 @@
+"""What the local agents hold, checked against each other, and the ``A_j`` that follow from it.
+
+Nothing here talks to a network: moments are taken at home, and operators are made at home from what was agreed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from deepca._machine import available_memory, one_blas_thread, usable_cores
+from deepca._typing import Array, csr
+from deepca.data.moments import Moments, moments
+from deepca.data.sources import Block, Source
+from deepca.errors import DataError
+from deepca.operators import Covariances, DenseRows, Form, Operator, PerAgent, Preparation, SparseRows, choose_form
+
+__all__ = ["Holdings", "common_columns", "form_of", "read"]
+
+_SHOWN = 6
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """The rows of the local agents after one pass over them: their moments, and whatever later products need."""
+
+    sources: tuple[Source, ...]
+    weights: tuple[Array, ...] | None
+    form: Form
+    moments: tuple[Moments, ...]
+
+    def operator(self, batch: tuple[int, ...], mean: Array, units: Array | None, scale: float) -> Operator:
+        """``A_j = scale · Σ_i w_i y_i y_iᵀ`` with ``y = (x − mean) / units``."""
+        counts = np.array([of.n for of in self.moments], dtype=np.int64).reshape(batch)
+        if self.form == "covariance":
+            d = mean.size
+            stack = np.empty((len(self.moments), d, d))
+            for A, of in zip(stack, self.moments, strict=True):
+                np.multiply(of.scatter_about(mean), scale, out=A)
+                if units is not None:
+                    A /= units[:, None] * units
+            return Covariances(stack.reshape(*batch, d, d), row_counts=counts)
+        rows = [_kept(source) for source in self.sources]
+        centre = mean if mean.any() else None
+        scales = np.full(len(rows), scale)
+        prepare = Preparation(centre, units, self.weights)
+        dense = [isinstance(X, np.ndarray) for X in rows]
+        if all(dense):
+            arrays = cast("list[npt.NDArray[Any]]", rows)
+            return DenseRows(arrays, scales, single=not batch, workers=None, prepare=prepare)
+        if not any(dense):
+            return SparseRows(list(map(csr, rows)), scales, single=not batch, prepare=prepare)
+        alone = [prepare.agent(j) for j in range(len(rows))]
+        return PerAgent(
+            [
+                DenseRows([X], scales[:1], single=True, workers=1, prepare=alone[j])
+                if isinstance(X, np.ndarray)
+                else SparseRows([csr(X)], scales[:1], single=True, prepare=alone[j])
+                for j, X in enumerate(rows)
+            ]
+        )
+
+
+def read(
+    sources: Sequence[Source],
+    weights: Sequence[Array] | None = None,
+    *,
+    form: Form = "auto",
+    tell: Callable[[int], None] | None = None,
+) -> Holdings:
+    """Read every source once. Sources of several agents are read side by side, one core each."""
+    given = None if weights is None else tuple(weights)
+    chosen = form_of(sources, form)
+    if chosen == "rows":
+        _check_kept(sources)
+
+    def one(j: int) -> Moments:
+        return moments(sources[j], None if given is None else given[j], scatter=chosen == "covariance", tell=tell)
+
+    cores = min(usable_cores(), len(sources))
+    with one_blas_thread() if cores > 1 else nullcontext(), ThreadPoolExecutor(cores, "deepca-read") as pool:
+        found = tuple(pool.map(one, range(len(sources))))
+    return Holdings(tuple(sources), given, chosen, found)
+
+
+def form_of(sources: Sequence[Source], form: Form = "auto") -> Form:
+    """Whether the ``A_j`` become explicit matrices, or rows are multiplied again in every iteration.
+
+    Rows that are not in memory would have to be read again in every iteration; there, matrices are taken whenever they
+    fit into a quarter of what is available.
+    """
+    if form != "auto":
+        return form
+    m, d = len(sources), sources[0].d
+    if not all(source.kept for source in sources):
+        return "covariance" if m * d * d * 8 <= available_memory() // 4 else "rows"
+    counts = [source.entries for source in sources if source.entries is not None]
+    nnz = sum(counts) if len(counts) == m else None
+    return choose_form(sum(source.n or 0 for source in sources), d, m, nnz=nnz)
+
+
+def common_columns(sources: Sequence[Source]) -> tuple[Source, ...]:
+    """The sources with their columns in the order of the first; an error names who differs, and in what."""
+    first = sources[0]
+    matched = []
+    for source in sources:
+        if source.d != first.d and (source.columns is None or first.columns is None):
+            raise DataError(
+                f"{source.name} has {source.d} columns, {first.name} has {first.d}; all agents need the same columns"
+            )
+        if (source.columns is None) != (first.columns is None):
+            named, bare = (source, first) if first.columns is None else (first, source)
+            raise DataError(
+                f"{named.name} names its columns and {bare.name} does not, so nobody can tell whether they are the "
+                "same; name them everywhere, or nowhere"
+            )
+        if source.columns is not None and first.columns is not None and source.columns != first.columns:
+            matched.append(_reordered(source, first))
+        else:
+            matched.append(source)
+    return tuple(matched)
+
+
+def _reordered(source: Source, first: Source) -> Source:
+    have, want = source.columns or (), first.columns or ()
+    missing, extra = [c for c in want if c not in set(have)], [c for c in have if c not in set(want)]
+    if missing or extra:
+        said = [f"has no {_listed(missing)}"] if missing else []
+        said += [f"has {_listed(extra)}, which {first.name} has not"] if extra else []
+        raise DataError(f"{source.name} {' and '.join(said)}; all agents need the same columns")
+    place = {name: i for i, name in enumerate(have)}
+    return Reordered(source, want, np.array([place[name] for name in want]))
+
+
+class Reordered(Source):
+    """The same rows with their columns in another order."""
+
+    def __init__(self, source: Source, columns: tuple[str, ...], order: npt.NDArray[np.int64]) -> None:
+        self._source, self._order = source, order
+        self.name, self.columns, self.d, self.n = source.name, columns, len(order), source.n
+        self.dtype, self.is_sparse, self.once = source.dtype, source.is_sparse, source.once
+        self.kept, self.entries = source.kept, source.entries
+
+    def blocks(self) -> Iterator[Block]:
+        for block in self._source.blocks():
+            yield block[:, self._order]
+
+    def matrix(self) -> Block | None:
+        X = self._source.matrix()
+        return X[:, self._order] if X is not None and self.kept else None
+
+    def labels(self) -> npt.NDArray[Any] | None:
+        return self._source.labels()
+
+
+def _kept(source: Source) -> Block:
+    X = source.matrix()
+    if X is None:
+        from deepca.data.readers import spool
+
+        X = spool(source).matrix()
+    return X
+
+
+def _check_kept(sources: Sequence[Source]) -> None:
+    for source in sources:
+        if source.once:
+            raise DataError(
+                f"{source.name}: its iterator can be read once, but with d = {source.d:,} columns the rows are needed "
+                "again in every iteration; give a function that returns a new iterator, or an array"
+            )
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(map(repr, names[:_SHOWN]))
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"column{'s' if len(names) > 1 else ''} {shown}{more}"

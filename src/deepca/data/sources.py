@@ -1,0 +1,215 @@
+"""Where rows come from: one contract, blocks of rows, for arrays, tables, iterators and files.
+
+A :class:`Source` is what one agent (or one file) holds. It can be read as often as needed, block by block, so that a
+file larger than memory is no special case. Files are opened by :mod:`deepca.data.readers`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from deepca._typing import Csr
+from deepca.errors import DataError
+
+__all__ = ["ArraySource", "Block", "IteratorSource", "Matrix", "Source", "as_source", "block_rows", "numeric"]
+
+Block = npt.NDArray[Any] | Csr
+"""Some rows, ``(rows, d)``: dense (float32 or float64) or CSR (float64)."""
+Matrix = Block
+"""All rows of a source at once, of the same kinds; dense ones may be memory-mapped."""
+BLOCK_BYTES = 4 << 20
+
+
+class Source(ABC):
+    """Rows of one holder.
+
+    Attributes
+    ----------
+    name : as messages name it: a path, ``"agent 3"``.
+    columns : names of the columns, where there are any.
+    d : number of columns.
+    n : number of rows; None where only reading would tell.
+    dtype : float32 or float64, what the values are given as.
+    is_sparse : whether blocks are CSR.
+    once : whether the rows can be read a single time only.
+    kept : whether all rows are in memory already.
+    entries : how many values are stored, where fewer than ``n · d``.
+    """
+
+    name: str
+    columns: tuple[str, ...] | None
+    d: int
+    n: int | None
+    dtype: np.dtype[Any]
+    is_sparse: bool
+    once: bool = False
+    kept: bool = False
+    entries: int | None = None
+
+    @abstractmethod
+    def blocks(self) -> Iterator[Block]:
+        """All rows from the first on, some megabytes at a time; a new pass with every call. Values are not checked."""
+
+    def matrix(self) -> Matrix | None:
+        """All rows as one (perhaps memory-mapped) array, where that costs nothing; else None."""
+        return None
+
+    def labels(self) -> npt.NDArray[Any] | None:
+        """The column set apart when the source was opened (``label_column``), one entry per row; else None."""
+        return None
+
+    def __repr__(self) -> str:
+        rows = "?" if self.n is None else f"{self.n:,}"
+        return f"{type(self).__name__}({self.name}: {rows} × {self.d})"
+
+
+class ArraySource(Source):
+    """Rows that are an array already: dense, memory-mapped or CSR."""
+
+    def __init__(
+        self,
+        X: Matrix,
+        name: str,
+        columns: tuple[str, ...] | None = None,
+        labels: npt.NDArray[Any] | None = None,
+    ) -> None:
+        self._X, self.name, self.columns, self._labels = X, name, columns, labels
+        self.n, self.d = int(X.shape[0]), int(X.shape[1])
+        self.is_sparse = not isinstance(X, np.ndarray)
+        self.dtype = np.dtype(np.float32 if X.dtype == np.float32 else np.float64)
+        self.kept = not isinstance(X, np.memmap)
+        self.entries = None if isinstance(X, np.ndarray) else int(X.nnz)
+
+    def blocks(self) -> Iterator[Block]:
+        step = block_rows(self.d)
+        for first in range(0, self._X.shape[0], step):
+            yield self._X[first : first + step]
+
+    def matrix(self) -> Matrix:
+        return self._X
+
+    def labels(self) -> npt.NDArray[Any] | None:
+        return self._labels
+
+
+class IteratorSource(Source):
+    """Rows that somebody else delivers block by block: a function that begins anew, or an iterator to be read once."""
+
+    n = None
+
+    def __init__(self, give: Callable[[], Iterable[Any]] | Iterator[Any], name: str) -> None:
+        self._give, self.name = give, name
+        self.once = not callable(give)
+        self._rest: Iterator[Any] | None = None
+        first = next(self._begin(), None)
+        if first is None:
+            raise DataError(f"{name} has no rows: its iterator of blocks is empty; leave the agent out or give it data")
+        head = as_source(first, name)
+        self.columns, self.d, self.dtype, self.is_sparse = head.columns, head.d, head.dtype, head.is_sparse
+        self._first: Any = first
+        self._rest = self._rest if self.once else None
+
+    def _begin(self) -> Iterator[Any]:
+        self._rest = iter(self._give()) if callable(self._give) else iter(self._give)
+        return self._rest
+
+    def blocks(self) -> Iterator[Block]:
+        if self.once:
+            if self._rest is None:
+                raise DataError(f"{self.name}: its iterator has been read; give a function that returns a new one")
+            given, self._rest = self._with_first(self._rest), None
+        else:
+            given = self._begin()
+        for number, block in enumerate(given):
+            part = as_source(block, self.name)
+            if part.d != self.d:
+                raise DataError(
+                    f"{self.name}: block {number} has {part.d} columns, the blocks before it have {self.d}; "
+                    "all need the same columns"
+                )
+            yield from part.blocks()
+
+    def _with_first(self, rest: Iterator[Any]) -> Iterator[Any]:
+        yield self._first
+        self._first = None
+        yield from rest
+
+
+def as_source(X: Any, name: str) -> Source:
+    """A Source from whatever holds rows: a Source, array, sparse matrix, data frame, iterator, function, or path."""
+    if isinstance(X, Source):
+        return X
+    if isinstance(X, str) or hasattr(X, "__fspath__"):
+        from deepca.data.readers import open_source
+
+        return open_source(str(X))
+    if sparse.issparse(X):
+        return ArraySource(numeric(X, name), name)
+    if hasattr(X, "columns") or hasattr(X, "column_names"):
+        return _from_table(X, name)
+    if callable(X) or hasattr(X, "__next__"):
+        return IteratorSource(X, name)
+    return ArraySource(numeric(X, name), name)
+
+
+def numeric(X: Any, name: str) -> Matrix:
+    """X as a two-dimensional array of float32 or float64, or a float64 CSR array; not copied where it is one."""
+    if sparse.issparse(X):
+        kind = np.dtype(getattr(X, "dtype", None))
+        if kind.kind not in "fiub":
+            raise DataError(f"{name}: rows have dtype {kind}; real numbers are needed")
+        _check_shape(cast("Any", X).shape, name)
+        return cast("Csr", sparse.csr_array(cast("Any", X), dtype=np.float32 if kind == np.float32 else np.float64))
+    if np.ma.isMaskedArray(X):
+        raise DataError(f"{name}: rows are a masked array; fill or drop what is masked")
+    given: npt.NDArray[Any] = np.asanyarray(X)
+    if given.dtype == object:
+        try:
+            given = given.astype(np.float64)
+        except (TypeError, ValueError):
+            raise DataError(f"{name}: {_first_text(given)}; numbers are needed") from None
+    if given.dtype.kind not in "fiub":
+        raise DataError(f"{name}: rows have dtype {given.dtype}; real numbers are needed")
+    _check_shape(given.shape, name)
+    return given if given.dtype in (np.float32, np.float64) else given.astype(np.float64)
+
+
+def block_rows(d: int) -> int:
+    """Rows of a block, so that it takes some megabytes."""
+    return max(1, BLOCK_BYTES // (8 * max(d, 1)))
+
+
+def _from_table(table: Any, name: str) -> ArraySource:
+    """pandas, polars or Arrow: columns with names."""
+    columns = tuple(str(c) for c in (table.column_names if hasattr(table, "column_names") else table.columns))
+    if hasattr(table, "to_numpy"):
+        values = table.to_numpy()
+    else:
+        arrays = [np.asarray(column) for column in table.columns]
+        values = np.stack(arrays, axis=1)
+    return ArraySource(numeric(values, name), name, columns)
+
+
+def _check_shape(shape: Sequence[int], name: str) -> None:
+    if len(shape) != 2:
+        raise DataError(f"{name}: rows have shape {tuple(shape)}; expected (rows, columns)")
+    if shape[0] == 0:
+        raise DataError(f"{name} has no rows; leave the agent out or give it data")
+    if shape[1] == 0:
+        raise DataError(f"{name} has no columns")
+
+
+def _first_text(values: npt.NDArray[Any]) -> str:
+    for place, value in np.ndenumerate(values):
+        try:
+            float(value)
+        except (TypeError, ValueError):
+            where = f"row {place[0]}, column {place[1]}" if len(place) == 2 else f"entry {place}"
+            return f"{where} is {value!r}"
+    return "not all entries are numbers"

@@ -1,0 +1,358 @@
+"""``DecentralizedPCA``: PCA as scikit-learn has it, from rows that were never pooled. Needs the ``sklearn`` extra."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.decomposition import PCA
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.pipeline import Pipeline
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, validate_data
+
+from deepca._typing import Array
+from deepca.data.sources import ArraySource, Source, as_source
+from deepca.errors import DataError, InvalidInput
+from deepca.model import Model
+from deepca.networks import SimulatedNetwork
+from deepca.observers import Observer
+from deepca.operators import split_rows
+from deepca.pca import Settings, decompose, model_of
+from deepca.topology import Topology
+from deepca.topology_names import from_name
+
+__all__ = ["DecentralizedPCA"]
+
+_DEFAULT_AGENTS = 10
+
+
+class DecentralizedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """Principal components of rows that are spread over agents, who talk to their neighbours only.
+
+    The answer is that of ``sklearn.decomposition.PCA`` on the pooled rows: no row, and no agent's covariance matrix, is
+    given to a server. What does cross an agent's border is listed in docs/privacy.md.
+
+    Parameters
+    ----------
+    n_components : int, float in (0, 1) or None
+        How many; or the share of variance to explain (as few as explain more); or ``min(rows, columns)``.
+    whiten : bool
+        Divide scores by their standard deviation.
+    center, scale : bool
+        Subtract the agreed mean; divide columns by their agreed standard deviation (ddof 0, as StandardScaler).
+    topology : str or Topology
+        Who talks to whom: ``"ring"``, ``"erdos-renyi:0.5"``, ``"torus"``, … or a :class:`deepca.Topology`.
+    n_agents : int or None
+        Over how many agents ``fit`` spreads the rows; at most 10, and never more than there are rows, by default.
+    rounds : int or "auto"
+        Rounds of gossip per iteration of DeEPCA and DePCA; "auto" chooses while running.
+    algorithm : "auto", "krylov", "deepca" or "depca"
+        Block Krylov iterations over exact averages need the fewest products and, on most networks, the fewest rounds;
+        "auto" takes them. DeEPCA is the paper's method; DePCA, without tracking, is there to compare with.
+    tol : float
+        Largest acceptable tangent of the angle between any agent's subspace and the true one.
+    max_iter : int
+        Iterations at most. A run that ends without reaching ``tol`` warns and says why.
+    random_state : int, RandomState or None
+        For random networks and the start. The answer does not depend on it beyond ``tol``.
+    warm_start : bool
+        Begin with the components of the fit before, as far as they go.
+    verbose : bool or int
+        Show progress and time left.
+
+    Attributes
+    ----------
+    components_, explained_variance_, explained_variance_ratio_, singular_values_, mean_, noise_variance_,
+    n_components_, n_features_in_, feature_names_in_, n_samples_ : as in scikit-learn's PCA.
+    scale_ : ``(d,)`` standard deviations if ``scale=True``, else None.
+    n_iter_ : iterations of the (last) run.
+    result_ : the :class:`deepca.Result`; ``result_.certificate`` is the proof.
+    topology_ : the network.  traffic_ : all that was sent, in counting, centring, iterating and proving.
+    model_ : everything that a model file holds; ``model_.save("model.npz")``.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_wine
+    >>> from deepca import DecentralizedPCA
+    >>> X = load_wine().data
+    >>> hospitals = [X[:30], X[30:120], X[120:]]
+    >>> pca = DecentralizedPCA(n_components=2, scale=True, topology="ring").fit_agents(hospitals)
+    >>> pca.explained_variance_ratio_.round(4)
+    array([0.362 , 0.1921])
+    >>> pca.result_.status.code
+    'converged'
+    """
+
+    def __init__(
+        self,
+        n_components: int | float | None = None,
+        *,
+        whiten: bool = False,
+        center: bool = True,
+        scale: bool = False,
+        topology: str | Topology = "erdos-renyi:0.5",
+        n_agents: int | None = None,
+        rounds: int | str = "auto",
+        algorithm: str = "auto",
+        tol: float = 1e-10,
+        max_iter: int = 10_000,
+        random_state: Any = 0,
+        warm_start: bool = False,
+        verbose: bool | int = False,
+    ) -> None:
+        self.n_components = n_components
+        self.whiten = whiten
+        self.center = center
+        self.scale = scale
+        self.topology = topology
+        self.n_agents = n_agents
+        self.rounds = rounds
+        self.algorithm = algorithm
+        self.tol = tol
+        self.max_iter = max_iter
+        self.random_state = random_state
+        self.warm_start = warm_start
+        self.verbose = verbose
+
+    # ----------------------------------------------------------------------------------------------------- fitting
+
+    def fit(self, X: Any, y: Any = None, agents: Any = None, sample_weight: Any = None) -> Self:
+        """Fit rows that are all here, spread over agents for the occasion.
+
+        Parameters
+        ----------
+        X : ``(n, d)`` array, sparse matrix or data frame.
+        y : ignored.
+        agents : one label per row, saying who holds it; without them the rows are dealt in equal blocks.
+        sample_weight : one per row; a weight of 2 counts as a row given twice.
+        """
+        X = validate_data(
+            self,
+            X,
+            accept_sparse="csr",
+            dtype=[np.float64, np.float32],
+            ensure_min_samples=2,
+        )
+        n = X.shape[0]
+        weights = None if sample_weight is None else self._checked_weights(sample_weight, X)
+        holders = None if agents is None else _checked_labels(agents, n)
+        if weights is not None and (weights == 0.0).any():
+            kept = np.flatnonzero(weights)
+            X, weights = X[kept], weights[kept]
+            holders = None if holders is None else holders[kept]
+        if holders is None:
+            topology = self._topology(None, most=X.shape[0])
+            parts, names = split_rows(X, topology.n_agents), [f"agent {j}" for j in range(topology.n_agents)]
+            shares = None if weights is None else split_rows(weights, topology.n_agents)
+        else:
+            found, index = np.unique(holders, return_inverse=True)
+            if self.n_agents is not None and self.n_agents != len(found):
+                raise InvalidInput(f"n_agents = {self.n_agents}, but agents has {len(found)} different labels")
+            topology = self._topology(len(found), most=len(found))
+            rows = [np.flatnonzero(index == j) for j in range(len(found))]
+            parts, names = [X[i] for i in rows], [f"agent {label}" for label in found]
+            shares = None if weights is None else [weights[i] for i in rows]
+        columns = getattr(self, "feature_names_in_", None)
+        named = None if columns is None else tuple(map(str, columns))
+        sources = [ArraySource(part, name, named) for part, name in zip(parts, names, strict=True)]
+        return self._fitted(sources, topology, shares)
+
+    def fit_agents(
+        self, Xs: Iterable[Any], y: Any = None, *, sample_weight: Sequence[npt.ArrayLike] | None = None
+    ) -> Self:
+        """Fit rows that are apart already: one entry of ``Xs`` per agent, in any mixture of kinds.
+
+        Parameters
+        ----------
+        Xs : arrays (memory-mapped ones too), sparse matrices, data frames, paths of files, iterators of blocks of rows,
+            or functions that return such an iterator. Row counts may differ; columns must be the same, and are put
+            into the order of the first agent where they have names.
+        y : ignored.
+        sample_weight : one array per agent.
+        """
+        given = list(Xs)
+        if not given:
+            raise DataError("no agents: fit_agents needs one block of rows per agent")
+        sources = [as_source(X, f"agent {j}") for j, X in enumerate(given)]
+        weights = None
+        if sample_weight is not None:
+            if len(sample_weight) != len(sources):
+                raise DataError(f"weights of {len(sample_weight)} agents for {len(sources)} agents")
+            weights = [_agent_weights(w, source) for w, source in zip(sample_weight, sources, strict=True)]
+        if self.n_agents is not None and self.n_agents != len(sources):
+            raise InvalidInput(f"n_agents = {self.n_agents}, but rows of {len(sources)} agents were given")
+        topology = self._topology(len(sources), most=len(sources))
+        columns = sources[0].columns
+        self._fitted(sources, topology, weights)
+        self.n_features_in_ = sources[0].d
+        if columns is not None:
+            self.feature_names_in_ = np.array(columns, dtype=object)
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
+        return self
+
+    def _fitted(self, sources: Sequence[Source], topology: Topology, weights: Sequence[Array] | None) -> Self:
+        network = SimulatedNetwork(topology)
+        seed = self._seed()
+        settings = Settings(
+            n_components=_plain_number(self.n_components),
+            center=bool(self.center),
+            scale=bool(self.scale),
+            algorithm=self.algorithm,
+            rounds=self.rounds,  # type: ignore[arg-type]  # the mixer says what is wrong with another text
+            tol=self.tol,
+            max_iter=self.max_iter,
+            seed=seed,
+        )
+        start = None
+        if self.warm_start and getattr(self, "components_", None) is not None:
+            start = self.components_ if self.components_.shape[1] == sources[0].d else None
+        watchers = _watchers(bool(self.verbose))
+        found = decompose(sources, network, settings, weights=weights, start=start, observers=watchers)
+        single = all(source.dtype == np.float32 for source in sources)
+        self._keep(model_of(found, topology, settings, whiten=bool(self.whiten), single=single))
+        self.result_, self.topology_, self.traffic_ = found.result, topology, found.traffic
+        self.n_iter_ = max(found.result.iterations, 1)
+        if not found.result.status.ok:
+            warnings.warn(str(found.result.status), ConvergenceWarning, stacklevel=3)
+        return self
+
+    def _keep(self, model: Model) -> None:
+        self.model_ = model
+        self.components_, self.mean_, self.scale_ = model.components, model.mean, model.scale
+        self.explained_variance_ = model.explained_variance
+        self.explained_variance_ratio_, self.singular_values_ = model.explained_variance_ratio, model.singular_values
+        self.noise_variance_ = model.noise_variance
+        self.n_components_, self.n_samples_ = model.n_components, model.n_samples
+
+    def _seed(self) -> int:
+        if isinstance(self.random_state, (int, np.integer)) and self.random_state >= 0:
+            return int(self.random_state)
+        return int(check_random_state(self.random_state).randint(2**31 - 1))
+
+    def _topology(self, agents: int | None, *, most: int) -> Topology:
+        if isinstance(self.topology, Topology):
+            m = agents or self.n_agents or self.topology.n_agents
+            if m != self.topology.n_agents:
+                raise InvalidInput(f"the topology has {self.topology.n_agents} agents, the data has {m}")
+            if m > most:
+                raise DataError(f"{most} rows cannot be spread over {m} agents: every agent needs at least one row")
+            return self.topology
+        if not isinstance(self.topology, str):
+            raise InvalidInput(f"topology = {self.topology!r}: give a name such as 'ring', or a deepca.Topology")
+        m = agents or self.n_agents or min(_DEFAULT_AGENTS, most)
+        if not isinstance(m, (int, np.integer)) or m < 1:
+            raise InvalidInput(f"n_agents = {m!r}: a whole number of at least one agent is needed")
+        if m > most:
+            raise DataError(f"{most} rows cannot be spread over {m} agents: every agent needs at least one row")
+        return from_name(self.topology, int(m), seed=self._seed())
+
+    @staticmethod
+    def _checked_weights(sample_weight: Any, X: Any) -> Array:
+        weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        return np.asarray(weights, dtype=np.float64)
+
+    # ---------------------------------------------------------------------------------------------------- applying
+
+    def transform(self, X: Any) -> npt.NDArray[Any]:
+        """Scores ``(n, k)`` of rows. Every agent can do this at home, with what it has after the fit."""
+        check_is_fitted(self)
+        X = validate_data(self, X, accept_sparse=("csr", "csc"), dtype=[np.float64, np.float32], reset=False)
+        return self._current().transform(X)
+
+    def inverse_transform(self, X: Any) -> npt.NDArray[Any]:
+        """The rows that scores stand for, in the units of the data."""
+        check_is_fitted(self)
+        return self._current().inverse_transform(check_array(X, dtype=[np.float64, np.float32]))
+
+    def _current(self) -> Model:
+        """The model, with ``whiten`` as it stands now, as scikit-learn has it."""
+        return self.model_ if self.model_.whiten == self.whiten else replace(self.model_, whiten=bool(self.whiten))
+
+    def score_samples(self, X: Any) -> Array:
+        """Log-likelihood of each row under the probabilistic PCA model; of scaled rows, if columns are scaled."""
+        check_is_fitted(self)
+        X = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
+        if self.scale_ is not None:
+            X = (X - self.mean_) / self.scale_
+        return np.asarray(self._pca().score_samples(X))
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Mean log-likelihood of the rows."""
+        return float(np.mean(self.score_samples(X)))
+
+    def get_covariance(self) -> npt.NDArray[Any]:
+        """Covariance matrix ``(d, d)`` of the probabilistic PCA model; of scaled columns, if columns are scaled."""
+        check_is_fitted(self)
+        return np.asarray(self._pca().get_covariance())
+
+    def get_precision(self) -> npt.NDArray[Any]:
+        """Its inverse."""
+        check_is_fitted(self)
+        return np.asarray(self._pca().get_precision())
+
+    def to_sklearn(self) -> PCA:
+        """A fitted ``sklearn.decomposition.PCA`` that gives the same scores; an error with ``scale=True``."""
+        check_is_fitted(self)
+        return self._current().to_sklearn()
+
+    def to_sklearn_pipeline(self) -> Pipeline:
+        """A fitted Pipeline of StandardScaler (with ``scale=True``) and PCA."""
+        check_is_fitted(self)
+        return self._current().to_sklearn_pipeline()
+
+    def _pca(self) -> PCA:
+        """For what only the model of the (scaled) data is needed."""
+        return self._current().to_sklearn_pipeline()[-1]
+
+    @property
+    def _n_features_out(self) -> int:
+        return int(self.n_components_)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+
+def _watchers(wanted: bool) -> tuple[Observer, ...]:
+    """A progress bar where somebody wants one."""
+    if not wanted:
+        return ()
+    try:
+        from deepca.progress import ProgressBar
+    except ModuleNotFoundError:
+        warnings.warn("progress is shown with rich only; pip install 'deepca[cli]'", stacklevel=4)
+        return ()
+    return (ProgressBar(),)
+
+
+def _plain_number(k: Any) -> Any:
+    """numpy's numbers as Python's, so that an int is told from a share."""
+    return k.item() if isinstance(k, np.generic) else k
+
+
+def _checked_labels(agents: Any, n: int) -> npt.NDArray[Any]:
+    labels = np.asarray(agents)
+    if labels.shape != (n,):
+        raise DataError(f"agents has shape {labels.shape}; one label for each of the {n} rows is needed")
+    if labels.dtype.kind == "f" and not np.isfinite(labels).all():
+        raise DataError(f"agents: row {int(np.flatnonzero(~np.isfinite(labels))[0])} has no label")
+    return labels
+
+
+def _agent_weights(given: npt.ArrayLike, source: Source) -> Array:
+    weights = np.asarray(given, dtype=np.float64)
+    if weights.ndim != 1 or (source.n is not None and weights.size != source.n):
+        raise DataError(f"{source.name}: weights of shape {weights.shape} for {source.n} rows")
+    bad = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0.0)))
+    if bad.size:
+        raise DataError(f"{source.name}: the weight of row {int(bad[0])} is {weights[bad[0]]}; weights are 0 or more")
+    return weights

@@ -1,0 +1,298 @@
+"""A fitted PCA as plain arrays: what is shared, stored and applied. Needs numpy alone.
+
+The file is an ``.npz`` without pickle::
+
+    np.load(path)["components"]          # (k, d) float64 or float32
+    np.load(path)["mean"]                # (d,)
+    np.load(path)["explained_variance"]  # (k,)
+    np.load(path)["scale"]               # (d,), only where columns were scaled
+    np.load(path)["columns"]             # (d,) text, only where columns have names
+    json.loads(str(np.load(path)["about"]))   # everything else: format, counts, certificate, how it was made
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import math
+import os
+import zipfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from deepca._files import write_whole
+from deepca._typing import Array
+from deepca.certificate import Certificate, digest_of
+from deepca.errors import DataError, InvalidInput, ModelError, NewerModelError
+from deepca.networks.base import Traffic
+from deepca.result import Status
+
+if TYPE_CHECKING:
+    from sklearn.decomposition import PCA
+    from sklearn.pipeline import Pipeline
+
+__all__ = ["FORMAT", "Model", "load"]
+
+FORMAT = 1
+"""Of the file: raised when an older reader could no longer make sense of it."""
+_MAGIC = "deepca-model"
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A fitted PCA.
+
+    components : ``(k, d)`` orthonormal rows.  explained_variance : ``(k,)``, ddof 1.  total_variance : of all columns.
+    mean : ``(d,)``.  scale : ``(d,)`` that columns are divided by after centring, or None.
+    n_samples : rows of all agents, counted by weight.  weight : their weights together.  columns : names, or None.
+    whiten : whether scores are divided by their standard deviation.
+    status, certificate : how the run ended, and what is proven.  about : how the model was made (free-form, JSON).
+    """
+
+    components: npt.NDArray[Any]
+    explained_variance: npt.NDArray[Any]
+    total_variance: float
+    mean: npt.NDArray[Any]
+    scale: npt.NDArray[Any] | None
+    n_samples: int
+    weight: float
+    columns: tuple[str, ...] | None
+    whiten: bool
+    status: Status
+    certificate: Certificate | None
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def n_components(self) -> int:
+        return int(self.components.shape[0])
+
+    @property
+    def n_features(self) -> int:
+        return int(self.components.shape[1])
+
+    @property
+    def explained_variance_ratio(self) -> npt.NDArray[Any]:
+        """Share of the total variance, by component."""
+        return np.asarray(self.explained_variance / self.total_variance, dtype=self.dtype)
+
+    @property
+    def singular_values(self) -> npt.NDArray[Any]:
+        """Of the centred rows."""
+        return np.asarray(np.sqrt(self.explained_variance * (self.weight - 1.0)), dtype=self.dtype)
+
+    @property
+    def noise_variance(self) -> float:
+        """Mean variance in the directions left out (probabilistic PCA); 0 where none are."""
+        left = min(self.n_samples, self.n_features) - self.n_components
+        rest = self.total_variance - float(self.explained_variance.sum(dtype=np.float64))
+        return max(rest, 0.0) / left if left > 0 else 0.0
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.components.dtype
+
+    # ------------------------------------------------------------------------------------------------------ applying
+
+    def transform(self, X: Any) -> npt.NDArray[Any]:
+        """Scores ``(rows, k)`` of rows, dense or sparse, in the order of the model's columns. float32 stays float32."""
+        rows: Any = X if sparse.issparse(X) else np.asarray(X)
+        if rows.ndim != 2 or rows.shape[1] != self.n_features:
+            raise DataError(f"rows have shape {tuple(rows.shape)}; the model has {self.n_features} columns")
+        dtype = np.float32 if rows.dtype == np.float32 and self.dtype == np.float32 else np.float64
+        axes, mean = self.components.astype(np.float64), self.mean.astype(np.float64)
+        if self.scale is not None:
+            axes = axes / self.scale
+        if self.whiten:
+            axes = axes / self._deviations()[:, None]
+        if isinstance(rows, np.ndarray):
+            return np.asarray(np.subtract(rows, mean, dtype=np.float64) @ axes.T, dtype=dtype)
+        return np.asarray(rows @ axes.T - mean @ axes.T, dtype=dtype)
+
+    def inverse_transform(self, scores: npt.ArrayLike) -> npt.NDArray[Any]:
+        """The rows that the scores stand for: the projection onto the components, in the units of the data."""
+        Z = np.asarray(scores)
+        if Z.ndim != 2 or Z.shape[1] != self.n_components:
+            raise DataError(f"scores have shape {Z.shape}; the model has {self.n_components} components")
+        dtype = np.float32 if Z.dtype == np.float32 and self.dtype == np.float32 else np.float64
+        axes = self.components.astype(np.float64)
+        if self.whiten:
+            axes = axes * self._deviations()[:, None]
+        rows = Z.astype(np.float64) @ axes
+        if self.scale is not None:
+            rows *= self.scale
+        return np.asarray(rows + self.mean, dtype=dtype)
+
+    def _deviations(self) -> Array:
+        """Standard deviations of the scores; one that is zero but for rounding is not divided by."""
+        deviations = np.sqrt(self.explained_variance.astype(np.float64))
+        return np.maximum(deviations, np.finfo(self.dtype).eps)
+
+    # ---------------------------------------------------------------------------------------------------- elsewhere
+
+    def to_sklearn(self) -> PCA:
+        """A fitted ``sklearn.decomposition.PCA`` that gives the same scores."""
+        if self.scale is not None:
+            raise InvalidInput(
+                "a scikit-learn PCA alone cannot scale columns; to_sklearn_pipeline() gives StandardScaler and PCA"
+            )
+        return self._pca(self.mean)
+
+    def to_sklearn_pipeline(self) -> Pipeline:
+        """A fitted scikit-learn Pipeline: StandardScaler where columns are scaled, and PCA."""
+        from sklearn.pipeline import make_pipeline
+        from sklearn.preprocessing import StandardScaler
+
+        if self.scale is None:
+            return make_pipeline(self._pca(self.mean))
+        scaler = StandardScaler()
+        scaler.mean_, scaler.scale_, scaler.var_ = self.mean, self.scale, np.square(self.scale)
+        scaler.n_samples_seen_, scaler.n_features_in_ = self.n_samples, self.n_features
+        if self.columns is not None:
+            scaler.feature_names_in_ = np.array(self.columns, dtype=object)
+        return make_pipeline(scaler, self._pca(np.zeros_like(self.mean), named=False))
+
+    def _pca(self, mean: npt.NDArray[Any], *, named: bool = True) -> PCA:
+        from sklearn.decomposition import PCA
+
+        pca = PCA(n_components=self.n_components, whiten=self.whiten)
+        pca.components_, pca.mean_ = self.components.copy(), mean.copy()
+        pca.explained_variance_ = self.explained_variance.copy()
+        pca.explained_variance_ratio_, pca.singular_values_ = self.explained_variance_ratio, self.singular_values
+        pca.noise_variance_ = self.dtype.type(self.noise_variance)
+        pca.n_components_, pca.n_samples_, pca.n_features_in_ = self.n_components, self.n_samples, self.n_features
+        pca._fit_svd_solver = "full"
+        if named and self.columns is not None:
+            pca.feature_names_in_ = np.array(self.columns, dtype=object)
+        return pca
+
+    # --------------------------------------------------------------------------------------------------------- file
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model, whole or not at all."""
+        arrays: dict[str, npt.NDArray[Any]] = {
+            "components": self.components,
+            "explained_variance": self.explained_variance,
+            "mean": self.mean,
+        }
+        if self.scale is not None:
+            arrays["scale"] = self.scale
+        if self.columns is not None:
+            arrays["columns"] = np.array(self.columns, dtype=np.str_)
+        about = {
+            "kind": _MAGIC,
+            "format": FORMAT,
+            "n_samples": self.n_samples,
+            "weight": self.weight,
+            "total_variance": self.total_variance,
+            "whiten": self.whiten,
+            "status": asdict(self.status),
+            "certificate": None if self.certificate is None else _plain(asdict(self.certificate)),
+            "about": _plain(dict(self.about)),
+            "checksum": _checksum(arrays),
+        }
+        arrays["about"] = np.array(json.dumps(about, ensure_ascii=False, allow_nan=False))
+        content = io.BytesIO()
+        np.savez_compressed(content, allow_pickle=False, **arrays)
+        write_whole(Path(path), content.getvalue())
+
+
+def load(path: str | os.PathLike[str]) -> Model:
+    """The model in a file; a :class:`~deepca.errors.ModelError` says what is wrong with one that cannot be used."""
+    path = Path(path)
+    try:
+        content = io.BytesIO(path.read_bytes())
+        with np.load(content, allow_pickle=False) as file:
+            arrays = {name: np.asarray(file[name]) for name in file.files}
+    except FileNotFoundError:
+        raise ModelError(f"{path}: there is no such file") from None
+    except IsADirectoryError:
+        raise ModelError(f"{path} is a folder; a model is a file") from None
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
+        if isinstance(error, PermissionError):
+            raise ModelError(f"{path}: no permission to read it") from None
+        raise ModelError(f"{path} is damaged or no model file; make it anew, or fetch another copy") from None
+    except AttributeError:  # a bare .npy is an array, not an archive
+        raise ModelError(f"{path} is no model file") from None
+    return _from_arrays(path, arrays)
+
+
+def _from_arrays(path: Path, arrays: dict[str, npt.NDArray[Any]]) -> Model:
+    try:
+        about = json.loads(str(arrays.pop("about")))
+        ours = about["kind"] == _MAGIC
+    except (KeyError, TypeError, ValueError):
+        ours = False
+    if not ours:
+        raise ModelError(f"{path} is an .npz file, but no model that deepca has written")
+    if about["format"] > FORMAT:
+        raise NewerModelError(
+            f"{path} was written by a newer deepca (model format {about['format']}; this one reads up to {FORMAT}); "
+            "upgrade deepca here, or save the model with the older version"
+        )
+    damaged = ModelError(f"{path} is damaged: its content does not match its checksum; fetch another copy")
+    if about.get("checksum") != _checksum(arrays):
+        raise damaged
+    try:
+        model = Model(
+            components=arrays["components"],
+            explained_variance=arrays["explained_variance"],
+            total_variance=float(about["total_variance"]),
+            mean=arrays["mean"],
+            scale=arrays.get("scale"),
+            n_samples=int(about["n_samples"]),
+            weight=float(about["weight"]),
+            columns=tuple(map(str, arrays["columns"])) if "columns" in arrays else None,
+            whiten=bool(about["whiten"]),
+            status=Status(**about["status"]),
+            certificate=None if about["certificate"] is None else _certificate(about["certificate"]),
+            about=about["about"],
+        )
+    except (KeyError, TypeError, ValueError):
+        raise damaged from None
+    k, d = model.components.shape
+    proof = model.certificate
+    if proof is not None and model.dtype == np.float64 and proof.digest != digest_of(model.components.T):
+        raise ModelError(f"{path}: the certificate in it speaks of other components; do not trust this file")
+    if model.mean.shape != (d,) or model.explained_variance.shape != (k,):
+        raise damaged
+    return model
+
+
+def _checksum(arrays: Mapping[str, npt.NDArray[Any]]) -> str:
+    """SHA-256 over names, types, shapes and contents."""
+    total = hashlib.sha256()
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+        total.update(f"{name} {little.dtype.str} {little.shape}\n".encode())
+        total.update(little.tobytes())
+    return total.hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    """For JSON, which knows no infinity: such numbers become text."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(entry) for entry in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _certificate(given: dict[str, Any]) -> Certificate:
+    numbers = dict(given)
+    for name, value in given.items():
+        if value in ("inf", "-inf", "nan"):
+            numbers[name] = float(value)
+    for name in ("eigenvalues", "others"):
+        numbers[name] = tuple(map(float, given[name]))
+    return Certificate(**{**numbers, "traffic": Traffic(**given["traffic"])})

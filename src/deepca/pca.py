@@ -1,0 +1,310 @@
+"""PCA of rows that stay with their agents, from raw rows to principal components, over any network.
+
+In order: every agent reads its rows once; counts, mean and spread are agreed; every agent centres (and scales) at home;
+the subspace is found and certified; its axes are turned to rounding. One text for every engine: ``sources`` are those
+of the local agents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from deepca._typing import Array
+from deepca.algorithms import Algorithm, BlockKrylov, DeEPCA, DePCA
+from deepca.axes import filled_up, principal_axes
+from deepca.certificate import digest_of
+from deepca.data.holdings import common_columns, read
+from deepca.data.sources import Source
+from deepca.errors import DataError, InvalidInput
+from deepca.linalg import random_orthonormal
+from deepca.mixing import Chebyshev, FastMix
+from deepca.model import Model
+from deepca.networks.base import Network, Traffic
+from deepca.observers import Observer
+from deepca.operators import Form, Operator
+from deepca.result import Result
+from deepca.solve import solve
+from deepca.statistics import Totals, agreed_totals
+from deepca.stopping import Tolerance
+from deepca.topology import Topology
+
+__all__ = ["ALGORITHMS", "Decomposition", "Settings", "decompose", "model_of"]
+
+ALGORITHMS = ("auto", "krylov", "deepca", "depca")
+_FIRST_GUESS = 8  # components, where a share of the variance is asked for
+_GLANCE = 60  # iterations that tell how much variance k components explain
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is asked for.
+
+    n_components : how many; or, in (0, 1), the share of variance to explain; or None for as many as there can be.
+    algorithm : "krylov" (:class:`~deepca.algorithms.BlockKrylov`), "deepca", "depca"; "auto" takes the first.
+    rounds : K of every iteration of the last two, or "auto".
+    tol : largest acceptable tangent of the angle at any agent.
+    """
+
+    n_components: int | float | None = None
+    center: bool = True
+    scale: bool = False
+    algorithm: str = "auto"
+    rounds: int | Literal["auto"] = "auto"
+    tol: float = 1e-10
+    max_iter: int = 10_000
+    seed: int | None = 0
+    form: Form = "auto"
+
+
+@dataclass(frozen=True)
+class Decomposition:
+    """What every agent ends with; all but ``result`` is the same bits at every agent.
+
+    components : ``(k, d)``, orthonormal rows by falling variance, the largest entry of each positive.
+    variances : ``(k,)``, with ddof 1.  total_variance : of all columns together.
+    mean : ``(d,)``.  units : ``(d,)``, what columns were divided by, or None.
+    n_rows, weight : of all agents.  n_counted : rows, each as often as its weight says.  columns : names, if any.
+    result : how the run went; its certificate speaks of ``components``.  traffic : of everything, certificate included.
+    """
+
+    components: Array
+    variances: Array
+    total_variance: float
+    mean: Array
+    units: Array | None
+    n_rows: int
+    n_counted: int
+    weight: float
+    columns: tuple[str, ...] | None
+    result: Result[Any]
+    traffic: Traffic
+
+
+def decompose(
+    sources: Sequence[Source],
+    network: Network,
+    settings: Settings,
+    *,
+    weights: Sequence[Array] | None = None,
+    start: Array | None = None,
+    observers: Sequence[Observer] = (),
+    tell: Callable[[int], None] | None = None,
+) -> Decomposition:
+    """The principal components of the rows of all agents.
+
+    Parameters
+    ----------
+    sources : the rows of each local agent.
+    weights : one array per local agent; a weight of 2 counts as a row given twice.
+    start : ``(k', d)`` orthonormal rows to begin with, the same at every agent; as many are added or dropped as needed.
+    observers : told of every iteration.  tell : told of rows as they are read.
+    """
+    check(settings)
+    local = int(np.prod(network.batch)) if network.batch else 1
+    if len(sources) != local:
+        raise DataError(f"{len(sources)} blocks of rows for {local} agents; give one per agent")
+    before = network.traffic
+    sources = common_columns(sources)
+    held = read(sources, weights, form=settings.form, tell=tell)
+    totals = agreed_totals(network, held.moments, center=settings.center)
+    _check_enough(totals, settings)
+    units = _units(totals, sources[0]) if settings.scale else None
+    variances = totals.squares / (totals.weight - 1.0)
+    total = float((variances / (1.0 if units is None else np.square(units))).sum())
+    if not total > 0.0:
+        raise DataError(
+            f"all {totals.n_rows} rows are equal, so there is no variance to explain"
+            if settings.center
+            else f"all {totals.n_rows} rows are zero; there is nothing to explain"
+        )
+    # with this factor mean A_j is the covariance matrix itself
+    A = held.operator(network.batch, totals.mean, units, network.n_agents / (totals.weight - 1.0))
+    run = _Run(A, network, settings, min(totals.n_counted, A.d), tuple(observers))
+    if isinstance(settings.n_components, float):
+        found = run.share(settings.n_components, total, start)
+    else:
+        found = run.exactly(settings.n_components or run.most, start)
+    return Decomposition(
+        components=found.components,
+        variances=np.maximum(found.variances, 0.0),
+        total_variance=total,
+        mean=totals.mean,
+        units=units,
+        n_rows=totals.n_rows,
+        n_counted=totals.n_counted,
+        weight=totals.weight,
+        columns=sources[0].columns,
+        result=found.result,
+        traffic=network.traffic - before,
+    )
+
+
+def model_of(found: Decomposition, topology: Topology, settings: Settings, *, whiten: bool, single: bool) -> Model:
+    """What is kept of a decomposition; ``single`` stores float32."""
+    dtype = np.float32 if single else np.float64
+    result = found.result
+    return Model(
+        components=found.components.astype(dtype),
+        explained_variance=found.variances.astype(dtype),
+        total_variance=found.total_variance,
+        mean=found.mean.astype(dtype),
+        scale=None if found.units is None else found.units.astype(dtype),
+        n_samples=found.n_counted,
+        weight=found.weight,
+        columns=found.columns,
+        whiten=whiten,
+        status=result.status,
+        certificate=result.certificate,
+        about={
+            "topology": topology.name,
+            "agents": topology.n_agents,
+            "links": topology.n_edges,
+            "algorithm": settings.algorithm,
+            "tol": settings.tol,
+            "iterations": result.iterations,
+            "rounds": found.traffic.rounds + found.traffic.control_rounds,
+            "bytes_per_agent": found.traffic.bytes_per_agent,
+            "center": settings.center,
+        },
+    )
+
+
+@dataclass(frozen=True)
+class _Found:
+    components: Array
+    variances: Array
+    result: Result[Any]
+
+
+@dataclass(frozen=True)
+class _Run:
+    """The problem after everything about the rows is settled."""
+
+    A: Operator
+    network: Network
+    settings: Settings
+    most: int
+    observers: tuple[Observer, ...]
+
+    def exactly(self, k: int, start: Array | None, *, glance: bool = False) -> _Found:
+        """The top k; at a glance, only so well that the variance explained can be judged."""
+        if k > self.most:
+            raise InvalidInput(
+                f"n_components = {k}, but {self.most} is the most that min(rows, columns) allows here; ask for fewer"
+            )
+        at = self.settings
+        W0 = _start(self.A.d, k, start, at.seed)
+        result: Result[Any] = solve(
+            _algorithm(at, self.A, W0, self.network),
+            max_iter=min(_GLANCE, at.max_iter) if glance else at.max_iter,
+            stop=Tolerance(1e-2 if glance else at.tol),
+            observers=self.observers,
+            certify=not glance,
+        )
+        X = result.components.reshape(-1, self.A.d, k)[0]
+        proof = result.certificate
+        if proof is not None:  # the same at all agents, and turned to its axes
+            variances = np.array(proof.eigenvalues)
+            X = filled_up(X, variances)
+            spread = np.array(np.broadcast_to(X, result.components.shape))
+            result = replace(result, components=spread, certificate=replace(proof, digest=digest_of(X)))
+            return _Found(np.ascontiguousarray(X.T), variances, result)
+        X = self.network.reduce(np.where((self.network.local == 0)[..., None, None], X, -np.inf), "max")
+        X, variances = principal_axes(self.A, X, self.network)
+        return _Found(np.ascontiguousarray(X.T), variances, result)
+
+    def share(self, wanted: float, total: float, start: Array | None) -> _Found:
+        """As few components as explain more than ``wanted`` of the total variance.
+
+        A glance at ever more components finds how many it takes: variances seen are never too large, so what explains
+        enough at a glance does. Then the exact run for that many; if it shows that fewer suffice, again with fewer.
+        """
+        k = min(_FIRST_GUESS if start is None else max(_FIRST_GUESS, len(start)), self.most)
+        while True:
+            seen = self.exactly(k, start, glance=True)
+            start, enough = seen.components, _needed(seen.variances, wanted, total)
+            if enough <= k or k == self.most:
+                break
+            k = min(2 * k, self.most)
+        k = min(enough, self.most)
+        while True:
+            found = self.exactly(k, start)
+            enough = min(_needed(found.variances, wanted, total), k)
+            if enough == k:
+                return found
+            k, start = enough, found.components
+
+
+def check(settings: Settings) -> None:
+    """An error for settings that no data could be fit with."""
+    k = settings.n_components
+    if isinstance(k, str):
+        raise InvalidInput(f"n_components = {k!r}: give a number, a share of variance in (0, 1), or None")
+    if k is not None and (isinstance(k, bool) or not np.isreal(k)):
+        raise InvalidInput(f"n_components = {k!r}: give a number, a share of variance in (0, 1), or None")
+    if isinstance(k, float) and not 0.0 < k < 1.0:
+        raise InvalidInput(f"n_components = {k!r}: a share of variance must lie between 0 and 1; a number is an int")
+    if k is not None and not isinstance(k, float) and k < 1:
+        raise InvalidInput(f"n_components = {k}: at least one component is needed")
+    if settings.algorithm not in ALGORITHMS:
+        raise InvalidInput(f"algorithm = {settings.algorithm!r}: choose one of {', '.join(ALGORITHMS)}")
+
+
+def _check_enough(totals: Totals, settings: Settings) -> None:
+    if totals.n_rows < 2:
+        raise DataError("one row in all: variance needs at least two (n_samples = 1)")
+    if not totals.weight > 1.0:
+        raise DataError(
+            f"the weights sum to {totals.weight:g}: a weight counts how often a row occurs, so they must sum to more "
+            "than 1; multiply them all by the number of rows"
+        )
+    k = settings.n_components
+    most = min(totals.n_counted, totals.mean.size)
+    if k is not None and not isinstance(k, float) and k > most:
+        raise InvalidInput(
+            f"n_components = {k}, but there are {totals.n_counted} rows and {totals.mean.size} columns; "
+            f"at most {most} components exist"
+        )
+
+
+def _units(totals: Totals, source: Source) -> Array:
+    """Standard deviations (ddof 0, as scikit-learn's StandardScaler); a constant column has none."""
+    units = np.sqrt(totals.squares / totals.weight)
+    # a constant column leaves the rounding of its mean behind, not exactly zero
+    floor = 1e-14 * np.abs(totals.mean) * np.sqrt(totals.n_rows)
+    constant = np.flatnonzero(~(units > floor))
+    if constant.size:
+        names = [repr(source.columns[c]) if source.columns is not None else str(c) for c in constant[:6]]
+        more = f" and {constant.size - 6} more" if constant.size > 6 else ""
+        raise DataError(
+            f"column{'s' if constant.size > 1 else ''} {', '.join(names)}{more}: the same value in all {totals.n_rows} "
+            "rows of all agents, so there is nothing to scale by; leave the column out, or use scale=False"
+        )
+    return units
+
+
+def _algorithm(settings: Settings, A: Operator, W0: Array, network: Network) -> Algorithm[Any]:
+    if settings.algorithm in ("auto", "krylov"):
+        return BlockKrylov(A, W0, network)
+    mix = (FastMix if network.topology.positive_semidefinite else Chebyshev)(settings.rounds)
+    return (DeEPCA if settings.algorithm == "deepca" else DePCA)(A, W0, network, mix)
+
+
+def _start(d: int, k: int, known: Array | None, seed: int | None) -> Array:
+    """W⁰: what is known first, random columns after it."""
+    if known is None or not len(known):
+        return random_orthonormal(d, k, seed=seed)
+    columns = np.asarray(known, dtype=np.float64)[:k].T
+    if columns.shape[1] == k:
+        return np.asarray(np.linalg.qr(columns)[0])
+    more = np.random.default_rng(seed).standard_normal((d, k - columns.shape[1]))
+    return np.asarray(np.linalg.qr(np.hstack([columns, more]))[0])
+
+
+def _needed(variances: Array, wanted: float, total: float) -> int:
+    """How many components explain more than the share wanted; one more than there are if all do not."""
+    return int(np.searchsorted(np.cumsum(variances) / total, wanted, side="right")) + 1
