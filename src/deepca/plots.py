@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
 import numpy.typing as npt
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from deepca._typing import Array
 
-__all__ = ["Curve", "convergence"]
+__all__ = ["Curve", "convergence", "scree"]
 
 # Okabe–Ito: told apart by colour-blind readers; line styles tell them apart in grey
 _STYLES = (("#0072B2", "-"), ("#D55E00", "--"), ("#009E73", "-."), ("#CC79A7", ":"))
@@ -46,5 +48,33 @@ def convergence(curves: Sequence[Curve], path: Path, *, title: str, ylabel: str)
             axes.grid(visible=True, which="major", color="#dddddd", linewidth=0.6)
             axes.set_axisbelow(True)
         left.legend(frameon=False)
+        figure.suptitle(title, fontsize=11)
+        figure.savefig(path, dpi=150)
+
+
+def scree(shares: npt.NDArray[Any], path: Path, *, title: str) -> None:
+    """Share of variance by component (left) and of the first ones together (right); PNG or SVG by suffix."""
+    values = 100.0 * np.asarray(shares, dtype=np.float64)
+    numbers = np.arange(1, values.size + 1)
+    few = values.size <= 12
+    with mpl.rc_context(
+        {"font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "deepca"}
+    ):
+        figure = Figure(figsize=(9.0, 3.8), layout="constrained")
+        left, right = figure.subplots(1, 2)
+        left.bar(numbers, values, color="#0072B2", width=0.7 if few else 0.85)
+        left.set(ylabel="share of variance, %", ylim=(0.0, 1.12 * values.max()))
+        together = np.cumsum(values)
+        right.plot(numbers, together, "o-" if values.size <= 60 else "-", color="#D55E00", linewidth=1.8, markersize=4)
+        right.set(ylabel="together, %", ylim=(0.0, 104.0))
+        for axes, heights in ((left, values), (right, together)):
+            axes.set(xlabel="component", xlim=(0.4, values.size + 0.6))
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12))
+            axes.grid(visible=True, axis="y", color="#dddddd", linewidth=0.6)
+            axes.set_axisbelow(True)
+            for number, height in zip(numbers, heights, strict=True) if few else ():
+                axes.annotate(
+                    f"{height:.1f}", (number, height), (0, 5), textcoords="offset points", ha="center", fontsize=8
+                )
         figure.suptitle(title, fontsize=11)
         figure.savefig(path, dpi=150)

@@ -17,7 +17,13 @@ from rich.table import Table
 from deepca import __version__
 from deepca._typing import Array
 from deepca.cli.common import errors, require
+from deepca.cli.fit import fit
+from deepca.cli.inspect import inspect
 from deepca.cli.reproduce import reproduce
+from deepca.cli.sample import sample
+from deepca.cli.show import size
+from deepca.cli.topology import topology
+from deepca.cli.transform import transform
 from deepca.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -36,10 +42,50 @@ app = typer.Typer(
 
 app.command(
     epilog="Examples:\n\n"
+    "  deepca fit north.csv south.csv west.csv -k 5 -o model.npz\n\n"
+    "  deepca fit sites/*.parquet -k 0.95 --scale --label-column diagnosis --topology ring -o model.npz\n\n"
+    "  deepca fit all.npy -k 10 --agents 50 --topology torus:5x10 -o model.npz\n\n"
+    "  deepca fit cells.h5ad -k 20 --agent-column donor -o model.npz --json | jq '.certificate'"
+)(fit)
+
+
+app.command(
+    epilog="Examples:\n\n"
+    "  deepca transform model.npz north.csv -o scores.parquet\n\n"
+    "  deepca transform model.npz north.csv --label-column diagnosis -o scores.csv"
+)(transform)
+
+
+app.command(
+    epilog="Examples:\n\n"
+    "  deepca inspect model.npz\n\n"
+    "  deepca inspect model.npz --plot scree.png\n\n"
+    "  deepca inspect model.npz --json | jq '.explained_variance_ratio'"
+)(inspect)
+
+
+app.command(
+    epilog="Examples:\n\n"
+    "  deepca sample wine --agents 3 --out sites\n\n"
+    "  deepca sample digits --agents 20 --format parquet"
+)(sample)
+
+
+app.command(
+    epilog="Examples:\n\n"
     "  deepca reproduce a9a --data ~/libsvm\n\n"
     "  deepca reproduce all --components 3 --seeds 5 --out results\n\n"
     "  deepca reproduce a9a --study signs"
 )(reproduce)
+
+
+app.command(
+    epilog="Examples:\n\n"
+    "  deepca topology ring:50\n\n"
+    "  deepca topology erdos-renyi:0.3 --agents 50 --seed 1 --plot network.png\n\n"
+    "  deepca topology torus:5x10 --rule best-constant --accuracy 1e-6 --edges\n\n"
+    "  deepca topology hypercube:32 --json | jq '.mixing'"
+)(topology)
 
 
 def _version(wanted: bool) -> None:
@@ -138,7 +184,7 @@ def _show(console: Console, found: Demo) -> None:
             str(row.iterations),
             f"{row.rounds:,}" if row.rounds else "—",
             f"{row.proof_rounds:,}" if row.rounds else "—",
-            _size(row.bytes_per_agent) if row.rounds else "—",
+            size(row.bytes_per_agent) if row.rounds else "—",
             f"[{'green' if row.tan_theta <= 10 * found.tol else 'red'}]{row.tan_theta:.1e}[/]",
             f"{row.proven:.1e}" if math.isfinite(row.proven) else "nothing",
             row.status.replace("_", " "),
@@ -161,11 +207,3 @@ def _plain(row: Row) -> dict[str, object]:
 
 def _numbers(values: Array, most: int = 6) -> str:
     return ", ".join(f"{value:.4f}" for value in values[:most]) + (", …" if len(values) > most else "")
-
-
-def _size(nbytes: float) -> str:
-    for unit in ("B", "kB", "MB"):
-        if nbytes < 1000:
-            return f"{nbytes:.3g} {unit}"
-        nbytes /= 1000
-    return f"{nbytes:.3g} GB"

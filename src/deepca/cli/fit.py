@@ -1,0 +1,191 @@
+"""``deepca fit``: files in, model out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress, TaskID
+
+from deepca import SimulatedNetwork
+from deepca.cli.common import errors
+from deepca.cli.show import show_model, show_status, summary
+from deepca.cli.topology import complete_name
+from deepca.data.allot import by_label, in_equal_shares
+from deepca.data.readers import open_source, spool, widened
+from deepca.data.sources import Source
+from deepca.errors import DataError, InvalidInput
+from deepca.observers import Start, Step
+from deepca.pca import ALGORITHMS, Settings, check, decompose, model_of
+from deepca.progress import ProgressBar, bars
+from deepca.result import Result
+from deepca.topology_names import from_name
+
+__all__ = ["fit"]
+
+
+def fit(
+    files: Annotated[
+        list[Path],
+        typer.Argument(help="One file per agent; or any files, together with --agents or --agent-column."),
+    ],
+    components: Annotated[
+        str, typer.Option("--components", "-k", help="How many; or a share of variance such as 0.95; or 'all'.")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where the model goes, an .npz file.")],
+    agents: Annotated[
+        int | None, typer.Option(help="Spread all rows over that many agents, to try things out.")
+    ] = None,
+    agent_column: Annotated[str | None, typer.Option(help="Column that says which agent holds a row.")] = None,
+    label_column: Annotated[str | None, typer.Option(help="Column that is no data (a class, an id): left out.")] = None,
+    topology: Annotated[
+        str, typer.Option(help="Who talks to whom; see deepca topology.", autocompletion=complete_name)
+    ] = "erdos-renyi:0.5",
+    center: Annotated[bool, typer.Option(help="Subtract the agreed mean.")] = True,
+    scale: Annotated[bool, typer.Option("--scale", help="Divide columns by their agreed standard deviation.")] = False,
+    whiten: Annotated[bool, typer.Option("--whiten", help="Scores with variance one.")] = False,
+    tol: Annotated[float, typer.Option(help="Largest acceptable tangent of the angle, at any agent.")] = 1e-10,
+    max_iter: Annotated[int, typer.Option(help="Iterations at most.")] = 10_000,
+    rounds: Annotated[str, typer.Option(help="Rounds of gossip per iteration, or 'auto'.")] = "auto",
+    algorithm: Annotated[
+        str,
+        typer.Option(help="auto, krylov, deepca, or depca to compare with.", autocompletion=lambda: list(ALGORITHMS)),
+    ] = "auto",
+    dataset: Annotated[str | None, typer.Option(help="Which array of an .npz or HDF5 file.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="For random networks and the start.")] = 0,
+    accept_unproven: Annotated[
+        bool, typer.Option("--accept-unproven", help="Write the model even if the tolerance was not reached.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a summary as JSON instead.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars, and nothing but errors.")] = False,
+) -> None:
+    """Principal components of rows that stay in their files: each file is an agent, and talks to its neighbours only.
+
+    Reads .npy, .npz, CSV, Parquet, svmlight, HDF5 and AnnData files, larger than memory if need be. The model is
+    written when the tolerance is proven; exit code 1 says that it was not.
+    """
+    with errors(), TemporaryDirectory(prefix="deepca-") as folder:
+        settings = Settings(
+            n_components=_components(components),
+            center=center,
+            scale=scale,
+            algorithm=algorithm,
+            rounds="auto" if rounds == "auto" else _whole(rounds, "--rounds"),
+            tol=tol,
+            max_iter=max_iter,
+            seed=seed,
+        )
+        check(settings)
+        if out.suffix != ".npz":
+            raise InvalidInput(f"--out {out}: a model file ends in .npz")
+        if agents is not None and agent_column is not None:
+            raise InvalidInput("--agents and --agent-column both say who holds the rows; give one of them")
+        notes = Console(stderr=True)
+        with bars(notes, disable=quiet or as_json) as progress:
+            sources = _sources(files, agents, agent_column, label_column, dataset, Path(folder))
+            net = from_name(topology, len(sources), seed=seed)
+            n = None if any(s.n is None for s in sources) else sum(s.n or 0 for s in sources)
+            task = progress.add_task("reading", total=n, iteration="—", note=f"{len(sources)} agents")
+            found = decompose(
+                sources,
+                SimulatedNetwork(net),
+                settings,
+                observers=[_ReadingDone(progress, task), ProgressBar(progress)],
+                tell=lambda rows: progress.advance(task, rows),
+            )
+        single = all(source.dtype == "float32" for source in sources)
+        model = model_of(found, net, settings, whiten=whiten, single=single)
+        console = Console()
+        written = model.status.ok or accept_unproven
+        if written:
+            model.save(out)
+        if as_json:
+            typer.echo(
+                json.dumps({**summary(model), "model": str(out) if written else None}, indent=2, ensure_ascii=False)
+            )
+        elif not quiet and written:
+            show_model(console, model)
+            console.print(f"\nModel: [bold]{escape(str(out))}[/]", highlight=False, soft_wrap=True)
+        elif not written:
+            show_status(notes, model)
+            notes.print(
+                "No model was written. --accept-unproven writes it all the same.", highlight=False, soft_wrap=True
+            )
+        if not model.status.ok:
+            raise typer.Exit(1)
+
+
+class _ReadingDone:
+    """Fills the bar of reading when iterations begin: how many rows there are may be known only then."""
+
+    def __init__(self, progress: Progress, task: TaskID) -> None:
+        self._progress, self._task = progress, task
+
+    def begin(self, start: Start) -> None:
+        done = self._progress.tasks[self._task].completed
+        self._progress.update(self._task, total=done, completed=done, note=f"{done:,.0f} rows")
+
+    def observe(self, step: Step) -> None:
+        pass
+
+    def end(self, result: Result[Any]) -> None:
+        pass
+
+
+def _sources(
+    files: Sequence[Path],
+    agents: int | None,
+    agent_column: str | None,
+    label_column: str | None,
+    dataset: str | None,
+    folder: Path,
+) -> tuple[Source, ...]:
+    """What each agent holds."""
+    seen: set[Path] = set()
+    for file in files:
+        if file.resolve() in seen:
+            raise DataError(f"{file} is named twice: its rows would count double")
+        seen.add(file.resolve())
+    if agent_column is None:
+        opened = [open_source(file, label_column=label_column, dataset=dataset) for file in files]
+        widest = max(source.d for source in opened)
+        opened = [widened(file, source, widest) for file, source in zip(files, opened, strict=True)]
+        if agents is None:
+            return tuple(opened)
+        return in_equal_shares([spool(source, folder) for source in opened], agents)
+    kept = []
+    for file in files:
+        source = open_source(file, label_column=agent_column, dataset=dataset)
+        if label_column is not None:
+            if source.columns is None or label_column not in source.columns:
+                raise DataError(f"{file}: there is no column {label_column!r}")
+            names = [name for name in source.columns if name != label_column]
+            source = open_source(file, label_column=agent_column, dataset=dataset, columns=names)
+        kept.append(spool(source, folder))
+    return by_label(kept)
+
+
+def _components(given: str) -> int | float | None:
+    if given == "all":
+        return None
+    try:
+        return int(given)
+    except ValueError:
+        pass
+    try:
+        return float(given)
+    except ValueError:
+        raise InvalidInput(f"-k {given}: give a number, a share of variance such as 0.95, or 'all'") from None
+
+
+def _whole(given: str, option: str) -> int:
+    try:
+        return int(given)
+    except ValueError:
+        raise InvalidInput(f"{option} {given}: give a whole number, or 'auto'") from None

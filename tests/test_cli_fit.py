@@ -1,0 +1,368 @@
+"""`deepca fit`, `transform`, `inspect` and `sample` on files, as their user would run them."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from scipy import sparse
+from sklearn.datasets import dump_svmlight_file, load_wine
+from sklearn.decomposition import PCA
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from typer.testing import CliRunner
+
+import deepca
+from deepca._typing import Array
+from deepca.cli.app import app
+
+WINE = load_wine()
+X: Array = np.asarray(WINE.data, dtype=np.float64)
+NAMES = [f"c{i}" for i in range(13)]
+CUTS = (0, 20, 21, 110, 178)  # one agent holds a single row
+
+
+def run(*words: str | int | Path) -> Any:
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Path:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        writer.writerows(rows)
+    return path
+
+
+@pytest.fixture
+def sites(tmp_path: Path) -> list[Path]:
+    """Wine as four CSV files with a class beside the values."""
+    made = []
+    for j, (a, b) in enumerate(pairwise(CUTS)):
+        rows = [[*map(repr, map(float, row)), f"k{label}"] for row, label in zip(X[a:b], WINE.target[a:b], strict=True)]
+        made.append(write_csv(tmp_path / f"site{j}.csv", [*NAMES, "class"], rows))
+    return made
+
+
+def assert_same(model: deepca.Model, pooled: PCA) -> None:
+    np.testing.assert_allclose(model.components, pooled.components_, atol=1e-8)
+    np.testing.assert_allclose(model.explained_variance, pooled.explained_variance_, rtol=1e-9)
+    np.testing.assert_allclose(model.explained_variance_ratio, pooled.explained_variance_ratio_, rtol=1e-9)
+
+
+# ------------------------------------------------------------------------------------------------------------ fitting
+
+
+@pytest.mark.parametrize("topology", ["ring", "star", "erdos-renyi:0.7", "complete"])
+def test_one_file_per_agent(sites: list[Path], tmp_path: Path, topology: str) -> None:
+    out = tmp_path / "model.npz"
+    done = run("fit", *sites, "-k", 3, "--label-column", "class", "--topology", topology, "-o", out)
+    assert done.exit_code == 0, done.output
+    model = deepca.load(out)
+    assert_same(model, PCA(3, svd_solver="full").fit(X))
+    assert model.columns == tuple(NAMES)
+    assert model.certificate is not None
+    assert model.certificate.n_agents == 4
+    assert model.certificate.n_rows == len(X)
+    for said in ("PC1", "tan θ", "converged", str(out)):
+        assert said in done.output.replace("\n", "")
+
+
+def test_scaling_is_the_standard_scaler(sites: list[Path], tmp_path: Path) -> None:
+    out = tmp_path / "model.npz"
+    assert run("fit", *sites, "-k", 4, "--scale", "--label-column", "class", "-o", out).exit_code == 0
+    pooled = make_pipeline(StandardScaler(), PCA(4, svd_solver="full")).fit(X)
+    model = deepca.load(out)
+    assert_same(model, pooled[-1])
+    np.testing.assert_allclose(model.transform(X), pooled.transform(X), atol=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("option", "k"),
+    [
+        (("-k", "0.9"), PCA(0.9, svd_solver="full").fit(X).n_components_),
+        (("-k", "all"), 13),
+        (("-k", "2", "--no-center"), 2),
+        (("-k", "2", "--whiten"), 2),
+        (("-k", "2", "--algorithm", "deepca", "--rounds", "9"), 2),
+    ],
+)
+def test_options(tmp_path: Path, option: tuple[str, ...], k: int) -> None:
+    np.save(tmp_path / "all.npy", X)
+    done = run("fit", tmp_path / "all.npy", "--agents", 7, *option, "-o", tmp_path / "m.npz")
+    assert done.exit_code == 0, done.output
+    model = deepca.load(tmp_path / "m.npz")
+    assert model.n_components == k
+    assert model.about["agents"] == 7
+    if "--no-center" in option:
+        _, s, Vt = np.linalg.svd(X, full_matrices=False)
+        np.testing.assert_allclose(model.explained_variance, s[:2] ** 2 / (len(X) - 1), rtol=1e-9)
+        np.testing.assert_allclose(np.abs(np.sum(model.components * Vt[:2], axis=1)), 1.0, atol=1e-12)
+    else:
+        assert_same(model, PCA(k, svd_solver="full").fit(X))
+    if "--whiten" in option:
+        np.testing.assert_allclose(model.transform(X).std(axis=0, ddof=1), 1.0, rtol=1e-9)
+
+
+def test_several_files_dealt_out_anew(sites: list[Path], tmp_path: Path) -> None:
+    """Shares that span files, and agents by a column, give the same model."""
+    for option in (("--agents", "11", "--label-column", "class"), ("--agent-column", "class")):
+        done = run("fit", *sites, "-k", 3, *option, "-o", tmp_path / "m.npz")
+        assert done.exit_code == 0, done.output
+        model = deepca.load(tmp_path / "m.npz")
+        assert_same(model, PCA(3, svd_solver="full").fit(X))
+        assert model.about["agents"] == (3 if option[1] == "class" else 11)
+
+
+def test_formats_side_by_side(tmp_path: Path) -> None:
+    """CSV with names in another order beside Parquet; and svmlight files that lack their last columns."""
+    order = np.random.default_rng(0).permutation(13)
+    first = write_csv(tmp_path / "a.csv", NAMES, X[:60].tolist())
+    second = tmp_path / "b.parquet"
+    pq.write_table(pa.table({NAMES[i]: X[60:, i] for i in order}), second)
+    assert run("fit", first, second, "-k", 3, "-o", tmp_path / "m.npz").exit_code == 0
+    assert_same(deepca.load(tmp_path / "m.npz"), PCA(3, svd_solver="full").fit(X))
+
+    rng = np.random.default_rng(1)
+    D = rng.standard_normal((300, 20)) * np.linspace(5, 1, 20) * (rng.random((300, 20)) < 0.2)
+    D[:100, 17:] = 0.0
+    S = sparse.csr_array(D)
+    files = [tmp_path / "one.svm", tmp_path / "two.svm"]
+    dump_svmlight_file(S[:100], np.zeros(100), str(files[0]), zero_based=False)
+    dump_svmlight_file(S[100:], np.zeros(200), str(files[1]), zero_based=False)
+    done = run("fit", *files, "-k", 2, "-o", tmp_path / "s.npz")
+    assert done.exit_code == 0, done.output
+    assert_same(deepca.load(tmp_path / "s.npz"), PCA(2, svd_solver="full").fit(S.toarray()))
+    assert run("transform", tmp_path / "s.npz", files[0], "-o", tmp_path / "s.npy").exit_code == 0
+    np.testing.assert_allclose(
+        np.load(tmp_path / "s.npy"), PCA(2, svd_solver="full").fit(S.toarray()).transform(S[:100].toarray()), atol=1e-8
+    )
+
+
+def test_single_precision_stays_so(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", X.astype(np.float32))
+    assert run("fit", tmp_path / "x.npy", "--agents", 3, "-k", 2, "--scale", "-o", tmp_path / "m.npz").exit_code == 0
+    model = deepca.load(tmp_path / "m.npz")
+    assert model.dtype == np.float32
+    assert run("transform", tmp_path / "m.npz", tmp_path / "x.npy", "-o", tmp_path / "s.npy").exit_code == 0
+    assert np.load(tmp_path / "s.npy").dtype == np.float32
+
+
+def test_json_and_quiet(sites: list[Path], tmp_path: Path) -> None:
+    done = run("fit", *sites, "-k", 2, "--label-column", "class", "-o", tmp_path / "m.npz", "--json")
+    said: dict[str, Any] = json.loads(done.stdout)
+    assert said["status"]["ok"]
+    assert said["certificate"]["rows"] == 178
+    assert said["columns"] == NAMES
+    np.testing.assert_allclose(said["explained_variance"], PCA(2).fit(X).explained_variance_, rtol=1e-9)
+    done = run("fit", *sites, "-k", 2, "--label-column", "class", "-o", tmp_path / "m.npz", "--quiet")
+    assert done.exit_code == 0
+    assert done.output == ""
+
+
+def test_what_is_not_proven_is_not_written(sites: list[Path], tmp_path: Path) -> None:
+    words: tuple[str | int | Path, ...] = (
+        "fit",
+        *sites,
+        "-k",
+        5,
+        "--label-column",
+        "class",
+        "--algorithm",
+        "deepca",
+        "--max-iter",
+        3,
+    )
+    done = run(*words, "-o", tmp_path / "m.npz")
+    assert done.exit_code == 1
+    assert "--accept-unproven" in done.stderr
+    assert not (tmp_path / "m.npz").exists()
+    assert run(*words, "-o", tmp_path / "m.npz", "--accept-unproven").exit_code == 1
+    assert not deepca.load(tmp_path / "m.npz").status.ok
+
+
+# --------------------------------------------------------------------------------------------------------- bad input
+
+
+def assert_refused(done: Any, *said: str) -> None:
+    assert done.exit_code == 2, done.output
+    assert "Traceback" not in done.output
+    for words in said:
+        assert words in done.stderr.replace("\n", " "), done.stderr
+
+
+def test_bad_files(sites: list[Path], tmp_path: Path) -> None:
+    out = tmp_path / "m.npz"
+    assert_refused(run("fit", tmp_path / "no.csv", "-k", 2, "-o", out), "no.csv", "exist")
+    assert_refused(run("fit", *sites, "-k", 2, "-o", out), "site0.csv", "'class'", "k0")
+    assert_refused(run("fit", sites[0], sites[0], "-k", 2, "--label-column", "class", "-o", out), "twice")
+    whole = tmp_path / "whole.parquet"
+    pq.write_table(pa.table({name: X[:, i] for i, name in enumerate(NAMES)}), whole)
+    cut = tmp_path / "cut.parquet"
+    cut.write_bytes(whole.read_bytes()[:-200])
+    assert_refused(run("fit", cut, "-k", 2, "-o", out), "cut.parquet")
+    np.save(tmp_path / "whole.npy", X)
+    (tmp_path / "cut.npy").write_bytes((tmp_path / "whole.npy").read_bytes()[:-800])
+    assert_refused(run("fit", tmp_path / "cut.npy", "-k", 2, "-o", out), "cut.npy")
+    (tmp_path / "notes.docx").write_text("words")
+    assert_refused(run("fit", tmp_path / "notes.docx", "-k", 2, "-o", out), "notes.docx", ".csv")
+    assert not out.exists()
+
+
+def test_bad_values(tmp_path: Path) -> None:
+    out = tmp_path / "m.npz"
+    good = write_csv(tmp_path / "good.csv", NAMES, X[:50].tolist())
+    rows: list[list[object]] = X[50:].tolist()
+    rows[7][4] = ""
+    missing = write_csv(tmp_path / "missing.csv", NAMES, rows)
+    assert_refused(run("fit", good, missing, "-k", 2, "-o", out), "missing.csv", "row 7", "'c4'", "NaN")
+    rows[7][4] = "unknown"
+    text = write_csv(tmp_path / "text.csv", NAMES, rows)
+    assert_refused(run("fit", good, text, "-k", 2, "-o", out), "text.csv", "row 7", "'c4'", "unknown")
+    other = write_csv(tmp_path / "other.csv", [*NAMES[:-1], "mood"], X[50:].tolist())
+    assert_refused(run("fit", good, other, "-k", 2, "-o", out), "other.csv", "'c12'", "'mood'")
+    flat = X[50:].copy()
+    flat[:, 3] = X[0, 3]
+    same = X[:50].copy()
+    same[:, 3] = X[0, 3]
+    files = [write_csv(tmp_path / f"flat{i}.csv", NAMES, part.tolist()) for i, part in enumerate((same, flat))]
+    assert_refused(run("fit", *files, "-k", 2, "--scale", "-o", out), "'c3'", "scale")
+    assert run("fit", *files, "-k", 2, "-o", out).exit_code == 0
+    out.unlink()
+    header = write_csv(tmp_path / "empty.csv", NAMES, [])
+    assert_refused(run("fit", good, header, "-k", 2, "-o", out), "empty.csv", "no rows")
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        (("-k", "0"), "at least one"),
+        (("-k", "many"), "many"),
+        (("-k", "1.5"), "between 0 and 1"),
+        (("-k", "14"), "at most 13"),
+        (("-k", "2", "--topology", "rign"), "ring"),
+        (("-k", "2", "--agents", "1000"), "1000 agents"),
+        (("-k", "2", "--algorithm", "magic"), "krylov"),
+        (("-k", "2", "--rounds", "few"), "--rounds"),
+        (("-k", "2", "--tol", "0"), "tol"),
+        (("-k", "2", "--agents", "3", "--agent-column", "c0"), "one of them"),
+        (("-k", "2", "-o", "model.txt"), ".npz"),
+        (("-k", "2", "--label-column", "c99"), "c99"),
+        (("-k", "2", "--dataset", "rows"), "dataset"),
+    ],
+)
+def test_bad_options(tmp_path: Path, option: tuple[str, ...], said: str) -> None:
+    file = write_csv(tmp_path / "x.csv", NAMES, X.tolist())
+    where = () if "-o" in option else ("-o", tmp_path / "m.npz")
+    assert_refused(run("fit", file, *option, *where), said)
+    assert [path.name for path in tmp_path.iterdir()] == ["x.csv"]
+
+
+# -------------------------------------------------------------------------------------------------------- transforming
+
+
+@pytest.fixture
+def model(sites: list[Path], tmp_path: Path) -> Path:
+    out = tmp_path / "model.npz"
+    assert run("fit", *sites, "-k", 3, "--label-column", "class", "-o", out, "-q").exit_code == 0
+    return out
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".csv", ".npy", ".h5"])
+def test_scores(sites: list[Path], model: Path, tmp_path: Path, suffix: str) -> None:
+    out = tmp_path / f"scores{suffix}"
+    label: tuple[str, ...] = ("--label-column", "class")
+    if suffix == ".npy":  # has no place for text
+        label, sites[2] = (), write_csv(tmp_path / "bare.csv", NAMES, X[21:110].tolist())
+    done = run("transform", model, sites[2], *label, "-o", out)
+    assert done.exit_code == 0, done.output
+    wanted = PCA(3, svd_solver="full").fit(X).transform(X[21:110])
+    if suffix == ".npy":
+        found = np.load(out)
+    elif suffix == ".h5":
+        import h5py
+
+        with h5py.File(out) as file:
+            (found,) = (np.asarray(part) for part in file.values() if part.ndim == 2)
+    elif suffix == ".parquet":
+        table = pq.read_table(out)
+        assert table.column_names == ["class", "PC1", "PC2", "PC3"]
+        assert table["class"].to_pylist() == [f"k{label}" for label in WINE.target[21:110]]
+        found = np.stack([table[name].to_numpy() for name in ("PC1", "PC2", "PC3")], axis=1)
+    else:
+        with out.open(encoding="utf-8", newline="") as file:
+            lines = list(csv.DictReader(file))
+        found = np.array([[float(line[name]) for name in ("PC1", "PC2", "PC3")] for line in lines])
+    np.testing.assert_allclose(found, wanted, atol=1e-7)
+
+
+def test_scores_of_other_columns(model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "s.npy"
+    turned = write_csv(tmp_path / "turned.csv", NAMES[::-1], X[:5, ::-1].tolist())
+    assert run("transform", model, turned, "-o", out).exit_code == 0
+    np.testing.assert_allclose(np.load(out), PCA(3, svd_solver="full").fit(X).transform(X[:5]), atol=1e-7)
+    out.unlink()
+    more = write_csv(tmp_path / "more.csv", [*NAMES, "age"], np.hstack([X[:5], X[:5, :1]]).tolist())
+    assert_refused(run("transform", model, more, "-o", out), "more.csv", "'age'", "--ignore-extra")
+    assert run("transform", model, more, "--ignore-extra", "-o", out).exit_code == 0
+    out.unlink()
+    fewer = write_csv(tmp_path / "fewer.csv", NAMES[1:], X[:5, 1:].tolist())
+    assert_refused(run("transform", model, fewer, "-o", out), "fewer.csv", "'c0'")
+    broken = X[:5].copy()
+    broken[3, 2] = np.nan
+    np.save(tmp_path / "broken.npy", broken)
+    assert_refused(run("transform", model, tmp_path / "broken.npy", "-o", out), "broken.npy", "row 3", "column 2")
+    np.save(tmp_path / "narrow.npy", X[:, :4])
+    assert_refused(run("transform", model, tmp_path / "narrow.npy", "-o", out), "4 columns", "13")
+    assert_refused(run("transform", model, turned, "-o", tmp_path / "s.xlsx"), ".xlsx")
+    assert not out.exists()
+    assert not list(tmp_path.glob("*.part*"))
+
+
+# ---------------------------------------------------------------------------------------------------------- inspecting
+
+
+def test_inspect(model: Path, tmp_path: Path) -> None:
+    done = run("inspect", model, "--plot", tmp_path / "scree.png")
+    assert done.exit_code == 0
+    for said in ("178 rows", "PC3", "█", "digest", "tan θ"):
+        assert said in done.output
+    assert (tmp_path / "scree.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    said = json.loads(run("inspect", model, "--json").stdout)
+    certificate = deepca.load(model).certificate
+    assert certificate is not None
+    assert said["certificate"]["digest"] == certificate.digest
+    assert said["certificate"]["tan_theta"] <= 1e-10
+
+
+def test_inspect_of_what_is_no_model(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "cut.npz").write_bytes(model.read_bytes()[:300])
+    for file in ("cut.npz", "missing.npz"):
+        assert_refused(run("inspect", tmp_path / file), file)
+        assert_refused(run("transform", tmp_path / file, tmp_path / "site0.csv", "-o", tmp_path / "s.csv"), file)
+    assert_refused(run("inspect", model, "--plot", tmp_path / "scree.gif"), ".png")
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "npy", "h5"])
+def test_samples_can_be_fit(tmp_path: Path, kind: str) -> None:
+    folder = tmp_path / "sites"
+    assert run("sample", "wine", "--agents", 2, "--format", kind, "--out", folder).exit_code == 0
+    files = sorted(folder.iterdir())
+    assert len(files) == 2
+    label = ("--label-column", "class") if kind != "npy" else ()
+    done = run("fit", *files, "-k", 2, *label, "-o", tmp_path / "m.npz")
+    assert done.exit_code == 0, done.output
+    assert_same(deepca.load(tmp_path / "m.npz"), PCA(2, svd_solver="full").fit(X))
+
+
+def test_samples_have_names() -> None:
+    assert_refused(run("sample", "whine"), "wine")
