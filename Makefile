@@ -4,12 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --editable
 
-.PHONY: help demo test lint format bench figures reproduce study-robustness clean
+.PHONY: help demo test lint format bench check-memory figures reproduce study-robustness clean
 help:
 	@echo "make demo     the main job, on data that ships with scikit-learn (under a minute)"
 	@echo "make test     everything that proves it"
 	@echo "make lint     formatting, lint, strict types"
 	@echo "make bench    speed as ratios to the floor, into docs/benchmarks.md"
+	@echo "make check-memory  a 2 GB file fit in less than 300 MB of anonymous memory"
 	@echo "make figures  the pictures of the docs"
 	@echo "make reproduce  the paper's experiments, into docs/reproduction (DATA=folder with w8a and a9a)"
 	@echo "make study-robustness  orthonormalisation, stopping and rounds, into docs/robustness.md (DATA=folder, as above)"
@@ -42,6 +43,9 @@ format: $(VENV)/dev.stamp
 
 bench: $(VENV)/dev.stamp
 	$(BIN)/python -m benchmarks --markdown docs/benchmarks.md
+
+check-memory: $(VENV)/dev.stamp
+	$(BIN)/python -m benchmarks.memory --gigabytes 2 --columns 256 --most 300
 
 figures: $(VENV)/dev.stamp
 	$(BIN)/deepca demo --quiet --out docs/figures

@@ -8,17 +8,21 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from benchmarks import core, scaling
+from benchmarks import core, estimator, scaling
 from benchmarks.report import Section, machine, show, write_json, write_markdown
 
-_SUBJECTS = {"core": core, "scaling": scaling}
+_SUBJECTS = {"core": core, "scaling": scaling, "estimator": estimator}
 
 
 def main() -> None:
     """Parse, measure, print, write."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Speed of deepca, as ratios in one run.")
     parser.add_argument("--quick", action="store_true", help="fewer repetitions and sizes: under 30 seconds")
-    parser.add_argument("--only", choices=sorted(_SUBJECTS), help="one iteration (core) or growth with size (scaling)")
+    parser.add_argument(
+        "--only",
+        choices=sorted(_SUBJECTS),
+        help="one iteration (core), growth with size (scaling), a whole fit (estimator)",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers to FILE")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables to FILE")
     options = parser.parse_args()

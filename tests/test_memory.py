@@ -1,0 +1,18 @@
+"""A file is fit in memory that does not grow with it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.memory import MEGABYTE, measure
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="RssAnon is told by Linux only")
+def test_anonymous_memory_stays_small(tmp_path: Path) -> None:
+    """A quarter gigabyte here; `make check-memory` does two."""
+    found = measure(0.25, 256, 10, tmp_path)
+    assert found["rows"] == (1 << 28) // (8 * 256)
+    assert found["growth"] < 100 * MEGABYTE
