@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -49,6 +50,20 @@ def test_examples_run(script: Path, tmp_path: Path) -> None:
     done = _run(sys.executable, "-W", "error", str(script), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
+
+
+def test_the_commands_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In their order, in an empty folder, each writing what it says."""
+    monkeypatch.chdir(tmp_path)
+    lines = [line for name, code in SHELL if name.startswith("README") for line in code.splitlines()]
+    commands = [shlex.split(line, comments=True) for line in lines if line.startswith("deepca ")]
+    assert {words[1] for words in commands} >= {"sample", "fit", "inspect", "transform", "topology"}
+    for words in commands:
+        done = CliRunner().invoke(app, words[1:])
+        assert done.exit_code == 0, f"{' '.join(words)}:\n{done.output}"
+        for option in ("-o", "--out", "--plot"):
+            if option in words:
+                assert (tmp_path / words[words.index(option) + 1]).exists()
 
 
 @pytest.mark.parametrize(("name", "code"), SHELL, ids=[name for name, _ in SHELL])
