@@ -11,10 +11,14 @@ import numpy as np
 import pytest
 import scipy.linalg
 from sklearn.datasets import load_svmlight_file
+from sklearn.decomposition import PCA
+from sklearn.preprocessing import StandardScaler
+from typer.testing import CliRunner
 
 import deepca
 from deepca import CPCA, DeEPCA, DePCA, FastMix, Tolerance
 from deepca._typing import Array
+from deepca.cli.app import app
 from deepca.networks import SimulatedNetwork
 from deepca.operators import Operator, from_rows, split_rows
 from tests.helpers import worst_tangent
@@ -99,3 +103,35 @@ def test_depca_with_the_same_rounds_stalls(name: str) -> None:
     assert worst_tangent(U, result.W) > 1e-6
     assert result.status.code == "disagreement"
     assert "raise rounds" in result.status.advice
+
+
+@pytest.mark.parametrize("scale", [False, True], ids=["as is", "scaled"])
+@pytest.mark.parametrize("name", SETS)
+def test_the_estimator_gives_what_pooled_pca_gives(name: str, scale: bool) -> None:
+    """From the file itself, sparse, over 50 agents of very different size, against scikit-learn on dense pooled rows."""
+    with bz2.open(FOLDER / f"{name}.bz2") as file:
+        X: Any = load_svmlight_file(file, n_features=SETS[name][0])[0]
+    X = X[:, np.flatnonzero(np.asarray((X != 0).sum(axis=0)).ravel())]  # a column of zeros cannot be scaled
+    dense = X.toarray()
+    pooled: Any = PCA(K_COMPONENTS, svd_solver="covariance_eigh")
+    rows = StandardScaler().fit_transform(dense) if scale else dense
+    pooled.fit(rows)
+    sizes = np.geomspace(1, 40, M)
+    agents = np.repeat(np.arange(M), np.diff(np.round(np.cumsum([0, *sizes]) / sizes.sum() * len(dense)).astype(int)))
+    found = deepca.DecentralizedPCA(K_COMPONENTS, scale=scale).fit(X, agents=agents)
+    np.testing.assert_allclose(found.components_, pooled.components_, atol=1e-7)
+    np.testing.assert_allclose(found.explained_variance_, pooled.explained_variance_, rtol=1e-9)
+    np.testing.assert_allclose(found.explained_variance_ratio_, pooled.explained_variance_ratio_, rtol=1e-9)
+    np.testing.assert_allclose(found.transform(X[:500]), pooled.transform(rows[:500]), atol=1e-7)
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_the_file_itself_can_be_fit(name: str, tmp_path: Path) -> None:
+    """The packed svmlight file on the command line, dealt out over 50 agents."""
+    out = tmp_path / "model.npz"
+    done = CliRunner().invoke(app, ["fit", str(FOLDER / f"{name}.bz2"), "--agents", str(M), "-k", "5", "-o", str(out)])
+    assert done.exit_code == 0, done.output
+    with bz2.open(FOLDER / f"{name}.bz2") as file:
+        X: Any = load_svmlight_file(file)[0]
+    pooled = PCA(5, svd_solver="covariance_eigh").fit(X.toarray())
+    np.testing.assert_allclose(deepca.load(out).components, pooled.components_, atol=1e-7)
