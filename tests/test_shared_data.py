@@ -108,7 +108,7 @@ def test_depca_with_the_same_rounds_stalls(name: str) -> None:
 @pytest.mark.parametrize("scale", [False, True], ids=["as is", "scaled"])
 @pytest.mark.parametrize("name", SETS)
 def test_the_estimator_gives_what_pooled_pca_gives(name: str, scale: bool) -> None:
-    """From the file itself, sparse, over 50 agents of very different size, against scikit-learn on dense pooled rows."""
+    """Sparse, over 50 agents of very different size, against scikit-learn on dense pooled rows."""
     with bz2.open(FOLDER / f"{name}.bz2") as file:
         X: Any = load_svmlight_file(file, n_features=SETS[name][0])[0]
     X = X[:, np.flatnonzero(np.asarray((X != 0).sum(axis=0)).ravel())]  # a column of zeros cannot be scaled
