@@ -20,7 +20,7 @@ from deepca.errors import DataError
 __all__ = ["ArraySource", "Block", "IteratorSource", "Matrix", "Source", "as_source", "block_rows", "numeric"]
 
 Block = npt.NDArray[Any] | Csr
-"""Some rows, ``(rows, d)``: dense (float32 or float64) or CSR (float64)."""
+"""Some rows, ``(rows, d)``: dense or CSR, float32 or float64."""
 Matrix = Block
 """All rows of a source at once, of the same kinds; dense ones may be memory-mapped."""
 BLOCK_BYTES = 4 << 20

@@ -1,0 +1,131 @@
+""".npy and .npz: arrays of numpy, and the sparse matrices that scipy saves.
+
+A .npy file is memory-mapped. An array in a .npz file is unpacked block by block with every pass, unless its columns lie
+together (Fortran order): then it is read whole, as are sparse matrices.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from deepca.data._npy import read_header
+from deepca.data.readers._common import Options, pick, reading, value_type
+from deepca.data.sources import ArraySource, Block, Source, block_rows, numeric
+from deepca.errors import DataError
+
+__all__ = ["open_npy", "open_npz"]
+
+_NPY, _NPZ = "a .npy array", "an .npz archive"
+
+
+def open_npy(path: Path, name: str, options: Options) -> Source:
+    """Memory-mapped; whole numbers become floats one block at a time."""
+    with reading(name, _NPY):
+        with path.open("rb") as stream:
+            shape, by_column, kind = read_header(stream)
+            first = stream.tell()
+        dtype = value_type(shape, kind, name)
+        values = np.memmap(path, kind, mode="r", offset=first, shape=shape, order="F" if by_column else "C")
+    return ArraySource(values, name) if kind == dtype else _CastSource(values, name, dtype)
+
+
+def open_npz(path: Path, name: str, options: Options) -> Source:
+    with reading(name, _NPZ):
+        with zipfile.ZipFile(path) as archive:
+            headers = dict(_headers(archive))
+        if {"format", "shape", "data"} <= set(headers) and options.dataset is None:
+            return ArraySource(_sparse(path, name), name, labels=_labels(path, name, headers, options))
+        key = pick(name, {key: shape for key, (shape, _, _) in headers.items()}, options.dataset)
+        shape, by_column, kind = headers[key]
+        dtype, labels = value_type(shape, kind, name), _labels(path, name, headers, options)
+        if labels is not None and len(labels) != shape[0]:
+            raise DataError(f"{name}: {options.label_column!r} has {len(labels)} entries for {shape[0]} rows")
+        if by_column:
+            with np.load(path, allow_pickle=False) as archive:
+                return ArraySource(archive[key].astype(dtype, copy=False), name, labels=labels)
+    return _PackedSource(path, name, key, shape, kind, dtype, labels)
+
+
+class _CastSource(Source):
+    """An array on disk whose numbers become floats block by block, so that it is never in memory as a whole."""
+
+    columns = None
+    is_sparse = False
+
+    def __init__(self, values: npt.NDArray[Any], name: str, dtype: np.dtype[Any]) -> None:
+        self._values, self.name, self.dtype = values, name, dtype
+        self.n, self.d = values.shape
+
+    def blocks(self) -> Iterator[Block]:
+        step = block_rows(self.d)
+        for first in range(0, len(self._values), step):
+            yield np.asarray(self._values[first : first + step]).astype(self.dtype)
+
+
+class _PackedSource(Source):
+    """One array of an .npz file, row by row."""
+
+    columns = None
+    is_sparse = False
+
+    def __init__(
+        self,
+        path: Path,
+        name: str,
+        key: str,
+        shape: tuple[int, ...],
+        kind: np.dtype[Any],
+        dtype: np.dtype[Any],
+        labels: npt.NDArray[Any] | None,
+    ) -> None:
+        self._path, self._key, self._kind, self._labels = path, key, kind, labels
+        self.name, self.dtype = name, dtype
+        self.n, self.d = shape
+
+    def blocks(self) -> Iterator[Block]:
+        step, left, row_bytes = block_rows(self.d), cast("int", self.n), self.d * self._kind.itemsize
+        with (
+            reading(self.name, _NPZ),
+            zipfile.ZipFile(self._path) as archive,
+            archive.open(self._key + ".npy") as stream,
+        ):
+            read_header(stream)
+            while left:
+                rows = min(step, left)
+                held = stream.read(rows * row_bytes)
+                if len(held) != rows * row_bytes:
+                    raise DataError(f"{self.name}: {self._key!r} ends {left:,} rows too early; it was cut short")
+                yield np.frombuffer(held, self._kind).reshape(rows, self.d).astype(self.dtype)
+                left -= rows
+
+    def labels(self) -> npt.NDArray[Any] | None:
+        return self._labels
+
+
+def _headers(archive: zipfile.ZipFile) -> Iterator[tuple[str, tuple[tuple[int, ...], bool, np.dtype[Any]]]]:
+    for member in archive.namelist():
+        if member.endswith(".npy"):
+            with archive.open(member) as stream:
+                yield member.removesuffix(".npy"), read_header(stream)
+
+
+def _labels(path: Path, name: str, headers: dict[str, Any], options: Options) -> npt.NDArray[Any] | None:
+    """The array of one entry per row that was named."""
+    if options.label_column is None:
+        return None
+    key = pick(name, {key: shape for key, (shape, _, _) in headers.items()}, options.label_column, ndim=1)
+    with np.load(path, allow_pickle=False) as archive:
+        return cast("npt.NDArray[Any]", archive[key])
+
+
+def _sparse(path: Path, name: str) -> Any:
+    matrix = sparse.csr_array(sparse.load_npz(path))
+    matrix.check_format(full_check=True)
+    return numeric(matrix, name)

@@ -1,0 +1,195 @@
+"""AnnData (.h5ad): the matrix X, or another one named by ``dataset`` (``layers/counts``, ``raw/X``, ``obsm/X_pca``).
+
+The file is read through h5py, as AnnData's backed mode does, but without the layers and annotations that it would load.
+Dense and CSR matrices are read in row blocks. A CSC matrix is stored by columns, so rows cannot be read one after the
+other: it is read whole and turned into CSR where that takes less than a quarter of the memory, and refused elsewhere.
+Names of columns are ``var_names``; a label is a column of ``obs``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from deepca._machine import available_memory
+from deepca._typing import Csr
+from deepca.data.readers._common import Options, choose, extra, listed, reading, value_type
+from deepca.data.readers.hdf5 import DenseSource, opened
+from deepca.data.sources import BLOCK_BYTES, ArraySource, Block, Source
+from deepca.errors import DataError
+
+__all__ = ["open_h5ad"]
+
+_H5AD = "AnnData (.h5ad)"
+_ROWS = 1 << 14  # whose beginnings are read at once
+
+
+def open_h5ad(path: Path, name: str, options: Options) -> Source:
+    with reading(name, _H5AD), opened(path) as file:
+        key = options.dataset or "X"
+        if key not in file:
+            raise DataError(f"{name} has no {key!r}; there are {listed(_matrices(file))}")
+        item = file[key]
+        if hasattr(item, "shape"):
+            shape, form = tuple(item.shape), "dense"
+        else:
+            shape, form = _sparse_form(item, name)
+        columns, places = _columns(file, key, shape, name, options)
+        labels = _labels(file, name, shape[0], options)
+        if form == "dense":
+            return DenseSource(path, name, _H5AD, item, columns=columns, places=places, labels=labels)
+        dtype = value_type(shape, item["data"].dtype, name)
+        if form == "csr":
+            return _CsrSource(path, name, key, shape, dtype, columns, places, labels)
+        whole = _turned(item, shape, name).astype(dtype, copy=False)
+        return ArraySource(whole if places is None else whole[:, places], name, columns, labels)
+
+
+class _CsrSource(Source):
+    """Rows of a CSR matrix, as many at a time as some megabytes of entries take."""
+
+    is_sparse = True
+
+    def __init__(
+        self,
+        path: Path,
+        name: str,
+        key: str,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        columns: tuple[str, ...] | None,
+        places: npt.NDArray[np.intp] | None,
+        labels: npt.NDArray[Any] | None,
+    ) -> None:
+        self._path, self._key, self._width, self._places, self._labels = path, key, shape[1], places, labels
+        self.name, self.columns, self.dtype = name, columns, dtype
+        self.n, self.d = shape[0], shape[1] if places is None else len(places)
+
+    def blocks(self) -> Iterator[Block]:
+        with reading(self.name, _H5AD), opened(self._path) as file:
+            item = file[self._key]
+            for starts in _row_blocks(item["indptr"], cast("int", self.n)):
+                X = self._csr(item, starts)
+                yield X if self._places is None else X[:, self._places]
+
+    def labels(self) -> npt.NDArray[Any] | None:
+        return self._labels
+
+    def _csr(self, item: Any, starts: npt.NDArray[np.int64]) -> Csr:
+        first, last = int(starts[0]), int(starts[-1])
+        data, indices = item["data"][first:last], item["indices"][first:last]
+        if len(data) != last - first or len(indices) != last - first:
+            raise DataError(f"{self.name}: {self._key!r} has fewer entries than its rows say; it was cut short")
+        small = np.int32 if max(self._width, last - first) < 2**31 else np.int64
+        held = (data.astype(self.dtype, copy=False), indices.astype(small), (starts - first).astype(small))
+        X = sparse.csr_array(held, shape=(len(starts) - 1, self._width))
+        X.check_format(full_check=True)  # an index out of bounds would reach into foreign memory later
+        return cast("Csr", X)
+
+
+def _row_blocks(indptr: Any, n: int) -> Iterator[npt.NDArray[np.int64]]:
+    """Where the rows of each block begin and the last one ends."""
+    most = BLOCK_BYTES // 12  # of a value and its index
+    for chunk in range(0, n, _ROWS):
+        starts = indptr[chunk : min(chunk + _ROWS, n) + 1].astype(np.int64)
+        first = 0
+        while first < len(starts) - 1:
+            last = int(np.searchsorted(starts, starts[first] + most, side="right")) - 1
+            last = min(max(last, first + 1), len(starts) - 1)
+            yield starts[first : last + 1]
+            first = last
+
+
+def _sparse_form(item: Any, name: str) -> tuple[tuple[int, ...], str]:
+    """Shape, and "csr" or "csc", as any version of AnnData wrote it."""
+    said = str(item.attrs.get("encoding-type", item.attrs.get("h5sparse_format", "")))
+    shape = item.attrs.get("shape", item.attrs.get("h5sparse_shape"))
+    form = said.removesuffix("_matrix")
+    if form not in ("csr", "csc") or shape is None:
+        raise DataError(f"{name}: {item.name!r} is no matrix that can be read (it says {said!r})")
+    rows, columns = (int(size) for size in shape)
+    if len(item["indptr"]) != (rows if form == "csr" else columns) + 1:
+        raise DataError(f"{name}: {item.name!r} says that it is {rows} × {columns}, and its rows say otherwise")
+    return (rows, columns), form
+
+
+def _turned(item: Any, shape: tuple[int, ...], name: str) -> Csr:
+    taken = 2 * sum(item[part].size * item[part].dtype.itemsize for part in ("data", "indices"))
+    if taken > available_memory() // 4:
+        raise DataError(
+            f"{name}: {item.name!r} is stored by columns (CSC) and too large to be turned round in memory; "
+            "save it by rows first: adata.X = adata.X.tocsr(); adata.write_h5ad(…)"
+        )
+    held = (item["data"][:], item["indices"][:], item["indptr"][:])
+    matrix = sparse.csc_array(held, shape=(shape[0], shape[1]))
+    matrix.check_format(full_check=True)
+    return cast("Csr", matrix.tocsr())
+
+
+def _columns(
+    file: Any, key: str, shape: tuple[int, ...], name: str, options: Options
+) -> tuple[tuple[str, ...] | None, npt.NDArray[np.intp] | None]:
+    """Names of the values, and their places where not all were asked for."""
+    of = "raw/var" if key.startswith("raw/") else "var"
+    if key.startswith("obsm") or of not in file or len(shape) != 2:
+        if options.columns is not None:
+            raise DataError(f"{name}: the columns of {key!r} have no names; leave columns out")
+        return None, None
+    names = _index(file[of])
+    if len(names) != shape[1]:
+        raise DataError(f"{name}: {key!r} has {shape[1]} columns, and {of} names {len(names)}; the file is damaged")
+    way_out = "call adata.var_names_make_unique() and save it again"
+    values = choose(names, name, Options(columns=options.columns), if_twice=way_out).values
+    if options.columns is None:
+        return values, None
+    at = {column: place for place, column in enumerate(names)}
+    return values, np.array([at[column] for column in values], dtype=np.intp)
+
+
+def _index(frame: Any) -> list[str]:
+    """Names of the rows of a stored data frame; before AnnData 0.7 that was a table of records."""
+    if hasattr(frame, "dtype"):
+        names = frame[next(field for field in ("_index", "index") if field in frame.dtype.names)]
+        return [one.decode() if isinstance(one, bytes) else str(one) for one in names]
+    stored = frame[frame.attrs.get("_index", "_index")]
+    return [str(one) for one in (stored.asstr()[:] if stored.dtype.kind in "SO" else stored[:])]
+
+
+def _labels(file: Any, name: str, n: int, options: Options) -> npt.NDArray[Any] | None:
+    wanted = options.label_column
+    if wanted is None:
+        return None
+    frame = file["obs"]
+    names = [str(one) for one in (frame.dtype.names if hasattr(frame, "dtype") else frame.attrs["column-order"])]
+    if wanted not in names:
+        raise DataError(f"{name} has no column {wanted!r} in obs; there are {listed(names)}")
+    anndata = extra("anndata", "reading the labels of .h5ad")
+    read = anndata.io.read_elem if hasattr(anndata, "io") else anndata.experimental.read_elem
+    alone = not hasattr(frame, "dtype") and "encoding-type" in frame[wanted].attrs
+    held = read(frame[wanted]) if alone else read(frame)[wanted]
+    found = _plain(import_module("pandas").Series(held))  # which anndata comes with
+    if len(found) != n:
+        raise DataError(f"{name}: {wanted!r} has {len(found)} entries for {n} rows; the file is damaged")
+    return found
+
+
+def _plain(column: Any) -> npt.NDArray[Any]:
+    """A column of pandas as an array; numbers that are missing become NaN, and text becomes empty."""
+    found = np.asarray(column)
+    if found.dtype != object:
+        return found
+    missing = np.asarray(column.isna())
+    if column.dtype.kind in "iufb":  # may hold NA
+        return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
+    return np.array(["" if gap else str(one) for one, gap in zip(found, missing, strict=True)], dtype=str)
+
+
+def _matrices(file: Any) -> list[str]:
+    held = [key for key in ("X", "raw/X") if key in file]
+    return held + [f"{group}/{key}" for group in ("layers", "obsm") if group in file for key in file[group]]
