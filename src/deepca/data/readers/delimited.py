@@ -126,7 +126,7 @@ def _told(name: str, form: _Form, said: str) -> DataError:
         column = repr(form.names[place].strip()) if form.has_names else place
         return DataError(
             f"{name}: column {column}, row {row} is {value!r}; numbers are needed "
-            "(or set the column apart as the label)"
+            "(or set the column apart with --label-column)"
         )
     if found := _RAGGED.search(said):
         row = int(found[1]) - before

@@ -90,7 +90,7 @@ def _no_numbers(name: str, file: Any, column: str, kind: Any) -> DataError:
             if value.is_valid:
                 return DataError(
                     f"{name}: column {column!r}, row {rows + row} is {str(value)[:40]!r} (the column holds {kind}); "
-                    "numbers are needed (or set the column apart as the label)"
+                    "numbers are needed (or set the column apart with --label-column)"
                 )
         rows += batch.num_rows
     return DataError(f"{name}: column {column!r} holds {kind}; numbers are needed (or set it apart as the label)")
