@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --editable
 
-.PHONY: help demo test lint format bench check-memory figures reproduce study-robustness clean
+.PHONY: help demo test lint format bench check-memory figures reference reproduce study-robustness clean
 help:
 	@echo "make demo     the main job, on data that ships with scikit-learn (under a minute)"
 	@echo "make test     everything that proves it"
@@ -12,6 +12,7 @@ help:
 	@echo "make bench    speed as ratios to the floor, into docs/benchmarks.md"
 	@echo "make check-memory  a 2 GB file fit in less than 300 MB of anonymous memory"
 	@echo "make figures  the pictures of the docs"
+	@echo "make reference  docs/reference.md from the code"
 	@echo "make reproduce  the paper's experiments, into docs/reproduction (DATA=folder with w8a and a9a)"
 	@echo "make study-robustness  orthonormalisation, stopping and rounds, into docs/robustness.md (DATA=folder, as above)"
 
@@ -50,6 +51,9 @@ check-memory: $(VENV)/dev.stamp
 figures: $(VENV)/dev.stamp
 	$(BIN)/deepca demo --quiet --out docs/figures
 	$(BIN)/python examples/fastmix_contraction.py docs/figures/fastmix.png
+
+reference: $(VENV)/dev.stamp
+	$(BIN)/python docs/reference.py docs/reference.md
 
 reproduce: $(VENV)/dev.stamp
 	$(BIN)/deepca reproduce all $(if $(DATA),--data $(DATA)) --out reproduced

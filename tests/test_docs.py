@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shlex
 import subprocess
@@ -88,3 +89,12 @@ def test_links_between_pages_lead_somewhere() -> None:
     for page in PAGES:
         for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_reference_is_that_of_the_code() -> None:
+    page = importlib.util.spec_from_file_location("reference", ROOT / "docs" / "reference.py")
+    assert page is not None
+    assert page.loader is not None
+    module = importlib.util.module_from_spec(page)
+    page.loader.exec_module(module)
+    assert module.page() == (ROOT / "docs" / "reference.md").read_text(encoding="utf-8"), "run make reference"

@@ -694,7 +694,8 @@ def test_csv_faults_name_row_and_column(tmp_path: Path) -> None:
     good = "5,6,7\n" * 2000
     cases = {
         "x,age,z\n" + good + "1,unknown,3\n" + good: (
-            "site3.csv: column 'age', row 2000 is 'unknown'; numbers are needed (or set the column apart with --label-column)"
+            "site3.csv: column 'age', row 2000 is 'unknown'; numbers are needed (or set the column apart with "
+            "--label-column)"
         ),
         good + "1,unknown,3\n": "site3.csv: column 1, row 2000 is 'unknown'; numbers are needed",
         "x,y,z\n" + good + "1,2\n" + good: "site3.csv: row 2000 has 2 cells instead of 3; mend or remove it",

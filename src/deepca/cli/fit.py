@@ -67,8 +67,9 @@ def fit(
 ) -> None:
     """Principal components of rows that stay in their files: each file is an agent, and talks to its neighbours only.
 
-    Reads .npy, .npz, CSV, Parquet, svmlight, HDF5 and AnnData files, larger than memory if need be. The model is
-    written when the tolerance is proven; exit code 1 says that it was not.
+    Reads .npy, .npz, CSV, Parquet, svmlight, HDF5 and AnnData files, larger than memory if need be.
+
+    The model is written when the tolerance is proven; exit code 1 says that it was not.
     """
     with errors(), TemporaryDirectory(prefix="deepca-") as folder:
         settings = Settings(

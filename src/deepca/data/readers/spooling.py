@@ -85,8 +85,9 @@ class _Store:
         files = self._begun(kinds)
         if files[2].rows == 0:
             files[2].append(np.zeros(1, dtype=np.int64))
-        for file, part in zip(files, (block.data, block.indices, block.indptr[1:] + np.int64(entries)), strict=True):
-            file.append(part)
+        files[0].append(block.data)
+        files[1].append(block.indices)
+        files[2].append(block.indptr[1:] + np.int64(entries))
         return entries + int(block.indptr[-1])
 
     def _begun(self, kinds: Sequence[tuple[tuple[int, ...], npt.DTypeLike]]) -> list[GrowingNpy]:
