@@ -261,12 +261,12 @@ def test_probes_find_eigenvalues_from_below_and_bound_them_from_above() -> None:
     looked = 0
     for seed in range(30):
         rng = np.random.default_rng(seed)
-        values = np.sort(rng.uniform(0.0, 1.0, 40) ** rng.integers(1, 6))[::-1]
-        Q = np.linalg.qr(rng.standard_normal((40, 40)))[0]
+        values = np.sort(rng.uniform(0.0, 1.0, 80) ** rng.integers(1, 6))[::-1]
+        Q = np.linalg.qr(rng.standard_normal((80, 80)))[0]
         A = (Q * values) @ Q.T
         A = (A + A.T) / 2.0
         X = Q[:, :3]
-        outside = scipy.linalg.eigvalsh((np.eye(40) - X @ X.T) @ A @ (np.eye(40) - X @ X.T))[::-1]
+        outside = scipy.linalg.eigvalsh((np.eye(80) - X @ X.T) @ A @ (np.eye(80) - X @ X.T))[::-1]
         last = -np.inf
         for found in probe(from_matrices(A), X, network, seed=seed, accuracy=1e-15):
             few = min(len(found.values), 3)
@@ -277,6 +277,27 @@ def test_probes_find_eigenvalues_from_below_and_bound_them_from_above() -> None:
         assert found.exact
         assert found.values[0] == pytest.approx(outside[0], abs=1e-12)
     assert looked > 200
+
+
+def test_the_bound_is_wrong_as_rarely_as_it_says() -> None:
+    """With a failure probability that can be counted: over many starts, and for both ways to bound."""
+    network, failure, starts = AgentNetwork(deepca.topology.complete(1), 0), 0.3, 100
+    rng = np.random.default_rng(0)
+    for values in (np.linspace(1.0, 0.0, 60), 0.9 ** np.arange(60.0), np.r_[1.0, np.linspace(0.9, 0.1, 59)]):
+        Q = np.linalg.qr(rng.standard_normal((60, 60)))[0]
+        A = from_matrices(deepca.linalg.symmetric_part((Q * values) @ Q.T))
+        X = Q[:, -1:]  # so that the largest eigenvalue lies outside
+        wrong = np.zeros((5, 2))
+        better = 0
+        for seed in range(starts):
+            for q, found in zip(range(5), probe(A, X, network, seed=seed, accuracy=1e-15), strict=False):
+                if found.exact:
+                    break
+                two = np.array([found._beforehand(failure), found._afterwards(failure)])
+                wrong[q] += two < 1.0 - 1e-12
+                better += bool(found._afterwards(1e-6) < found._beforehand(1e-6))
+        assert (wrong <= (failure + 3.0 * np.sqrt(failure / starts)) * starts).all()
+        assert better > 2 * starts  # most of the looks
 
 
 def test_the_stated_probability_is_not_an_understatement() -> None:

@@ -27,7 +27,7 @@ from deepca.linalg import frobenius, symmetric_part, tan_theta
 from deepca.mixing import Chebyshev
 from deepca.networks.base import Network, Traffic
 from deepca.operators import Operator, OperatorLike, as_operator
-from deepca.probing import Outside, everywhere, probe
+from deepca.probing import Outside, columns_for, everywhere, overlap, probe
 
 __all__ = ["Certificate", "certify", "digest_of"]
 
@@ -294,19 +294,21 @@ def _probed(
     theta, noise = found.eigenvalues[-1], found.noise * found.scale
     sure = theta - found.uncertainty * found.scale
     seed, made = int(found.digest[:16], 16), 0
-    accuracy = max(0.02 * min(gap, 1.0) * abs(theta), noise)
+    # as exact as needed to tell what a random start must have contained: see Outside.bound
+    fine = 0.1 * overlap(len(X) - found.k, columns_for(found.k, len(X)), found.failure)
+    accuracy = max(fine * min(gap, 1.0) * abs(theta), noise)
     while True:
         for outside in probe(A, X, network, seed=seed, accuracy=accuracy, rounding=noise):
             found = _with(found, outside, made)
             proven = residual <= _sine(tol) * (sure - found.bound)
-            limited = 4.0 * outside.doubt > abs(found.gap) and accuracy > noise
+            limited = outside.doubt > 2.5 * fine * abs(found.gap) and accuracy > noise
             tight = theta - found.bound > 0.7 * found.gap > 0.0  # a better bound would change little
             if proven or tight or limited or found.products >= products or _hopeless(found, outside):
                 break
         if not (limited and not proven and found.products < products):
             return found
         made, seed = found.products, seed + 1
-        accuracy = max(0.02 * min(abs(found.gap), 0.1 * accuracy), noise)
+        accuracy = max(min(fine * abs(found.gap), 0.1 * accuracy), noise)
 
 
 def _with(found: Certificate, outside: Outside, made: int) -> Certificate:
