@@ -10,11 +10,11 @@ import numpy as np
 from scipy.linalg.lapack import dgeqrf, dormqr
 
 from deepca._typing import Array
+from deepca.exact import exact_average
 from deepca.linalg import largest_positive, symmetric_part
 from deepca.networks.base import Network
 from deepca.operators import Operator
 from deepca.probing import everywhere
-from deepca.statistics import exact_average
 
 __all__ = ["filled_up", "principal_axes"]
 

@@ -58,7 +58,8 @@ class Certificate:
     eigenvalues: tuple[float, ...]
     """Of A within the components, descending: θ_1 … θ_k."""
     others: tuple[float, ...]
-    """The largest found outside the components, descending; the first estimates λ_{k+1} from below."""
+    """The largest found outside the components, descending; the first estimates λ_{k+1} from below, but for the error
+    of averages."""
     bound: float
     """λ_{k+1} is at most this, but for the failure probability."""
     failure: float
@@ -319,7 +320,7 @@ def _with(found: Certificate, outside: Outside, made: int) -> Certificate:
             for j in range(1, len(errors))
             if values[j - 1] - values[j] > max(2.0 * (errors[j - 1] + errors[j]), found.separation)
         ),
-        len(values) if outside.exact and len(values) == len(errors) else None,
+        len(values) if outside.exact and len(values) == len(errors) == outside.dimension else None,
     )
     return replace(
         found,

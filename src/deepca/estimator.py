@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Self
 
@@ -17,15 +18,15 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, validate_data
 
 from deepca._typing import Array
-from deepca.data.sources import ArraySource, Source, as_source
-from deepca.errors import DataError, InvalidInput
+from deepca.data.sources import ArraySource, Source, as_source, numeric
+from deepca.errors import DataError, InvalidInput, TopologyError
 from deepca.model import Model
 from deepca.networks import SimulatedNetwork
 from deepca.observers import Observer
 from deepca.operators import split_rows
 from deepca.pca import Settings, decompose, model_of
 from deepca.topology import Topology
-from deepca.topology_names import from_name
+from deepca.topology_names import from_name, named_agents
 
 __all__ = ["DecentralizedPCA"]
 
@@ -139,6 +140,7 @@ class DecentralizedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
             dtype=[np.float64, np.float32],
             ensure_min_samples=2,
         )
+        X = numeric(X, "X")
         n = X.shape[0]
         weights = None if sample_weight is None else self._checked_weights(sample_weight, X)
         holders = None if agents is None else _checked_labels(agents, n)
@@ -211,14 +213,15 @@ class DecentralizedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
             seed=seed,
         )
         start = None
-        if self.warm_start and getattr(self, "components_", None) is not None:
-            start = self.components_ if self.components_.shape[1] == sources[0].d else None
+        known = getattr(self, "_directions", None)
+        if self.warm_start and known is not None and known.shape[1] == sources[0].d:
+            start = known
         watchers = _watchers(bool(self.verbose))
         found = decompose(sources, network, settings, weights=weights, start=start, observers=watchers)
         single = all(source.dtype == np.float32 for source in sources)
         self._keep(model_of(found, topology, settings, whiten=bool(self.whiten), single=single))
         self.result_, self.topology_, self.traffic_ = found.result, topology, found.traffic
-        self.n_iter_ = max(found.result.iterations, 1)
+        self.n_iter_, self._directions = max(found.result.iterations, 1), found.directions
         if not found.result.status.ok:
             warnings.warn(str(found.result.status), ConvergenceWarning, stacklevel=3)
         return self
@@ -228,7 +231,7 @@ class DecentralizedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         self.components_, self.mean_, self.scale_ = model.components, model.mean, model.scale
         self.explained_variance_ = model.explained_variance
         self.explained_variance_ratio_, self.singular_values_ = model.explained_variance_ratio, model.singular_values
-        self.noise_variance_ = model.noise_variance
+        self.noise_variance_ = model.dtype.type(model.noise_variance)
         self.n_components_, self.n_samples_ = model.n_components, model.n_samples
 
     def _seed(self) -> int:
@@ -238,7 +241,8 @@ class DecentralizedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
 
     def _topology(self, agents: int | None, *, most: int) -> Topology:
         if isinstance(self.topology, Topology):
-            m = agents or self.n_agents or self.topology.n_agents
+            asked = agents if agents is not None else self.n_agents
+            m = self.topology.n_agents if asked is None else asked
             if m != self.topology.n_agents:
                 raise InvalidInput(f"the topology has {self.topology.n_agents} agents, the data has {m}")
             if m > most:
@@ -246,12 +250,27 @@ class DecentralizedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
             return self.topology
         if not isinstance(self.topology, str):
             raise InvalidInput(f"topology = {self.topology!r}: give a name such as 'ring', or a deepca.Topology")
-        m = agents or self.n_agents or min(_DEFAULT_AGENTS, most)
-        if not isinstance(m, (int, np.integer)) or m < 1:
+        wanted = agents if agents is not None else self.n_agents
+        if wanted is None:
+            return self._default_topology(self.topology, most)
+        m = wanted
+        if isinstance(m, bool) or not isinstance(m, (int, np.integer)) or m < 1:
             raise InvalidInput(f"n_agents = {m!r}: a whole number of at least one agent is needed")
         if m > most:
             raise DataError(f"{most} rows cannot be spread over {m} agents: every agent needs at least one row")
         return from_name(self.topology, int(m), seed=self._seed())
+
+    def _default_topology(self, name: str, most: int) -> Topology:
+        """As many agents as the name says; else ten, or the next smaller number that has such a network."""
+        m = named_agents(name)
+        if m is not None and m > most:
+            raise DataError(f"{most} rows cannot be spread over {m} agents: every agent needs at least one row")
+        if m is not None:
+            return from_name(name, seed=self._seed())
+        for fewer in range(min(_DEFAULT_AGENTS, most), 1, -1):
+            with suppress(TopologyError):
+                return from_name(name, fewer, seed=self._seed())
+        return from_name(name, 1, seed=self._seed())
 
     @staticmethod
     def _checked_weights(sample_weight: Any, X: Any) -> Array:
@@ -343,8 +362,11 @@ def _checked_labels(agents: Any, n: int) -> npt.NDArray[Any]:
     labels = np.asarray(agents)
     if labels.shape != (n,):
         raise DataError(f"agents has shape {labels.shape}; one label for each of the {n} rows is needed")
-    if labels.dtype.kind == "f" and not np.isfinite(labels).all():
-        raise DataError(f"agents: row {int(np.flatnonzero(~np.isfinite(labels))[0])} has no label")
+    missing = np.array([label is None or label != label for label in labels.tolist()], dtype=bool)  # NaN is not itself
+    if missing.any():
+        raise DataError(f"agents: row {int(np.flatnonzero(missing)[0])} has no label")
+    if labels.dtype == object:  # text and numbers side by side have no order, but their texts do
+        labels = labels.astype(str)
     return labels
 
 

@@ -17,8 +17,6 @@ import io
 import json
 import math
 import os
-import zipfile
-import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -208,19 +206,20 @@ def load(path: str | os.PathLike[str]) -> Model:
     """The model in a file; a :class:`~deepca.errors.ModelError` says what is wrong with one that cannot be used."""
     path = Path(path)
     try:
-        content = io.BytesIO(path.read_bytes())
-        with np.load(content, allow_pickle=False) as file:
-            arrays = {name: np.asarray(file[name]) for name in file.files}
+        content = path.read_bytes()
     except FileNotFoundError:
         raise ModelError(f"{path}: there is no such file") from None
     except IsADirectoryError:
         raise ModelError(f"{path} is a folder; a model is a file") from None
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
-        if isinstance(error, PermissionError):
-            raise ModelError(f"{path}: no permission to read it") from None
-        raise ModelError(f"{path} is damaged or no model file; make it anew, or fetch another copy") from None
-    except AttributeError:  # a bare .npy is an array, not an archive
-        raise ModelError(f"{path} is no model file") from None
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read: {error.strerror}") from None
+    if not content.startswith(b"PK"):
+        raise ModelError(f"{path} is no model file, or its beginning is lost; give an .npz that deepca has written")
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as file:
+            arrays = {name: np.asarray(file[name]) for name in file.files}
+    except Exception:  # damaged bytes make numpy, zipfile and zlib raise almost anything
+        raise ModelError(f"{path} is damaged; fetch another copy, or make it anew") from None
     return _from_arrays(path, arrays)
 
 
@@ -232,12 +231,14 @@ def _from_arrays(path: Path, arrays: dict[str, npt.NDArray[Any]]) -> Model:
         ours = False
     if not ours:
         raise ModelError(f"{path} is an .npz file, but no model that deepca has written")
+    damaged = ModelError(f"{path} is damaged: what it holds does not fit together; fetch another copy")
+    if not isinstance(about.get("format"), int):
+        raise damaged
     if about["format"] > FORMAT:
         raise NewerModelError(
             f"{path} was written by a newer deepca (model format {about['format']}; this one reads up to {FORMAT}); "
             "upgrade deepca here, or save the model with the older version"
         )
-    damaged = ModelError(f"{path} is damaged: its content does not match its checksum; fetch another copy")
     if about.get("checksum") != _checksum(arrays):
         raise damaged
     try:
@@ -253,17 +254,30 @@ def _from_arrays(path: Path, arrays: dict[str, npt.NDArray[Any]]) -> Model:
             whiten=bool(about["whiten"]),
             status=Status(**about["status"]),
             certificate=None if about["certificate"] is None else _certificate(about["certificate"]),
-            about=about["about"],
+            about=dict(about["about"]),
         )
-    except (KeyError, TypeError, ValueError):
+        fits = _fits(model)
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError, IndexError):
         raise damaged from None
-    k, d = model.components.shape
+    if not fits:
+        raise damaged
     proof = model.certificate
     if proof is not None and model.dtype == np.float64 and proof.digest != digest_of(model.components.T):
         raise ModelError(f"{path}: the certificate in it speaks of other components; do not trust this file")
-    if model.mean.shape != (d,) or model.explained_variance.shape != (k,):
-        raise damaged
     return model
+
+
+def _fits(model: Model) -> bool:
+    """Whether the arrays are numbers and belong together."""
+    k, d = model.components.shape
+    wanted = [(model.components, (k, d)), (model.explained_variance, (k,)), (model.mean, (d,))]
+    if model.scale is not None:
+        wanted.append((model.scale, (d,)))
+    return (
+        all(array.shape == shape and array.dtype in (np.float32, np.float64) for array, shape in wanted)
+        and all(np.isfinite(array).all() for array, _ in wanted)
+        and (model.columns is None or len(model.columns) == d)
+    )
 
 
 def _checksum(arrays: Mapping[str, npt.NDArray[Any]]) -> str:

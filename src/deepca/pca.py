@@ -17,7 +17,8 @@ from deepca._typing import Array
 from deepca.algorithms import Algorithm, BlockKrylov, DeEPCA, DePCA
 from deepca.axes import filled_up, principal_axes
 from deepca.certificate import digest_of
-from deepca.data.holdings import common_columns, read
+from deepca.data.columns import agree_on_columns, common_columns
+from deepca.data.holdings import read
 from deepca.data.sources import Source
 from deepca.errors import DataError, InvalidInput
 from deepca.linalg import random_orthonormal
@@ -68,6 +69,7 @@ class Decomposition:
     variances : ``(k,)``, with ddof 1.  total_variance : of all columns together.
     mean : ``(d,)``.  units : ``(d,)``, what columns were divided by, or None.
     n_rows, weight : of all agents.  n_counted : rows, each as often as its weight says.  columns : names, if any.
+    directions : ``(s, d)``, the components and whatever else the search has seen, to start another one from.
     result : how the run went; its certificate speaks of ``components``.  traffic : of everything, certificate included.
     """
 
@@ -80,6 +82,7 @@ class Decomposition:
     n_counted: int
     weight: float
     columns: tuple[str, ...] | None
+    directions: Array
     result: Result[Any]
     traffic: Traffic
 
@@ -109,20 +112,16 @@ def decompose(
         raise DataError(f"{len(sources)} blocks of rows for {local} agents; give one per agent")
     before = network.traffic
     sources = common_columns(sources)
+    agree_on_columns(network, sources[0])
     held = read(sources, weights, form=settings.form, tell=tell)
-    totals = agreed_totals(network, held.moments, center=settings.center)
+    totals = agreed_totals(network, held.moments)
     _check_enough(totals, settings)
     units = _units(totals, sources[0]) if settings.scale else None
-    variances = totals.squares / (totals.weight - 1.0)
-    total = float((variances / (1.0 if units is None else np.square(units))).sum())
-    if not total > 0.0:
-        raise DataError(
-            f"all {totals.n_rows} rows are equal, so there is no variance to explain"
-            if settings.center
-            else f"all {totals.n_rows} rows are zero; there is nothing to explain"
-        )
+    centre = totals.mean if settings.center else np.zeros_like(totals.mean)
+    squares = totals.squares if settings.center else totals.squares_about_zero()
+    total = float((squares / (1.0 if units is None else np.square(units))).sum() / (totals.weight - 1.0))
     # with this factor mean A_j is the covariance matrix itself
-    A = held.operator(network.batch, totals.mean, units, network.n_agents / (totals.weight - 1.0))
+    A = held.operator(network.batch, centre, units, network.n_agents / (totals.weight - 1.0))
     run = _Run(A, network, settings, min(totals.n_counted, A.d), tuple(observers))
     if isinstance(settings.n_components, float):
         found = run.share(settings.n_components, total, start)
@@ -132,12 +131,13 @@ def decompose(
         components=found.components,
         variances=np.maximum(found.variances, 0.0),
         total_variance=total,
-        mean=totals.mean,
+        mean=centre,
         units=units,
         n_rows=totals.n_rows,
         n_counted=totals.n_counted,
         weight=totals.weight,
         columns=sources[0].columns,
+        directions=found.directions,
         result=found.result,
         traffic=network.traffic - before,
     )
@@ -177,6 +177,7 @@ def model_of(found: Decomposition, topology: Topology, settings: Settings, *, wh
 class _Found:
     components: Array
     variances: Array
+    directions: Array
     result: Result[Any]
 
 
@@ -198,24 +199,26 @@ class _Run:
             )
         at = self.settings
         W0 = _start(self.A.d, k, start, at.seed)
+        algorithm = _algorithm(at, self.A, W0, self.network)
         result: Result[Any] = solve(
-            _algorithm(at, self.A, W0, self.network),
+            algorithm,
             max_iter=min(_GLANCE, at.max_iter) if glance else at.max_iter,
             stop=Tolerance(1e-2 if glance else at.tol),
             observers=self.observers,
             certify=not glance,
         )
         X = result.components.reshape(-1, self.A.d, k)[0]
+        known = algorithm.directions(result.state) if isinstance(algorithm, BlockKrylov) else X.T
         proof = result.certificate
         if proof is not None:  # the same at all agents, and turned to its axes
             variances = np.array(proof.eigenvalues)
             X = filled_up(X, variances)
             spread = np.array(np.broadcast_to(X, result.components.shape))
             result = replace(result, components=spread, certificate=replace(proof, digest=digest_of(X)))
-            return _Found(np.ascontiguousarray(X.T), variances, result)
+            return _Found(np.ascontiguousarray(X.T), variances, known, result)
         X = self.network.reduce(np.where((self.network.local == 0)[..., None, None], X, -np.inf), "max")
         X, variances = principal_axes(self.A, X, self.network)
-        return _Found(np.ascontiguousarray(X.T), variances, result)
+        return _Found(np.ascontiguousarray(X.T), variances, known, result)
 
     def share(self, wanted: float, total: float, start: Array | None) -> _Found:
         """As few components as explain more than ``wanted`` of the total variance.
@@ -226,7 +229,7 @@ class _Run:
         k = min(_FIRST_GUESS if start is None else max(_FIRST_GUESS, len(start)), self.most)
         while True:
             seen = self.exactly(k, start, glance=True)
-            start, enough = seen.components, _needed(seen.variances, wanted, total)
+            start, enough = seen.directions, _needed(seen.variances, wanted, total)
             if enough <= k or k == self.most:
                 break
             k = min(2 * k, self.most)
@@ -236,27 +239,37 @@ class _Run:
             enough = min(_needed(found.variances, wanted, total), k)
             if enough == k:
                 return found
-            k, start = enough, found.components
+            k, start = enough, found.directions
 
 
 def check(settings: Settings) -> None:
     """An error for settings that no data could be fit with."""
     k = settings.n_components
-    if isinstance(k, str):
-        raise InvalidInput(f"n_components = {k!r}: give a number, a share of variance in (0, 1), or None")
-    if k is not None and (isinstance(k, bool) or not np.isreal(k)):
+    if k is not None and (isinstance(k, bool) or not isinstance(k, (int, float))):
         raise InvalidInput(f"n_components = {k!r}: give a number, a share of variance in (0, 1), or None")
     if isinstance(k, float) and not 0.0 < k < 1.0:
         raise InvalidInput(f"n_components = {k!r}: a share of variance must lie between 0 and 1; a number is an int")
-    if k is not None and not isinstance(k, float) and k < 1:
+    if k is not None and k <= 0:
         raise InvalidInput(f"n_components = {k}: at least one component is needed")
+    rounds = settings.rounds
+    if rounds != "auto" and (isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1):
+        raise InvalidInput(f"rounds = {rounds!r}: a whole number of at least 1, or 'auto'")
+    Tolerance(settings.tol)
     if settings.algorithm not in ALGORITHMS:
         raise InvalidInput(f"algorithm = {settings.algorithm!r}: choose one of {', '.join(ALGORITHMS)}")
 
 
 def _check_enough(totals: Totals, settings: Settings) -> None:
     if totals.n_rows < 2:
-        raise DataError("one row in all: variance needs at least two (n_samples = 1)")
+        raise DataError(
+            "one row in all: variance needs at least two" if totals.n_rows else "the weights of all rows are zero"
+        )
+    if totals.constant.all() and (settings.center or not totals.mean.any()):
+        raise DataError(
+            f"all {totals.n_rows} rows are equal, so there is no variance to explain"
+            if settings.center
+            else f"all {totals.n_rows} rows are zero; there is nothing to explain"
+        )
     if not totals.weight > 1.0:
         raise DataError(
             f"the weights sum to {totals.weight:g}: a weight counts how often a row occurs, so they must sum to more "
@@ -274,9 +287,7 @@ def _check_enough(totals: Totals, settings: Settings) -> None:
 def _units(totals: Totals, source: Source) -> Array:
     """Standard deviations (ddof 0, as scikit-learn's StandardScaler); a constant column has none."""
     units = np.sqrt(totals.squares / totals.weight)
-    # a constant column leaves the rounding of its mean behind, not exactly zero
-    floor = 1e-14 * np.abs(totals.mean) * np.sqrt(totals.n_rows)
-    constant = np.flatnonzero(~(units > floor))
+    constant = np.flatnonzero(totals.constant)
     if constant.size:
         names = [repr(source.columns[c]) if source.columns is not None else str(c) for c in constant[:6]]
         more = f" and {constant.size - 6} more" if constant.size > 6 else ""

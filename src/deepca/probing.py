@@ -125,7 +125,8 @@ def probe(
         new_columns = block.shape[1]
         left = without(without(BQ[:, -block.shape[1] :], Q), X)
         short = max(1e-12 * float(np.abs(values).max()), rounding)
-        block = orthonormal_part(left, short)[:, : n - Q.shape[1]]
+        # short directions are mostly rounding, and orthogonal to the others only after another projection
+        block = np.linalg.qr(without(without(orthonormal_part(left, short), Q), X))[0][:, : n - Q.shape[1]]
         exact = block.shape[1] == 0  # the probes' space is invariant, and every direction has a part in it
         if Q.shape[1] + block.shape[1] < min((made + 1) * p, n):
             doubt = math.hypot(doubt, math.sqrt(p) * short)  # invariant but for what was left out

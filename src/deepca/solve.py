@@ -15,6 +15,7 @@ import numpy as np
 from deepca._machine import one_blas_thread
 from deepca._typing import Array
 from deepca.algorithms.base import Algorithm, State, TrackedState
+from deepca.algorithms.krylov import KrylovState
 from deepca.axes import principal_axes
 from deepca.certificate import FAILURE, Certificate, digest_of
 from deepca.certificate import certify as fresh_certificate
@@ -101,6 +102,7 @@ def solve(
                     continue
                 network.begin(network.epoch, state.t)
                 state = algorithm.step(agreement.paced(state))
+                agreement.add(recent[-1], state)
             except EpochChanged as change:
                 restarts += 1
                 state = _restarted(algorithm, state, change.epoch, agreement)
@@ -108,7 +110,6 @@ def solve(
                 if proof is not None:
                     proof.forget()
                 continue
-            agreement.add(recent[-1], state)
             recent.append(state)
             spent = network.traffic - sent if proof is None else network.traffic - sent - proof.traffic
             step = Step(recent[-2], state, spent, time.perf_counter() - began, agreement.latest)
@@ -117,7 +118,7 @@ def solve(
     network.forget()
     certificate = proof.certificate if proof is not None else None
     eigenvalues, components = _ritz(recent[-2].W if len(recent) > 1 else state.W, state)
-    status, rank = _status(agreement, stop, state, certificate, proof is not None and proof.lost, eigenvalues, first)
+    status, rank = _status(agreement, stop, state, proof, eigenvalues, first)
     if proof is not None and certificate is not None:
         components = np.array(np.broadcast_to(proof.components, state.W.shape))
         eigenvalues = np.array(np.broadcast_to(certificate.eigenvalues, eigenvalues.shape))
@@ -148,20 +149,16 @@ def _pace_of(algorithm: Algorithm[S_], state: S_) -> Pace | None:
 
 
 def _status(
-    agreement: _Agreement,
-    stop: StopRule | None,
-    state: State,
-    certificate: Certificate | None,
-    lost: bool,
-    eigenvalues: Array,
-    first: int,
+    agreement: _Agreement, stop: StopRule | None, state: State, proof: _Proof | None, eigenvalues: Array, first: int
 ) -> tuple[Status, int]:
     k, history = state.W.shape[-1], agreement.history
     if not history:
         return not_judged(), k
+    certificate = proof.certificate if proof is not None else None
     if certificate is not None:
         eigenvalues = np.array(certificate.eigenvalues)  # of A itself, not of what is tracked
-    status = judge(history, stop, k, state.t - first, certificate, lost, eigenvalues, agreement.paces)
+    lost, stuck = (proof.lost, proof.stuck) if proof is not None else (False, False)
+    status = judge(history, stop, k, state.t - first, certificate, lost, stuck, eigenvalues, agreement.paces)
     return status, history[-1].rank
 
 
@@ -267,7 +264,8 @@ class _Proof:
         self.traffic = Traffic(agents=algorithm.network.traffic.agents)
         self.certificate: Certificate | None = None
         self.components: Array = np.empty(0)
-        self.over, self.lost, self.more = False, False, 0
+        self.over, self.lost, self.stuck, self.more = False, False, False, 0
+        self._residual = math.inf
 
     def forget(self) -> None:
         """The network changed, and with it what is averaged."""
@@ -288,7 +286,7 @@ class _Proof:
                 tracked=state.S - state.AW if isinstance(state, TrackedState) else None,
                 tol=min(self._tol, 1e-13) if at_floor(history) else self._tol,  # at the floor, as sharp as can be
                 accuracy=1.0 if self._stop is not None else _reached(history),
-                gap=min(max(1.0 - rate(history), 1e-6), 0.5) if history else 0.1,
+                gap=_gap(state, history),
                 failure=FAILURE / 2.0**self._attempts,  # all attempts together stay below it
                 products=max(40, (state.t - self._first) // 2),
                 known=self._known,
@@ -318,8 +316,14 @@ class _Proof:
             self._known = None
             self.over = self._repairs > _REPAIRS
             return
-        self.over = self.over or hopeless or at_floor(history)
-        if certificate.resolved and certificate.others:
+        # no smaller than before, and rounding could explain it
+        self.stuck = certificate.residual > 0.5 * self._residual and certificate.residual <= 100.0 * certificate.noise
+        self._residual = certificate.residual
+        self.over = self.over or hopeless or at_floor(history) or self.stuck
+        if isinstance(state, KrylovState):  # faster than the gap alone would tell, and ever faster
+            r, factor = min(rate(history), 0.9) if history else 0.9, certificate.worst_angle / self._tol
+            longest = self._last
+        elif certificate.resolved and certificate.others:
             r, factor = certificate.next_eigenvalue / certificate.eigenvalues[-1], certificate.worst_angle / self._tol
             longest = self._last
         else:  # no gap to be seen yet: look again when the residual is a thousandth, or after as long again
@@ -331,6 +335,13 @@ class _Proof:
 def _reached(history: Sequence[Agreed]) -> float:
     """How good the answer seems to be, at least."""
     return max(error_estimate(history), history[-1].disagreement, _EPS) if history else 1.0
+
+
+def _gap(state: State, history: Sequence[Agreed]) -> float:
+    """A guess of the relative gap behind k, from the rate of convergence or from Ritz values."""
+    if isinstance(state, KrylovState):
+        return min(max(state.gap, 1e-6), 0.5)
+    return min(max(1.0 - rate(history), 1e-6), 0.5) if history else 0.1
 
 
 def _restarted(algorithm: Algorithm[S_], state: S_, epoch: int, agreement: _Agreement) -> S_:

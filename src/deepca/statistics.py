@@ -10,24 +10,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from deepca._typing import Array
-from deepca.averaging import average
 from deepca.data.moments import Moments
-from deepca.mixing import Chebyshev
+from deepca.errors import DataError
+from deepca.exact import exact_average
 from deepca.networks.base import Network
 
-__all__ = ["Totals", "agreed_totals", "exact_average"]
+__all__ = ["Totals", "agreed_totals"]
 
 _EPS = float(np.finfo(np.float64).eps)
-_ROUNDING = 1e-13
 
 
 @dataclass(frozen=True)
 class Totals:
     """Of all rows together, the same bits at every agent.
 
-    n_rows : number of rows.  weight : their weights together.  mean : ``(d,)``, zero where nothing is centred.
+    n_rows : rows with a weight.  weight : their weights together.  mean : ``(d,)``.
     squares : ``(d,)``, ``Σ w (x − mean)²``.
     """
 
@@ -36,31 +36,39 @@ class Totals:
     mean: Array
     squares: Array
 
+    def squares_about_zero(self) -> Array:
+        """``Σ w x²`` by column."""
+        return self.squares + self.weight * np.square(self.mean)
+
+    @property
+    def constant(self) -> npt.NDArray[np.bool_]:
+        """Which columns have one value only: all that is left of them is the rounding of their mean."""
+        return np.asarray(self.squares <= max(self.weight, 1.0) * np.square(16.0 * _EPS * self.mean))
+
     @property
     def n_counted(self) -> int:
         """Rows, each as often as its weight says; where weights are small, at least as many as there are."""
         return max(self.n_rows, int(self.weight))
 
 
-def agreed_totals(network: Network, local: Sequence[Moments], *, center: bool = True) -> Totals:
+def agreed_totals(network: Network, local: Sequence[Moments]) -> Totals:
     """Counts, mean and squares over all agents from the moments of the local ones.
 
     The squares are taken about the agreed mean, not about zero: nothing cancels for data far away from zero.
     """
     m, d = network.n_agents, local[0].mean.size
-    sums = np.array([[of.n, of.weight, *(of.weight * of.mean)] for of in local]).reshape(*network.batch, d + 2)
-    network.begin(network.epoch, 0, "mean")
-    found = exact_average(network, sums)
-    n_rows, weight = round(float(found[0]) * m), float(found[1]) * m
-    if abs(weight - n_rows) <= 1e-12 * n_rows:  # no weights: counts are whole
-        weight = float(n_rows)
-    mean = found[2:] / found[1] if center else np.zeros(d)
-    network.begin(network.epoch, 0, "spread")
-    squares = np.array([of.squares_about(mean) for of in local]).reshape(*network.batch, d)
-    return Totals(n_rows, weight, mean, exact_average(network, squares) * m)
-
-
-def exact_average(network: Network, x: Array) -> Array:
-    """The mean over all agents of ``x``, shape ``(*B, n)``, to rounding; the same bits at every agent."""
-    rounds = Chebyshev().rounds_for(network.topology, _EPS)
-    return average(network, x, rounds, lambda found: found.doubt <= _ROUNDING * float(np.linalg.norm(found.mean))).mean
+    with np.errstate(over="ignore", invalid="ignore"):  # what does not fit is looked for and named
+        sums = np.array([[of.n, of.weight, *(of.weight * of.mean)] for of in local]).reshape(*network.batch, d + 2)
+        network.begin(network.epoch, 0, "mean")
+        found = exact_average(network, sums)
+        n_rows, weight = round(float(found[0]) * m), float(found[1]) * m
+        if abs(weight - round(weight)) <= 1e-11 * max(weight, 1.0):  # counts and whole weights stay whole
+            weight = float(round(weight))
+        mean = found[2:] / found[1] if weight > 0.0 else np.zeros(d)
+        network.begin(network.epoch, 0, "spread")
+        squares = np.array([of.squares_about(mean) for of in local]).reshape(*network.batch, d)
+        totals = Totals(n_rows, weight, mean, exact_average(network, squares) * m)
+    if not (np.isfinite(totals.mean).all() and np.isfinite(totals.squares).all()):
+        columns = np.flatnonzero(~(np.isfinite(totals.mean) & np.isfinite(totals.squares)))
+        raise DataError(f"the squares of column {columns[0]} overflow when taken over all agents; scale the data")
+    return totals

@@ -37,7 +37,7 @@ from deepca.topology import Rule, Topology
 if TYPE_CHECKING:
     from deepca.topology import Seed
 
-__all__ = ["EXAMPLES", "NAMES", "from_name"]
+__all__ = ["EXAMPLES", "NAMES", "from_name", "named_agents"]
 
 EXAMPLES: dict[str, str] = {
     "ring": "ring:50",
@@ -92,6 +92,20 @@ def from_name(spec: str, m: int | None = None, *, seed: Seed = None, rule: Rule 
         return topology.random_regular(count, degree, seed=seed, rule=rule)
     _check_links(name, count, count * (count - 1) / 2 if name == "complete" else count)
     return _SIMPLE[name](count, rule)
+
+
+def named_agents(spec: str) -> int | None:
+    """How many agents a name asks for by itself; None where it leaves that open.
+
+    A single number after ``erdos-renyi`` or ``random-regular`` is taken for their parameter.
+    """
+    parts = [part.strip() for part in spec.lower().replace("_", "-").replace("×", "x").split(":")]
+    name, numbers = parts[0], parts[1:]
+    if name in ("grid", "torus") and numbers and "x" in numbers[0]:
+        return from_name(spec).n_agents
+    if not numbers or (len(numbers) == 1 and _PARAMETERS.get(name) in ("probability", "degree")):
+        return None
+    return _read(spec, None)[2]
 
 
 def _read(spec: str, m: int | None) -> tuple[str, str | None, int | None]:

@@ -24,12 +24,13 @@ def judge(
     made: int,
     certificate: Certificate | None,
     lost: bool,
+    stuck: bool,
     eigenvalues: Array,
     auto: bool,
 ) -> Status:
     """The status of a run that ends here, after ``made`` iterations.
 
-    lost : what is tracked has left the mean.  eigenvalues : all that were found.
+    lost : what is tracked has left the mean.  stuck : the residual is rounding.  eigenvalues : all that were found.
     auto : rounds are chosen while running, so that asking for other ones is no advice.
     """
     end = history[-1]
@@ -37,7 +38,7 @@ def judge(
     looks_done = stop.met(history) if stop is not None else max(error_estimate(history), end.disagreement) <= tol
     # without a stop rule there may be no history to tell rounding from; then the size decides
     small = end.floor if len(history) > 2 else 10.0 * end.floor
-    floor = at_floor(history) or (end.change <= small and end.disagreement <= 100.0 * end.floor)
+    floor = stuck or at_floor(history) or (end.change <= small and end.disagreement <= 100.0 * end.floor)
     proven = certificate is not None and certificate.proves(tol)
     if certificate is not None and not certificate.averaging_ok:
         return Status(

@@ -10,12 +10,12 @@ import numpy.typing as npt
 from deepca._typing import Array
 from deepca.algorithms.base import State, matching_operator, spread
 from deepca.errors import InvalidInput
+from deepca.exact import exact_average
 from deepca.linalg import check_start, orthonormal_part, symmetric_part, without
 from deepca.mixing import Chebyshev
 from deepca.networks.base import Network
 from deepca.operators import OperatorLike
 from deepca.probing import everywhere
-from deepca.statistics import exact_average
 
 __all__ = ["BlockKrylov", "KrylovState"]
 
@@ -31,11 +31,13 @@ class KrylovState(State):
     """A State with the space searched so far.
 
     Q : orthonormal ``(d, s)``, the same at every agent.  AQ : ``A Q``, averaged.  P : ``(d, p)``, the next block.
+    gap : ``1 − θ_{k+1}/θ_k`` as seen so far.
     """
 
     Q: Array
     AQ: Array
     P: Array
+    gap: float = 0.1
 
 
 class BlockKrylov:
@@ -44,7 +46,7 @@ class BlockKrylov:
         A P  = ExactAverage(A_j P)                        the only messages
         Q    = [Q, P],  H = QᵀAQ,  H y_i = θ_i y_i        Rayleigh–Ritz
         W    = Q [y_1 … y_k]
-        P    = orth((I − QQᵀ) A P)                        what Q does not contain yet
+        P    = orth((I − QQᵀ) A P)                        what Q does not contain yet; random where nothing is left
         once Q has more than 12 blocks:  Q = Q [y_1 … y_s],  s = two blocks
 
     All agents hold the same Q, since an exact average is the same everywhere; nothing is tracked, and nothing has to be
@@ -75,26 +77,35 @@ class BlockKrylov:
 
     def step(self, state: KrylovState) -> KrylovState:
         Q, AQ, P = state.Q, state.AQ, state.P
-        (d, k), B = self.W0.shape, self.network.batch
-        if P.shape[1] == 0:  # Q is invariant: nothing is left to find from here
-            return KrylovState(state.t + 1, state.W, self._at_all(AQ @ (Q.T @ _one(state.W))), Q, AQ, P)
+        k, B = self.W0.shape[1], self.network.batch
+        if P.shape[1] == 0:  # Q is everything
+            S = AQ @ (Q.T @ _one(state.W))
+            return KrylovState(state.t + 1, state.W, self._at_all(S), Q, AQ, P, state.gap)
         AP = exact_average(self.network, (self.A @ everywhere(P, self.network)).reshape(*B, -1)).reshape(P.shape)
         Q, AQ = np.hstack([Q, P]), np.hstack([AQ, AP])
         theta, y = np.linalg.eigh(symmetric_part(Q.T @ AQ))
         theta, y = theta[::-1], y[:, ::-1]
         W = Q @ y[:, :k]
         S = AQ @ (Q.T @ _one(state.W))  # A W of the step before
+        P = orthonormal_part(without(AP, Q), 16.0 * _EPS * float(np.abs(theta).max()))
+        P = self._filled(P, Q, state.t)
         if Q.shape[1] > max(_BLOCKS * self._width, 4 * _LEAST):
             kept = y[:, : 2 * self._width]
-            left = AQ @ kept - (Q @ kept) * theta[: kept.shape[1]]
             Q, AQ = Q @ kept, AQ @ kept
-            left = left[:, : self._width]
-        else:
-            left = AP
-        P = orthonormal_part(without(left, Q), 16.0 * _EPS * float(np.abs(theta).max()))
-        # what the average could not resolve is noise, and orthogonal to Q only once more
-        P = np.linalg.qr(without(P, Q))[0][:, : d - Q.shape[1]]
-        return KrylovState(state.t + 1, self._at_all(W), self._at_all(S), Q, AQ, P)
+        gap = 1.0 - theta[k] / theta[k - 1] if theta.size > k and theta[k - 1] > 0.0 else 1.0
+        return KrylovState(state.t + 1, self._at_all(W), self._at_all(S), Q, AQ, P, float(gap))
+
+    def _filled(self, P: Array, Q: Array, t: int) -> Array:
+        """P orthonormal and orthogonal to Q; where columns have converged, random ones take their place.
+
+        Without them, what Q does not contain would never come in: eigenvalues of higher multiplicity than P has
+        columns, or everything else, if the start was invariant.
+        """
+        d = Q.shape[0]
+        free = min(self._width, d - Q.shape[1]) - P.shape[1]
+        if free > 0:
+            P = np.hstack([P, np.random.default_rng((_SEED, t)).standard_normal((d, free))])
+        return np.linalg.qr(without(np.linalg.qr(without(P, Q))[0], Q))[0][:, : d - Q.shape[1]]
 
     def restart(self, state: KrylovState, rounds: int) -> KrylovState:
         """The network changed, and with it A: nothing of AQ holds any more, but W is a good start."""
@@ -102,6 +113,11 @@ class BlockKrylov:
 
     def rounds_for(self, accuracy: float) -> int:
         return Chebyshev().rounds_for(self.network.topology, accuracy)
+
+    def directions(self, state: KrylovState) -> Array:
+        """All that is known of the top of the spectrum: Ritz vectors ``(s, d)`` as rows, by falling value."""
+        y = np.linalg.eigh(symmetric_part(state.Q.T @ state.AQ))[1]
+        return np.asarray((state.Q @ y[:, ::-1][:, : 2 * self._width]).T)
 
     def _from(self, W: Array, t: int) -> KrylovState:
         first = (self.network.local == 0)[..., None, None]

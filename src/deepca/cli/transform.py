@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from deepca.cli.common import errors
-from deepca.data.holdings import Reordered
+from deepca.data.columns import Reordered
 from deepca.data.moments import check_finite
 from deepca.data.readers import open_source, widened
 from deepca.data.sources import Source

@@ -5,7 +5,7 @@ Nothing here talks to a network: moments are taken at home, and operators are ma
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -21,9 +21,7 @@ from deepca.data.sources import Block, Source
 from deepca.errors import DataError
 from deepca.operators import Covariances, DenseRows, Form, Operator, PerAgent, Preparation, SparseRows, choose_form
 
-__all__ = ["Holdings", "common_columns", "form_of", "read"]
-
-_SHOWN = 6
+__all__ = ["Holdings", "form_of", "read"]
 
 
 @dataclass(frozen=True)
@@ -105,60 +103,6 @@ def form_of(sources: Sequence[Source], form: Form = "auto") -> Form:
     return choose_form(sum(source.n or 0 for source in sources), d, m, nnz=nnz)
 
 
-def common_columns(sources: Sequence[Source]) -> tuple[Source, ...]:
-    """The sources with their columns in the order of the first; an error names who differs, and in what."""
-    first = sources[0]
-    matched = []
-    for source in sources:
-        if source.d != first.d and (source.columns is None or first.columns is None):
-            raise DataError(
-                f"{source.name} has {source.d} columns, {first.name} has {first.d}; all agents need the same columns"
-            )
-        if (source.columns is None) != (first.columns is None):
-            named, bare = (source, first) if first.columns is None else (first, source)
-            raise DataError(
-                f"{named.name} names its columns and {bare.name} does not, so nobody can tell whether they are the "
-                "same; name them everywhere, or nowhere"
-            )
-        if source.columns is not None and first.columns is not None and source.columns != first.columns:
-            matched.append(_reordered(source, first))
-        else:
-            matched.append(source)
-    return tuple(matched)
-
-
-def _reordered(source: Source, first: Source) -> Source:
-    have, want = source.columns or (), first.columns or ()
-    missing, extra = [c for c in want if c not in set(have)], [c for c in have if c not in set(want)]
-    if missing or extra:
-        said = [f"has no {_listed(missing)}"] if missing else []
-        said += [f"has {_listed(extra)}, which {first.name} has not"] if extra else []
-        raise DataError(f"{source.name} {' and '.join(said)}; all agents need the same columns")
-    place = {name: i for i, name in enumerate(have)}
-    return Reordered(source, want, np.array([place[name] for name in want]))
-
-
-class Reordered(Source):
-    """The same rows with their columns in another order."""
-
-    def __init__(self, source: Source, columns: tuple[str, ...], order: npt.NDArray[np.int64]) -> None:
-        self._source, self._order = source, order
-        self.name, self.columns, self.d, self.n = source.name, columns, len(order), source.n
-        self.dtype, self.is_sparse, self.once = source.dtype, source.is_sparse, source.once
-        self.kept, self.entries = source.kept, source.entries
-
-    def blocks(self) -> Iterator[Block]:
-        for block in self._source.blocks():
-            yield block[:, self._order]
-
-    def matrix(self) -> Block | None:
-        X = self._source.matrix()
-        return X[:, self._order] if X is not None and self.kept else None
-
-    def labels(self) -> npt.NDArray[Any] | None:
-        return self._source.labels()
-
-
 def _kept(source: Source) -> Block:
     X = source.matrix()
     if X is None:
@@ -175,9 +119,3 @@ def _check_kept(sources: Sequence[Source]) -> None:
                 f"{source.name}: its iterator can be read once, but with d = {source.d:,} columns the rows are needed "
                 "again in every iteration; give a function that returns a new iterator, or an array"
             )
-
-
-def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(map(repr, names[:_SHOWN]))
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"column{'s' if len(names) > 1 else ''} {shown}{more}"

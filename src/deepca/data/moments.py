@@ -21,14 +21,14 @@ from deepca.errors import DataError
 
 __all__ = ["Moments", "check_finite", "moments"]
 
-_CANCELS = 1e4  # w·mean² over scatter of a column from which sparse products would lose digits
+_CANCELS = 1e2  # w·mean² over scatter of a column from which sparse products would lose digits
 
 
 @dataclass(frozen=True)
 class Moments:
     """Of one agent's rows.
 
-    n : rows.  weight : their weights together (n without weights).  mean : ``(d,)``.
+    n : rows with a weight.  weight : their weights together (n without weights).  mean : ``(d,)``.
     squares : ``(d,)``, ``Σ w (x − mean)²``.  scatter : ``(d, d)``, ``Σ w (x − mean)(x − mean)ᵀ``, if asked for.
     """
 
@@ -58,7 +58,7 @@ def moments(
     tell: Callable[[int], None] | None = None,
 ) -> Moments:
     """Read ``source`` once. ``tell`` hears of the rows of every block; what is no finite number is named."""
-    n, total = 0, 0.0
+    n, counted, total = 0, 0, 0.0
     mean, squares = np.zeros(source.d), np.zeros(source.d)
     S = np.zeros((source.d, source.d)) if scatter else None
     for block in source.blocks():
@@ -73,14 +73,18 @@ def moments(
             part = _of_block(block, w, weight, scatter)
             if part is None:
                 raise _bad_value(source, block, n)
-            apart, both = part.mean - mean, total + weight
-            share = total * weight / both
-            squares += part.squares + share * np.square(apart)
-            if S is not None and part.scatter is not None:
-                S += part.scatter
+            with np.errstate(over="ignore", invalid="ignore"):  # what does not fit is looked for at the end
+                apart, both = part.mean - mean, total + weight
+                share = total * weight / both
+                squares += part.squares
+                if S is not None and part.scatter is not None:
+                    S += part.scatter
                 if total > 0.0:
-                    S += np.outer(share * apart, apart)
-            mean, total = mean + apart * (weight / both), both
+                    squares += share * np.square(apart)
+                    if S is not None:
+                        S += np.outer(share * apart, apart)
+                mean, total = mean + apart * (weight / both), both
+            counted += rows if w is None else int(np.count_nonzero(w))
         n += rows
         if tell is not None:
             tell(rows)
@@ -90,21 +94,24 @@ def moments(
         raise DataError(f"{source.name}: {weights.size} weights for {n} rows")
     if not np.isfinite(squares).all():
         raise DataError(f"{source.name}: the squares of its values overflow; scale the data")
-    return Moments(n, total, mean, squares, S)
+    return Moments(counted, total, mean, squares, S)
 
 
 def _of_block(block: Block, w: Array | None, weight: float, scatter: bool) -> Moments | None:
     """None if some value is not finite."""
+    with np.errstate(over="ignore", invalid="ignore"):  # products that overflow are found by the caller
+        return _of_values(block, w, weight, scatter)
+
+
+def _of_values(block: Block, w: Array | None, weight: float, scatter: bool) -> Moments | None:
     n = int(block.shape[0])
     if isinstance(block, np.ndarray):
-        with np.errstate(over="ignore", invalid="ignore"):
-            sums = block.sum(axis=0, dtype=np.float64) if w is None else w @ block
+        sums = block.sum(axis=0, dtype=np.float64) if w is None else w @ block
         if not np.isfinite(sums).all():
             return None
         return _dense(block, w, weight, sums / weight, scatter)
     block = csr(block)  # sums and products in double precision
-    with np.errstate(over="ignore", invalid="ignore"):
-        sums = np.asarray(block.sum(axis=0) if w is None else w @ block, dtype=np.float64).ravel()
+    sums = np.asarray(block.sum(axis=0) if w is None else w @ block, dtype=np.float64).ravel()
     if not np.isfinite(sums).all():
         return None
     mean = sums / weight
@@ -122,11 +129,10 @@ def _dense(block: Array, w: Array | None, weight: float, mean: Array, scatter: b
     centred = np.subtract(block, mean, dtype=np.float64)
     if w is not None:
         centred *= np.sqrt(w)[:, None]
-    with np.errstate(over="ignore", invalid="ignore"):  # the caller looks at the squares
-        if scatter:
-            products = centred.T @ centred
-            return Moments(len(block), weight, mean, np.diagonal(products).copy(), products)
-        return Moments(len(block), weight, mean, np.einsum("ij,ij->j", centred, centred), None)
+    if scatter:
+        products = centred.T @ centred
+        return Moments(len(block), weight, mean, np.diagonal(products).copy(), products)
+    return Moments(len(block), weight, mean, np.einsum("ij,ij->j", centred, centred), None)
 
 
 def _sparse_squares(block: Csr, w: Array | None, weight: float, mean: Array) -> Array:

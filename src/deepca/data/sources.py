@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, cast
 
 import numpy as np
@@ -79,6 +80,9 @@ class ArraySource(Source):
         columns: tuple[str, ...] | None = None,
         labels: npt.NDArray[Any] | None = None,
     ) -> None:
+        if not isinstance(X, np.ndarray) and not X.has_canonical_format:
+            X = X.copy()  # entries given in parts are summed, but not in the caller's arrays
+            X.sum_duplicates()
         self._X, self.name, self.columns, self._labels = X, name, columns, labels
         self.n, self.d = int(X.shape[0]), int(X.shape[1])
         self.is_sparse = not isinstance(X, np.ndarray)
@@ -99,46 +103,56 @@ class ArraySource(Source):
 
 
 class IteratorSource(Source):
-    """Rows that somebody else delivers block by block: a function that begins anew, or an iterator to be read once."""
+    """Rows that somebody else delivers block by block: a function that begins anew, or an iterator to be read once.
+
+    Names of columns, and whether blocks are dense or sparse, follow the first block that has rows.
+    """
 
     n = None
 
     def __init__(self, give: Callable[[], Iterable[Any]] | Iterator[Any], name: str) -> None:
         self._give, self.name = give, name
         self.once = not callable(give)
-        self._rest: Iterator[Any] | None = None
-        first = next(self._begin(), None)
-        if first is None:
+        self._rest: Iterator[Any] | None = iter(give()) if callable(give) else iter(give)
+        self._first = next((block for block in self._rest if _rows_of(block) != 0), None)
+        if self._first is None:
             raise DataError(f"{name} has no rows: its iterator of blocks is empty; leave the agent out or give it data")
-        head = as_source(first, name)
+        self._head = as_source(self._first, name)
+        head = self._head
         self.columns, self.d, self.dtype, self.is_sparse = head.columns, head.d, head.dtype, head.is_sparse
-        self._first: Any = first
-        self._rest = self._rest if self.once else None
-
-    def _begin(self) -> Iterator[Any]:
-        self._rest = iter(self._give()) if callable(self._give) else iter(self._give)
-        return self._rest
+        if not self.once:
+            self._first = self._rest = None
 
     def blocks(self) -> Iterator[Block]:
-        if self.once:
-            if self._rest is None:
-                raise DataError(f"{self.name}: its iterator has been read; give a function that returns a new one")
-            given, self._rest = self._with_first(self._rest), None
-        else:
-            given = self._begin()
-        for number, block in enumerate(given):
-            part = as_source(block, self.name)
-            if part.d != self.d:
-                raise DataError(
-                    f"{self.name}: block {number} has {part.d} columns, the blocks before it have {self.d}; "
-                    "all need the same columns"
-                )
-            yield from part.blocks()
+        from deepca.data.columns import in_order_of
 
-    def _with_first(self, rest: Iterator[Any]) -> Iterator[Any]:
-        yield self._first
-        self._first = None
-        yield from rest
+        for number, block in enumerate(self._begun()):
+            if _rows_of(block) == 0:
+                continue
+            part = as_source(block, f"{self.name}, block {number}")
+            if part.d != self.d and part.columns is None:
+                raise DataError(
+                    f"{self.name}: block {number} has {part.d} columns, the first one has {self.d}; all need the same"
+                )
+            if part.dtype != np.float32:
+                self.dtype = np.dtype(np.float64)
+            for rows in in_order_of(self._head, part).blocks():
+                yield self._alike(rows)
+
+    def _begun(self) -> Iterator[Any]:
+        if callable(self._give):
+            return iter(self._give())
+        if self._rest is None:
+            raise DataError(f"{self.name}: its iterator has been read; give a function that returns a new one")
+        given = chain([self._first], self._rest)
+        self._first = self._rest = None
+        return given
+
+    def _alike(self, rows: Block) -> Block:
+        """Dense or sparse, as the first block."""
+        if self.is_sparse:
+            return cast("Csr", sparse.csr_array(cast("Any", rows)))
+        return rows if isinstance(rows, np.ndarray) else rows.toarray()
 
 
 def as_source(X: Any, name: str) -> Source:
@@ -158,7 +172,7 @@ def as_source(X: Any, name: str) -> Source:
     return ArraySource(numeric(X, name), name)
 
 
-def numeric(X: Any, name: str) -> Matrix:
+def numeric(X: Any, name: str, columns: tuple[str, ...] | None = None) -> Matrix:
     """X as a two-dimensional array of float32 or float64, or a float64 CSR array; not copied where it is one."""
     if sparse.issparse(X):
         kind = np.dtype(getattr(X, "dtype", None))
@@ -173,7 +187,7 @@ def numeric(X: Any, name: str) -> Matrix:
         try:
             given = given.astype(np.float64)
         except (TypeError, ValueError):
-            raise DataError(f"{name}: {_first_text(given)}; numbers are needed") from None
+            raise DataError(f"{name}: {_first_text(given, columns)}; numbers are needed") from None
     if given.dtype.kind not in "fiub":
         raise DataError(f"{name}: rows have dtype {given.dtype}; real numbers are needed")
     _check_shape(given.shape, name)
@@ -187,13 +201,19 @@ def block_rows(d: int) -> int:
 
 def _from_table(table: Any, name: str) -> ArraySource:
     """pandas, polars or Arrow: columns with names."""
-    columns = tuple(str(c) for c in (table.column_names if hasattr(table, "column_names") else table.columns))
+    names = list(table.column_names if hasattr(table, "column_names") else table.columns)
+    columns = tuple(names) if all(isinstance(column, str) for column in names) else None  # numbers are no names
     if hasattr(table, "to_numpy"):
         values = table.to_numpy()
     else:
-        arrays = [np.asarray(column) for column in table.columns]
-        values = np.stack(arrays, axis=1)
-    return ArraySource(numeric(values, name), name, columns)
+        values = np.stack([np.asarray(column) for column in table.columns], axis=1)
+    return ArraySource(numeric(values, name, columns), name, columns)
+
+
+def _rows_of(block: Any) -> int | None:
+    """How many rows a block has, where it tells; 0 for an empty one."""
+    shape = getattr(block, "shape", None)
+    return int(shape[0]) if shape else None
 
 
 def _check_shape(shape: Sequence[int], name: str) -> None:
@@ -205,11 +225,12 @@ def _check_shape(shape: Sequence[int], name: str) -> None:
         raise DataError(f"{name} has no columns")
 
 
-def _first_text(values: npt.NDArray[Any]) -> str:
+def _first_text(values: npt.NDArray[Any], columns: tuple[str, ...] | None) -> str:
     for place, value in np.ndenumerate(values):
         try:
             float(value)
         except (TypeError, ValueError):
-            where = f"row {place[0]}, column {place[1]}" if len(place) == 2 else f"entry {place}"
-            return f"{where} is {value!r}"
+            if len(place) != 2:
+                return f"entry {place} is {value!r}"
+            return f"row {place[0]}, column {place[1] if columns is None else repr(columns[place[1]])} is {value!r}"
     return "not all entries are numbers"
