@@ -1,0 +1,108 @@
+"""Averages over trees and hypercubes: exact, the same bits everywhere, in twice the radius of the graph."""
+
+from __future__ import annotations
+
+import networkx as nx
+import numpy as np
+import pytest
+
+import deepca
+from deepca import topology
+from deepca._typing import Array, Csr
+from deepca.errors import MixingError, NetworkError
+from deepca.exact import DimensionExchange, TreeSweep, exact_average, exact_mixer
+from deepca.networks import AgentNetwork, SimulatedNetwork, run_agents
+from deepca.topology import Topology
+
+GRAPHS: dict[str, Topology] = {
+    "one": topology.complete(1),
+    "two": topology.path(2),
+    "path": topology.path(9),
+    "ring": topology.ring(12),
+    "star": topology.star(8),
+    "grid": topology.grid(3, 5),
+    "complete": topology.complete(6),
+    "random": topology.erdos_renyi(15, 0.3, seed=1),
+    "hypercube": topology.hypercube(4),
+    "any weights": topology.star(7, rule="best-constant"),
+}
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_all_agents_have_the_mean(name: str) -> None:
+    graph = GRAPHS[name]
+    m = graph.n_agents
+    x = np.random.default_rng(0).standard_normal((m, 3, 4)) * 10.0 ** np.arange(-6, 6, 3)
+    network = SimulatedNetwork(graph)
+    mean = exact_average(network, x)
+    np.testing.assert_allclose(mean.reshape(3, 4), x.mean(axis=0), rtol=1e-13, atol=1e-18)
+    apart = run_agents(graph, lambda net: (exact_average(net, x[net.agent]), net.traffic))
+    for found, traffic in apart:
+        np.testing.assert_array_equal(found, apart[0][0])
+        assert traffic.rounds == network.traffic.rounds
+    np.testing.assert_allclose(apart[0][0], mean, rtol=1e-13, atol=1e-18)
+    assert sum(traffic.messages for _, traffic in apart) == network.traffic.messages
+
+
+@pytest.mark.parametrize("name", [name for name in GRAPHS if name not in ("one", "hypercube")])
+def test_rounds_are_twice_the_radius(name: str) -> None:
+    graph = GRAPHS[name]
+    network = SimulatedNetwork(graph)
+    exact_average(network, np.ones((graph.n_agents, 1)))
+    assert network.traffic.rounds == 2 * nx.radius(graph.to_networkx())
+    assert network.traffic.messages == 2 * (graph.n_agents - 1)
+    assert TreeSweep().rounds_for(graph, 1e-16) == network.traffic.rounds
+
+
+def test_a_hypercube_takes_its_dimension() -> None:
+    graph = topology.hypercube(5)
+    assert isinstance(exact_mixer(graph), DimensionExchange)
+    network = SimulatedNetwork(graph)
+    exact_average(network, np.ones((32, 1)))
+    assert network.traffic.rounds == 5
+    assert not isinstance(exact_mixer(topology.ring(8)), DimensionExchange)
+    with pytest.raises(MixingError, match="no hypercube"):
+        DimensionExchange()(SimulatedNetwork(topology.ring(8)), np.ones((8, 1)))
+
+
+def test_a_large_network_needs_no_matrix_of_all_pairs() -> None:
+    graph = topology.ring(4000)
+    x = np.random.default_rng(0).standard_normal((4000, 2))
+    np.testing.assert_allclose(exact_average(SimulatedNetwork(graph), x), x.mean(axis=0), atol=1e-14)
+
+
+def test_exact_mixers_serve_deepca_too() -> None:
+    """As a mixer of DeEPCA: agents agree in every iteration."""
+    rng = np.random.default_rng(0)
+    A = deepca.operators.from_rows([rng.standard_normal((20, 6)) * [3, 2, 1, 0.5, 0.4, 0.3] for _ in range(7)])
+    network = SimulatedNetwork(topology.ring(7))
+    W0 = deepca.linalg.random_orthonormal(6, 2, seed=0)
+    result = deepca.solve(deepca.DeEPCA(A, W0, network, TreeSweep()), stop=deepca.Tolerance(1e-10), max_iter=500)
+    assert result.status.code == "converged"
+    U = np.linalg.eigh(A.mean())[1][:, ::-1][:, :2]
+    assert deepca.linalg.tan_theta(U, result.W).max() <= 1e-10
+
+
+class Losing(AgentNetwork):
+    """Forgets what it hears in one round."""
+
+    lost_round = 1
+
+    def gossip(self, x: Array, weights: Csr | None = None, /) -> Array:
+        y = super().gossip(x, weights)
+        self.lost_round -= 1
+        return y * 0.5 if self.lost_round == 0 and self.agent == 2 else y
+
+
+def test_a_lost_message_is_noticed() -> None:
+    """Nothing averages out here, so the number with known mean must tell."""
+    from deepca.transports import MemoryHub
+
+    hub = MemoryHub(5, timeout=10.0)
+
+    def work(network: AgentNetwork) -> Array:
+        broken = Losing(network.topology, network.agent, hub.transport(network.agent))
+        return exact_average(broken, np.ones(3))
+
+    with pytest.raises(NetworkError, match="lost or altered"):
+        run_agents(topology.path(5), work, timeout=10.0, hub=hub)
