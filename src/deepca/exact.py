@@ -14,7 +14,6 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
-from scipy.sparse import csgraph
 
 from deepca._typing import Array, Csr, csr
 from deepca.errors import MixingError, NetworkError
@@ -26,7 +25,6 @@ __all__ = ["DimensionExchange", "ExactMixer", "TreeSweep", "exact_average", "exa
 
 _CONTROL_SEED = 6007
 _KEPT = 16  # graphs whose weights are remembered
-_SMALL = 2000  # agents up to which the best root is looked for
 
 
 @dataclass(frozen=True)
@@ -121,7 +119,7 @@ def _sweeps(topology: Topology) -> tuple[Csr, ...]:
     m = topology.n_agents
     if m == 1:
         return ()
-    depth, parent = _tree(topology)
+    depth, parent = topology.paths_from(topology.middle)
     deepest = int(depth.max())
     rounds: list[Csr] = []
     for level in range(deepest, 0, -1):
@@ -150,29 +148,6 @@ def _round(keep: Array, receivers: npt.NDArray[np.int64], senders: npt.NDArray[n
     rows, columns = np.concatenate([own, receivers]), np.concatenate([own, senders])
     values = np.concatenate([keep[own], np.full(len(receivers), weight)])
     return csr(sparse.coo_array((values, (rows, columns)), shape=(keep.size, keep.size)))
-
-
-def _tree(topology: Topology) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Depth and parent of every agent in a tree of shortest paths from a middle agent."""
-    root = _middle(topology)
-    hops, parent = csgraph.shortest_path(
-        topology.adjacency, unweighted=True, indices=root, return_predecessors=True, method="D"
-    )
-    return np.asarray(hops, dtype=np.int64), np.asarray(parent, dtype=np.int64)
-
-
-def _middle(topology: Topology) -> int:
-    """An agent from which nobody is farther away than need be; on large graphs the middle of a long path."""
-    if topology.n_agents <= _SMALL:
-        return int(csgraph.shortest_path(topology.adjacency, unweighted=True).max(axis=1).argmin())
-    far = int(csgraph.shortest_path(topology.adjacency, unweighted=True, indices=0, method="D").argmax())
-    hops, parent = csgraph.shortest_path(
-        topology.adjacency, unweighted=True, indices=far, return_predecessors=True, method="D"
-    )
-    middle = int(np.argmax(hops))
-    for _ in range(int(hops.max()) // 2):
-        middle = int(parent[middle])
-    return middle
 
 
 def _is_hypercube(topology: Topology) -> bool:

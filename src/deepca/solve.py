@@ -294,7 +294,7 @@ class _Proof:
             if certificate.bound < certificate.eigenvalues[-1]:
                 self._known = certificate
             self._decide(state, history, certificate)
-            if self.over:  # the same subspace, its axes to rounding
+            if self.over and certificate.averaging_ok:  # the same subspace, its axes to rounding
                 self.components, theta = principal_axes(self._algorithm.A, self.components, network)
                 exact, digest = tuple(map(float, theta)), digest_of(self.components)
                 certificate = replace(certificate, eigenvalues=exact, coupling=certificate.noise, digest=digest)

@@ -140,15 +140,26 @@ class Topology:
             return 0
         if self.n_agents <= _SMALL:
             return int(csgraph.shortest_path(self.adjacency, unweighted=True).max())
-        # twice the eccentricity of any agent is an upper bound; a middle agent of a long path gives a good one
-        far = int(self._distances(0).argmax())
-        hops, parent = csgraph.shortest_path(
-            self.adjacency, unweighted=True, indices=far, return_predecessors=True, method="D"
-        )
+        # twice the eccentricity of any agent is an upper bound, and a good one in the middle
+        return int(2 * self._distances(self.middle).max())
+
+    @cached_property
+    def middle(self) -> int:
+        """An agent from which nobody is farther away than need be; for large m the middle of a long path."""
+        if self.n_agents <= _SMALL:
+            return int(csgraph.shortest_path(self.adjacency, unweighted=True).max(axis=1).argmin())
+        hops, parent = self.paths_from(int(self._distances(0).argmax()))
         middle = int(np.argmax(hops))
         for _ in range(int(hops.max()) // 2):
             middle = int(parent[middle])
-        return int(2 * self._distances(middle).max())
+        return middle
+
+    def paths_from(self, source: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """How many hops every agent is away from ``source``, and its predecessor on a shortest path from there."""
+        hops, parent = csgraph.shortest_path(
+            self.adjacency, unweighted=True, indices=source, return_predecessors=True, method="D"
+        )
+        return np.asarray(hops, dtype=np.int64), np.asarray(parent, dtype=np.int64)
 
     @cached_property
     def eigenvalues(self) -> Array:
