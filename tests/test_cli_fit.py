@@ -366,3 +366,96 @@ def test_samples_can_be_fit(tmp_path: Path, kind: str) -> None:
 
 def test_samples_have_names() -> None:
     assert_refused(run("sample", "whine"), "wine")
+
+
+# ------------------------------------------------------------------------------------------- what must never be lost
+
+
+@pytest.mark.parametrize("option", [("--agents", "3"), ("--agents", "1"), ("--agent-column", "site")])
+def test_files_that_differ_in_their_columns_are_not_pooled_by_position(tmp_path: Path, option: tuple[str, str]) -> None:
+    """In another order they are put in order; with other names they are refused."""
+    order = np.random.default_rng(1).permutation(13)
+    site = [["a"], ["b"]]
+    first = write_csv(
+        tmp_path / "a.csv", [*NAMES, "site"], [[*row, *site[i % 2]] for i, row in enumerate(X[:80].tolist())]
+    )
+    turned = [[*row[order], *site[i % 2]] for i, row in enumerate(X[80:])]
+    second = write_csv(tmp_path / "b.csv", [*(NAMES[i] for i in order), "site"], turned)
+    label = ("--label-column", "site") if option[0] == "--agents" else ()
+    done = run("fit", first, second, "-k", 3, *option, *label, "-o", tmp_path / "m.npz")
+    assert done.exit_code == 0, done.output
+    assert_same(deepca.load(tmp_path / "m.npz"), PCA(3, svd_solver="full").fit(X))
+    third = write_csv(tmp_path / "c.csv", [*NAMES[:-1], "mood", "site"], [[*row, "a"] for row in X[80:].tolist()])
+    assert_refused(run("fit", first, third, "-k", 3, *option, *label, "-o", tmp_path / "n.npz"), "c.csv", "'mood'")
+    fewer = write_csv(tmp_path / "d.csv", [*NAMES[:4], "site"], [[*row[:4], "a"] for row in X[80:].tolist()])
+    assert_refused(run("fit", first, fewer, "-k", 3, *option, *label, "-o", tmp_path / "n.npz"), "d.csv", "'c4'")
+
+
+def test_agents_named_by_numbers_here_and_by_words_there(tmp_path: Path) -> None:
+    first = write_csv(tmp_path / "a.csv", [*NAMES, "site"], [[*row, i % 2] for i, row in enumerate(X[:80].tolist())])
+    second = write_csv(tmp_path / "b.csv", [*NAMES, "site"], [[*row, "x"] for row in X[80:].tolist()])
+    done = run("fit", first, second, "-k", 3, "--agent-column", "site", "-o", tmp_path / "m.npz")
+    assert done.exit_code == 0, done.output
+    assert deepca.load(tmp_path / "m.npz").about["agents"] == 3
+    assert_same(deepca.load(tmp_path / "m.npz"), PCA(3, svd_solver="full").fit(X))
+
+
+def test_what_is_read_is_not_written_over(model: Path, sites: list[Path], tmp_path: Path) -> None:
+    before = sites[0].read_bytes(), model.read_bytes()
+    words = ("--label-column", "class")
+    assert_refused(run("transform", model, sites[0], *words, "-o", sites[0]), "this file is read")
+    assert_refused(run("transform", model, sites[0], *words, "-o", tmp_path / "." / model.name), "this file is read")
+    np.savez(tmp_path / "rows.npz", X=X)
+    assert_refused(run("fit", tmp_path / "rows.npz", "-k", 2, "-o", tmp_path / "rows.npz"), "this file is read")
+    assert (sites[0].read_bytes(), model.read_bytes()) == before
+    (tmp_path / "folder.npz").mkdir()
+    assert_refused(run("fit", *sites, "-k", 2, *words, "-o", tmp_path / "folder.npz"), "folder")
+    assert_refused(run("fit", *sites, "-k", 2, *words, "-o", "/proc/nowhere/m.npz"), "nothing can be written")
+
+
+def test_svmlight_files_tell_together_where_they_count_from(tmp_path: Path) -> None:
+    """Only one of them has an entry in column 0; the model remembers it for files that have none."""
+    rng = np.random.default_rng(3)
+    D = rng.standard_normal((200, 12)) * np.linspace(4, 1, 12) * (rng.random((200, 12)) < 0.6)
+    D[100:, 0] = 0.0
+    files = [tmp_path / "one.svm", tmp_path / "two.svm"]
+    for file, part in zip(files, (D[:100], D[100:]), strict=True):
+        dump_svmlight_file(sparse.csr_array(part), np.zeros(100), str(file), zero_based=True)
+    for option in ((), ("--agents", "5")):
+        assert run("fit", *files, "-k", 3, *option, "-o", tmp_path / "m.npz").exit_code == 0
+        assert_same(deepca.load(tmp_path / "m.npz"), PCA(3, svd_solver="full").fit(D))
+        assert run("transform", tmp_path / "m.npz", files[1], "-o", tmp_path / "s.npy").exit_code == 0
+        wanted = PCA(3, svd_solver="full").fit(D).transform(D[100:])
+        np.testing.assert_allclose(np.load(tmp_path / "s.npy"), wanted, atol=1e-8)
+    (tmp_path / "slip.svm").write_text("1 1:2 2147483640:1\n2 1:1\n")
+    assert_refused(run("fit", tmp_path / "slip.svm", "-k", 1, "-o", tmp_path / "m.npz"), "2147483640")
+
+
+def test_extra_columns_of_text_are_left_out(model: Path, sites: list[Path], tmp_path: Path) -> None:
+    assert run("transform", model, sites[0], "--ignore-extra", "-o", tmp_path / "s.npy").exit_code == 0
+    wanted = PCA(3, svd_solver="full").fit(X).transform(X[:20])
+    np.testing.assert_allclose(np.load(tmp_path / "s.npy"), wanted, atol=1e-7)
+
+
+def test_names_of_our_own_hdf5_files_are_kept(tmp_path: Path) -> None:
+    run("sample", "wine", "--agents", 2, "--format", "h5", "--out", tmp_path)
+    done = run(
+        "fit",
+        tmp_path / "site0.h5",
+        tmp_path / "site1.h5",
+        "-k",
+        2,
+        "--label-column",
+        "class",
+        "-o",
+        tmp_path / "m.npz",
+    )
+    assert done.exit_code == 0, done.output
+    assert deepca.load(tmp_path / "m.npz").columns is not None
+
+
+@pytest.mark.parametrize("width", ["40", "80", "160"])
+def test_numbers_are_shown_on_narrow_terminals(model: Path, width: str) -> None:
+    shown = CliRunner().invoke(app, ["inspect", str(model)], env={"COLUMNS": width}).output
+    for variance in deepca.load(model).explained_variance_ratio:
+        assert f"{variance:.2%}" in shown

@@ -275,8 +275,12 @@ def craft(
         content = {name: file[name] for name in file.files}
     text = json.loads(str(content.pop("about")))
     content = arrays(content) or content
-    text["checksum"] = _checksum(content)
-    content["about"] = np.array(json.dumps(about(text)))
+    text["checksum"] = "to be computed"
+    changed = about(text)
+    if isinstance(changed, dict) and changed.get("checksum") == "to be computed":
+        del changed["checksum"]
+        changed["checksum"] = _checksum(content, changed)
+    content["about"] = np.array(json.dumps(changed))
     np.savez_compressed(path, allow_pickle=False, **content)
     return path
 

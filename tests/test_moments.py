@@ -184,8 +184,8 @@ def test_moments_about_another_centre() -> None:
     centre = np.array([0.5, -2.0, 1e3])
     found = moments(as_source(X, "agent 0"))
     wide = (X.astype(np.longdouble) - centre).T @ (X.astype(np.longdouble) - centre)
-    close(found.scatter_about(centre), wide.astype(np.float64), rtol=1e-13)
-    close(found.squares_about(centre), np.diagonal(wide).astype(np.float64), rtol=1e-13)
+    close(found.scatter_about(centre, np.zeros_like(centre)), wide.astype(np.float64), rtol=1e-13)
+    close(found.squares_about(centre, np.zeros_like(centre)), np.diagonal(wide).astype(np.float64), rtol=1e-13)
 
 
 def test_without_scatter_only_squares_are_kept() -> None:
@@ -195,7 +195,7 @@ def test_without_scatter_only_squares_are_kept() -> None:
     assert found.scatter is None
     assert_exact(found, X)
     with pytest.raises(ValueError, match="scatter was not formed"):
-        found.scatter_about(np.zeros(3))
+        found.scatter_about(np.zeros(3), np.zeros(3))
 
 
 def test_every_block_is_told() -> None:

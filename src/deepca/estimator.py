@@ -184,9 +184,10 @@ class DecentralizedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         sources = [as_source(X, f"agent {j}") for j, X in enumerate(given)]
         weights = None
         if sample_weight is not None:
-            if len(sample_weight) != len(sources):
-                raise DataError(f"weights of {len(sample_weight)} agents for {len(sources)} agents")
-            weights = [_agent_weights(w, source) for w, source in zip(sample_weight, sources, strict=True)]
+            shares = list(sample_weight)
+            if len(shares) != len(sources):
+                raise DataError(f"weights of {len(shares)} agents for {len(sources)} agents")
+            weights = [_agent_weights(w, source) for w, source in zip(shares, sources, strict=True)]
         if self.n_agents is not None and self.n_agents != len(sources):
             raise InvalidInput(f"n_agents = {self.n_agents}, but rows of {len(sources)} agents were given")
         topology = self._topology(len(sources), most=len(sources))
@@ -371,7 +372,10 @@ def _checked_labels(agents: Any, n: int) -> npt.NDArray[Any]:
 
 
 def _agent_weights(given: npt.ArrayLike, source: Source) -> Array:
-    weights = np.asarray(given, dtype=np.float64)
+    try:
+        weights = np.asarray(given, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise DataError(f"{source.name}: its weights are not one number per row") from None
     if weights.ndim != 1 or (source.n is not None and weights.size != source.n):
         raise DataError(f"{source.name}: weights of shape {weights.shape} for {source.n} rows")
     bad = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0.0)))

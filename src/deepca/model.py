@@ -194,8 +194,8 @@ class Model:
             "status": asdict(self.status),
             "certificate": None if self.certificate is None else _plain(asdict(self.certificate)),
             "about": _plain(dict(self.about)),
-            "checksum": _checksum(arrays),
         }
+        about["checksum"] = _checksum(arrays, about)
         arrays["about"] = np.array(json.dumps(about, ensure_ascii=False, allow_nan=False))
         content = io.BytesIO()
         np.savez_compressed(content, allow_pickle=False, **arrays)
@@ -232,14 +232,15 @@ def _from_arrays(path: Path, arrays: dict[str, npt.NDArray[Any]]) -> Model:
     if not ours:
         raise ModelError(f"{path} is an .npz file, but no model that deepca has written")
     damaged = ModelError(f"{path} is damaged: what it holds does not fit together; fetch another copy")
-    if not isinstance(about.get("format"), int):
+    if type(about.get("format")) is not int or about["format"] < 1:
         raise damaged
     if about["format"] > FORMAT:
         raise NewerModelError(
             f"{path} was written by a newer deepca (model format {about['format']}; this one reads up to {FORMAT}); "
             "upgrade deepca here, or save the model with the older version"
         )
-    if about.get("checksum") != _checksum(arrays):
+    told = about.pop("checksum", None)
+    if told != _checksum(arrays, about):
         raise damaged
     try:
         model = Model(
@@ -277,12 +278,16 @@ def _fits(model: Model) -> bool:
         all(array.shape == shape and array.dtype in (np.float32, np.float64) for array, shape in wanted)
         and all(np.isfinite(array).all() for array, _ in wanted)
         and (model.columns is None or len(model.columns) == d)
+        and (model.scale is None or bool((model.scale > 0.0).all()))
+        and bool((model.explained_variance >= 0.0).all())
+        and 0.0 < model.total_variance < math.inf
+        and model.n_samples >= 1
     )
 
 
-def _checksum(arrays: Mapping[str, npt.NDArray[Any]]) -> str:
-    """SHA-256 over names, types, shapes and contents."""
-    total = hashlib.sha256()
+def _checksum(arrays: Mapping[str, npt.NDArray[Any]], about: Mapping[str, Any]) -> str:
+    """SHA-256 over names, types, shapes and contents, and over everything else."""
+    total = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name])
         little = array.astype(array.dtype.newbyteorder("<"), copy=False)

@@ -117,11 +117,11 @@ def decompose(
     totals = agreed_totals(network, held.moments)
     _check_enough(totals, settings)
     units = _units(totals, sources[0]) if settings.scale else None
-    centre = totals.mean if settings.center else np.zeros_like(totals.mean)
+    centre = (totals.reference, totals.shift) if settings.center else (np.zeros(sources[0].d), np.zeros(sources[0].d))
     squares = totals.squares if settings.center else totals.squares_about_zero()
     total = float((squares / (1.0 if units is None else np.square(units))).sum() / (totals.weight - 1.0))
     # with this factor mean A_j is the covariance matrix itself
-    A = held.operator(network.batch, centre, units, network.n_agents / (totals.weight - 1.0))
+    A = held.operator(network.batch, *centre, units, network.n_agents / (totals.weight - 1.0))
     run = _Run(A, network, settings, min(totals.n_counted, A.d), tuple(observers))
     if isinstance(settings.n_components, float):
         found = run.share(settings.n_components, total, start)
@@ -131,7 +131,7 @@ def decompose(
         components=found.components,
         variances=np.maximum(found.variances, 0.0),
         total_variance=total,
-        mean=centre,
+        mean=centre[0] + centre[1],
         units=units,
         n_rows=totals.n_rows,
         n_counted=totals.n_counted,
@@ -266,7 +266,7 @@ def _check_enough(totals: Totals, settings: Settings) -> None:
         )
     if totals.constant.all() and (settings.center or not totals.mean.any()):
         raise DataError(
-            f"all {totals.n_rows} rows are equal, so there is no variance to explain"
+            f"all {totals.n_rows} rows are equal, or differ by too little to square: there is no variance to explain"
             if settings.center
             else f"all {totals.n_rows} rows are zero; there is nothing to explain"
         )
@@ -276,10 +276,10 @@ def _check_enough(totals: Totals, settings: Settings) -> None:
             "than 1; multiply them all by the number of rows"
         )
     k = settings.n_components
-    most = min(totals.n_counted, totals.mean.size)
+    most = min(totals.n_counted, totals.shift.size)
     if k is not None and not isinstance(k, float) and k > most:
         raise InvalidInput(
-            f"n_components = {k}, but there are {totals.n_counted} rows and {totals.mean.size} columns; "
+            f"n_components = {k}, but there are {totals.n_counted} rows and {totals.shift.size} columns; "
             f"at most {most} components exist"
         )
 

@@ -16,4 +16,7 @@ def main() -> None:
             raise
         sys.stderr.write(f"deepca: the command line needs {missing.name}; pip install 'deepca[cli]'\n")
         sys.exit(2)
+    for stream in (sys.stdout, sys.stderr):  # a terminal that knows ASCII only shows ? rather than a traceback
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
     app()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
@@ -14,11 +15,12 @@ from rich.markup import escape
 from rich.progress import Progress, TaskID
 
 from deepca import SimulatedNetwork
-from deepca.cli.common import errors
+from deepca.cli.common import check_output, errors
 from deepca.cli.show import show_model, show_status, summary
 from deepca.cli.topology import complete_name
 from deepca.data.allot import by_label, in_equal_shares
-from deepca.data.readers import open_source, spool, widened
+from deepca.data.columns import common_columns
+from deepca.data.readers import open_source, open_sources, spool
 from deepca.data.sources import Source
 from deepca.errors import DataError, InvalidInput
 from deepca.observers import Start, Step
@@ -69,7 +71,7 @@ def fit(
 
     Reads .npy, .npz, CSV, Parquet, svmlight, HDF5 and AnnData files, larger than memory if need be.
 
-    The model is written when the tolerance is proven; exit code 1 says that it was not.
+    The model is written when the tolerance is proven, or as much as rounding allows; else exit code 1 says why not.
     """
     with errors(), TemporaryDirectory(prefix="deepca-") as folder:
         settings = Settings(
@@ -87,6 +89,9 @@ def fit(
             raise InvalidInput(f"--out {out}: a model file ends in .npz")
         if agents is not None and agent_column is not None:
             raise InvalidInput("--agents and --agent-column both say who holds the rows; give one of them")
+        if agent_column is not None and agent_column == label_column:
+            raise InvalidInput(f"--agent-column and --label-column both name {agent_column!r}; leave the latter out")
+        check_output(out, "--out", files)
         notes = Console(stderr=True)
         with bars(notes, disable=quiet or as_json) as progress:
             sources = _sources(files, agents, agent_column, label_column, dataset, Path(folder))
@@ -102,6 +107,8 @@ def fit(
             )
         single = all(source.dtype == "float32" for source in sources)
         model = model_of(found, net, settings, whiten=whiten, single=single)
+        if (first := sources[0].first_index) is not None:  # how svmlight counts columns, for transform
+            model = replace(model, about={**model.about, "first_index": first})
         console = Console()
         written = model.status.ok or accept_unproven
         if written:
@@ -154,11 +161,9 @@ def _sources(
             raise DataError(f"{file} is named twice: its rows would count double")
         seen.add(file.resolve())
     if agent_column is None:
-        opened = [open_source(file, label_column=label_column, dataset=dataset) for file in files]
-        widest = max(source.d for source in opened)
-        opened = [widened(file, source, widest) for file, source in zip(files, opened, strict=True)]
+        opened = common_columns(open_sources(files, label_column=label_column, dataset=dataset))
         if agents is None:
-            return tuple(opened)
+            return opened
         return in_equal_shares([spool(source, folder) for source in opened], agents)
     kept = []
     for file in files:
@@ -168,8 +173,8 @@ def _sources(
                 raise DataError(f"{file}: there is no column {label_column!r}")
             names = [name for name in source.columns if name != label_column]
             source = open_source(file, label_column=agent_column, dataset=dataset, columns=names)
-        kept.append(spool(source, folder))
-    return by_label(kept)
+        kept.append(source)
+    return by_label([spool(source, folder) for source in common_columns(kept)])
 
 
 def _components(given: str) -> int | float | None:

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from deepca.cli.common import errors, require
+from deepca.cli.common import check_output, errors, require
 from deepca.cli.show import show_model, summary
 from deepca.errors import InvalidInput
 from deepca.model import load
@@ -29,7 +29,9 @@ def inspect(
         if plot is not None:
             if plot.suffix not in (".png", ".svg"):
                 raise InvalidInput(f"--plot {plot}: a figure ends in .png or .svg")
+            check_output(plot, "--plot", [model])
             require("matplotlib", extra="plot")
+            plot.parent.mkdir(parents=True, exist_ok=True)
             from deepca.plots import scree
 
             scree(fitted.explained_variance_ratio, plot, title=f"{model.name}: {fitted.n_samples:,} rows")

@@ -50,7 +50,7 @@ def reproduce(
 
     Studies: topology, heterogeneity, spread, agents, components, threshold, signs, rounds.
     """
-    with errors():
+    with errors(resumes=True):
         require("sklearn", "matplotlib", "pooch", extra="experiments")
         from deepca.data.libsvm import load
         from deepca.experiments.problems import Source

@@ -53,6 +53,8 @@ def show_status(console: Console, model: Model) -> None:
     if proof is None:
         console.print("[yellow]No certificate: nothing is proven about these components.[/]")
         return
+    if model.dtype == np.float32:
+        console.print("[dim]stored in single precision; the proof is about the components before rounding[/]")
     grid = Table.grid(padding=(0, 2))
     for name, value in _proof_rows(proof):
         grid.add_row(f"[dim]{name}[/]", value)
@@ -102,33 +104,38 @@ def size(nbytes: float) -> str:
 
 def _made(model: Model) -> str:
     about = model.about
-    if "topology" not in about:
+    try:
+        return (
+            f"{about['agents']} agents on {escape(_plain(about['topology']))}, {about['links']} links · "
+            f"{about['iterations']} iterations, {about['rounds']:,} rounds, {size(about['bytes_per_agent'])} sent per "
+            "agent"
+        )
+    except (KeyError, TypeError, ValueError):
         return "how it was made is not recorded"
-    return (
-        f"{about['agents']} agents on {escape(str(about['topology']))}, {about['links']} links · {about['iterations']} "
-        f"iterations, {about['rounds']:,} rounds, {size(about['bytes_per_agent'])} sent per agent"
-    )
 
 
 def _table(model: Model, most: int, width: int) -> Table:
     table = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False, collapse_padding=True)
     for name in ("", "variance", "share"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
+    wide = width >= 60  # else numbers matter more than bars and names
+    if wide:
+        table.add_column("", no_wrap=True)
     table.add_column("together", justify="right", no_wrap=True)
-    largest = "largest entries" if model.columns is None else "largest columns"
-    table.add_column(largest, no_wrap=True, overflow="ellipsis", max_width=max(width - 58, 16))
+    if wide:
+        largest = "largest entries" if model.columns is None else "largest columns"
+        table.add_column(largest, no_wrap=True, overflow="ellipsis", max_width=max(width - 58, 16))
     shares = np.asarray(model.explained_variance_ratio, dtype=np.float64)
     longest = max(float(shares.max()), 1e-300)
     for i, share in enumerate(shares[:most]):
-        table.add_row(
-            f"PC{i + 1}",
-            f"{float(model.explained_variance[i]):.6g}",
-            f"{share:.2%}",
-            f"[cyan]{_bar(share / longest)}[/]",
-            f"{shares[: i + 1].sum():.2%}",
-            f"[dim]{escape(_loadings(model, i))}[/]",
-        )
+        numbers = [f"PC{i + 1}", f"{float(model.explained_variance[i]):.6g}", f"{share:.2%}"]
+        together = f"{shares[: i + 1].sum():.2%}"
+        if wide:
+            table.add_row(
+                *numbers, f"[cyan]{_bar(share / longest)}[/]", together, f"[dim]{escape(_loadings(model, i))}[/]"
+            )
+        else:
+            table.add_row(*numbers, together)
     return table
 
 
@@ -141,7 +148,12 @@ def _loadings(model: Model, i: int) -> str:
     axis = model.components[i]
     largest = np.argsort(-np.abs(axis), kind="stable")[:_LOADINGS]
     names = model.columns or tuple(str(c) for c in range(model.n_features))
-    return "  ".join(f"{axis[c]:+.2f} {names[c]}" for c in largest)
+    return "  ".join(f"{axis[c]:+.2f} {_plain(names[c])}" for c in largest)
+
+
+def _plain(text: object) -> str:
+    """Without anything that a terminal would obey."""
+    return "".join(c if c.isprintable() else "?" for c in str(text))
 
 
 def _proof_rows(proof: Certificate) -> list[tuple[str, str]]:
@@ -151,8 +163,11 @@ def _proof_rows(proof: Certificate) -> list[tuple[str, str]]:
         if not proof.others
         else (f"the next variance is at most {proof.bound:.6g}, but for a probability of {proof.failure:.0e}")
     )
+    proven = "nothing about the angle to the exact components"
+    if math.isfinite(proof.worst_angle):
+        proven = f"angle to the exact components: tan θ ≤ {proof.worst_angle:.1e} at every agent"
     return [
-        ("proven", f"angle to the exact components: tan θ ≤ {proof.worst_angle:.1e} at every agent"),
+        ("proven", proven),
         ("because", f"residual {proof.residual:.1e}, and {outside}"),
         ("covers", f"{proof.n_agents} agents{rows}"),
         ("digest", proof.digest[:16]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -11,10 +12,10 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from deepca.cli.common import errors
+from deepca.cli.common import check_output, errors
 from deepca.data.columns import Reordered
 from deepca.data.moments import check_finite
-from deepca.data.readers import open_source, widened
+from deepca.data.readers import open_source, open_sources
 from deepca.data.sources import Source
 from deepca.data.writers import open_writer
 from deepca.errors import DataError
@@ -41,8 +42,8 @@ def transform(
     """Scores of the rows of a file, block by block: it may be larger than memory. Nothing is sent anywhere."""
     with errors():
         fitted = load(model)
-        source = widened(file, open_source(file, label_column=label_column, dataset=dataset), fitted.n_features)
-        source = _matched(source, fitted, ignore_extra)
+        check_output(out, "--out", [file, model])
+        source = _matched(_opened(file, fitted, label_column, dataset, ignore_extra), fitted)
         labels = source.labels()
         names = [f"PC{i + 1}" for i in range(fitted.n_components)]
         dtype = np.dtype(np.float32 if source.dtype == np.float32 and fitted.dtype == np.float32 else np.float64)
@@ -73,7 +74,18 @@ def transform(
             )
 
 
-def _matched(source: Source, model: Model, ignore_extra: bool) -> Source:
+def _opened(file: Path, model: Model, label_column: str | None, dataset: str | None, ignore_extra: bool) -> Source:
+    if ignore_extra and model.columns is not None:  # columns that are not asked for may hold anything
+        with suppress(DataError):
+            return open_source(file, label_column=label_column, dataset=dataset, columns=model.columns)
+    index = model.about.get("first_index")
+    (source,) = open_sources(
+        [file], label_column=label_column, dataset=dataset, n_features=model.n_features, first_index=index
+    )
+    return source
+
+
+def _matched(source: Source, model: Model) -> Source:
     """The source with the columns of the model, in its order."""
     if model.columns is None or source.columns is None:
         if source.d != model.n_features:
@@ -84,7 +96,7 @@ def _matched(source: Source, model: Model, ignore_extra: bool) -> Source:
     extra = sorted(set(have) - set(model.columns))
     if missing:
         raise DataError(f"{source.name} has no column {_some(missing)}, which the model needs")
-    if extra and not ignore_extra:
+    if extra:
         raise DataError(
             f"{source.name} has {_some(extra)}, which the model does not know; --label-column carries a column over, "
             "--ignore-extra leaves all such columns out"

@@ -23,7 +23,7 @@ class Pieces(Source):
         self._parts, self.name, self.columns, self.d = tuple(parts), name, first.columns, first.d
         self.is_sparse = all(part.is_sparse for part in parts)
         self.dtype = np.dtype(np.float32 if all(part.dtype == np.float32 for part in parts) else np.float64)
-        self.n = sum(part.n or 0 for part in parts)
+        self.n, self.first_index = sum(part.n or 0 for part in parts), first.first_index
 
     def blocks(self) -> Iterator[Block]:
         for part in self._parts:
@@ -51,7 +51,10 @@ class Picked(Source):
 
 
 def in_equal_shares(sources: Sequence[ArraySource], m: int) -> tuple[Source, ...]:
-    """All rows in their order, dealt to m agents in blocks that differ by at most one row."""
+    """All rows in their order, dealt to m agents in blocks that differ by at most one row.
+
+    Columns must be the same and in the same order in all sources (:func:`deepca.data.columns.common_columns`).
+    """
     ends = np.cumsum([0, *(source.n or 0 for source in sources)])
     n = int(ends[-1])
     if m < 1 or m > n:
@@ -63,18 +66,19 @@ def in_equal_shares(sources: Sequence[ArraySource], m: int) -> tuple[Source, ...
             first, last = max(low, int(begin)) - int(begin), min(high, int(end)) - int(begin)
             if first < last:
                 name = f"agent {j} ({source.name} from row {first})"
-                pieces.append(ArraySource(source.matrix()[first:last], name, source.columns))
-        shares.append(pieces[0] if len(pieces) == 1 else Pieces(pieces, f"agent {j}"))
+                piece = ArraySource(source.matrix()[first:last], name, source.columns)
+                piece.first_index = source.first_index
+                pieces.append(piece)
+        shares.append(pieces[0] if len(pieces) == 1 else Pieces(pieces, _joined(f"agent {j}", pieces)))
     return tuple(shares)
 
 
 def by_label(sources: Sequence[ArraySource]) -> tuple[Source, ...]:
     """One agent for each value of the column set apart as label, by rising value."""
     columns = [_labels(source) for source in sources]
-    try:
-        holders = np.unique(np.concatenate(columns))
-    except TypeError:
-        raise DataError("the column of agents mixes text and numbers; write it as one of them") from None
+    if len({labels.dtype.kind for labels in columns}) > 1 or any(labels.dtype.kind == "O" for labels in columns):
+        columns = [labels.astype(str) for labels in columns]  # numbers here and text there are compared as written
+    holders = np.unique(np.concatenate(columns))
     shares: list[Source] = []
     for holder in holders:
         pieces: list[Source] = []
@@ -82,8 +86,12 @@ def by_label(sources: Sequence[ArraySource]) -> tuple[Source, ...]:
             rows = np.flatnonzero(labels == holder)
             if rows.size:
                 pieces.append(Picked(source.matrix(), rows, f"agent {holder} ({source.name})", source.columns))
-        shares.append(pieces[0] if len(pieces) == 1 else Pieces(pieces, f"agent {holder}"))
+        shares.append(pieces[0] if len(pieces) == 1 else Pieces(pieces, _joined(f"agent {holder}", pieces)))
     return tuple(shares)
+
+
+def _joined(name: str, pieces: Sequence[Source]) -> str:
+    return f"{name} (rows of {', then '.join(piece.name.split('(', 1)[-1].rstrip(')') for piece in pieces)})"
 
 
 def _labels(source: Source) -> npt.NDArray[Any]:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from deepca._machine import available_memory, one_blas_thread, usable_cores
 from deepca._typing import Array, csr
-from deepca.data.moments import Moments, moments
+from deepca.data.moments import Moments, cancels, moments
 from deepca.data.sources import Block, Source
 from deepca.errors import DataError
 from deepca.operators import Covariances, DenseRows, Form, Operator, PerAgent, Preparation, SparseRows, choose_form
@@ -33,18 +33,21 @@ class Holdings:
     form: Form
     moments: tuple[Moments, ...]
 
-    def operator(self, batch: tuple[int, ...], mean: Array, units: Array | None, scale: float) -> Operator:
-        """``A_j = scale · Σ_i w_i y_i y_iᵀ`` with ``y = (x − mean) / units``."""
+    def operator(
+        self, batch: tuple[int, ...], reference: Array, shift: Array, units: Array | None, scale: float
+    ) -> Operator:
+        """``A_j = scale · Σ_i w_i y_i y_iᵀ`` with ``y = (x − mean) / units``, ``mean = reference + shift``."""
         counts = np.array([of.n for of in self.moments], dtype=np.int64).reshape(batch)
         if self.form == "covariance":
-            d = mean.size
+            d = shift.size
             stack = np.empty((len(self.moments), d, d))
             for A, of in zip(stack, self.moments, strict=True):
-                np.multiply(of.scatter_about(mean), scale, out=A)
+                np.multiply(of.scatter_about(reference, shift), scale, out=A)
                 if units is not None:
                     A /= units[:, None] * units
             return Covariances(stack.reshape(*batch, d, d), row_counts=counts)
-        rows = [_kept(source) for source in self.sources]
+        rows = [_kept(source, of) for source, of in zip(self.sources, self.moments, strict=True)]
+        mean = reference + shift
         centre = mean if mean.any() else None
         scales = np.full(len(rows), scale)
         prepare = Preparation(centre, units, self.weights)
@@ -103,13 +106,17 @@ def form_of(sources: Sequence[Source], form: Form = "auto") -> Form:
     return choose_form(sum(source.n or 0 for source in sources), d, m, nnz=nnz)
 
 
-def _kept(source: Source) -> Block:
+def _kept(source: Source, of: Moments) -> Block:
+    """All rows; sparse ones far from zero as dense ones, for only these can be centred without losing digits."""
     X = source.matrix()
     if X is None:
         from deepca.data.readers import spool
 
         X = spool(source).matrix()
-    return X
+    if isinstance(X, np.ndarray) or not cancels(of.weight, of.mean, of.squares):
+        return X
+    fits = 8 * int(X.shape[0]) * int(X.shape[1]) <= available_memory() // 4
+    return X.toarray() if fits else X
 
 
 def _check_kept(sources: Sequence[Source]) -> None:

@@ -1,10 +1,12 @@
 """Count, mean and scatter of one agent's rows, in one pass and without cancellation.
 
-Blocks are centred on their own mean before products are formed, and joined by the update of Chan, Golub & LeVeque
+Rows are first shifted by a reference near them, and blocks centred on their own mean before products are formed; blocks
+are joined by the update of Chan, Golub & LeVeque
 
-    S = S₁ + S₂ + (w₁ w₂ / (w₁ + w₂)) (m₂ − m₁)(m₂ − m₁)ᵀ,
+    S = S₁ + S₂ + (w₁ w₂ / (w₁ + w₂)) (m₂ − m₁)(m₂ − m₁)ᵀ.
 
-so data a million standard deviations away from zero lose nothing, and rows that come only once suffice.
+The mean is kept as ``reference + shift``: the sum of the two has the precision of the spread of the data, not of their
+distance from zero. So data a million standard deviations away lose nothing, and rows that come only once suffice.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from deepca._typing import Array, Csr, csr
 from deepca.data.sources import Block, Source
 from deepca.errors import DataError
 
-__all__ = ["Moments", "check_finite", "moments"]
+__all__ = ["Moments", "cancels", "check_finite", "moments"]
 
 _CANCELS = 1e2  # w·mean² over scatter of a column from which sparse products would lose digits
 
@@ -28,26 +30,46 @@ _CANCELS = 1e2  # w·mean² over scatter of a column from which sparse products 
 class Moments:
     """Of one agent's rows.
 
-    n : rows with a weight.  weight : their weights together (n without weights).  mean : ``(d,)``.
-    squares : ``(d,)``, ``Σ w (x − mean)²``.  scatter : ``(d, d)``, ``Σ w (x − mean)(x − mean)ᵀ``, if asked for.
+    n : rows with a weight.  weight : their weights together (n without weights).
+    reference, shift : ``(d,)``, whose sum is the mean.  squares : ``(d,)``, ``Σ w (x − mean)²``.
+    scatter : ``(d, d)``, ``Σ w (x − mean)(x − mean)ᵀ``, if asked for.
     """
 
     n: int
     weight: float
-    mean: Array
+    reference: Array
+    shift: Array
     squares: Array
     scatter: Array | None
 
-    def squares_about(self, centre: Array) -> Array:
-        """``Σ w (x − centre)²`` by column."""
-        return self.squares + self.weight * np.square(self.mean - centre)
+    @property
+    def mean(self) -> Array:
+        """Rounded to one number each."""
+        return self.reference + self.shift
 
-    def scatter_about(self, centre: Array) -> Array:
-        """``Σ w (x − centre)(x − centre)ᵀ``."""
+    def apart(self, reference: Array, shift: Array) -> Array:
+        """``mean − (reference + shift)``, with the precision of the difference."""
+        return (self.reference - reference) + (self.shift - shift)
+
+    def squares_about(self, reference: Array, shift: Array) -> Array:
+        """``Σ w (x − centre)²`` by column, ``centre = reference + shift``."""
+        return self.squares + self.weight * np.square(self.apart(reference, shift))
+
+    def scatter_about(self, reference: Array, shift: Array) -> Array:
+        """``Σ w (x − centre)(x − centre)ᵀ``, ``centre = reference + shift``."""
         if self.scatter is None:
             raise ValueError("the scatter was not formed")
-        apart = self.mean - centre
+        apart = self.apart(reference, shift)
         return self.scatter + self.weight * np.outer(apart, apart)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Of one block: mean and scatter of ``x − reference``."""
+
+    mean: Array
+    squares: Array
+    scatter: Array | None
 
 
 def moments(
@@ -59,6 +81,7 @@ def moments(
 ) -> Moments:
     """Read ``source`` once. ``tell`` hears of the rows of every block; what is no finite number is named."""
     n, counted, total = 0, 0, 0.0
+    reference: Array | None = None
     mean, squares = np.zeros(source.d), np.zeros(source.d)
     S = np.zeros((source.d, source.d)) if scatter else None
     for block in source.blocks():
@@ -69,11 +92,14 @@ def moments(
         if w is not None and w.size != rows:
             raise DataError(f"{source.name}: {weights.size if weights is not None else 0} weights for more rows")
         weight = float(rows if w is None else w.sum())
-        if weight > 0.0:
-            part = _of_block(block, w, weight, scatter)
-            if part is None:
+        with np.errstate(over="ignore", invalid="ignore"):  # what does not fit is looked for at the end
+            sums = _sums(block, w)
+            if not np.isfinite(sums).all():
                 raise _bad_value(source, block, n)
-            with np.errstate(over="ignore", invalid="ignore"):  # what does not fit is looked for at the end
+            if weight > 0.0:
+                if reference is None:
+                    reference = _reference(block, w, weight, sums)
+                part = _of_block(block, w, weight, sums, reference, scatter)
                 apart, both = part.mean - mean, total + weight
                 share = total * weight / both
                 squares += part.squares
@@ -84,7 +110,7 @@ def moments(
                     if S is not None:
                         S += np.outer(share * apart, apart)
                 mean, total = mean + apart * (weight / both), both
-            counted += rows if w is None else int(np.count_nonzero(w))
+        counted += rows if w is None else int(np.count_nonzero(w))
         n += rows
         if tell is not None:
             tell(rows)
@@ -94,45 +120,55 @@ def moments(
         raise DataError(f"{source.name}: {weights.size} weights for {n} rows")
     if not np.isfinite(squares).all():
         raise DataError(f"{source.name}: the squares of its values overflow; scale the data")
-    return Moments(counted, total, mean, squares, S)
+    return Moments(counted, total, np.zeros(source.d) if reference is None else reference, mean, squares, S)
 
 
-def _of_block(block: Block, w: Array | None, weight: float, scatter: bool) -> Moments | None:
-    """None if some value is not finite."""
-    with np.errstate(over="ignore", invalid="ignore"):  # products that overflow are found by the caller
-        return _of_values(block, w, weight, scatter)
+def cancels(weight: float, mean: Array, squares: Array) -> bool:
+    """Whether some column is so far from zero that products of it, uncentred, would lose digits."""
+    varies = squares > weight * np.square(16.0 * np.finfo(np.float64).eps * mean)
+    return bool((weight * np.square(mean) > _CANCELS * squares).any(where=varies))
 
 
-def _of_values(block: Block, w: Array | None, weight: float, scatter: bool) -> Moments | None:
-    n = int(block.shape[0])
+def _sums(block: Block, w: Array | None) -> Array:
     if isinstance(block, np.ndarray):
-        sums = block.sum(axis=0, dtype=np.float64) if w is None else w @ block
-        if not np.isfinite(sums).all():
-            return None
-        return _dense(block, w, weight, sums / weight, scatter)
-    block = csr(block)  # sums and products in double precision
-    sums = np.asarray(block.sum(axis=0) if w is None else w @ block, dtype=np.float64).ravel()
-    if not np.isfinite(sums).all():
-        return None
+        return block.sum(axis=0, dtype=np.float64) if w is None else w @ block
+    given = csr(block)  # in double precision
+    return np.asarray(given.sum(axis=0) if w is None else w @ given, dtype=np.float64).ravel()
+
+
+def _reference(block: Block, w: Array | None, weight: float, sums: Array) -> Array:
+    """A point near the rows: their mean, or zero where a sparse block is near enough to it."""
+    mean = sums / weight
+    if isinstance(block, np.ndarray):
+        return mean
+    return mean if cancels(weight, mean, _sparse_squares(csr(block), w, weight, mean)) else np.zeros_like(mean)
+
+
+def _of_block(block: Block, w: Array | None, weight: float, sums: Array, reference: Array, scatter: bool) -> _Part:
+    if isinstance(block, np.ndarray):
+        return _dense(block, w, weight, reference, scatter)
+    block = csr(block)
     mean = sums / weight
     squares = _sparse_squares(block, w, weight, mean)
+    if reference.any() or cancels(weight, mean, squares):
+        return _dense(block.toarray(), w, weight, reference, scatter)
     if not scatter:
-        return Moments(n, weight, mean, squares, None)
-    if (weight * np.square(mean) > _CANCELS * squares).any(where=sums != 0.0):
-        return _dense(block.toarray(), w, weight, mean, scatter)
+        return _Part(mean, squares, None)
     weighted = block if w is None else sparse.csr_array(block.multiply(w[:, None]))
     products = (block.T @ weighted).toarray()
-    return Moments(n, weight, mean, squares, products - np.outer(weight * mean, mean))
+    return _Part(mean, squares, products - np.outer(weight * mean, mean))
 
 
-def _dense(block: Array, w: Array | None, weight: float, mean: Array, scatter: bool) -> Moments:
-    centred = np.subtract(block, mean, dtype=np.float64)
+def _dense(block: Array, w: Array | None, weight: float, reference: Array, scatter: bool) -> _Part:
+    centred = np.subtract(block, reference, dtype=np.float64)
+    mean = (centred.sum(axis=0) if w is None else w @ centred) / weight
+    centred -= mean
     if w is not None:
         centred *= np.sqrt(w)[:, None]
-    if scatter:
-        products = centred.T @ centred
-        return Moments(len(block), weight, mean, np.diagonal(products).copy(), products)
-    return Moments(len(block), weight, mean, np.einsum("ij,ij->j", centred, centred), None)
+    if not scatter:
+        return _Part(mean, np.einsum("ij,ij->j", centred, centred), None)
+    products = centred.T @ centred
+    return _Part(mean, np.diagonal(products).copy(), products)
 
 
 def _sparse_squares(block: Csr, w: Array | None, weight: float, mean: Array) -> Array:

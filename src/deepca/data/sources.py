@@ -41,6 +41,7 @@ class Source(ABC):
     once : whether the rows can be read a single time only.
     kept : whether all rows are in memory already.
     entries : how many values are stored, where fewer than ``n · d``.
+    first_index : from which number a format without names counts its columns, where that is open (svmlight).
     """
 
     name: str
@@ -52,6 +53,7 @@ class Source(ABC):
     once: bool = False
     kept: bool = False
     entries: int | None = None
+    first_index: int | None = None
 
     @abstractmethod
     def blocks(self) -> Iterator[Block]:

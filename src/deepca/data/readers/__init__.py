@@ -18,7 +18,7 @@ from deepca.data.readers.spooling import spool
 from deepca.data.sources import Source
 from deepca.errors import DataError
 
-__all__ = ["SUFFIXES", "open_source", "spool", "widened"]
+__all__ = ["SUFFIXES", "open_source", "open_sources", "spool"]
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ _NPY = _Format(".npy", arrays.open_npy, frozenset())
 _NPZ = _Format(".npz", arrays.open_npz, frozenset({"dataset", "label_column"}))
 _CSV = _Format("CSV", delimited.open_delimited, frozenset({"columns", "label_column"}), packed=True)
 _PARQUET = _Format("Parquet", parquet.open_parquet, frozenset({"columns", "label_column"}))
-_SVMLIGHT = _Format("svmlight", svmlight.open_svmlight, frozenset({"n_features"}), packed=True)
+_SVMLIGHT = _Format("svmlight", svmlight.open_svmlight, frozenset({"n_features", "first_index"}), packed=True)
 _HDF5 = _Format("HDF5", hdf5.open_hdf5, frozenset({"dataset", "label_column"}))
 _H5AD = _Format("AnnData", h5ad.open_h5ad, frozenset({"columns", "dataset", "label_column"}))
 
@@ -69,6 +69,7 @@ def open_source(
     dataset: str | None = None,
     columns: Sequence[str] | None = None,
     n_features: int | None = None,
+    first_index: int | None = None,
 ) -> Source:
     """The rows of a file, whose name says what it is.
 
@@ -82,6 +83,7 @@ def open_source(
     dataset : which matrix of an .npz, HDF5 or AnnData file; needed where there are several (AnnData has ``X``).
     columns : names of columns to take, in this order.
     n_features : number of columns of svmlight, where this file may lack the last ones.
+    first_index : 0 or 1, from which svmlight counts its columns; 0 if one is found, else 1, unless told.
 
     Rows are numbered from 0 in messages. Raises `DataError` for what cannot be used, when it is opened or in the middle
     of reading, and `MissingExtraError` where a package is not installed.
@@ -90,7 +92,7 @@ def open_source(
     form, suffix = _format(file, name)
     if isinstance(columns, str):
         raise DataError(f"{name}: columns is one text, {columns!r}; give a list of names")
-    options = Options(label_column, dataset, None if columns is None else tuple(columns), n_features)
+    options = Options(label_column, dataset, None if columns is None else tuple(columns), n_features, first_index)
     for option, given in vars(options).items():
         if given is not None and option not in form.options:
             raise DataError(f"{name}: {option} means nothing for {form.kind} files{_why(form, option)}; leave it out")
@@ -103,12 +105,32 @@ def open_source(
         raise DataError(f"{error}; a file without a suffix is read as svmlight, others need one of {others}") from error
 
 
-def widened(path: str | os.PathLike[str], source: Source, d: int) -> Source:
-    """The source with d columns if its format leaves their number open (svmlight leaves out zeros); else as it is."""
-    form, _ = _format(Path(path), os.fspath(path))
-    if form is not _SVMLIGHT or source.d >= d:
-        return source
-    return open_source(path, n_features=d)
+def open_sources(
+    paths: Sequence[str | os.PathLike[str]],
+    *,
+    label_column: str | None = None,
+    dataset: str | None = None,
+    n_features: int | None = None,
+    first_index: int | None = None,
+) -> list[Source]:
+    """Several files that hold the same columns.
+
+    svmlight leaves out zeros, so a single file may tell neither how many columns there are nor whether they are counted
+    from 0 or from 1. All files together do: what one of them shows holds for the others.
+    """
+    opened = [open_source(path, label_column=label_column, dataset=dataset) for path in paths]
+    told = [source.first_index for source in opened if source.first_index is not None]
+    if not told:
+        return opened
+    first = min([*told, *(() if first_index is None else (first_index,))])
+    widths = [source.d + (source.first_index or first) - first for source in opened if source.first_index is not None]
+    widest = max([*widths, n_features or 0, *(source.d for source in opened if source.first_index is None)])
+    return [
+        open_source(path, n_features=widest, first_index=first)
+        if source.first_index is not None and (source.d != widest or source.first_index != first)
+        else source
+        for path, source in zip(paths, opened, strict=True)
+    ]
 
 
 def _format(path: Path, name: str) -> tuple[_Format, str]:

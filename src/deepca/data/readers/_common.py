@@ -28,6 +28,7 @@ class Options:
     dataset: str | None = None
     columns: tuple[str, ...] | None = None
     n_features: int | None = None
+    first_index: int | None = None
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,7 +29,15 @@ def open_hdf5(path: Path, name: str, options: Options) -> Source:
             labels = _values(file[label])
             if len(labels) != shapes[key][0]:
                 raise DataError(f"{name}: {label!r} has {len(labels)} entries for {shapes[key][0]} rows")
-        return DenseSource(path, name, _HDF5, file[key], labels=labels)
+        return DenseSource(path, name, _HDF5, file[key], columns=_names(file, shapes, shapes[key][1]), labels=labels)
+
+
+def _names(file: Any, shapes: Mapping[str, tuple[int, ...]], d: int) -> tuple[str, ...] | None:
+    """Names of the columns, where a vector of texts called ``columns`` has one for each, as our own writer puts it."""
+    if shapes.get("columns") != (d,):
+        return None
+    values = _values(file["columns"])
+    return tuple(map(str, values)) if values.dtype.kind in "OUST" else None
 
 
 class DenseSource(Source):

@@ -39,7 +39,9 @@ def spool(source: Source, folder: Path | None = None) -> ArraySource:
             ) from error
         finally:
             store.drop()
-    return ArraySource(whole, source.name, source.columns, source.labels())
+    kept = ArraySource(whole, source.name, source.columns, source.labels())
+    kept.first_index = source.first_index
+    return kept
 
 
 class _Store:

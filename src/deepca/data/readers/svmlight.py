@@ -28,6 +28,7 @@ _SVMLIGHT = "svmlight text"
 _TEXT = 2 << 20
 _LONGEST_LINE = 64 << 20
 _HIGHEST = 2**31 - 2
+_ALWAYS = 1 << 28  # bytes that one number per column may take in any case
 _Parts = tuple[npt.NDArray[np.float64], npt.NDArray[Any], npt.NDArray[Any]]
 """Values, indices as written, and where rows begin."""
 
@@ -48,15 +49,22 @@ def open_svmlight(path: Path, name: str, options: Options) -> Source:
             kept = kept if taken < budget else None
     if not targets:
         raise DataError(f"{name} has no rows; leave it out or give it data")
-    base = min(lowest, 1)
+    base = min(lowest, 1 if options.first_index is None else options.first_index)
     d = _width(highest - base + 1, name, options)
+    if 8 * d > max(budget, _ALWAYS):
+        raise DataError(
+            f"{name}: index {highest} means {d:,} columns, more than fit into memory; look for a slip in it"
+        )
     source = _SvmlightSource(load, path, name, (base, d), np.concatenate(targets))
+    source.first_index = base
     if kept is None:
         return source
     data, indices, counts = (np.concatenate(part) for part in zip(*map(_counted, kept), strict=True))
     kept.clear()
     whole = _csr((data, indices, np.concatenate([[0], np.cumsum(counts)])), base, d)
-    return ArraySource(whole, name, labels=source.labels())
+    array = ArraySource(whole, name, labels=source.labels())
+    array.first_index = base
+    return array
 
 
 def looks_like_svmlight(line: str) -> bool:
