@@ -36,8 +36,8 @@ _DEFAULT_AGENTS = 10
 class DecentralizedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Principal components of rows that are spread over agents, who talk to their neighbours only.
 
-    The answer is that of ``sklearn.decomposition.PCA`` on the pooled rows: no row, and no agent's covariance matrix, is
-    given to a server. What does cross an agent's border is listed in docs/privacy.md.
+    The answer is that of ``sklearn.decomposition.PCA`` on the pooled rows, but no row leaves its agent, and there is no
+    server. What does cross an agent's border, and what its neighbours can learn from it, is listed in docs/privacy.md.
 
     Parameters
     ----------
