@@ -67,6 +67,7 @@ class Moments:
 class _Part:
     """Of one block: mean and scatter of ``x − reference``."""
 
+    reference: Array
     mean: Array
     squares: Array
     scatter: Array | None
@@ -97,9 +98,8 @@ def moments(
             if not np.isfinite(sums).all():
                 raise _bad_value(source, block, n)
             if weight > 0.0:
-                if reference is None:
-                    reference = _reference(block, w, weight, sums)
                 part = _of_block(block, w, weight, sums, reference, scatter)
+                reference = part.reference
                 apart, both = part.mean - mean, total + weight
                 share = total * weight / both
                 squares += part.squares
@@ -136,27 +136,25 @@ def _sums(block: Block, w: Array | None) -> Array:
     return np.asarray(given.sum(axis=0) if w is None else w @ given, dtype=np.float64).ravel()
 
 
-def _reference(block: Block, w: Array | None, weight: float, sums: Array) -> Array:
-    """A point near the rows: their mean, or zero where a sparse block is near enough to it."""
+def _of_block(
+    block: Block, w: Array | None, weight: float, sums: Array, reference: Array | None, scatter: bool
+) -> _Part:
+    """The first block chooses the reference: its mean, or zero where it is sparse and near enough to it."""
     mean = sums / weight
     if isinstance(block, np.ndarray):
-        return mean
-    return mean if cancels(weight, mean, _sparse_squares(csr(block), w, weight, mean)) else np.zeros_like(mean)
-
-
-def _of_block(block: Block, w: Array | None, weight: float, sums: Array, reference: Array, scatter: bool) -> _Part:
-    if isinstance(block, np.ndarray):
-        return _dense(block, w, weight, reference, scatter)
+        return _dense(block, w, weight, mean if reference is None else reference, scatter)
     block = csr(block)
-    mean = sums / weight
     squares = _sparse_squares(block, w, weight, mean)
-    if reference.any() or cancels(weight, mean, squares):
+    far = cancels(weight, mean, squares)
+    if reference is None:
+        reference = mean if far else np.zeros_like(mean)
+    if far or reference.any():
         return _dense(block.toarray(), w, weight, reference, scatter)
     if not scatter:
-        return _Part(mean, squares, None)
+        return _Part(reference, mean, squares, None)
     weighted = block if w is None else sparse.csr_array(block.multiply(w[:, None]))
     products = (block.T @ weighted).toarray()
-    return _Part(mean, squares, products - np.outer(weight * mean, mean))
+    return _Part(reference, mean, squares, products - np.outer(weight * mean, mean))
 
 
 def _dense(block: Array, w: Array | None, weight: float, reference: Array, scatter: bool) -> _Part:
@@ -166,9 +164,9 @@ def _dense(block: Array, w: Array | None, weight: float, reference: Array, scatt
     if w is not None:
         centred *= np.sqrt(w)[:, None]
     if not scatter:
-        return _Part(mean, np.einsum("ij,ij->j", centred, centred), None)
+        return _Part(reference, mean, np.einsum("ij,ij->j", centred, centred), None)
     products = centred.T @ centred
-    return _Part(mean, np.diagonal(products).copy(), products)
+    return _Part(reference, mean, np.diagonal(products).copy(), products)
 
 
 def _sparse_squares(block: Csr, w: Array | None, weight: float, mean: Array) -> Array:
