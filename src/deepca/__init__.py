@@ -5,6 +5,7 @@ components that pooling all rows would have given. The method is DeEPCA (Ye & Zh
 """
 
 from importlib.metadata import version
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from deepca import (
@@ -43,7 +44,6 @@ __all__ = [
     "Chebyshev",
     "DeEPCA",
     "DePCA",
-    "DecentralizedPCA",
     "FastMix",
     "Gossip",
     "Model",
@@ -71,6 +71,10 @@ __all__ = [
     "topology",
     "transports",
 ]
+
+
+if find_spec("sklearn") is not None:
+    __all__ += ["DecentralizedPCA"]
 
 
 def __getattr__(name: str) -> Any:
