@@ -115,10 +115,10 @@ def test_several_such_values_are_counted() -> None:
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_fit_refuses_what_scikit_learn_refuses(value: float, kind: Callable[[Array], Any]) -> None:
-    """Rows that are all here are checked by scikit-learn."""
+    """As one row and column of X."""
     X = np.vstack(parts())
     X[19, 3] = value
-    with pytest.raises(ValueError, match="NaN" if np.isnan(value) else "infinity"):
+    with pytest.raises(ValueError, match=f"X: row 19, column 3 is {'NaN' if np.isnan(value) else 'infinite'}"):
         fit(kind(X))
 
 
@@ -752,3 +752,14 @@ def test_a_failed_fit_leaves_the_former_one() -> None:
     with pytest.raises(DataError):
         pca.fit_agents(bad)
     close(pca.transform(Xs[0]), before)
+
+
+def test_a_missing_value_in_rows_that_are_all_here() -> None:
+    """Row and column are those of X, whoever holds the row."""
+    X = np.vstack(parts())
+    X[40, 2] = np.nan
+    with pytest.raises(DataError, match=r"X: row 40, column 2 is NaN"):
+        DecentralizedPCA(2).fit(X)
+    pandas = pytest.importorskip("pandas")
+    with pytest.raises(DataError, match=r"row 40, column 'c' is NaN"):
+        DecentralizedPCA(2).fit(pandas.DataFrame(X, columns=list("abcdefghij")[: X.shape[1]]))

@@ -18,6 +18,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, validate_data
 
 from deepca._typing import Array
+from deepca.data.moments import check_finite
 from deepca.data.sources import ArraySource, Source, as_source, numeric
 from deepca.errors import DataError, InvalidInput, TopologyError
 from deepca.model import Model
@@ -139,8 +140,12 @@ class DecentralizedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
             accept_sparse="csr",
             dtype=[np.float64, np.float32],
             ensure_min_samples=2,
+            ensure_all_finite=False,  # looked for below, where it can be named
         )
         X = numeric(X, "X")
+        columns = getattr(self, "feature_names_in_", None)
+        named = None if columns is None else tuple(map(str, columns))
+        check_finite(ArraySource(X, "X", named), X, 0)
         n = X.shape[0]
         weights = None if sample_weight is None else self._checked_weights(sample_weight, X)
         holders = None if agents is None else _checked_labels(agents, n)
@@ -160,8 +165,6 @@ class DecentralizedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
             rows = [np.flatnonzero(index == j) for j in range(len(found))]
             parts, names = [X[i] for i in rows], [f"agent {label}" for label in found]
             shares = None if weights is None else [weights[i] for i in rows]
-        columns = getattr(self, "feature_names_in_", None)
-        named = None if columns is None else tuple(map(str, columns))
         sources = [ArraySource(part, name, named) for part, name in zip(parts, names, strict=True)]
         return self._fitted(sources, topology, shares)
 
