@@ -459,3 +459,19 @@ def test_numbers_are_shown_on_narrow_terminals(model: Path, width: str) -> None:
     shown = CliRunner().invoke(app, ["inspect", str(model)], env={"COLUMNS": width}).output
     for variance in deepca.load(model).explained_variance_ratio:
         assert f"{variance:.2%}" in shown
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_cells_by_donor(tmp_path: Path, kind: str) -> None:
+    """AnnData as in the help: a column of obs says who holds a cell; genes keep their names."""
+    anndata, pandas = pytest.importorskip("anndata"), pytest.importorskip("pandas")
+    donors = np.array(["ann", "ben", "cy"])[np.arange(len(X)) % 3]
+    obs = pandas.DataFrame({"donor": donors}, index=[f"cell{i}" for i in range(len(X))])
+    values = X if kind == "dense" else sparse.csr_matrix(X)
+    anndata.AnnData(values, obs=obs, var=pandas.DataFrame(index=NAMES)).write_h5ad(tmp_path / "cells.h5ad")
+    done = run("fit", tmp_path / "cells.h5ad", "-k", 3, "--agent-column", "donor", "-o", tmp_path / "m.npz")
+    assert done.exit_code == 0, done.output
+    model = deepca.load(tmp_path / "m.npz")
+    assert_same(model, PCA(3, svd_solver="full").fit(X))
+    assert model.columns == tuple(NAMES)
+    assert model.about["agents"] == 3

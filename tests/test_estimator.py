@@ -1070,3 +1070,24 @@ def test_a_warm_start_that_knows_nothing() -> None:
     assert ours.result_.status.ok, ours.result_.status
     close(ours.explained_variance_, np.full(5, 1.0 / 59.0), rtol=1e-9)
     assert not np.abs(ours.components_[:, :6]).max() > 1e-9
+
+
+def test_sparse_rows_are_never_filled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """2,000 × 100,000 with 40,000 entries: centring is two products, and no block of rows ever becomes dense."""
+    rng = np.random.default_rng(0)
+    places = (rng.integers(0, 2000, 40_000), rng.integers(0, 100_000, 40_000))
+    places[1][:300] = 7  # one column that stands out
+    X: Any = sparse.csr_array((rng.uniform(1.0, 2.0, 40_000), places), shape=(2000, 100_000))
+
+    fill = sparse.csr_array.toarray
+
+    def narrow(self: Any, *given: Any, **options: Any) -> Any:
+        assert self.shape[1] < 100_000, "rows were made dense"
+        return fill(self, *given, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sparse.csr_array, "toarray", narrow)
+        ours = DecentralizedPCA(1, n_agents=5).fit(X)
+    theirs = PCA(1, svd_solver="arpack").fit(X)
+    close(ours.explained_variance_, theirs.explained_variance_, rtol=1e-9)
+    close(ours.components_, theirs.components_, atol=1e-7)

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -100,7 +100,7 @@ class DecentralizedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         scale: bool = False,
         topology: str | Topology = "erdos-renyi:0.5",
         n_agents: int | None = None,
-        rounds: int | str = "auto",
+        rounds: int | Literal["auto"] = "auto",
         algorithm: str = "auto",
         tol: float = 1e-10,
         max_iter: int = 10_000,
@@ -211,7 +211,7 @@ class DecentralizedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
             center=bool(self.center),
             scale=bool(self.scale),
             algorithm=self.algorithm,
-            rounds=self.rounds,  # type: ignore[arg-type]  # the mixer says what is wrong with another text
+            rounds=_plain_number(self.rounds),
             tol=self.tol,
             max_iter=self.max_iter,
             seed=seed,
