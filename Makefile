@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --editab
 
 .PHONY: help demo test lint format bench check-memory figures reference reproduce study-robustness clean
 help:
-	@echo "make demo     the main job, on data that ships with scikit-learn (under a minute)"
+	@echo "make demo     the main job, on data that ships with scikit-learn (seconds, once installed)"
 	@echo "make test     everything that proves it"
 	@echo "make lint     formatting, lint, strict types"
 	@echo "make bench    speed as ratios to the floor, into docs/benchmarks.md"
