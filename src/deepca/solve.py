@@ -15,7 +15,6 @@ import numpy as np
 from deepca._machine import one_blas_thread
 from deepca._typing import Array
 from deepca.algorithms.base import Algorithm, State, TrackedState
-from deepca.algorithms.krylov import KrylovState
 from deepca.axes import principal_axes
 from deepca.certificate import FAILURE, Certificate, digest_of
 from deepca.certificate import certify as fresh_certificate
@@ -320,7 +319,7 @@ class _Proof:
         self.stuck = certificate.residual > 0.5 * self._residual and certificate.residual <= 100.0 * certificate.noise
         self._residual = certificate.residual
         self.over = self.over or hopeless or at_floor(history) or self.stuck
-        if isinstance(state, KrylovState):  # faster than the gap alone would tell, and ever faster
+        if state.seen_gap is not None:  # no power iteration: faster than the gap would tell, and ever faster
             r, factor = min(rate(history), 0.9) if history else 0.9, certificate.worst_angle / self._tol
             longest = self._last
         elif certificate.resolved and certificate.others:
@@ -339,9 +338,9 @@ def _reached(history: Sequence[Agreed]) -> float:
 
 def _gap(state: State, history: Sequence[Agreed]) -> float:
     """A guess of the relative gap behind k, from the rate of convergence or from Ritz values."""
-    if isinstance(state, KrylovState):
-        return min(max(state.gap, 1e-6), 0.5)
-    return min(max(1.0 - rate(history), 1e-6), 0.5) if history else 0.1
+    if state.seen_gap is None and not history:
+        return 0.1
+    return min(max(1.0 - rate(history) if state.seen_gap is None else state.seen_gap, 1e-6), 0.5)
 
 
 def _restarted(algorithm: Algorithm[S_], state: S_, epoch: int, agreement: _Agreement) -> S_:

@@ -40,6 +40,11 @@ class State:
     W: Array
     S: Array
 
+    @property
+    def seen_gap(self) -> float | None:
+        """``1 − λ_{k+1}/λ_k`` where the algorithm itself sees it; None where only the rate of convergence tells."""
+        return None
+
     def __post_init__(self) -> None:
         for value in vars(self).values():
             if isinstance(value, np.ndarray):

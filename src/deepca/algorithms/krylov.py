@@ -39,6 +39,10 @@ class KrylovState(State):
     P: Array
     gap: float = 0.1
 
+    @property
+    def seen_gap(self) -> float:
+        return self.gap
+
 
 class BlockKrylov:
     """Thick-restart block Lanczos with full orthogonalisation, on ``A = mean A_j`` itself::
