@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import networkx as nx
 import numpy as np
 import pytest
 
 import deepca
-from deepca import topology
+from deepca import Chebyshev, topology
 from deepca._typing import Array, Csr
 from deepca.errors import MixingError, NetworkError
 from deepca.exact import DimensionExchange, TreeSweep, exact_average, exact_mixer
 from deepca.networks import AgentNetwork, SimulatedNetwork, run_agents
 from deepca.topology import Topology
+from tests.helpers import summed
+from tests.problems import spectrum_problem
 
 GRAPHS: dict[str, Topology] = {
     "one": topology.complete(1),
@@ -106,3 +110,57 @@ def test_a_lost_message_is_noticed() -> None:
 
     with pytest.raises(NetworkError, match="lost or altered"):
         run_agents(topology.path(5), work, timeout=10.0, hub=hub)
+
+
+# ------------------------------------------------------------------------------- what the best polynomial does
+
+
+@pytest.mark.parametrize("K", [1, 2, 5, 9])
+def test_chebyshev_on_the_papers_weights_is_chebyshev_on_the_best_constant_matrix(K: int) -> None:
+    """The same map: both are I − αM, and the interval moves along with α. Other weights would gain nothing."""
+    x = np.random.default_rng(K).standard_normal((12, 5))
+    mixed = [
+        Chebyshev(K)(SimulatedNetwork(deepca.topology.erdos_renyi(12, 0.4, seed=3, rule=rule)), x)
+        for rule in ("paper", "best-constant")
+    ]
+    np.testing.assert_allclose(mixed[0], mixed[1], rtol=0, atol=1e-13)
+    apart = np.linalg.norm(mixed[1] - x.mean(axis=0)) / np.linalg.norm(x - x.mean(axis=0))
+    values = np.sort(np.linalg.eigvalsh(deepca.topology.erdos_renyi(12, 0.4, seed=3).laplacian))
+    mu = (values[-1] - values[1]) / (values[-1] + values[1])  # of I − 2M/(λ_2 + λ_max)
+    assert apart <= 1.0 / np.cosh(K * np.arccosh(1.0 / mu)) * (1.0 + 1e-9)
+
+
+# ------------------------------------------------------------------------------------- values that ride along
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_values_under_way_arrive_with_one_exact_average(graph: str) -> None:
+    """The largest value of all agents, known to everyone after one sweep, without a round of its own."""
+    place = GRAPHS[graph]
+
+    def work(network: AgentNetwork) -> tuple[float, bool, int]:
+        pending = network.reduce_later(np.array([float((7 * network.agent) % 5)]), "max")
+        exact_average(network, np.ones(3))
+        return float(pending.value[0]), pending.ready, network.traffic.control_rounds
+
+    largest = max(float((7 * j) % 5) for j in range(place.n_agents))
+    assert deepca.run_agents(place, work) == [(largest, True, 0)] * place.n_agents
+
+
+def test_a_krylov_run_makes_no_rounds_only_to_agree() -> None:
+    place = GRAPHS["random"]
+    stack = spectrum_problem(place.n_agents, 90, 0.8 ** np.arange(90.0), 1)
+    W0 = deepca.linalg.random_orthonormal(90, 2, seed=0)
+
+    def work(network: AgentNetwork) -> deepca.Result[Any]:
+        algorithm = deepca.BlockKrylov(stack[network.agent], W0, network)
+        return deepca.solve(algorithm, max_iter=100, stop=deepca.Tolerance(1e-10))
+
+    simulated = deepca.solve(
+        deepca.BlockKrylov(stack, W0, SimulatedNetwork(place)), max_iter=100, stop=deepca.Tolerance(1e-10)
+    )
+    threads = deepca.run_agents(place, work)
+    assert simulated.status.code == "converged"
+    assert simulated.traffic.control_rounds == 0
+    assert summed(threads) == simulated.traffic
+    assert {result.iterations for result in threads} == {simulated.iterations}

@@ -633,6 +633,8 @@ def test_a_step_that_fails_in_one_agent_ends_the_run_of_all() -> None:
 class Captured:
     """A transport that keeps what it is given and answers with zeros."""
 
+    reliable = True
+
     def __init__(self) -> None:
         self.sent: list[dict[int, Message]] = []
 

@@ -13,7 +13,7 @@ import deepca
 from deepca import AgentNetwork, Chebyshev, DeEPCA, DePCA, FastMix, Gossip, SimulatedNetwork, Tolerance, solve
 from deepca.mixing import Mixer, first_rounds, response, tracking_rate
 from deepca.operators import from_matrices, from_rows
-from deepca.pacing import Pace
+from deepca.pacing import Searched
 from deepca.result import Result
 from deepca.stopping import Agreed
 from deepca.topology import Topology
@@ -136,7 +136,7 @@ def entry(t: int, change: float, disagreement: float) -> Agreed:
 def test_wasted_rounds_are_saved() -> None:
     """Agents that agree far better than the subspace moves: fewer rounds, but never an unstable number."""
     place = PLACES["ring"]
-    pace = Pace(FastMix(), place)
+    pace = Searched(FastMix(), place)
     first = pace.K
     for t in range(1, 200):
         pace.see(entry(t, 0.95**t, 1e-6 * 0.95**t), t)
@@ -153,7 +153,7 @@ def test_wasted_rounds_are_saved() -> None:
     ],
 )
 def test_missing_rounds_are_added(change: Any, disagreement: Any) -> None:
-    pace = Pace(FastMix(), PLACES["ring"])
+    pace = Searched(FastMix(), PLACES["ring"])
     first = pace.K
     for t in range(1, 12):
         pace.see(entry(t, change(t), disagreement(t)), t)
@@ -161,7 +161,7 @@ def test_missing_rounds_are_added(change: Any, disagreement: Any) -> None:
 
 
 def test_rounding_is_no_reason_to_change_anything() -> None:
-    pace = Pace(FastMix(), PLACES["ring"])
+    pace = Searched(FastMix(), PLACES["ring"])
     first = pace.K
     for t in range(1, 50):
         pace.see(entry(t, 1e-15, 1e-14), t)

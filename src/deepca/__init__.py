@@ -21,7 +21,17 @@ from deepca import (
     topology,
     transports,
 )
-from deepca.algorithms import CPCA, BlockKrylov, DeEPCA, DePCA, QRSignAdjust, State, TrackedState
+from deepca.algorithms import (
+    CPCA,
+    AcceleratedDeEPCA,
+    BlockKrylov,
+    CovarianceAveraging,
+    DeEPCA,
+    DePCA,
+    QRSignAdjust,
+    State,
+    TrackedState,
+)
 from deepca.certificate import Certificate, certify
 from deepca.mixing import Chebyshev, FastMix, Gossip
 from deepca.model import Model, load
@@ -38,10 +48,12 @@ __version__ = version("deepca")
 
 __all__ = [
     "CPCA",
+    "AcceleratedDeEPCA",
     "AgentNetwork",
     "BlockKrylov",
     "Certificate",
     "Chebyshev",
+    "CovarianceAveraging",
     "DeEPCA",
     "DePCA",
     "FastMix",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from deepca._typing import Array
+from deepca.exact import exact_average, exact_mixer
 from deepca.linalg import frobenius
 from deepca.mixing import Chebyshev
 from deepca.networks.base import Network
@@ -37,7 +38,13 @@ def average(network: Network, x: Array, rounds: int, enough: Callable[[Averaged]
     Mixing keeps the mean, so the mean lies between the smallest and the largest value any agent holds. Both are agreed
     by flooding; their midpoint is the answer, half their distance the error. ``rounds`` are mixed before the first
     look, and as many again while the error is too large and still shrinks.
+
+    Where no message can get lost (``network.reliable``) the mean is computed instead, over a spanning tree
+    (:func:`deepca.exact.exact_average`), in fewer rounds and to rounding.
     """
+    if network.reliable:
+        mean = exact_average(network, x)
+        return Averaged(mean, np.zeros_like(mean), exact_mixer(network.topology).length(network.topology))
     made, before = 0, np.inf
     mix = Chebyshev(rounds)
     while True:

@@ -181,7 +181,7 @@ def certify(
     A : the ``A_j`` of the local agents, as they are now.
     X : orthonormal ``(*B, d, k)``; agent 0's is taken by all. Principal components make the eigenvalues meaningful.
     W : each agent's own basis ``(*B, d, k)``, compared with the common X; X itself by default.
-    tracked : ``S_j − A_j W_j`` of each agent, ``(*B, d, k)``, whose mean must be zero; not looked at by default.
+    tracked : ``S_j − A_j W_j`` of each agent, ``(*B, d, …)``, whose mean must be zero; not looked at by default.
     tol : what one would like to prove; probing ends when it is.
     accuracy : as for ``tol``, what residual and eigenvalues shall be good for; where smaller, they are made more exact.
     gap : a guess of ``1 − λ_{k+1}/λ_k``, to choose how exact the first averages are; a wrong one costs rounds only.
@@ -250,7 +250,7 @@ def _fresh(
         theta = float(np.linalg.eigvalsh(symmetric_part(X.T @ product(found.mean)))[0])
         return float(frobenius(product(found.error))) <= max(0.05 * tol * gap * theta, noise)
 
-    drifts = np.zeros((*B, 0)) if tracked is None else tracked.reshape(*B, d * k)
+    drifts = np.zeros((*B, 0)) if tracked is None else tracked.reshape(*B, -1)
     flat = np.concatenate([AX.reshape(*B, d * k), drifts, extras], axis=-1)
     rounds = Chebyshev().rounds_for(network.topology, min(max(0.01 * tol * gap, _EPS), 1e-3))
     mean = average(network, flat, rounds, enough)

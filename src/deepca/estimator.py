@@ -18,6 +18,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, validate_data
 
 from deepca._typing import Array
+from deepca.coding import Messages
 from deepca.data.moments import check_finite
 from deepca.data.sources import ArraySource, Source, as_source, numeric
 from deepca.errors import DataError, InvalidInput, TopologyError
@@ -53,10 +54,14 @@ class DecentralizedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
     n_agents : int or None
         Over how many agents ``fit`` spreads the rows; at most 10, and never more than there are rows, by default.
     rounds : int or "auto"
-        Rounds of gossip per iteration of DeEPCA and DePCA; "auto" chooses while running.
-    algorithm : "auto", "krylov", "deepca" or "depca"
-        Block Krylov iterations over exact averages need the fewest products and, on most networks, the fewest rounds;
-        "auto" takes them. DeEPCA is the paper's method; DePCA, without tracking, is there to compare with.
+        Rounds of gossip per iteration of methods that gossip; "auto" chooses while running.
+    algorithm : "auto", "krylov", "accelerated", "deepca", "depca" or "covariance"
+        Block Krylov iterations over exact averages need the fewest products; "auto" takes them, since within one
+        process every message arrives. "accelerated" is tracking with momentum, the choice for networks that may fail.
+        DeEPCA is the paper's method; DePCA, without tracking, is there to compare with. "covariance" averages the
+        covariance matrices themselves: few rounds, but it shows them to neighbours, so it is never chosen by itself.
+    messages : "float64", "float32" or "float16"
+        What a number takes in a message of gossip. The answer is as exact; the last two halve and quarter the bytes.
     tol : float
         Largest acceptable tangent of the angle between any agent's subspace and the true one.
     max_iter : int
@@ -102,6 +107,7 @@ class DecentralizedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         n_agents: int | None = None,
         rounds: int | Literal["auto"] = "auto",
         algorithm: str = "auto",
+        messages: Messages = "float64",
         tol: float = 1e-10,
         max_iter: int = 10_000,
         random_state: Any = 0,
@@ -116,6 +122,7 @@ class DecentralizedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         self.n_agents = n_agents
         self.rounds = rounds
         self.algorithm = algorithm
+        self.messages = messages
         self.tol = tol
         self.max_iter = max_iter
         self.random_state = random_state
@@ -212,6 +219,7 @@ class DecentralizedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
             scale=bool(self.scale),
             algorithm=self.algorithm,
             rounds=_plain_number(self.rounds),
+            messages=self.messages,
             tol=self.tol,
             max_iter=self.max_iter,
             seed=seed,

@@ -31,8 +31,12 @@ _KEPT = 16  # graphs whose weights are remembered
 class ExactMixer(Mixer):
     """As many rounds as the graph needs, whatever K is asked for."""
 
-    def __post_init__(self) -> None:
-        pass  # K follows from the graph
+    def __post_init__(self) -> None:  # K follows from the graph
+        if self.messages != "float64":
+            raise MixingError(
+                f"{type(self).__name__} with messages = {self.messages!r}: an exact average needs all digits of every "
+                'message; leave messages="float64", or use a mixer such as deepca.FastMix(messages="float32")'
+            )
 
     @property
     def auto(self) -> bool:
@@ -42,9 +46,12 @@ class ExactMixer(Mixer):
     def fixed(self) -> bool:
         return True
 
-    def __call__(self, network: Network, x: Array, t: int = 0, K: int = 0) -> Array:
-        self.check(network.topology)
-        return network.mix(self, x, self.length(network.topology))
+    def rounds_in(self, topology: Topology, t: int, K: int = 0) -> int:
+        return self.length(topology)
+
+    @property
+    def spreads(self) -> bool:
+        return True
 
     def with_rounds(self, K: int) -> Self:
         return self

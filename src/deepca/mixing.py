@@ -10,12 +10,13 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Self, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from deepca._typing import Array, Rounds
+from deepca.coding import REFRESHED, CodedAveraging, Copies, Messages
 from deepca.errors import InvalidInput, MixingError
 from deepca.networks.base import Averaging, Network
 from deepca.topology import Topology
@@ -42,18 +43,38 @@ class Mixer(ABC):
     """K rounds of averaging; K is a number, a schedule ``t ↦ K``, or ``"auto"``.
 
     With "auto", :func:`deepca.solve` chooses K while it runs, from what all agents agree on (:mod:`deepca.pacing`).
+
+    messages : "float64", or "float32" or "float16" for messages of a half or a quarter of the size. Those keep the mean
+        as well and spoil no digit in the end, but what is sent depends on what was sent before (:mod:`deepca.coding`).
     """
 
     rounds: Rounds = "auto"
+    messages: Messages = "float64"
 
     def __post_init__(self) -> None:
         if not callable(self.rounds) and not self.auto:
             _check_rounds(self.rounds, "")
+        if self.messages not in get_args(Messages):
+            raise InvalidInput(f"messages = {self.messages!r}: give one of {', '.join(map(repr, get_args(Messages)))}")
 
     def __call__(self, network: Network, x: Array, t: int = 0, K: int = 0) -> Array:
         """Mix ``x`` of shape ``(*B, …)`` in iteration t; ``K`` is used where ``rounds`` leaves it open."""
+        return self.remember(network, x, None, t, K)[0]
+
+    def remember(
+        self, network: Network, x: Array, copies: Copies | None, t: int = 0, K: int = 0
+    ) -> tuple[Array, Copies | None]:
+        """The same, going on from the copies that the mix before left; they stay None with "float64" messages."""
         self.check(network.topology)
-        return network.mix(self, x, (K or first_rounds(self, network.topology)) if self.auto else self.rounds_at(t))
+        rounds = self.rounds_in(network.topology, t, K)
+        if self.messages == "float64":
+            return network.mix(self, x, rounds), None
+        coded = CodedAveraging(network, None if t % REFRESHED == 0 else copies, self.messages)
+        return self.run(coded, x, rounds), coded.copies
+
+    def rounds_in(self, topology: Topology, t: int, K: int = 0) -> int:
+        """The rounds of a mix in iteration t; ``K`` is used where ``rounds`` leaves it open."""
+        return (K or first_rounds(self, topology)) if self.auto else self.rounds_at(t)
 
     def rounds_at(self, t: int) -> int:
         """K in iteration t."""
@@ -72,6 +93,11 @@ class Mixer(ABC):
     def fixed(self) -> bool:
         """Whether K is the same in every iteration."""
         return not callable(self.rounds) and not self.auto
+
+    @property
+    def spreads(self) -> bool:
+        """Whether after one mix everyone has heard from everyone."""
+        return False
 
     def with_rounds(self, K: int) -> Self:
         """The same mixer with K rounds in every iteration."""

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deepca._typing import Array
-from deepca.algorithms.base import State, TrackedState
+from deepca.algorithms.base import State
 from deepca.linalg import tan_theta
 from deepca.networks.base import Network, Traffic
 from deepca.result import Result
@@ -152,9 +152,8 @@ def _spread(x: Array) -> float:
 
 
 def _drift(state: State) -> float:
-    if not isinstance(state, TrackedState):
+    excess = state.excess
+    if excess is None:
         return float("nan")
-    AW = state.AW
-    mean = state.S.mean(axis=0) if state.S.ndim == 3 else state.S
-    drift = float(np.linalg.norm(mean - (AW.mean(axis=0) if AW.ndim == 3 else AW)))
-    return drift / max(float(np.linalg.norm(mean)), 1e-300)
+    mean, drift = (x.mean(axis=0) if x.ndim == 3 else x for x in (state.S, excess))
+    return float(np.linalg.norm(drift)) / max(float(np.linalg.norm(mean)), 1e-300)

@@ -1,8 +1,10 @@
-"""How many rounds the next iteration makes: ``rounds="auto"``.
+"""How many rounds the next iteration makes: ``rounds="auto"``. Two ways, :class:`Searched` and :class:`Matched`.
 
 Each iteration costs K rounds; with too few, disagreement holds convergence back or breaks it. K* depends on graph and
 data, not on the accuracy wanted, so it can be found while running. All decisions follow from agreed numbers alone, so
 every agent uses the same K in the same iteration.
+
+**Searched**, for plain power iterations, of which there are many:
 
 *Start*, from the graph: the smallest K with which tracking settles by 0.6 per iteration
 (:func:`deepca.mixing.tracking_rate`, which also says which K can never work).
@@ -16,6 +18,11 @@ every agent uses the same K in the same iteration.
 * Between: try a neighbouring K for a few iterations.
 
 Either way a smaller K is kept only if the error then falls faster *per round* than before.
+
+**Matched**, for accelerated iterations, which are too few to try anything: the agents' products differ from what is
+tracked by h (relative to the smallest eigenvalue tracked; agreed). A disagreement δ moves an agent's subspace by δ, its
+product by h δ, and K rounds leave ``ρ_K h δ`` of that. K is the smallest with which this is well below δ. Where the
+agents still come apart, it is made smaller yet.
 """
 
 from __future__ import annotations
@@ -23,14 +30,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from deepca.mixing import Mixer, first_rounds, responses, smallest_rounds, tracking_rate
-from deepca.stopping import Agreed
 from deepca.topology import Topology
 
-__all__ = ["Pace"]
+if TYPE_CHECKING:
+    from deepca.stopping import Agreed
+
+__all__ = ["Matched", "Pace", "Searched"]
 
 _STABLE = 0.95  # tracking may not settle slower than this
 _FINE = 0.5  # q below which rounds are wasted
@@ -38,6 +48,10 @@ _FAR = 0.1  # disagreement that is not small
 _WINDOW = 8  # iterations after which a rate is believed
 _PATIENCE = 40
 _MOVING = 1.0 - 1e-6  # a rate below which the error falls at all
+_LEFT = 0.2  # of a disagreement, by which agents may be led astray in one iteration
+_SWIFT = 0.2  # tracking must settle faster than accelerated iterations converge
+_LONG, _LED, _HELD_BACK = 12, 0.1, 0.35  # iterations; with disagreement/change above, and a rate this far below
+_UNKNOWN = 0.02  # what rounds leave of a disagreement, while it is not known how different the agents are
 
 
 @dataclass(frozen=True)
@@ -48,8 +62,72 @@ class _Trial:
     worth: float
 
 
-class Pace:
+class Pace(Protocol):
     """Chooses K for the next iteration from the agreed numbers of earlier ones."""
+
+    @property
+    def K(self) -> int: ...
+
+    def see(self, new: Agreed, t: int, expected: float | None = None) -> None:
+        """Agreed numbers of an earlier iteration have arrived after iteration t.
+
+        expected : by what the logarithm of the error should fall per iteration, if known.
+        """
+        ...
+
+    def forget(self, t: int) -> None:
+        """After a restart: what was seen no longer counts."""
+        ...
+
+
+class Matched:
+    """K from how different the agents are."""
+
+    def __init__(self, mixer: Mixer, topology: Topology, K: int = 0) -> None:
+        self._graph = _Graph(mixer, topology)
+        self._limit = mixer.rounds_for(topology, 1e-15)
+        self._share, self._since = _LEFT, 0
+        self._seen: list[Agreed] = []
+        self.K = K or self._rounds(_UNKNOWN)
+
+    def forget(self, t: int) -> None:
+        self._seen.clear()
+        self._since = t
+
+    def see(self, new: Agreed, t: int, expected: float | None = None) -> None:
+        if new.t <= self._since + 1:
+            return  # made with another K
+        self._seen.append(new)
+        if self._trouble(new, expected):
+            self._share /= 4.0
+            self._seen.clear()
+        left = self._share / max(new.heterogeneity, 1.0)
+        K = self._rounds(left)
+        if K > self.K or self._rounds(left / 1.5) < self.K:  # fewer only where there is something to spare
+            self.K, self._since = K, t
+            self._seen.clear()
+
+    def _trouble(self, new: Agreed, expected: float | None) -> bool:
+        """Agents far apart and not nearing, coming apart more than convergence explains, or holding it back."""
+        recent = [entry.disagreement for entry in self._seen[-5:]]
+        if new.change <= 100.0 * new.floor or len(recent) < 5:
+            return False
+        apart = min(recent) > _FAR and recent[-1] > 0.5 * recent[0]
+        growing = recent[-1] > 3.0 * min(entry.disagreement for entry in self._seen) and _lead(new) > 0.5
+        last = self._seen[-_LONG:]
+        near = len(last) == _LONG and max(entry.change for entry in last) <= _FAR
+        slow = near and _lead(new) > _LED and -math.log(_rate(last)) < _HELD_BACK * min(expected or 0.0, 1.0)
+        return apart or growing or slow
+
+    def _rounds(self, left: float) -> int:
+        def enough(K: int) -> bool:
+            return self._graph.rho(K) <= left and self._graph.settles(K, 1.0) <= _SWIFT
+
+        return min(smallest_rounds(enough), self._limit)
+
+
+class Searched:
+    """K from what other K are seen to be worth."""
 
     def __init__(self, mixer: Mixer, topology: Topology, K: int = 0) -> None:
         self._graph = _Graph(mixer, topology)
@@ -63,12 +141,10 @@ class Pace:
         self._trial: _Trial | None = None
 
     def forget(self, t: int) -> None:
-        """After a restart: what was seen no longer counts."""
         self._seen.clear()
         self._since, self._trial = t, None
 
-    def see(self, new: Agreed, t: int) -> None:
-        """Agreed numbers of an earlier iteration have arrived after iteration t."""
+    def see(self, new: Agreed, t: int, expected: float | None = None) -> None:
         if new.t <= self._since + 1 or not new.change > 0.0:
             return  # made with another K
         self._seen.append(new)
@@ -168,10 +244,14 @@ class _Graph:
     def settles(self, K: int, x: float) -> float:
         return tracking_rate(self._mixer, self._topology, K, x)
 
+    def rho(self, K: int) -> float:
+        """What K rounds leave of a disagreement, at worst."""
+        return float(np.abs(responses(self._mixer, self._topology, K)).max(initial=0.0))
+
     def leftover(self, K: int) -> float:
         """What K rounds leave of a disagreement that is fed anew in every iteration."""
         if K not in self._leftover:
-            rho = min(float(np.abs(responses(self._mixer, self._topology, K)).max(initial=0.0)), 0.98)
+            rho = min(self.rho(K), 0.98)
             self._leftover[K] = max(rho, 1e-16) / (1.0 - rho)
         return self._leftover[K]
 

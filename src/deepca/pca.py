@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from deepca._typing import Array
-from deepca.algorithms import Algorithm, BlockKrylov, DeEPCA, DePCA
+from deepca.algorithms import AcceleratedDeEPCA, Algorithm, BlockKrylov, CovarianceAveraging, DeEPCA, DePCA
 from deepca.axes import filled_up, principal_axes
 from deepca.certificate import digest_of
+from deepca.coding import Messages
 from deepca.data.columns import agree_on_columns, common_columns
 from deepca.data.holdings import read
 from deepca.data.sources import Source
@@ -26,16 +27,17 @@ from deepca.mixing import Chebyshev, FastMix
 from deepca.model import Model
 from deepca.networks.base import Network, Traffic
 from deepca.observers import Observer
-from deepca.operators import Form, Operator
+from deepca.operators import Form, Operator, OperatorLike
 from deepca.result import Result
 from deepca.solve import solve
 from deepca.statistics import Totals, agreed_totals
 from deepca.stopping import Tolerance
 from deepca.topology import Topology
 
-__all__ = ["ALGORITHMS", "Decomposition", "Settings", "decompose", "model_of"]
+__all__ = ["ALGORITHMS", "Decomposition", "Settings", "algorithm_of", "decompose", "model_of"]
 
-ALGORITHMS = ("auto", "krylov", "deepca", "depca")
+ALGORITHMS = ("auto", "krylov", "accelerated", "deepca", "depca", "covariance")
+_EXACT = ("krylov", "covariance")  # averages to rounding, over a tree
 _FIRST_GUESS = 8  # components, where a share of the variance is asked for
 _GLANCE = 60  # iterations that tell how much variance k components explain
 
@@ -45,8 +47,9 @@ class Settings:
     """What is asked for.
 
     n_components : how many; or, in (0, 1), the share of variance to explain; or None for as many as there can be.
-    algorithm : "krylov" (:class:`~deepca.algorithms.BlockKrylov`), "deepca", "depca"; "auto" takes the first.
-    rounds : K of every iteration of the last two, or "auto".
+    algorithm : one of ALGORITHMS; see :func:`algorithm_of`.
+    rounds : K of every iteration where averages are made by gossip, or "auto".
+    messages : what a number takes in a message of gossip: "float64", or "float32" or "float16".
     tol : largest acceptable tangent of the angle at any agent.
     """
 
@@ -59,6 +62,7 @@ class Settings:
     max_iter: int = 10_000
     seed: int | None = 0
     form: Form = "auto"
+    messages: Messages = "float64"
 
 
 @dataclass(frozen=True)
@@ -199,7 +203,7 @@ class _Run:
             )
         at = self.settings
         W0 = _start(self.A.d, k, start, at.seed)
-        algorithm = _algorithm(at, self.A, W0, self.network)
+        algorithm = algorithm_of(at.algorithm, self.A, W0, self.network, rounds=at.rounds, messages=at.messages)
         result: Result[Any] = solve(
             algorithm,
             max_iter=min(_GLANCE, at.max_iter) if glance else at.max_iter,
@@ -257,6 +261,13 @@ def check(settings: Settings) -> None:
     Tolerance(settings.tol)
     if settings.algorithm not in ALGORITHMS:
         raise InvalidInput(f"algorithm = {settings.algorithm!r}: choose one of {', '.join(ALGORITHMS)}")
+    if settings.messages not in get_args(Messages):
+        raise InvalidInput(f"messages = {settings.messages!r}: choose one of {', '.join(get_args(Messages))}")
+    if settings.messages != "float64" and settings.algorithm in _EXACT:
+        raise InvalidInput(
+            f"messages = {settings.messages!r} with algorithm = {settings.algorithm!r}: exact averages need all "
+            "digits; use algorithm = 'accelerated'"
+        )
 
 
 def _check_enough(totals: Totals, settings: Settings) -> None:
@@ -298,11 +309,37 @@ def _units(totals: Totals, source: Source) -> Array:
     return units
 
 
-def _algorithm(settings: Settings, A: Operator, W0: Array, network: Network) -> Algorithm[Any]:
-    if settings.algorithm in ("auto", "krylov"):
+def algorithm_of(
+    name: str,
+    A: OperatorLike,
+    W0: Array,
+    network: Network,
+    *,
+    rounds: int | Literal["auto"] = "auto",
+    messages: Messages = "float64",
+) -> Algorithm[Any]:
+    """An algorithm by its name.
+
+    =========== ====================================================================================================
+    auto        "krylov" where no message can get lost (``network.reliable``), else "accelerated"; never "covariance"
+    krylov      :class:`~deepca.algorithms.BlockKrylov`: fewest products; averages exactly, over a spanning tree
+    accelerated :class:`~deepca.algorithms.AcceleratedDeEPCA`: tracking, with momentum and guard columns
+    deepca      :class:`~deepca.algorithms.DeEPCA`: the paper's Algorithm 1
+    depca       :class:`~deepca.algorithms.DePCA`: without tracking, to compare with
+    covariance  :class:`~deepca.algorithms.CovarianceAveraging`: sends every agent's matrix as it is
+    =========== ====================================================================================================
+    """
+    check(Settings(algorithm=name, rounds=rounds, messages=messages))
+    if name == "auto":
+        name = "krylov" if network.reliable and messages == "float64" else "accelerated"
+    if name == "krylov":
         return BlockKrylov(A, W0, network)
-    mix = (FastMix if network.topology.positive_semidefinite else Chebyshev)(settings.rounds)
-    return (DeEPCA if settings.algorithm == "deepca" else DePCA)(A, W0, network, mix)
+    if name == "covariance":
+        return CovarianceAveraging(A, W0, network)
+    if name == "accelerated":
+        return AcceleratedDeEPCA(A, W0, network, Chebyshev(rounds, messages))
+    mix = (FastMix if network.topology.positive_semidefinite else Chebyshev)(rounds, messages)
+    return (DeEPCA if name == "deepca" else DePCA)(A, W0, network, mix)
 
 
 def _start(d: int, k: int, known: Array | None, seed: int | None) -> Array:

@@ -24,7 +24,7 @@ from deepca.networks.base import Network, Pending, Traffic
 from deepca.observers import Observer, Start, Step
 from deepca.pacing import Pace
 from deepca.result import Result, Status
-from deepca.stopping import Agreed, StopRule, agreed_from, at_floor, error_estimate, measure, rate, stalled
+from deepca.stopping import MEASURED, Agreed, StopRule, agreed_from, at_floor, error_estimate, measure, rate, stalled
 from deepca.verdict import PRESENTABLE, judge, more_iterations, not_judged
 
 __all__ = ["solve"]
@@ -116,7 +116,7 @@ def solve(
                 observer.observe(step)
     network.forget()
     certificate = proof.certificate if proof is not None else None
-    eigenvalues, components = _ritz(recent[-2].W if len(recent) > 1 else state.W, state)
+    eigenvalues, components = _ritz(state.multiplied(recent[-2].W if len(recent) > 1 else state.W), state)
     status, rank = _status(agreement, stop, state, proof, eigenvalues, first)
     if proof is not None and certificate is not None:
         components = np.array(np.broadcast_to(proof.components, state.W.shape))
@@ -144,7 +144,7 @@ def _pace_of(algorithm: Algorithm[S_], state: S_) -> Pace | None:
     mixer = algorithm.mix
     if mixer is None or not mixer.auto:
         return None
-    return Pace(mixer, algorithm.network.topology, state.K if isinstance(state, TrackedState) else 0)
+    return algorithm.pace(mixer, algorithm.network.topology, state.K if isinstance(state, TrackedState) else 0)
 
 
 def _status(
@@ -171,7 +171,8 @@ class _Agreement:
         self.history: list[Agreed] = []
         self.over = False
         self._not_before, self._no_alarm_before, self._alarm = 0, 0, False
-        self._rode = network.full_rounds
+        self._rode = network.full_rounds + network.sweeps
+        self._advice: tuple[Array, Agreed] | None = None
 
     @property
     def paces(self) -> bool:
@@ -183,28 +184,35 @@ class _Agreement:
         return self.history[-1] if self.history else None
 
     def paced(self, state: S_) -> S_:
-        """The state with K for its next mix, the same at every agent."""
+        """The state with K for its next mix, and with what else all agents know by now."""
+        if self._advice is not None:
+            state, self._advice = state.advised(*self._advice), None
         if self._pace is None or not isinstance(state, TrackedState):
             return state
         return replace(state, K=self._pace.K)
 
     def add(self, before: State, after: State) -> None:
-        if self._stop is None and self._pace is None:
+        proposal = after.proposal
+        if self._stop is None and self._pace is None and not proposal.shape[-1]:
             return
-        measured = measure(before, after)
-        if self._network.full_rounds > self._rode:
+        first = (self._network.local == 0)[..., None]
+        measured = np.concatenate([measure(before, after), np.where(first, proposal, -np.inf)], axis=-1)
+        carried = self._network.full_rounds + self._network.sweeps
+        if carried > self._rode:
             self._pending.append((after.t, self._network.reduce_later(measured, "max")))
-        else:  # a mixer with weights of its own in every round gives nothing to ride on
+        else:  # nothing to ride on
             self._network.forget()
             self._pending.clear()
             self._pending.append((after.t, Pending(self._network.reduce(measured, "max"), "max", 0)))
-        self._rode = self._network.full_rounds
+        self._rode = carried
         while self._pending and self._pending[0][1].ready and not self.over:
             t, pending = self._pending.popleft()
-            self.history.append(_finite(agreed_from(t, self._d, pending.value)))
+            self.history.append(_finite(agreed_from(t, self._d, pending.value[:MEASURED])))
+            if pending.value.size > MEASURED:
+                self._advice = pending.value[MEASURED:], self.history[-1]
             del self.history[:-_REMEMBERED]
             if self._pace is not None:
-                self._pace.see(self.history[-1], after.t)
+                self._pace.see(self.history[-1], after.t, after.expected)
             if self._stop is not None:
                 self.over = self._ends(self._stop, after.t)
 
@@ -247,6 +255,7 @@ class _Agreement:
         """The past no longer tells the rate."""
         self._pending.clear()
         self.history.clear()
+        self._advice = None
         self.over, self._not_before, self._no_alarm_before = False, 0, 0
         if self._pace is not None:
             self._pace.forget(t)
@@ -276,13 +285,13 @@ class _Proof:
         self._attempts += 1
         network.begin(network.epoch, state.t, "certificate")
         try:
-            _, own = _ritz(recent[-2].W if len(recent) > 1 else state.W, state)
+            _, own = _ritz(state.multiplied(recent[-2].W if len(recent) > 1 else state.W), state)
             certificate, self.components = fresh_certificate(
                 self._algorithm.A,
                 own,
                 network,
                 W=state.W,
-                tracked=state.S - state.AW if isinstance(state, TrackedState) else None,
+                tracked=state.excess,
                 tol=min(self._tol, 1e-13) if at_floor(history) else self._tol,  # at the floor, as sharp as can be
                 accuracy=1.0 if self._stop is not None else _reached(history),
                 gap=_gap(state, history),

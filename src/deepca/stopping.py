@@ -4,11 +4,11 @@ After each step every agent takes a few local numbers (:func:`measure`); their m
 through the network, riding along with gossip messages. Rules see agreed numbers only, so all agents decide alike.
 
 What is agreed: the largest change of a subspace in one step, the lowest rank, the largest ``‖A_j W_j‖ / σ_k(S_j)`` (by
-how much rounding is magnified), how indefinite an ``A_j`` is, and the largest and smallest of a few random functions
-``gᵀ (W_j W_jᵀ) h + uᵀ (S_j/‖S_j‖) v``. The spread of the latter measures, without any assumption about the mixing, how
-far apart the agents are: its mean square over random g, h, u, v is ``‖W_iW_iᵀ − W_jW_jᵀ‖²`` plus the squared relative
-difference of S_i and S_j. (S counts because eigenvalues come from it, and because a subspace can be right long before S
-is: at once, when k reaches the rank of the data.)
+how much rounding is magnified), how indefinite an ``A_j`` is and how different from the others, and the largest and
+smallest of a few random functions ``gᵀ (W_j W_jᵀ) h + uᵀ (S_j/‖S_j‖) v``. The spread of the latter measures, without
+any assumption about the mixing, how far apart the agents are: its mean square over random g, h, u, v is
+``‖W_iW_iᵀ − W_jW_jᵀ‖²`` plus the squared relative difference of S_i and S_j. (S counts because eigenvalues come from
+it, and because a subspace can be right long before S is: at once, when k reaches the rank of the data.)
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ __all__ = [
 ]
 
 _PROBES = 8
-_MEASURED = 4 + 2 * _PROBES
+_NUMBERS = 5
+MEASURED = _NUMBERS + 2 * _PROBES
 _IN_A_ROW = 2
 _PROBE_SEED = 1127
 _STALL = 40
@@ -64,6 +65,8 @@ class Agreed:
     """``‖A_j W_j‖ / σ_k(S_j)``: by what rounding in the products may exceed that floor."""
     indefinite: float = 0.0
     """The most negative eigenvalue of a ``W_jᵀ A_j W_j``, relative to σ_k(S_j)."""
+    heterogeneity: float = 0.0
+    """``‖S_j − A_j W_j‖ / σ_min(S_j)``: by how much an agent's own product differs from what is tracked."""
 
 
 class StopRule(Protocol):
@@ -101,9 +104,9 @@ class Tolerance:
 
 
 def measure(before: State, after: State) -> Array:
-    """One agent's numbers about the step between two states, to be reduced with "max": ``(*B, 4 + 2·probes)``."""
+    """One agent's numbers about the step between two states, to be reduced with "max": ``(*B, 5 + 2·probes)``."""
     if after.W.ndim > 2 and after.W.strides[0] == 0 == after.S.strides[0]:  # one array for all agents
-        return np.array(np.broadcast_to(measure(_first(before), _first(after)), (*after.W.shape[:-2], _MEASURED)))
+        return np.array(np.broadcast_to(measure(_first(before), _first(after)), (*after.W.shape[:-2], MEASURED)))
     W, V = after.W, before.W
     moved = W - V @ (np.swapaxes(V, -1, -2) @ W)
     change = np.sqrt(np.einsum("...dk,...dk->...", moved, moved))
@@ -116,13 +119,15 @@ def measure(before: State, after: State) -> Array:
     sigma = np.linalg.svd(Wt @ after.S, compute_uv=False)
     rank = rank_of(sigma, W.shape[-2])
     AV = after.AW if isinstance(after, TrackedState) else after.S
+    V = after.multiplied(V)
     # directions beyond the rank are filled in anew: rounding in them is not magnified
     shortest = np.take_along_axis(sigma, np.maximum(rank - 1, 0)[..., None], axis=-1)[..., 0]
     with np.errstate(divide="ignore", invalid="ignore"):
         magnified = np.nan_to_num(frobenius(AV, axis=(-2, -1)) / shortest, nan=1.0, posinf=1.0 / _EPS)
         lowest = np.linalg.eigvalsh(symmetric_part(np.swapaxes(V, -1, -2) @ AV))[..., 0]
         indefinite = np.nan_to_num(np.maximum(-lowest, 0.0) / shortest, nan=0.0, posinf=1.0 / _EPS)
-    return np.concatenate([np.stack([change, -rank, magnified, indefinite], axis=-1), z, -z], axis=-1)
+    apart = after.heterogeneity if isinstance(after, TrackedState) else np.zeros_like(change)
+    return np.concatenate([np.stack([change, -rank, magnified, indefinite, apart], axis=-1), z, -z], axis=-1)
 
 
 def _first(state: State) -> State:
@@ -131,7 +136,7 @@ def _first(state: State) -> State:
 
 def agreed_from(t: int, d: int, value: Array) -> Agreed:
     """The agreed maximum of :func:`measure` over all agents, in words."""
-    spread = value[4 : 4 + _PROBES] + value[4 + _PROBES :]  # max z − min z
+    spread = value[_NUMBERS : _NUMBERS + _PROBES] + value[_NUMBERS + _PROBES : MEASURED]  # max z − min z
     return Agreed(
         t=t,
         change=float(value[0]),
@@ -140,6 +145,7 @@ def agreed_from(t: int, d: int, value: Array) -> Agreed:
         floor=8.0 * _EPS * math.sqrt(d),
         magnified=float(value[2]),
         indefinite=float(value[3]),
+        heterogeneity=float(value[4]),
     )
 
 

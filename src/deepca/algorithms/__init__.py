@@ -1,6 +1,8 @@
 """Algorithms as init/step pairs over a network; each file reads like the paper."""
 
+from deepca.algorithms.accelerated import AcceleratedDeEPCA, AcceleratedState
 from deepca.algorithms.base import Algorithm, QRSignAdjust, State, TrackedState
+from deepca.algorithms.covariance import CovarianceAveraging, CovarianceState
 from deepca.algorithms.cpca import CPCA
 from deepca.algorithms.deepca import DeEPCA
 from deepca.algorithms.depca import DePCA
@@ -8,8 +10,12 @@ from deepca.algorithms.krylov import BlockKrylov, KrylovState
 
 __all__ = [
     "CPCA",
+    "AcceleratedDeEPCA",
+    "AcceleratedState",
     "Algorithm",
     "BlockKrylov",
+    "CovarianceAveraging",
+    "CovarianceState",
     "DeEPCA",
     "DePCA",
     "KrylovState",

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from deepca._typing import Array, Orthonormalise
+from deepca.coding import Copies
 from deepca.errors import DataError, InvalidInput, StartError
 from deepca.linalg import check_start, polar, qr, signs_towards
 from deepca.mixing import Chebyshev, FastMix, Mixer
 from deepca.networks.base import Network
 from deepca.operators import Operator, OperatorLike, PerAgent, as_operator
+from deepca.pacing import Matched, Searched
+
+if TYPE_CHECKING:
+    from deepca.stopping import Agreed
 
 __all__ = [
     "Algorithm",
@@ -45,6 +50,29 @@ class State:
         """``1 − λ_{k+1}/λ_k`` where the algorithm itself sees it; None where only the rate of convergence tells."""
         return None
 
+    @property
+    def expected(self) -> float | None:
+        """By what the logarithm of the error should fall per iteration, with rounds to spare; None if not known."""
+        return None
+
+    @property
+    def excess(self) -> Array | None:
+        """What is tracked beyond the local products; its mean is zero, unless tracking was disturbed. None without."""
+        return None
+
+    @property
+    def proposal(self) -> Array:
+        """Numbers ``(*B, n)`` of which agent 0's are to become known to all; none by default."""
+        return np.zeros((*self.W.shape[:-2], 0))
+
+    def advised(self, values: Array, agreed: Agreed) -> Self:
+        """The state after agent 0's proposal of iteration ``agreed.t`` has become known to all."""
+        return self
+
+    def multiplied(self, before: Array) -> Array:
+        """The orthonormal basis whose product S is: W of the step before."""
+        return before
+
     def __post_init__(self) -> None:
         for value in vars(self).values():
             if isinstance(value, np.ndarray):
@@ -56,10 +84,21 @@ class TrackedState(State):
     """A State with ``AW = A_j W_j^{t−1}``, the product that S already contains.
 
     K : rounds of the next mix where the mixer leaves them open (``rounds="auto"``); 0 for the mixer's own start.
+    copies : what neighbours know of each other where messages are coded (:mod:`deepca.coding`); None otherwise.
     """
 
     AW: Array
     K: int = 0
+    copies: Copies | None = None
+
+    @property
+    def excess(self) -> Array:
+        return self.S - self.AW
+
+    @property
+    def heterogeneity(self) -> Array:
+        """By how much each local agent's own product differs from what is tracked: ``(*B,)``."""
+        return difference(self.S, self.AW)
 
 
 S_ = TypeVar("S_", bound=State)
@@ -80,6 +119,11 @@ class Algorithm(Protocol[S_]):
     @property
     def mix(self) -> Mixer | None:
         """How agents average; None for one that works alone."""
+        ...
+
+    @property
+    def pace(self) -> type[Searched] | type[Matched]:
+        """How K is chosen where the mixer leaves it open."""
         ...
 
     def init(self, W: npt.ArrayLike | None = None) -> S_:
@@ -126,6 +170,7 @@ class Decentralized:
     """
 
     name: str
+    pace: type[Searched] | type[Matched] = Searched
 
     def __init__(
         self,
@@ -164,6 +209,15 @@ def basis(orthonormalise: Orthonormalise | None, S: Array, t: int) -> tuple[Arra
     if orthonormalise is None:
         orthonormalise = qr if t < _SORTED else polar
     return orthonormalise(S)
+
+
+def difference(S: Array, AW: Array) -> Array:
+    """``‖S_j − A_j W_j‖ / σ_min(S_j)``, shape ``B``; directions without length do not count."""
+    sigma = np.sqrt(np.maximum(np.linalg.eigvalsh(np.swapaxes(S, -1, -2) @ S), 0.0))
+    sigma = np.where(sigma > 1e-10 * sigma[..., -1:], sigma, sigma[..., -1:])
+    least = sigma.min(axis=-1)
+    apart = np.linalg.norm(S - AW, axis=(-2, -1))
+    return np.asarray(np.divide(apart, least, out=np.zeros_like(apart), where=least > 0.0))
 
 
 def matching_operator(A: OperatorLike, network: Network) -> Operator:

@@ -11,6 +11,7 @@ from deepca.algorithms.base import State, basis, matching_operator, spread
 from deepca.linalg import check_start
 from deepca.networks.agent import AgentNetwork
 from deepca.operators import OperatorLike
+from deepca.pacing import Searched
 
 __all__ = ["CPCA"]
 
@@ -24,6 +25,7 @@ class CPCA:
     """
 
     name = "CPCA"
+    pace = Searched
 
     def __init__(self, A: OperatorLike, W0: npt.ArrayLike, orthonormalise: Orthonormalise | None = None) -> None:
         self.network = AgentNetwork(topology.complete(1), 0)

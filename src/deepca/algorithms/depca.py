@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from deepca.algorithms.base import Decentralized, TrackedState, basis
 
 __all__ = ["DePCA"]
@@ -26,10 +28,10 @@ class DePCA(Decentralized):
 
     def step(self, state: TrackedState) -> TrackedState:
         AW = self.A @ state.W
-        S = self.mix(self.network, AW, state.t, state.K)  # MultiConsensus(A_j W_j, K_t)
+        S, copies = self.mix.remember(self.network, AW, state.copies, state.t, state.K)  # MultiConsensus(A_j W_j, K_t)
         W, _ = basis(self.orthonormalise, S, state.t)
-        return TrackedState(state.t + 1, W, S, AW, state.K)
+        return TrackedState(state.t + 1, W, S, AW, state.K, copies)
 
     def restart(self, state: TrackedState, rounds: int) -> TrackedState:
-        """Nothing of the past is used, so nothing has to begin again."""
-        return state
+        """Of the past only the copies of coded messages are used; they begin again empty."""
+        return replace(state, copies=None)

@@ -15,6 +15,7 @@ from deepca.linalg import check_start, orthonormal_part, symmetric_part, without
 from deepca.mixing import Chebyshev
 from deepca.networks.base import Network
 from deepca.operators import OperatorLike
+from deepca.pacing import Searched
 from deepca.probing import everywhere
 
 __all__ = ["BlockKrylov", "KrylovState"]
@@ -66,6 +67,7 @@ class BlockKrylov:
 
     name = "block Krylov"
     mix = None
+    pace = Searched
 
     def __init__(self, A: OperatorLike, W0: npt.ArrayLike, network: Network, *, guards: int | None = None) -> None:
         self.A = matching_operator(A, network)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 from rich.console import Console
@@ -18,6 +18,7 @@ from deepca import SimulatedNetwork
 from deepca.cli.common import check_output, errors
 from deepca.cli.show import show_model, show_status, summary
 from deepca.cli.topology import complete_name
+from deepca.coding import Messages
 from deepca.data.allot import by_label, in_equal_shares
 from deepca.data.columns import common_columns
 from deepca.data.readers import open_source, open_sources, spool
@@ -57,8 +58,11 @@ def fit(
     rounds: Annotated[str, typer.Option(help="Rounds of gossip per iteration, or 'auto'.")] = "auto",
     algorithm: Annotated[
         str,
-        typer.Option(help="auto, krylov, deepca, or depca to compare with.", autocompletion=lambda: list(ALGORITHMS)),
+        typer.Option(help=f"One of {', '.join(ALGORITHMS)}.", autocompletion=lambda: list(ALGORITHMS)),
     ] = "auto",
+    messages: Annotated[
+        str, typer.Option(help="What a number takes in a message of gossip: float64, float32 or float16.")
+    ] = "float64",
     dataset: Annotated[str | None, typer.Option(help="Which array of an .npz or HDF5 file.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="For random networks and the start.")] = 0,
     accept_unproven: Annotated[
@@ -83,6 +87,7 @@ def fit(
             tol=tol,
             max_iter=max_iter,
             seed=seed,
+            messages=cast("Messages", messages),
         )
         check(settings)
         if out.suffix != ".npz":

@@ -5,13 +5,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 from scipy import sparse
 
 from deepca._machine import one_blas_thread
 from deepca._typing import Array, Csr
+from deepca.coding import Code, Copies, decode, encode
 from deepca.errors import NetworkError, PeerFailed, TopologyError
 from deepca.networks.base import Network, Op, Pending, reducer
 from deepca.topology import Topology
@@ -31,35 +33,37 @@ class AgentNetwork(Network):
         super().__init__(topology, ())
         self.agent, self._transport = agent, transport
         self.local = np.array(agent)
+        self.reliable = transport is None or transport.reliable
         self._neighbors = topology.neighbors(agent)
         if self._neighbors and transport is None:
             raise TopologyError(f"agent {agent} has neighbours {self._neighbors} and no transport to reach them")
         self._links = _links_of(topology.gossip_sparse, agent)
 
     def gossip(self, x: Array, weights: Csr | None = None, /) -> Array:
-        if weights is None:
-            own, incoming, receivers = self._links
-            riders = tuple(pending.value for pending in self._riding)
-        else:
-            own, incoming, receivers = self._prepared(weights, lambda w: _links_of(w, self.agent))
-            riders = ()
-        received = self._exchange(Message(_sent(x), riders), receivers, tuple(incoming))
-        self._count(rounds=1, messages=len(receivers), payload=x.nbytes, control=sum(rider.nbytes for rider in riders))
+        links = self._links if weights is None else self._prepared(weights, lambda w: _links_of(w, self.agent))
+        own, incoming, _ = links
         y = own * x
-        for source, message in received.items():
-            if message.payload is None or message.payload.shape != x.shape or len(message.riders) != len(riders):
-                raise NetworkError(
-                    f"agent {self.agent} sent an array of shape {x.shape} with {len(riders)} values to agree on, agent "
-                    f"{source} one of shape {getattr(message.payload, 'shape', None)} with {len(message.riders)}; all "
-                    "agents need the same columns, components, rounds and stop rule"
-                )
-            y += incoming[source] * message.payload
+        for source, payload in self._swap(_sent(x), links, riding=weights is None or self._sweeping).items():
+            y += incoming[source] * payload
         if weights is None:
-            for message in received.values():
-                for pending, value in zip(self._riding, message.riders, strict=True):
-                    pending.value = reducer(pending.op)(pending.value, value)
             self._ride(1)
         return y
+
+    def gossip_coded(self, x: Array, copies: Copies | None, code: Code, /) -> tuple[Array, Copies]:
+        _, incoming, _ = self._links
+        before = Copies.before(x, copies, len(incoming), self._graph)
+        message = encode(x - before.own, code if before is copies else "float64", 0)
+        message.flags.writeable = False
+        received = self._swap(message, self._links, riding=True)
+        self._ride(1)
+        own = before.own + decode(message, x.shape)
+        others = tuple(
+            known + decode(received[source], x.shape) for source, known in zip(incoming, before.others, strict=True)
+        )
+        change = np.zeros_like(x)
+        for weight, other in zip(incoming.values(), others, strict=True):
+            change += weight * (other - own)
+        return x + change, Copies(own, others, self._graph)
 
     def reduce(self, x: Array, op: Op, /) -> Array:
         combine, value = reducer(op), np.array(x, dtype=np.float64)
@@ -77,6 +81,28 @@ class AgentNetwork(Network):
         if not pending.ready:
             self._riding.append(pending)
         return pending
+
+    def _swap(self, payload: npt.NDArray[Any], links: _Links, *, riding: bool) -> dict[int, npt.NDArray[Any]]:
+        """Send one array along the links, and values under way with it if ``riding``; the neighbours' arrays."""
+        _, incoming, receivers = links
+        carried = list(self._riding) if riding else []
+        riders = tuple(pending.value for pending in carried)
+        received = self._exchange(Message(payload, riders), receivers, tuple(incoming))
+        control = sum(rider.nbytes for rider in riders)
+        self._count(rounds=1, messages=len(receivers), payload=payload.nbytes, control=control)
+        arrays: dict[int, npt.NDArray[Any]] = {}
+        for source, message in received.items():
+            if message.payload is None or not _alike(message.payload, payload) or len(message.riders) != len(riders):
+                raise NetworkError(
+                    f"agent {self.agent} sent {_described(payload)} with {len(riders)} values to agree on, agent "
+                    f"{source} {_described(message.payload)} with {len(message.riders)}; all agents need the same "
+                    "columns, components, rounds, kind of messages and stop rule"
+                )
+            arrays[source] = message.payload
+        for message in received.values():
+            for pending, value in zip(carried, message.riders, strict=True):
+                pending.value = reducer(pending.op)(pending.value, value)
+        return arrays
 
     def _exchange(self, message: Message, receivers: tuple[int, ...], sources: tuple[int, ...]) -> dict[int, Message]:
         self._check_epoch()
@@ -137,6 +163,14 @@ def _sent(x: Array) -> Array:
     copy = x.copy()
     copy.flags.writeable = False
     return copy
+
+
+def _alike(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> bool:
+    return a.shape == b.shape and a.dtype == b.dtype
+
+
+def _described(payload: npt.NDArray[Any] | None) -> str:
+    return "no array" if payload is None else f"{payload.dtype} numbers of shape {payload.shape}"
 
 
 def _links_of(weights: Csr, agent: int) -> _Links:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy.typing as npt
 from scipy import sparse
 
 from deepca._typing import Array, Csr
+from deepca.coding import Code, Copies, graph_of
 from deepca.errors import EpochChanged, InvalidInput, TopologyError
 from deepca.topology import Topology
 
@@ -74,6 +76,11 @@ class LinearMixer(Protocol):
 
     @property
     def fixed(self) -> bool: ...
+    @property
+    def spreads(self) -> bool:
+        """Whether after one run everyone has heard from everyone."""
+        ...
+
     def run(self, network: Averaging, x: Array, K: int, /) -> Array: ...
     def key(self, K: int, /) -> object: ...
 
@@ -107,10 +114,12 @@ class Network(ABC):
     batch : ``B``, the leading axes of arrays here.
     epoch : which incarnation of the run this is; it grows when tracking has to begin again.
     local : numbers of the agents held here, with shape ``batch``.
-    full_rounds : rounds so far that used every edge, so that values could ride along.
+    reliable : whether every message is sure to arrive, so that averages may rely on each of them.
+    full_rounds : rounds so far that used every edge.  sweeps : exact averages so far. Both carry values along.
     """
 
     local: npt.NDArray[np.int64]
+    reliable: bool = False
 
     def __init__(self, topology: Topology, batch: tuple[int, ...]) -> None:
         self._topology, self.batch = topology, batch
@@ -118,6 +127,8 @@ class Network(ABC):
         self._phase, self._t, self._round = "step", 0, 0
         self._announced = 0
         self.full_rounds = 0
+        self.sweeps = 0
+        self._sweeping = False
         self._riding: list[Pending] = []
         self._traffic = Traffic(agents=batch[0] if batch else 1)
         self._weights: dict[int, tuple[Csr, Any]] = {}
@@ -157,8 +168,17 @@ class Network(ABC):
         """One round: ``x_j ← Σ_i 𝐋_ji x_i`` over the neighbours and itself.
 
         ``weights`` replaces 𝐋 in this round: an m × m sparse array with entries on edges and the diagonal only,
-        known to all; where an entry is zero nothing is sent. Values under way to agreement ride along in rounds
-        with the default weights, where every edge is used.
+        known to all; where an entry is zero nothing is sent. Values under way to agreement ride along in rounds with
+        the default weights, where every edge is used, and in those of an exact average.
+        """
+
+    @abstractmethod
+    def gossip_coded(self, x: Array, copies: Copies | None, code: Code, /) -> tuple[Array, Copies]:
+        """One round with messages of fewer digits: ``x_j + Σ_i 𝐋_ji (D_i − D_j)``, and the copies D after it.
+
+        ``copies`` are those after the round before, None for a beginning; where x has another shape now, or the graph
+        other edges, they begin anew as well, with a float64 message. Values under way to agreement ride along. See
+        :mod:`deepca.coding`.
         """
 
     @abstractmethod
@@ -171,9 +191,22 @@ class Network(ABC):
 
     def mix(self, mixer: LinearMixer, x: Array, K: int, /) -> Array:
         """Run a mixer. An engine that sees the whole graph may apply the same linear map in one go."""
-        return mixer.run(self, x, K)
+        if not mixer.spreads:
+            return mixer.run(self, x, K)
+        riding, self._sweeping = list(self._riding), True
+        try:
+            x = mixer.run(self, x, K)
+        finally:
+            self._sweeping = False
+        self._swept(riding)
+        return x
 
     # ------------------------------------------------------------------------------------------ for subclasses
+
+    @cached_property
+    def _graph(self) -> str:
+        """By which copies are known to belong to this graph."""
+        return graph_of(self.topology)
 
     def _check_epoch(self) -> None:
         if self._announced > self.epoch:
@@ -203,6 +236,13 @@ class Network(ABC):
         self.full_rounds += rounds
         for pending in self._riding:
             pending.rounds_left -= rounds
+        self._riding = [pending for pending in self._riding if not pending.ready]
+
+    def _swept(self, riding: list[Pending]) -> None:
+        """An exact average is made, and values that were under way before it have arrived."""
+        self.sweeps += 1
+        for pending in riding:
+            pending.rounds_left = 0
         self._riding = [pending for pending in self._riding if not pending.ready]
 
     def _prepared(self, weights: Csr, prepare: Callable[[Csr], Any]) -> Any:

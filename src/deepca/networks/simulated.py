@@ -8,6 +8,7 @@ import numpy as np
 from scipy import sparse
 
 from deepca._typing import Array, Csr
+from deepca.coding import Code, Copies, decode, encode
 from deepca.networks.base import LinearMixer, Network, Op, Pending, reducer
 from deepca.topology import Topology
 
@@ -37,6 +38,8 @@ class SimulatedNetwork(Network):
     multiplications, so large sparse graphs never meet a dense m × m matrix. Traffic is counted alike in both cases.
     """
 
+    reliable = True
+
     def __init__(self, topology: Topology) -> None:
         super().__init__(topology, (topology.n_agents,))
         self.local = np.arange(topology.n_agents)
@@ -54,15 +57,25 @@ class SimulatedNetwork(Network):
             self._ride(1)
             return _apply(self._L, x)
         matrix, messages = self._prepared(weights, _with_messages)
-        self._count(rounds=1, messages=messages, payload=payload)
+        self._count(rounds=1, messages=messages, payload=payload, control=self._riding_bytes() if self._sweeping else 0)
         return _apply(matrix, x)
+
+    def gossip_coded(self, x: Array, copies: Copies | None, code: Code, /) -> tuple[Array, Copies]:
+        self._check_epoch()
+        before = Copies.before(x, copies, 0, self._graph)
+        messages = encode(x - before.own, code if before is copies else "float64", 1)
+        self._count(rounds=1, messages=self._messages, payload=messages[0].nbytes, control=self._riding_bytes())
+        self._ride(1)
+        D = before.own + decode(messages, x.shape)
+        apart = D - D[:1]  # (𝐋 − I) D does not change, and its rounding shrinks with the differences
+        return x + (_apply(self._L, apart) - apart), Copies(D, graph=self._graph)
 
     def mix(self, mixer: LinearMixer, x: Array, K: int, /) -> Array:
         m = self.n_agents
         cheaper = m * m <= _SPARSE_COST * K * self.topology.gossip_sparse.nnz
         # a K that may not come again is worth a matrix only where making one costs nothing
         if m > _DENSE_UP_TO or not cheaper or not (mixer.fixed or m <= _ALWAYS_UP_TO):
-            return mixer.run(self, x, K)
+            return super().mix(mixer, x, K)
         self._check_epoch()
         key = mixer.key(K)
         linear = self._maps.pop(key, None) or self._collapse(mixer, K)
@@ -71,6 +84,10 @@ class SimulatedNetwork(Network):
             self._maps.pop(next(iter(self._maps)))
         payload = x[0].nbytes
         self._count(rounds=linear.rounds, messages=linear.messages, payload=payload)
+        if mixer.spreads:
+            self._count_riding(self._riding_bytes() * linear.messages)
+            self._swept(list(self._riding))
+            return _apply(linear.matrix, x)
         # a value under way rides on every message until it has arrived
         ridden = sum(p.value.nbytes * min(p.rounds_left, linear.full_rounds) for p in self._riding)
         self._count_riding(ridden * self._messages)

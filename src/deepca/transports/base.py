@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
+
+import numpy.typing as npt
 
 from deepca._typing import Array
 
@@ -26,14 +28,23 @@ class Tag:
 
 @dataclass(frozen=True)
 class Message:
-    """An array (or none), and the values that ride along to agreement."""
+    """An array (or none), and the values that ride along to agreement.
 
-    payload: Array | None
+    The payload is float64, or float32 or float16 where messages are coded (:mod:`deepca.coding`), and travels as it is.
+    """
+
+    payload: npt.NDArray[Any] | None
     riders: tuple[Array, ...] = ()
 
 
 class Transport(Protocol):
-    """Moves messages between one agent and its neighbours."""
+    """Moves messages between one agent and its neighbours.
+
+    reliable : whether a message that was sent is sure to arrive.
+    """
+
+    @property
+    def reliable(self) -> bool: ...
 
     def exchange(self, tag: Tag, outgoing: Mapping[int, Message], sources: Collection[int], /) -> dict[int, Message]:
         """Send ``outgoing`` (by receiver) and return one message with the same tag from each of ``sources``.

@@ -100,6 +100,8 @@ class MemoryHub:
 class MemoryTransport:
     """One agent's end of a MemoryHub."""
 
+    reliable = True
+
     def __init__(self, hub: MemoryHub, agent: int) -> None:
         self._hub, self._agent = hub, agent
 

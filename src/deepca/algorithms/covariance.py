@@ -1,0 +1,78 @@
+"""Averaging the matrices themselves: all of the spectrum at once, in a handful of rounds, and with nothing hidden."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from deepca._typing import Array
+from deepca.algorithms.base import State, matching_operator, spread
+from deepca.exact import exact_average
+from deepca.linalg import check_start, top_eigenvectors
+from deepca.mixing import Chebyshev
+from deepca.networks.base import Network
+from deepca.operators import OperatorLike
+from deepca.pacing import Searched
+from deepca.probing import everywhere
+
+__all__ = ["CovarianceAveraging", "CovarianceState"]
+
+
+@dataclass(frozen=True)
+class CovarianceState(State):
+    """A State with ``A``, the mean of all ``A_j``, ``(d, d)``; empty before the first step."""
+
+    A: Array
+
+
+class CovarianceAveraging:
+    """The mean matrix, averaged once, and its eigenvectors::
+
+        A = ExactAverage(A_j)             d(d+1)/2 numbers, 2 · radius rounds
+        W = top-k eigenvectors of A       at home; k does not matter to what is sent
+
+    For small d nothing needs fewer rounds. But the A_j themselves travel: the neighbour up the tree receives an agent's
+    covariance matrix as it is, and every agent ends with the covariance of all data. No other method here sends more
+    than products with k columns, so this one is never chosen unless asked for by name.
+
+    Parameters: A, W0 and network as for :class:`~deepca.algorithms.base.Decentralized`; W0 only says how many.
+    """
+
+    name = "covariance averaging"
+    mix = None
+    pace = Searched
+
+    def __init__(self, A: OperatorLike, W0: npt.ArrayLike, network: Network) -> None:
+        self.A = matching_operator(A, network)
+        self.W0 = check_start(W0, self.A.d)
+        self.network = network
+
+    def init(self, W: npt.ArrayLike | None = None) -> CovarianceState:
+        W = spread(self.W0, W, self.network)
+        return CovarianceState(0, W, np.zeros_like(W), np.empty((0, 0)))
+
+    def step(self, state: CovarianceState) -> CovarianceState:
+        A = state.A if state.A.size else self._mean()
+        before = np.asarray(state.W[(0,) * len(self.network.batch)])
+        W = top_eigenvectors(A, self.W0.shape[1])[1]
+        return CovarianceState(state.t + 1, self._at_all(W), self._at_all(A @ before), A)
+
+    def restart(self, state: CovarianceState, rounds: int) -> CovarianceState:
+        """The network changed, and with it the mean: it is averaged anew."""
+        return CovarianceState(state.t, state.W, state.S, np.empty((0, 0)))
+
+    def rounds_for(self, accuracy: float) -> int:
+        return Chebyshev().rounds_for(self.network.topology, accuracy)
+
+    def _mean(self) -> Array:
+        d = self.A.d
+        rows, columns = np.triu_indices(d)
+        mean = exact_average(self.network, (self.A @ everywhere(np.eye(d), self.network))[..., rows, columns])
+        A = np.empty((d, d))
+        A[rows, columns] = A[columns, rows] = mean
+        return A
+
+    def _at_all(self, X: Array) -> Array:
+        return np.asarray(np.broadcast_to(X, (*self.network.batch, *X.shape)))

@@ -1,0 +1,336 @@
+"""The accelerated tracked method against scipy's eigh: exact, proven, safe on adversarial spectra, and faster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import scipy.linalg
+from hypothesis import given
+from hypothesis import strategies as st
+
+import deepca
+from deepca import AcceleratedDeEPCA, Chebyshev, DeEPCA, FastMix, SimulatedNetwork, Tolerance, topology
+from deepca.algorithms import AcceleratedState
+from deepca.errors import InvalidInput
+from deepca.linalg import random_orthonormal
+from deepca.networks import AgentNetwork, Network
+from deepca.observers import Trace
+from deepca.operators import Operator, from_matrices, from_rows
+from deepca.result import Result
+from deepca.topology import Topology
+from deepca.transports import MemoryHub
+from tests.helpers import GRAPHS, AtIteration, Recorder, RoundByRound, summed, worst_tangent
+from tests.laws.strategies import quick, seeds
+from tests.problems import orthogonal, spectrum_problem, symmetric_noise
+
+Array = npt.NDArray[np.float64]
+EPS = float(np.finfo(np.float64).eps)
+PAPER = topology.erdos_renyi(20, 0.4, seed=1)
+RING = topology.ring(12)
+
+
+def top(stack: Array, k: int) -> Array:
+    """Top-k eigenvectors of the mean, by scipy."""
+    d = stack.shape[-1]
+    return np.asarray(scipy.linalg.eigh(stack.mean(axis=0), subset_by_index=(d - k, d - 1))[1])
+
+
+def agents(place: Topology, eigenvalues: npt.ArrayLike, heterogeneity: float = 0.5, seed: int = 0) -> Array:
+    """``A_j`` with that mean spectrum, which differ from the mean by so many times its largest eigenvalue."""
+    values = np.asarray(eigenvalues, dtype=np.float64)
+    Q = orthogonal(values.size, seed)
+    return np.asarray(
+        (Q * values) @ Q.T + heterogeneity * values.max() * symmetric_noise(place.n_agents, values.size, seed)
+    )
+
+
+def run(
+    stack: Array | Operator, k: int, place: Topology = PAPER, *, tol: float = 1e-10, max_iter: int = 600, **more: Any
+) -> Result[AcceleratedState]:
+    A = stack if isinstance(stack, Operator) else from_matrices(stack)
+    observers = more.pop("observers", ())
+    algorithm = AcceleratedDeEPCA(A, random_orthonormal(A.d, k, seed=1), SimulatedNetwork(place), **more)
+    return deepca.solve(algorithm, max_iter=max_iter, stop=Tolerance(tol), observers=observers)
+
+
+# ------------------------------------------------------------------------------------------------------- exactness
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+@pytest.mark.parametrize("k", [1, 3])
+def test_the_answer_is_that_of_pooling_on_every_graph(graph: str, k: int) -> None:
+    place = GRAPHS[graph]()
+    stack = agents(place, 1.0 / np.arange(1.0, 13.0), 0.3)
+    result = run(stack, k, place)
+    assert result.status.code == "converged", result.status
+    assert worst_tangent(top(stack, k), result.W) <= 1e-10
+    values = np.linalg.eigvalsh(stack.mean(axis=0))[::-1][:k]
+    np.testing.assert_allclose(result.eigenvalues, np.broadcast_to(values, result.eigenvalues.shape), rtol=1e-9)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A spectrum, k, how different the agents are, and how exact the answer can be."""
+
+    eigenvalues: Array
+    k: int
+    heterogeneity: float = 0.5
+    within: float = 1e-10
+
+
+def tail(*head: float, d: int = 40, below: float = 0.5) -> Array:
+    return np.concatenate([head, np.linspace(below * head[-1], 0.02 * head[-1], d - len(head))])
+
+
+CASES: dict[str, Case] = {
+    "falling": Case(1.0 / np.arange(1.0, 41.0), 4),
+    "equal agents": Case(1.0 / np.arange(1.0, 41.0), 4, 0.0),
+    "very different agents": Case(1.0 / np.arange(1.0, 41.0), 4, 3.0),
+    "close inside": Case(tail(5.0, 5.0 - 1e-6, 5.0 - 2e-6), 3),
+    "equal inside": Case(tail(5.0, 5.0, 5.0), 3),
+    "a close eigenvalue behind k": Case(tail(5.0, 4.0, 3.0, 3.0 - 1e-3), 3),
+    "a cluster behind k": Case(np.r_[5.0, 4.0, 3.0, 2.9 - 1e-9 * np.arange(20), np.full(17, 0.1)], 3),
+    "flat behind k": Case(np.r_[5.0, 4.0, 3.0, np.ones(37)], 3),
+    "rank above k": Case(np.r_[5.0, 4.0, 3.0, 2.0, 1.0, np.zeros(35)], 3),
+    "rank is k": Case(np.r_[5.0, 4.0, 3.0, np.zeros(37)], 3),
+    "λ₁/λ_k = 1e4": Case(tail(1e4, 1e2, 1.0), 3, 1e-4),
+    "k = d": Case(np.linspace(5.0, 1.0, 6), 6),
+    "k = d − 1": Case(np.linspace(5.0, 1.0, 6), 5),
+    "d = 2": Case(np.array([2.0, 1.0]), 1),
+}
+
+
+@pytest.mark.parametrize("place", [PAPER, RING], ids=["erdos-renyi", "ring"])
+@pytest.mark.parametrize("name", CASES)
+def test_every_spectrum_with_a_gap_is_solved_and_proven(name: str, place: Topology) -> None:
+    case = CASES[name]
+    stack = agents(place, case.eigenvalues, case.heterogeneity)
+    trace = Trace(U=top(stack, case.k))
+    result = run(stack, case.k, place, observers=[trace])
+    assert result.status.code == "converged", result.status
+    assert worst_tangent(top(stack, case.k), result.W) <= case.within
+    assert result.certificate is not None
+    assert result.certificate.proves(1e-10)
+    assert trace.invariant.max() <= 1e-12
+
+
+def test_small_eigenvalues_beside_large_ones_end_at_the_rounding_floor() -> None:
+    stack = agents(PAPER, tail(1e8, 1e5, 1.0), 1e-8)
+    result = run(stack, 3)
+    assert result.status.code == "rounding_floor", result.status
+    assert worst_tangent(top(stack, 3), result.W) <= 1e-6  # eps · λ_1/λ_k = 2e-8
+
+
+# ------------------------------------------------------------------------------------- safe where there is no gap
+
+
+@pytest.mark.parametrize("place", [PAPER, RING], ids=["erdos-renyi", "ring"])
+@pytest.mark.parametrize(
+    ("eigenvalues", "k"),
+    [(np.ones(40), 3), (np.r_[5.0, 4.0, 3.0, 3.0, np.ones(36)], 3), (np.r_[5.0, np.full(39, 2.0)], 4)],
+    ids=["flat", "λ_k = λ_k+1", "flat from 2 on"],
+)
+def test_where_no_subspace_is_the_top_one_the_status_says_so(eigenvalues: Array, k: int, place: Topology) -> None:
+    result = run(agents(place, eigenvalues), k, place, max_iter=1500)
+    assert result.status.code == "not_unique", result.status
+
+
+def test_rank_below_k_is_named() -> None:
+    rng = np.random.default_rng(0)
+    directions = rng.standard_normal((2, 30))
+    rows = [rng.standard_normal((20, 2)) @ directions for _ in range(20)]
+    result = run(from_rows(rows), 3)
+    assert result.status.code == "rank_deficient", result.status
+    assert result.rank == 2
+
+
+@given(seeds, st.integers(1, 4), st.sampled_from([0.0, 0.3, 1.0]))
+@quick(25)
+def test_the_edge_never_lies_above_the_block_once_agents_agree(seed: int, k: int, heterogeneity: float) -> None:
+    """θ_{s+1} ≤ λ_{s+1}: what is damped never includes the answer, whatever the spectrum."""
+    rng = np.random.default_rng(seed)
+    values = np.sort(rng.choice([1e-3, 0.1, 0.5, 0.9, 1.0], size=14) * rng.uniform(0.9, 1.0, 14))[::-1]
+    stack = agents(RING, values, heterogeneity, seed % 1000)
+    seen = Recorder()
+    algorithm = AcceleratedDeEPCA(stack, random_orthonormal(14, k, seed=seed % 1000), SimulatedNetwork(RING))
+    deepca.solve(algorithm, max_iter=60, stop=Tolerance(1e-9), observers=[seen], certify=False)
+    for step in seen.steps:
+        state = step.after
+        assert isinstance(state, AcceleratedState)
+        if step.agreed is not None and step.agreed.disagreement <= 1e-3:
+            assert state.a <= values[state.s] * (1.0 + 1e-2) + 1e-2 * values[0] * heterogeneity
+
+
+# ------------------------------------------------------------------------------------------------------ invariant
+
+
+@given(seeds, st.integers(1, 4), st.sampled_from(["ring", "star", "erdos-renyi", "path"]), st.integers(1, 6))
+@quick(40)
+def test_the_mean_of_T_is_the_mean_of_A_X_in_every_iteration(seed: int, k: int, graph: str, rounds: int) -> None:
+    """Converging or not, with too few rounds or enough, before and after columns are dropped."""
+    place = GRAPHS[graph]()
+    stack = spectrum_problem(place.n_agents, 12, 0.7 ** np.arange(12), seed % 10**6, heterogeneity=0.9, indefinite=True)
+    size = np.linalg.norm(stack, 2, axis=(-2, -1)).max()
+    algorithm = AcceleratedDeEPCA(
+        stack, random_orthonormal(12, k, seed=seed), SimulatedNetwork(place), Chebyshev(rounds)
+    )
+    seen = Recorder()
+    deepca.solve(algorithm, max_iter=40, observers=[seen], certify=False)
+    for step in seen.steps:
+        before, after = step.before, step.after
+        assert isinstance(before, AcceleratedState)
+        assert isinstance(after, AcceleratedState)
+        used = after.AX.shape[-1]
+        drift = np.abs(after.T.mean(axis=0) - after.AX.mean(axis=0)).max()
+        assert drift <= 50.0 * EPS * size * after.t
+        if before.X.shape[-1] == used:  # no columns were dropped in between
+            exact = np.einsum("jab,jbk->ak", stack, before.X) / place.n_agents
+            assert np.abs(after.AX.mean(axis=0) - exact).max() <= 50.0 * EPS * size
+
+
+def test_columns_are_dropped_once_and_all_agents_turn_alike() -> None:
+    """With a gap behind the second column of three guards, two columns and a guard remain, the same at every agent."""
+    stack = agents(PAPER, np.r_[5.0, 4.5, np.linspace(1.0, 0.1, 28)], 0.3)
+    seen = Recorder()
+    result = run(stack, 1, observers=[seen])
+    widths = [step.after.X.shape[-1] for step in seen.steps]  # type: ignore[attr-defined]
+    assert widths[0] == 6
+    assert widths[-1] == 3
+    assert all(a >= b for a, b in pairwise(widths))
+    assert result.state.s == 2
+    assert worst_tangent(top(stack, 1), result.W) <= 1e-10
+
+
+# --------------------------------------------------------------------------------------------------------- faster
+
+
+def test_it_needs_a_fraction_of_the_papers_rounds() -> None:
+    """Gap 0.05 behind k, 20 agents: a quarter of the rounds and half the bytes of DeEPCA at its best K, at most."""
+    stack = agents(PAPER, np.r_[2.0, 1.5, 1.0, 0.95 * 0.9 ** np.arange(57)], 0.3)
+    U = top(stack, 3)
+
+    def spent(algorithm: Any, max_iter: int) -> tuple[float, float]:
+        trace = Trace(U=U)
+        deepca.solve(algorithm, max_iter=max_iter, observers=[trace], certify=False, stop=Tolerance(1e-11))
+        reached = np.flatnonzero(trace.tan_theta <= 1e-10)
+        return (float(trace.rounds[reached[0]]), float(trace.bytes[reached[0]])) if reached.size else (np.inf, np.inf)
+
+    A, W0 = from_matrices(stack), random_orthonormal(60, 3, seed=1)
+    paper = [spent(DeEPCA(A, W0, SimulatedNetwork(PAPER), FastMix(K)), 1000) for K in (1, 3, 5, 10)]
+    rounds, sent = spent(AcceleratedDeEPCA(A, W0, SimulatedNetwork(PAPER)), 300)
+    assert min(paper)[0] < np.inf
+    assert rounds <= min(r for r, _ in paper) / 4.0
+    assert sent <= min(b for _, b in paper) / 2.0
+
+
+# -------------------------------------------------------------------------------------------------------- engines
+
+
+def make(A: Operator, network: Network, mix: Any = None) -> AcceleratedDeEPCA:
+    return AcceleratedDeEPCA(A, random_orthonormal(A.d, 2, seed=5), network, mix)
+
+
+def in_threads(
+    place: Topology, A: Operator, mix: Any = None, hub: MemoryHub | None = None, announce_at: int | None = None
+) -> list[Result[AcceleratedState]]:
+    def work(network: AgentNetwork) -> Result[AcceleratedState]:
+        observers = []
+        if announce_at is not None and hub is not None and network.agent == 0:
+            observers = [AtIteration(announce_at, lambda: hub.announce_epoch(1))]
+        algorithm = make(A.agent(network.agent), network, mix)
+        return deepca.solve(algorithm, max_iter=300, stop=Tolerance(1e-9), observers=observers)
+
+    return deepca.run_agents(place, work, hub=hub)
+
+
+@pytest.mark.parametrize("graph", ["ring", "star", "erdos-renyi", "path", "one agent", "two agents"])
+def test_threads_match_the_simulator(graph: str) -> None:
+    """The same numbers, iterations, rounds and bytes, with one agent per thread and with all in one array."""
+    place = GRAPHS[graph]()
+    A = from_matrices(agents(place, 0.6 ** np.arange(9.0), 0.3))
+    simulated = deepca.solve(make(A, SimulatedNetwork(place)), max_iter=300, stop=Tolerance(1e-9))
+    slowly = deepca.solve(make(A, RoundByRound(place)), max_iter=300, stop=Tolerance(1e-9))
+    threads = in_threads(place, A)
+    assert simulated.status.code == "converged"
+    assert slowly.traffic == simulated.traffic == summed(threads)
+    assert {r.iterations for r in threads} == {simulated.iterations}
+    np.testing.assert_allclose(np.stack([r.W for r in threads]), simulated.W, rtol=0, atol=1e-9)
+    assert {r.certificate.digest for r in threads if r.certificate is not None} == {
+        threads[0].certificate.digest if threads[0].certificate is not None else ""
+    }
+
+
+@pytest.mark.parametrize("messages", ["float32", "float16"])
+def test_coded_messages_give_the_same_answer_with_fewer_bytes(messages: Any) -> None:
+    stack = agents(PAPER, 1.0 / np.arange(1.0, 41.0), 0.3)
+    full = run(stack, 3, tol=1e-11)
+    coded = run(stack, 3, tol=1e-11, mix=Chebyshev(messages=messages))
+    assert coded.status.code == "converged", coded.status
+    assert worst_tangent(top(stack, 3), coded.W) <= 1e-11
+    saved = coded.traffic.bytes_sent / full.traffic.bytes_sent
+    assert saved <= (0.7 if messages == "float32" else 0.5)
+
+
+def test_a_disturbed_network_costs_iterations_and_no_exactness() -> None:
+    """A new epoch in the middle of the run: tracking begins again, and the answer is exact."""
+    place = GRAPHS["erdos-renyi"]()
+    stack = agents(place, 0.6 ** np.arange(9.0), 0.3)
+    hub = MemoryHub(place.n_agents)
+    results = in_threads(place, from_matrices(stack), hub=hub, announce_at=6)
+    for result in results:
+        assert result.restarts == 1
+        assert result.status.code == "converged"
+        assert worst_tangent(top(stack, 2), result.W) <= 1e-9
+
+
+def test_what_is_lost_unnoticed_is_found_and_repaired() -> None:
+    """T of one agent altered from outside: mean T ≠ mean A X, which the certificate sees; tracking begins again."""
+    stack = agents(PAPER, 1.0 / np.arange(1.0, 21.0), 0.3)
+    algorithm = AcceleratedDeEPCA(stack, random_orthonormal(20, 3, seed=1), SimulatedNetwork(PAPER))
+    state = deepca.solve(algorithm, max_iter=12, stop=Tolerance(1e-12), certify=False).state
+    T = state.T.copy()
+    T[4] += 1e-3 * np.random.default_rng(0).standard_normal(T[4].shape)
+    result = deepca.solve(algorithm, max_iter=400, stop=Tolerance(1e-10), start=replace(state, T=T))
+    assert result.restarts >= 1
+    assert result.status.code == "converged", result.status
+    assert worst_tangent(top(stack, 3), result.W) <= 1e-10
+
+
+def test_resuming_goes_on_where_it_ended() -> None:
+    stack = agents(PAPER, 1.0 / np.arange(1.0, 21.0), 0.3)
+    algorithm = AcceleratedDeEPCA(stack, random_orthonormal(20, 3, seed=1), SimulatedNetwork(PAPER))
+    first = deepca.solve(algorithm, max_iter=15, stop=Tolerance(1e-12), certify=False)
+    second = deepca.solve(algorithm, max_iter=300, stop=Tolerance(1e-10), start=first.state)
+    assert second.status.code == "converged"
+    assert worst_tangent(top(stack, 3), second.W) <= 1e-10
+    assert second.iterations < 40
+
+
+def test_a_step_can_be_retried() -> None:
+    stack = agents(PAPER, 1.0 / np.arange(1.0, 21.0), 0.3)
+    algorithm = AcceleratedDeEPCA(stack, random_orthonormal(20, 3, seed=1), SimulatedNetwork(PAPER), Chebyshev(4))
+    state = algorithm.step(algorithm.step(algorithm.init()))
+    once, again = algorithm.step(state), algorithm.step(state)
+    for name in ("W", "S", "X", "T", "past"):
+        np.testing.assert_array_equal(getattr(once, name), getattr(again, name))
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1e12])
+def test_scaling_the_data_changes_nothing(scale: float) -> None:
+    stack = agents(PAPER, 1.0 / np.arange(1.0, 21.0), 0.3)
+    plain, scaled = run(stack, 3), run(scale * stack, 3)
+    assert scaled.iterations == plain.iterations
+    np.testing.assert_allclose(scaled.W, plain.W, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("guards", [0, -1])
+def test_a_guard_is_needed(guards: int) -> None:
+    with pytest.raises(InvalidInput, match="one column beyond k"):
+        AcceleratedDeEPCA(
+            np.ones((2, 3, 3)), random_orthonormal(3, 1), SimulatedNetwork(topology.path(2)), guards=guards
+        )
