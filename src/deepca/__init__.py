@@ -33,7 +33,7 @@ from deepca.algorithms import (
     TrackedState,
 )
 from deepca.certificate import Certificate, certify
-from deepca.mixing import Chebyshev, FastMix, Gossip
+from deepca.mixing import Chebyshev, FastMix, Gossip, PositiveChebyshev
 from deepca.model import Model, load
 from deepca.networks import AgentNetwork, SimulatedNetwork, run_agents
 from deepca.result import Result, Status
@@ -59,6 +59,7 @@ __all__ = [
     "FastMix",
     "Gossip",
     "Model",
+    "PositiveChebyshev",
     "QRSignAdjust",
     "Result",
     "SimulatedNetwork",

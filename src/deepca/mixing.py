@@ -26,6 +26,8 @@ __all__ = [
     "FastMix",
     "Gossip",
     "Mixer",
+    "PositiveChebyshev",
+    "accelerated_rate",
     "fastmix_eta",
     "first_rounds",
     "response",
@@ -217,6 +219,27 @@ class Chebyshev(Mixer):
         return 1.0 / math.cosh(growth) if growth < 700.0 else 0.0
 
 
+@dataclass(frozen=True)
+class PositiveChebyshev(Chebyshev):
+    """Chebyshev, raised until its response is nowhere negative::
+
+        ε = 1/T_K(1/μ),    x^K ← (x^K + ε x⁰) / (1+ε)
+
+    so ``0 ≤ p_K(λ) ≤ 2ε/(1+ε)``, the smallest that is possible with K rounds and without negative values. Disagreement
+    shrinks half as much, but tracking bears a negative response far less than a positive one (:func:`tracking_rate`,
+    :func:`accelerated_rate`), and needs fewer rounds with this one.
+    """
+
+    def run(self, network: Averaging, x: Array, K: int, /) -> Array:
+        epsilon = Chebyshev.contraction(self, network.topology, K)
+        mixed = super().run(network, x, K)
+        return mixed + (epsilon / (1.0 + epsilon)) * (x - mixed)
+
+    def contraction(self, topology: Topology, K: int) -> float:
+        epsilon = super().contraction(topology, K)
+        return 2.0 * epsilon / (1.0 + epsilon)
+
+
 def fastmix_eta(lambda2: float) -> float:
     """``η = (1 − √(1−λ₂²)) / (1 + √(1−λ₂²))``."""
     root = math.sqrt(1.0 - lambda2 * lambda2)
@@ -249,6 +272,29 @@ def tracking_rate(mixer: Mixer, topology: Topology, K: int, x: float = 1.0) -> f
     discriminant = b * b - 4.0 * c
     real = (np.abs(b) + np.sqrt(np.maximum(discriminant, 0.0))) / 2.0
     return float(np.where(discriminant < 0.0, np.sqrt(np.abs(c)), real).max(initial=0.0))
+
+
+def accelerated_rate(mixer: Mixer, topology: Topology, K: int, growth: float = 2.0) -> float:
+    """The same for accelerated iterations whose columns grow by ``growth`` per iteration, relative to the edge a.
+
+    With ``R = a g/4``, x a disturbance of a column along an eigenvector with eigenvalue λ ≤ a, and s that of its T,
+
+        ``s^{t+1} = p (s^t + λ (x^t − x^{t−1}))``,    ``R x^{t+1} = s^{t+1} − (a/2) x^t − (a²/16R) x^{t−1}``.
+
+    Without rounds to spare (p = 0) that is 1/g. For g = 2 it is 0.6 with p = 0.1, and 1.1 with p = −0.1.
+    """
+    p = responses(mixer, topology, K)
+    if p.size == 0:
+        return 1.0 / growth
+    ends, edge, g = np.array([p.min(), p.max()])[:, None], np.linspace(0.0, 1.0, 9), growth  # a = 1
+    moved = ends * edge
+    step = np.zeros((2, edge.size, 3, 3))  # of (x^t, x^{t−1}, s^t)
+    step[..., 0, 0] = 4.0 / g * moved - 2.0 / g
+    step[..., 0, 1] = -4.0 / g * moved - g**-2
+    step[..., 0, 2] = 4.0 / g * ends
+    step[..., 1, 0] = 1.0
+    step[..., 2, 0], step[..., 2, 1], step[..., 2, 2] = moved, -moved, ends
+    return float(np.abs(np.linalg.eigvals(step)).max())
 
 
 def first_rounds(mixer: Mixer, topology: Topology) -> int:

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from deepca.mixing import Mixer, first_rounds, responses, smallest_rounds, tracking_rate
+from deepca.mixing import Mixer, accelerated_rate, first_rounds, responses, smallest_rounds, tracking_rate
 from deepca.topology import Topology
 
 if TYPE_CHECKING:
@@ -48,10 +48,10 @@ _FAR = 0.1  # disagreement that is not small
 _WINDOW = 8  # iterations after which a rate is believed
 _PATIENCE = 40
 _MOVING = 1.0 - 1e-6  # a rate below which the error falls at all
-_LEFT = 0.2  # of a disagreement, by which agents may be led astray in one iteration
-_SWIFT = 0.2  # tracking must settle faster than accelerated iterations converge
+_LEFT = 0.4  # of a disagreement, by which agents may be led astray in one iteration
+_SWIFT = 0.73  # what disagreement may shrink by where the error could halve
 _LONG, _LED, _HELD_BACK = 12, 0.1, 0.35  # iterations; with disagreement/change above, and a rate this far below
-_UNKNOWN = 0.02  # what rounds leave of a disagreement, while it is not known how different the agents are
+_UNKNOWN = 0.05  # what rounds leave of a disagreement, while it is not known how different the agents are
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class Matched:
 
     def _rounds(self, left: float) -> int:
         def enough(K: int) -> bool:
-            return self._graph.rho(K) <= left and self._graph.settles(K, 1.0) <= _SWIFT
+            return self._graph.rho(K) <= left and self._graph.keeps_up(K) <= _SWIFT
 
         return min(smallest_rounds(enough), self._limit)
 
@@ -243,6 +243,9 @@ class _Graph:
 
     def settles(self, K: int, x: float) -> float:
         return tracking_rate(self._mixer, self._topology, K, x)
+
+    def keeps_up(self, K: int) -> float:
+        return accelerated_rate(self._mixer, self._topology, K)
 
     def rho(self, K: int) -> float:
         """What K rounds leave of a disagreement, at worst."""

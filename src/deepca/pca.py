@@ -23,7 +23,7 @@ from deepca.data.holdings import read
 from deepca.data.sources import Source
 from deepca.errors import DataError, InvalidInput
 from deepca.linalg import random_orthonormal
-from deepca.mixing import Chebyshev, FastMix
+from deepca.mixing import Chebyshev, FastMix, PositiveChebyshev
 from deepca.model import Model
 from deepca.networks.base import Network, Traffic
 from deepca.observers import Observer
@@ -337,7 +337,7 @@ def algorithm_of(
     if name == "covariance":
         return CovarianceAveraging(A, W0, network)
     if name == "accelerated":
-        return AcceleratedDeEPCA(A, W0, network, Chebyshev(rounds, messages))
+        return AcceleratedDeEPCA(A, W0, network, PositiveChebyshev(rounds, messages))
     mix = (FastMix if network.topology.positive_semidefinite else Chebyshev)(rounds, messages)
     return (DeEPCA if name == "deepca" else DePCA)(A, W0, network, mix)
 

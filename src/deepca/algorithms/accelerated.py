@@ -13,7 +13,7 @@ from deepca._typing import Array, Orthonormalise
 from deepca.algorithms.base import Decentralized, TrackedState, basis, difference, spread
 from deepca.errors import InvalidInput
 from deepca.linalg import qr, symmetric_part
-from deepca.mixing import Chebyshev, Mixer
+from deepca.mixing import Mixer, PositiveChebyshev
 from deepca.networks.base import Network
 from deepca.operators import OperatorLike
 from deepca.pacing import Matched
@@ -158,8 +158,8 @@ class AcceleratedDeEPCA(Decentralized):
 
     Parameters
     ----------
-    A, W0, network, mix, orthonormalise : see :class:`~deepca.algorithms.base.Decentralized`; Chebyshev is the default
-        mixer here.
+    A, W0, network, mix, orthonormalise : see :class:`~deepca.algorithms.base.Decentralized`; the default
+        mixer is PositiveChebyshev here.
     guards : columns to begin with beyond k; by default k + 1, but at least 5 and at most 17.
     """
 
@@ -176,7 +176,7 @@ class AcceleratedDeEPCA(Decentralized):
         *,
         guards: int | None = None,
     ) -> None:
-        super().__init__(A, W0, network, Chebyshev() if mix is None else mix, orthonormalise)
+        super().__init__(A, W0, network, PositiveChebyshev() if mix is None else mix, orthonormalise)
         d, k = self.W0.shape
         if guards is not None and guards < 1:
             raise InvalidInput(f"guards = {guards}: one column beyond k is needed at least")

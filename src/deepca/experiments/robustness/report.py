@@ -54,15 +54,15 @@ class Study:
     run: Callable[[Setting], Section]
 
 
-def page(sections: Sequence[Section], command: str, notes: Iterable[str] = ()) -> str:
+def page(sections: Sequence[Section], command: str, notes: Iterable[str] = (), title: str = "Robustness") -> str:
     """The page as Markdown."""
     judged = [assertion for section in sections for assertion in section.assertions]
     held = sum(assertion.holds for assertion in judged)
-    parts = ["# Robustness", f"**{held} of {len(judged)} assertions hold.**", *notes]
+    parts = [f"# {title}", f"**{held} of {len(judged)} assertions hold.**", *notes]
     for section in sections:
         parts += [f"## {section.title}", section.text.strip()]
         rows = [(a.statement, a.measured, "✔ yes" if a.holds else "✘ no") for a in section.assertions]
-        parts.append(_table(("Assertion", "Measured", "Holds"), rows, heads=3))
+        parts.append(_table(("Assertion", "Measured", "Holds"), rows, heads=3) if rows else "")
         for table in section.tables:
             parts += [f"### {table.title}", _table(table.header, table.rows, table.heads), table.note]
     parts += ["## How to run this again", f"```text\n{command}\n```"]
