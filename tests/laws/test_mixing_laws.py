@@ -15,12 +15,12 @@ from scipy import sparse
 from deepca import AgentNetwork, Chebyshev, FastMix, Gossip, SimulatedNetwork, run_agents, topology
 from deepca._typing import csr
 from deepca.errors import InvalidInput, MixingError, TopologyError
-from deepca.mixing import Mixer, fastmix_eta, response
+from deepca.mixing import Mixer, PositiveChebyshev, accelerated_rate, fastmix_eta, response
 from deepca.topology import Rule, Topology
 from tests.laws.strategies import connected, mixed_topologies, quick, seeds, topologies
 from tests.problems import Array, close
 
-KINDS: list[Callable[[int], Mixer]] = [FastMix, Gossip, Chebyshev]
+KINDS: list[Callable[[int], Mixer]] = [FastMix, Gossip, Chebyshev, PositiveChebyshev]
 PSD_RULES: tuple[Rule, ...] = ("paper", "lazy-metropolis")
 
 
@@ -43,10 +43,9 @@ def _polynomial(mixer: Mixer, place: Topology, K: int, values: Array) -> Array:
         centre, half = (low + high) / 2, (high - low) / 2
         if half < 1e-12:
             return np.asarray(((values - centre) / (1 - centre)) ** K, dtype=np.float64)
-        T = [0.0] * K + [1.0]
-        return np.asarray(
-            chebyshev.chebval((values - centre) / half, T) / chebyshev.chebval((1 - centre) / half, T), dtype=np.float64
-        )
+        T, one = [0.0] * K + [1.0], float(isinstance(mixer, PositiveChebyshev))
+        inside, at_one = chebyshev.chebval((values - centre) / half, T), chebyshev.chebval((1 - centre) / half, T)
+        return np.asarray((inside + one) / (at_one + one), dtype=np.float64)
     root = math.sqrt(1 - place.lambda2**2)
     eta = (1 - root) / (1 + root)
     step = np.array([[0.0, 1.0], [0.0, 0.0]]) + np.zeros((len(values), 2, 2))
@@ -471,3 +470,40 @@ def test_a_mixer_with_weights_of_its_own_has_no_response() -> None:
 
     with pytest.raises(InvalidInput, match="no response"):
         response(Matching(1), topology.ring(4), 1, [0.5])
+
+
+# ------------------------------------------------------------------------------------------ nowhere negative
+
+
+@given(topologies(min_agents=2, max_agents=12), st.integers(1, 12))
+@quick(60)
+def test_positive_chebyshev_is_nowhere_negative_and_as_small_as_it_can_be(place: Topology, K: int) -> None:
+    """``0 ≤ p_K ≤ 2ε/(1+ε)`` on all eigenvalues but the first, both ends attained on the interval."""
+    mixer = PositiveChebyshev(K)
+    grid = np.linspace(place.lambda_min, place.lambda2, 400)
+    p = response(mixer, place, K, grid)
+    bound = mixer.contraction(place, K)
+    assert p.min() >= -1e-12
+    assert p.max() <= bound * (1 + 1e-9) + 1e-12
+    assert response(mixer, place, K, 1.0)[0] == pytest.approx(1.0)
+    if place.lambda2 - place.lambda_min > 1e-6:
+        assert p.max() == pytest.approx(bound, rel=1e-6)
+
+
+def test_the_accelerated_rate_is_that_of_its_recurrence() -> None:
+    """Against the recurrence run by hand, for the worst eigenvalue: what disagreement shrinks by in the long run."""
+    place, K, g = topology.ring(12), 6, 2.0
+    for mixer in (Chebyshev(K), PositiveChebyshev(K)):
+        p = response(mixer, place, K, np.linalg.eigvalsh(place.gossip_matrix)[:-1])
+        worst = 0.0
+        for one in p:
+            for edge in np.linspace(0.0, 1.0, 9):
+                x, before, s, sizes = 1.0, 0.3, 0.7, []
+                for _ in range(400):
+                    s = one * (s + edge * (x - before))
+                    x, before = (s - x / 2 - before / (4 * g)) * 4 / g, x
+                    size = abs(x) + abs(before) + abs(s)
+                    sizes.append(size)
+                    x, before, s = x / size, before / size, s / size
+                worst = max(worst, float(np.exp(np.mean(np.log(sizes[200:])))))
+        assert accelerated_rate(mixer, place, K, g) == pytest.approx(worst, rel=0.02)
