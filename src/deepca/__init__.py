@@ -36,6 +36,7 @@ from deepca.certificate import Certificate, certify
 from deepca.mixing import Chebyshev, FastMix, Gossip, PositiveChebyshev
 from deepca.model import Model, load
 from deepca.networks import AgentNetwork, SimulatedNetwork, run_agents
+from deepca.planning import Plan, plan
 from deepca.result import Result, Status
 from deepca.solve import solve
 from deepca.stopping import Tolerance
@@ -59,6 +60,7 @@ __all__ = [
     "FastMix",
     "Gossip",
     "Model",
+    "Plan",
     "PositiveChebyshev",
     "QRSignAdjust",
     "Result",
@@ -77,6 +79,7 @@ __all__ = [
     "networks",
     "observers",
     "operators",
+    "plan",
     "run_agents",
     "solve",
     "stopping",

@@ -22,9 +22,14 @@ __all__ = ["CovarianceAveraging", "CovarianceState"]
 
 @dataclass(frozen=True)
 class CovarianceState(State):
-    """A State with ``A``, the mean of all ``A_j``, ``(d, d)``; empty before the first step."""
+    """A State with ``A``, the mean of all ``A_j``, ``(d, d)``; empty before the first step.  gap : as for Krylov."""
 
     A: Array
+    gap: float | None = None
+
+    @property
+    def seen_gap(self) -> float | None:
+        return self.gap
 
 
 class CovarianceAveraging:
@@ -56,8 +61,10 @@ class CovarianceAveraging:
     def step(self, state: CovarianceState) -> CovarianceState:
         A = state.A if state.A.size else self._mean()
         before = np.asarray(state.W[(0,) * len(self.network.batch)])
-        W = top_eigenvectors(A, self.W0.shape[1])[1]
-        return CovarianceState(state.t + 1, self._at_all(W), self._at_all(A @ before), A)
+        d, k = self.W0.shape
+        theta, U = top_eigenvectors(A, min(k + 1, d))
+        gap = 1.0 - float(theta[k] / theta[k - 1]) if k < d and theta[k - 1] > 0.0 else 1.0
+        return CovarianceState(state.t + 1, self._at_all(U[:, :k]), self._at_all(A @ before), A, gap)
 
     def restart(self, state: CovarianceState, rounds: int) -> CovarianceState:
         """The network changed, and with it the mean: it is averaged anew."""

@@ -19,6 +19,7 @@ from deepca._typing import Array
 from deepca.cli.common import errors, require
 from deepca.cli.fit import fit
 from deepca.cli.inspect import inspect
+from deepca.cli.plan import plan
 from deepca.cli.reproduce import reproduce
 from deepca.cli.sample import sample
 from deepca.cli.show import size
@@ -86,6 +87,13 @@ app.command(
     "  deepca topology torus:5x10 --rule best-constant --accuracy 1e-6 --edges\n\n"
     "  deepca topology hypercube:32 --json | jq '.mixing'"
 )(topology)
+
+
+app.command(
+    epilog="Examples:\n\n"
+    "  deepca plan --topology erdos-renyi:0.5:20 --probe north.csv -k 5 --latency 30ms --bandwidth 30Mbit\n\n"
+    "  deepca plan --topology ring:50 --dim 300 -k 10 --latency 500us --bandwidth 1Gbit --json | jq '.recommended'"
+)(plan)
 
 
 def _version(wanted: bool) -> None:

@@ -1,0 +1,265 @@
+"""The real algorithms on stand-in agents, and what they send."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from deepca._machine import one_blas_thread
+from deepca._typing import Array
+from deepca.coding import Messages
+from deepca.data.moments import Moments
+from deepca.linalg import tan_theta
+from deepca.mixing import Chebyshev, FastMix, first_rounds
+from deepca.networks.metered import Cost, Link, MeteredNetwork, Sent
+from deepca.observers import Observer, Start, Step
+from deepca.operators import Covariances, Operator
+from deepca.pca import algorithm_of
+from deepca.result import Result
+from deepca.solve import solve
+from deepca.statistics import agreed_totals
+from deepca.stopping import Tolerance
+from deepca.topology import Topology
+
+__all__ = ["ON_A_TREE", "Alike", "Prediction", "Rehearsal", "StandIns"]
+
+ON_A_TREE = ("krylov", "covariance")
+"""Methods that rely on every message."""
+_REAL = 2  # squared differences between sites of real data, over those of Gaussian rows: 1.9 … 2.4 in digits and cancer
+_ENTRIES = 2_000_000  # of all A_j together: what a second or two of iterations allow
+_COLUMNS = 200_000  # of all agents together
+_MANY_ENTRIES = 40_000_000  # from here on all agents share one A_j
+_WORK = 5 * 10**9  # multiplications of a rehearsal: some seconds
+_FEWEST, _MOST = 60, 1000  # iterations made; what takes more is extrapolated
+_HOPELESS = 1_000_000  # iterations
+_EVERY = 8  # iterations between two looks at the angle
+_SEED = 5003
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What one method would take.
+
+    running : the iterations.  proof : the certificate.  total : both.
+    reaches : whether it reaches the tolerance; without, costs are those of what was tried.
+    extrapolated : whether it would run longer than was tried.  remark : what to know about it; may be empty.
+    """
+
+    method: str
+    iterations: int
+    running: Cost
+    proof: Cost
+    total: Cost
+    reaches: bool
+    extrapolated: bool
+    remark: str
+
+
+@dataclass(frozen=True)
+class StandIns:
+    """Agents to rehearse with.
+
+    A : the ``A_j``.  W0 : a start.  U : top-k eigenvectors of their mean.  values : all its eigenvalues, descending.
+    d : how many there would be; as many as ``values``, or more.
+    """
+
+    A: Operator
+    W0: Array
+    U: Array
+    values: Array
+    d: int
+
+    @classmethod
+    def of(cls, values: Array, k: int, m: int, rows: int, seed: int, least: int) -> StandIns:
+        """``least`` : columns to keep in any case."""
+        d = values.size
+        used = min(d, max(min(math.isqrt(_ENTRIES // m), _COLUMNS // m), least))
+        kept, stands_for = _fewer(values, used)
+        rng = np.random.default_rng((_SEED, seed))
+        v = rng.standard_normal(used)
+        v /= np.linalg.norm(v)
+        # many directions with one eigenvalue are one direction, of which a random start has as much more
+        W0 = _reflected(v, np.linalg.qr(rng.standard_normal((used, k)) * np.sqrt(stands_for)[:, None])[0])
+        U = _reflected(v, np.eye(used, k))
+        if m * used * used > _MANY_ENTRIES:
+            return cls(Alike(kept, v, m), W0, U, kept, d)
+        spread = np.sqrt(np.where(stands_for > 1.0, np.minimum(kept * stands_for, kept[k]), kept))
+        with one_blas_thread():
+            stack = np.stack([_sample(rng, spread, max(rows // _REAL, 1)) for _ in range(m)])
+        stack += np.diag(kept) - stack.mean(axis=0)
+        stack = _reflected(v, np.swapaxes(_reflected(v, stack), -1, -2))
+        return cls(Covariances((stack + np.swapaxes(stack, -1, -2)) / 2.0), W0, U, kept, d)
+
+
+class Alike(Operator):
+    """The same ``H diag(values) H`` at every agent, ``H = I − 2vvᵀ``."""
+
+    form = "diagonal"
+
+    def __init__(self, values: Array, v: Array, m: int | None) -> None:
+        self._values, self._v, self.batch, self.d = values, v, () if m is None else (m,), values.size
+        self.bytes_read = values.nbytes
+
+    def __matmul__(self, W: Array) -> Array:
+        return _reflected(self._v, self._values[:, None] * _reflected(self._v, W))
+
+    def agent(self, j: int) -> Alike:
+        return Alike(self._values, self._v, None)
+
+    def dense(self) -> Array:
+        return np.asarray(np.broadcast_to(self.agent(0) @ np.eye(self.d), (*self.batch, self.d, self.d)))
+
+
+def _reflected(v: Array, X: Array) -> Array:
+    """``(I − 2vvᵀ) X``, batched: eigenvectors with a single entry would be found without any rounding."""
+    return np.asarray(X - 2.0 * v[:, None] * (v @ X)[..., None, :])
+
+
+def _fewer(values: Array, used: int) -> tuple[Array, Array]:
+    """``used`` eigenvalues and how many each stands for: the first half as they are, the others by means of groups."""
+    exact = used if used == values.size else used // 2
+    groups = np.array_split(values[exact:], used - exact) if used > exact else []
+    kept = np.concatenate([values[:exact], [float(group.mean()) for group in groups]])
+    return kept, np.concatenate([np.ones(exact), [float(group.size) for group in groups]])
+
+
+def _sample(rng: np.random.Generator, spread: Array, rows: int) -> Array:
+    """The second moments of that many Gaussian rows with standard deviations ``spread``."""
+    d = spread.size
+    if rows <= d:
+        G = rng.standard_normal((rows, d)) * spread
+        return np.asarray(G.T @ G / rows)
+    # Bartlett: the triangular factor of such a matrix, without its rows
+    L = np.tril(rng.standard_normal((d, d)), -1)
+    L[np.diag_indices(d)] = np.sqrt(rng.chisquare(rows - np.arange(d)))
+    L *= spread[:, None]
+    return np.asarray(L @ L.T / rows)
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """Runs the methods on stand-ins and counts what they would send."""
+
+    topology: Topology
+    link: Link
+    reliable: bool
+    tol: float
+    messages: Messages
+    watch: Callable[[str], Observer] | None
+
+    def prediction(self, method: str, agents: StandIns) -> Prediction:
+        k = agents.W0.shape[1]
+        network = self._network(agents, k)
+        course = _Course(network, agents.U)
+        messages = "float64" if method in ON_A_TREE else self.messages
+        limit = self._affordable(agents)
+        result = solve(
+            algorithm_of(method, agents.A, agents.W0, network, messages=messages),
+            max_iter=limit,
+            stop=Tolerance(self.tol),
+            observers=[course] if self.watch is None else [course, self.watch(method)],
+        )
+        running, iterations, reaches, remark = network.running, result.iterations, result.status.ok, ""
+        extrapolated = not reaches and iterations == limit  # whatever its status: how the angle went decides
+        if extrapolated:
+            slowest = agents.values[k] / agents.values[k - 1] if method == "deepca" else 0.0
+            more = course.missing(self.tol, float(slowest))
+            reaches = more <= _HOPELESS
+            remark = f"would take more than {_HOPELESS:,} iterations" if more < math.inf else "does not converge"
+            if reaches:
+                running, iterations = running + course.late * more, iterations + math.ceil(more)
+                remark = f"extrapolated from {result.iterations} iterations"
+        elif result.status.code == "rounding_floor" and result.certificate is not None:
+            remark = f"rounding ends it at {result.certificate.worst_angle:.0e}, short of the tolerance"
+        elif not reaches:
+            remark = f"does not reach the tolerance: {result.status.code.replace('_', ' ')}"
+        return Prediction(
+            method=method,
+            iterations=iterations,
+            running=running.cost(),
+            proof=network.proving.cost(),
+            total=(running + network.proving).cost(),
+            reaches=reaches,
+            extrapolated=extrapolated and reaches,
+            remark=remark,
+        )
+
+    def preparation(self, agents: StandIns, rows: int) -> Cost:
+        """Counts, mean and spread of rows, as :func:`deepca.pca.decompose` agrees on them."""
+        network, nothing = self._network(agents, 1), np.zeros(agents.A.d)
+        one = Moments(rows, float(rows), nothing, nothing, np.ones(agents.A.d), None)
+        agreed_totals(network, [one] * network.n_agents)
+        return network.running.cost()
+
+    def _network(self, agents: StandIns, columns: int) -> MeteredNetwork:
+        length = _Length(agents.A.d, agents.d, self.topology.n_agents, columns)
+        return MeteredNetwork(self.topology, self.link, length, reliable=self.reliable)
+
+    def _affordable(self, agents: StandIns) -> int:
+        """Iterations that a rehearsal can make."""
+        (d, k), m = agents.W0.shape, self.topology.n_agents
+        mixer = FastMix() if self.topology.positive_semidefinite else Chebyshev()
+        # few agents mix in one product, many round by round
+        mixing = m if m <= 128 else first_rounds(mixer, self.topology) * self.topology.gossip_sparse.nnz / m
+        return int(min(max(_WORK / (m * d * k * (d + mixing)), _FEWEST), _MOST))
+
+
+class _Course:
+    """How the largest angle and the traffic of a run went."""
+
+    def __init__(self, network: MeteredNetwork, U: Array) -> None:
+        self._network, self._U = network, U
+        self._seen: list[tuple[int, float, Sent]] = []
+
+    def begin(self, start: Start) -> None:
+        self._seen.clear()
+
+    def observe(self, step: Step) -> None:
+        if step.after.t % _EVERY == 0:
+            angle = float(np.max(tan_theta(self._U, step.after.W)))
+            self._seen.append((step.after.t, angle, self._network.running))
+
+    def end(self, result: Result[Any]) -> None:
+        """Nothing to close."""
+
+    @property
+    def late(self) -> Sent:
+        """What an iteration of the second half sent."""
+        (first, _, before), (last, _, after) = self._seen[len(self._seen) // 2], self._seen[-1]
+        return (after - before) * (1.0 / (last - first))
+
+    def missing(self, tol: float, slowest: float) -> float:
+        """Iterations to ``tol`` at the rate of the second half, or at the slowest one known; inf if it goes nowhere."""
+        (first, before, _), (last, after, _) = self._seen[len(self._seen) // 2], self._seen[-1]
+        if not (0.0 < after < before < math.inf):
+            return math.inf
+        rate = max(math.log(after / before) / (last - first), math.log(max(slowest, 1e-300)))
+        return max(math.log(tol / after) / rate, 0.0) if rate < 0.0 else math.inf
+
+
+@dataclass(frozen=True)
+class _Length:
+    """How long messages between stand-ins with ``used`` columns would be with d.
+
+    m : agents.  columns : the fewest columns of d numbers in a message that has any; shorter messages do not grow.
+    """
+
+    used: int
+    d: int
+    m: int
+    columns: int
+
+    def __call__(self, nbytes: int) -> int:
+        smallest = 2 * self.used  # a column, in the shortest numbers that are sent
+        one_per_agent = 8 * self.m <= nbytes <= 8 * (self.m + 2)
+        if self.used == self.d or nbytes < self.columns * smallest or one_per_agent:
+            return nbytes
+        triangle = self.used * (self.used + 1) // 2
+        if triangle <= nbytes // 8 <= triangle + 2:  # a covariance matrix
+            return nbytes + 8 * (self.d * (self.d + 1) // 2 - triangle)
+        columns, rest = divmod(nbytes, smallest)
+        return 2 * columns * self.d + rest
