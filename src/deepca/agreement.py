@@ -113,14 +113,19 @@ class Agreement:
         for (_, after), value in zip(steps, values, strict=True):
             self.history.append(_finite(agreed_from(after.t, self._d, value)))
 
-    def forget(self, t: int) -> None:
-        """The past no longer tells the rate."""
+    @property
+    def K(self) -> int:
+        """Rounds of the next iteration, where they are chosen here; else 0."""
+        return 0 if self._pace is None else self._pace.K
+
+    def forget(self, t: int, K: int) -> None:
+        """The past no longer tells the rate; the run goes on with K rounds in iteration t."""
         self._pending.clear()
         self.history.clear()
         self._advice = None
         self.over, self._not_before, self._no_alarm_before = False, 0, 0
         if self._pace is not None:
-            self._pace.forget(t)
+            self._pace.forget(t, K)
 
 
 def _finite(agreed: Agreed) -> Agreed:

@@ -75,8 +75,8 @@ class Pace(Protocol):
         """
         ...
 
-    def forget(self, t: int) -> None:
-        """After a restart: what was seen no longer counts."""
+    def forget(self, t: int, K: int) -> None:
+        """After a restart in iteration t: what was seen no longer counts, and all agents go on with K rounds."""
         ...
 
 
@@ -90,9 +90,9 @@ class Matched:
         self._seen: list[Agreed] = []
         self.K = K or self._rounds(_UNKNOWN)
 
-    def forget(self, t: int) -> None:
+    def forget(self, t: int, K: int) -> None:
+        self._share, self._since, self.K = _LEFT, t, K
         self._seen.clear()
-        self._since = t
 
     def see(self, new: Agreed, t: int, expected: float | None = None) -> None:
         if new.t <= self._since + 1:
@@ -140,9 +140,10 @@ class Searched:
         self._patience = _PATIENCE
         self._trial: _Trial | None = None
 
-    def forget(self, t: int) -> None:
+    def forget(self, t: int, K: int) -> None:
         self._seen.clear()
-        self._since, self._trial = t, None
+        self._avoid.clear()
+        self.K, self._since, self._trial, self._patience = K, t, None, _PATIENCE
 
     def see(self, new: Agreed, t: int, expected: float | None = None) -> None:
         if new.t <= self._since + 1 or not new.change > 0.0:

@@ -32,7 +32,7 @@ class Proof:
     def __init__(self, algorithm: Algorithm[S_], stop: StopRule | None, last: int, first: int) -> None:
         self._algorithm, self._stop, self._last, self._first = algorithm, stop, last, first
         self._tol = stop.tol if stop is not None else PRESENTABLE
-        self._attempts, self._repairs = 0, 0
+        self.attempts, self._repairs = 0, 0
         self._known: Certificate | None = None
         self.traffic = Traffic(agents=algorithm.network.traffic.agents)
         self.certificate: Certificate | None = None
@@ -40,14 +40,14 @@ class Proof:
         self.over, self.lost, self.stuck, self.more = False, False, False, 0
         self._residual = math.inf
 
-    def forget(self) -> None:
-        """The network changed, and with it what is averaged."""
-        self._known = None
+    def forget(self, attempts: int) -> None:
+        """The network changed, and with it what is averaged; so many attempts were made by whoever made the most."""
+        self._known, self._residual, self.attempts = None, math.inf, attempts
 
     def attempt(self, recent: list[State], history: Sequence[Agreed]) -> None:
         network, state = self._algorithm.network, recent[-1]
         before = network.traffic
-        self._attempts += 1
+        self.attempts += 1
         network.begin(network.epoch, state.t, "certificate")
         try:
             _, own = ritz(recent[-2] if len(recent) > 1 else state, state)
@@ -60,7 +60,7 @@ class Proof:
                 tol=min(self._tol, 1e-13) if at_floor(history) else self._tol,  # at the floor, as sharp as can be
                 accuracy=1.0 if self._stop is not None else _reached(history),
                 gap=_gap(state, history),
-                failure=FAILURE / 2.0**self._attempts,  # all attempts together stay below it
+                failure=FAILURE / 2.0**self.attempts,  # all attempts together stay below it
                 products=max(40, (state.t - self._first) // 2),
                 known=self._known,
             )
@@ -102,7 +102,7 @@ class Proof:
         else:  # no gap to be seen yet: look again when the residual is a thousandth, or after as long again
             r, factor, longest = rate(history) if history else 0.99, 1e3, max(state.t - self._first, 50)
         more = min(more_iterations(min(factor, 1.0 / self._tol), 0.9, r), longest)
-        self.more = max(more, 2 ** (self._attempts - 1))
+        self.more = max(more, 2 ** (self.attempts - 1))
 
 
 def _reached(history: Sequence[Agreed]) -> float:

@@ -88,7 +88,7 @@ def solve(
                         break
                     if proof.lost:
                         restarts += 1
-                        state = _restarted(algorithm, state, network.epoch, agreement)
+                        state = _restarted(algorithm, state, network.epoch, agreement, proof)
                         recent = deque([state], maxlen=3)
                     else:
                         agreement.wait(state.t + proof.more)
@@ -98,10 +98,8 @@ def solve(
                 agreement.add(recent[-1], state)
             except EpochChanged as change:
                 restarts += 1
-                state = _restarted(algorithm, state, change.epoch, agreement)
+                state = _restarted(algorithm, state, change.epoch, agreement, proof)
                 recent = deque([state], maxlen=3)
-                if proof is not None:
-                    proof.forget()
                 continue
             recent.append(state)
             spent = network.traffic - sent if proof is None else network.traffic - sent - proof.traffic
@@ -155,16 +153,24 @@ def _status(
     return status, history[-1].rank
 
 
-def _restarted(algorithm: Algorithm[S_], state: S_, epoch: int, agreement: Agreement) -> S_:
-    """Begin tracking again at the current W, in the same iteration everywhere, mixed long enough to lose nothing."""
+def _restarted(algorithm: Algorithm[S_], state: S_, epoch: int, agreement: Agreement, proof: Proof | None) -> S_:
+    """Begin tracking again at the current W, in the same iteration everywhere, mixed long enough to lose nothing.
+
+    Agents may have been caught in neighbouring iterations, one of them with a decision made that the others still
+    waited for. So what steers the run (iteration, K, attempts at a proof) is agreed anew, and all else forgotten.
+    """
     network = algorithm.network
     reached = agreement.history[-1].change if agreement.history else _EPS
-    agreement.forget(state.t)
+    attempts = 0 if proof is None else proof.attempts
     while True:
         try:
-            network.begin(epoch, -1, "restart")  # agents may have been caught in neighbouring iterations
-            latest, accuracy = network.reduce(_per_agent(network, -state.t, reached), "min")
-            t = -int(latest)
+            network.begin(epoch, -1, "restart")
+            own = _per_agent(network, reached, -state.t, -agreement.K, -attempts)
+            accuracy, *largest = network.reduce(own, "min")
+            t, K, attempts = (-round(value) for value in largest)
+            agreement.forget(t, K)
+            if proof is not None:
+                proof.forget(attempts)
             network.begin(epoch, t, "restart")
             rounds = algorithm.rounds_for(min(max(accuracy * 1e-2, _EPS), 1e-2))
             return algorithm.restart(replace(state, t=t), rounds)

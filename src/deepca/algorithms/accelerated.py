@@ -17,6 +17,7 @@ from deepca.mixing import Mixer, PositiveChebyshev
 from deepca.networks.base import Network
 from deepca.operators import OperatorLike
 from deepca.pacing import Matched
+from deepca.probing import everywhere
 
 if TYPE_CHECKING:
     from deepca.stopping import Agreed
@@ -227,10 +228,32 @@ class AcceleratedDeEPCA(Decentralized):
         )
 
     def restart(self, state: AcceleratedState, rounds: int) -> AcceleratedState:
-        """Tracking begins again at the current X: ``T_j = Mix(A_j X_j)``, so mean T = mean A X by definition."""
-        AX = self.A @ state.X
+        """Tracking begins again at agent 0's X: ``T_j = Mix(A_j X)``, so mean T = mean A X by definition.
+
+        One agent's X for all, since some may have dropped columns that others still had when the network changed.
+        """
+        d, k = self.W0.shape
+        first, B = self.network.local == 0, self.network.batch
+        p = round(float(self.network.reduce(np.where(first, float(state.X.shape[-1]), -np.inf)[..., None], "max")[0]))
+        own = state.X if state.X.shape[-1] == p else np.zeros((*B, d, p))
+        X = everywhere(self.network.reduce(np.where(first[..., None, None], own, -np.inf), "max"), self.network)
+        AX = self.A @ X
         T, copies = self.mix.with_rounds(rounds).remember(self.network, AX, None, state.t)
-        return replace(state, T=T, AX=AX, past=np.zeros_like(AX), copies=copies)
+        return replace(
+            state,
+            X=X,
+            T=T,
+            AX=AX,
+            past=np.zeros_like(AX),
+            theta=np.zeros((*B, p)),
+            axes=np.zeros((*B, p, p)) + np.eye(p),
+            s=max(p - 1, k),
+            a=0.0,
+            agreed=(),
+            asking=True,
+            since=state.t,
+            copies=copies,
+        )
 
 
 def _nested(orthonormalise: Orthonormalise | None, F: Array, s: int, t: int) -> tuple[Array, Array]:
