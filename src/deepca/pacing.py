@@ -99,7 +99,7 @@ class Matched:
             return  # made with another K
         self._seen.append(new)
         if self._trouble(new, expected):
-            self._share /= 4.0
+            self._share /= 4.0 if self._limit > self.K else 1.0
             self._seen.clear()
         left = self._share / max(new.heterogeneity, 1.0)
         K = self._rounds(left)
@@ -117,13 +117,14 @@ class Matched:
         last = self._seen[-_LONG:]
         near = len(last) == _LONG and max(entry.change for entry in last) <= _FAR
         slow = near and _lead(new) > _LED and -math.log(_rate(last)) < _HELD_BACK * min(expected or 0.0, 1.0)
-        return apart or growing or slow
+        stuck = len(last) == _LONG and last[-1].change > 0.9 * last[0].change and _lead(new) > _LED / 2.0
+        return apart or growing or slow or stuck
 
     def _rounds(self, left: float) -> int:
         def enough(K: int) -> bool:
-            return self._graph.rho(K) <= left and self._graph.keeps_up(K) <= _SWIFT
+            return self._limit <= K or (self._graph.rho(K) <= left and self._graph.keeps_up(K) <= _SWIFT)
 
-        return min(smallest_rounds(enough), self._limit)
+        return smallest_rounds(enough)
 
 
 class Searched:

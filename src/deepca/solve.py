@@ -14,7 +14,7 @@ from deepca._machine import one_blas_thread
 from deepca._typing import Array
 from deepca.agreement import Agreement
 from deepca.algorithms.base import Algorithm, State, TrackedState
-from deepca.errors import EpochChanged, InvalidInput, StartError
+from deepca.errors import EpochChanged, InvalidInput, NotFiniteError, StartError
 from deepca.networks.base import Network
 from deepca.observers import Observer, Start, Step
 from deepca.pacing import Pace
@@ -61,7 +61,7 @@ def solve(
     network, began, sent = algorithm.network, time.perf_counter(), algorithm.network.traffic
     state = algorithm.init()
     if start is not None:
-        if start.W.shape != state.W.shape or not isinstance(start, type(state)):
+        if start.W.shape != state.W.shape or type(start) is not type(state):
             raise StartError(
                 f"the state to start from is a {type(start).__name__} with W of shape {start.W.shape}, but "
                 f"{algorithm.name} has a {type(state).__name__} with W of shape {state.W.shape}; "
@@ -96,6 +96,11 @@ def solve(
                 network.begin(network.epoch, state.t)
                 state = algorithm.step(agreement.paced(state))
                 agreement.add(recent[-1], state)
+            except np.linalg.LinAlgError as failed:
+                raise NotFiniteError(
+                    f"numbers are no longer finite in iteration {state.t + 1} ({failed}): the products A_j W overflow "
+                    "or the mixing expands; scale the data, or use a mixer that contracts on this network"
+                ) from None
             except EpochChanged as change:
                 restarts += 1
                 state = _restarted(algorithm, state, change.epoch, agreement, proof)

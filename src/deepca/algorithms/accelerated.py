@@ -27,12 +27,12 @@ __all__ = ["AcceleratedDeEPCA", "AcceleratedState"]
 _SEED = 2029
 _FEWEST, _MOST = 5, 17  # guard columns by default: k + 1, but no fewer and no more than this
 _TOGETHER = 0.1  # disagreement below which what agent 0 sees is what there is to see
-_SORTED = 3  # iterations after which columns are no longer sorted anew
+_SETTLED = 3  # iterations after which columns are no longer sorted anew
 _CHANGED = 0.1  # of the edge: a change after which momentum begins anew
 _CLOSE = 1e-3  # change of the answer from which on columns that still move could hold it back
 _STEADY = 0.1  # of a gap: by how much Ritz values may still move
 _PATIENCE = 30  # iterations after which columns that still move are what holds the answer back
-_WORTH = 0.9  # of what it costs now: what another split must cost, to be worth changing to
+_WORTH, _WORTH_AT_ONCE = 0.9, 0.5  # of what it costs now: what another split must cost, to be worth changing to
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ class AcceleratedState(TrackedState):
     s: int
     a: float = 0.0
     agreed: tuple[float, ...] = ()
-    asking: bool = True
+    asking: bool = False
     since: int = 0
 
     def multiplied(self, before: Array) -> Array:
@@ -85,51 +85,65 @@ class AcceleratedState(TrackedState):
 
     @property
     def proposal(self) -> Array:
-        """Ritz values and, where wanted, their axes; agent 0's become known to all."""
+        """Ritz values and, where wanted, their axes; agent 0's become known to all. Nothing where there is no guard."""
         if not self.asking:
-            return self.theta
+            return self.theta if self.s < self.theta.shape[-1] else self.theta[..., :0]
         return np.concatenate([self.theta, self.axes.reshape(*self.axes.shape[:-2], -1)], axis=-1)
 
     def advised(self, values: Array, agreed: Agreed) -> Self:
         """What follows from agent 0's proposal: another edge, and perhaps fewer columns."""
-        k, p = self.W.shape[-1], self.X.shape[-1]
-        if agreed.t <= self.since or p == k:  # other columns, or no guard to learn from
+        p = self.X.shape[-1]
+        if agreed.t <= self.since:  # of other columns
             return self
+        noise = agreed.disagreement * float(values[0])
         theta = tuple(map(float, np.maximum(values[:p], 0.0)))
         together = agreed.disagreement <= _TOGETHER
-        a = theta[self.s] if together else 0.0
-        begin = abs(a - self.a) > _CHANGED * self.a  # the past belongs to other polynomials
-        state = replace(self, agreed=theta, a=a, past=np.zeros_like(self.past) if begin else self.past)
-        best = min(range(k, self.s + 1), key=lambda s: _cost(theta, k, s))
-        ready = agreed.change <= _CLOSE and _steady(self.agreed, theta, k, best)
-        if agreed.t < _SORTED or not together or not (ready or agreed.t - self.since > _PATIENCE):
-            return state
-        if best == self.s or _cost(theta, k, best) > _WORTH * _cost(theta, k, self.s):
+        state = self._with_edge(theta[self.s] if together else 0.0, theta)
+        s = self._fitting(theta, noise, agreed)
+        if s == self.s:
             return replace(state, asking=False)
         if values.size == p:
             return replace(state, asking=True)
-        return state._turned(values[p:].reshape(p, p)[:, : best + 1])
+        return state._turned(values[p:].reshape(p, p)[:, : s + 1])
+
+    def _fitting(self, theta: tuple[float, ...], noise: float, agreed: Agreed) -> int:
+        """How many columns the block should have: as many as now, while too little is known to say."""
+        k = self.W.shape[-1]
+        if agreed.t < _SETTLED or self.s == k:
+            return self.s
+        late = agreed.t - self.since > _PATIENCE
+        if agreed.disagreement > _TOGETHER:  # as few as can be, where agents do not come together
+            return k if late else self.s
+        seen = tuple(max(value, noise) for value in theta)  # smaller ones are not told from zero, nor from each other
+        costs = {s: _cost(seen, k, s, agreed.heterogeneity * theta[self.s - 1]) for s in range(k, self.s + 1)}
+        best = min(costs, key=lambda s: costs[s])
+        drowned = theta[self.s - 1] <= noise
+        needed = _WORTH if agreed.change <= _CLOSE or late else _WORTH_AT_ONCE
+        steady = late or _steady(self.agreed, theta, k, best)
+        return best if drowned or (steady and costs[best] <= needed * costs[self.s]) else self.s
+
+    def _with_edge(self, a: float, theta: tuple[float, ...]) -> Self:
+        """Where the edge changes much, momentum begins anew: the past belongs to other polynomials."""
+        anew = abs(a - self.a) > _CHANGED * self.a
+        return replace(self, agreed=theta, a=a, past=np.zeros_like(self.past) if anew else self.past)
 
     def _turned(self, axes: Array) -> Self:
         """All columns expressed in the same axes at every agent, so that mean T = mean A X stays."""
-        s, X, T, AX, past = axes.shape[1] - 1, self.X @ axes, self.T @ axes, self.AX @ axes, self.past @ axes
-        theta = self.theta[..., : s + 1]
-        turned = np.zeros((*self.axes.shape[:-2], s + 1, s + 1)) + np.eye(s + 1)
-        return replace(
+        s = axes.shape[1] - 1
+        turned = replace(
             self,
-            X=X,
-            T=T,
-            AX=AX,
-            past=past,
-            theta=theta,
-            axes=turned,
+            X=self.X @ axes,
+            T=self.T @ axes,
+            AX=self.AX @ axes,
+            past=self.past @ axes,
+            theta=self.theta[..., : s + 1],
+            axes=np.zeros((*self.axes.shape[:-2], s + 1, s + 1)) + np.eye(s + 1),
             s=s,
-            a=self.agreed[s],
-            agreed=self.agreed[: s + 1],
             asking=False,
             since=self.t,
             copies=None,
         )
+        return turned._with_edge(self.agreed[s] if self.a > 0.0 else 0.0, self.agreed[: s + 1])
 
 
 class AcceleratedDeEPCA(Decentralized):
@@ -179,8 +193,8 @@ class AcceleratedDeEPCA(Decentralized):
     ) -> None:
         super().__init__(A, W0, network, PositiveChebyshev() if mix is None else mix, orthonormalise)
         d, k = self.W0.shape
-        if guards is not None and guards < 1:
-            raise InvalidInput(f"guards = {guards}: one column beyond k is needed at least")
+        if guards is not None and (isinstance(guards, bool) or not isinstance(guards, int) or guards < 1):
+            raise InvalidInput(f"guards = {guards!r}: a whole number; one column beyond k is needed at least")
         self._columns = min(k + (min(max(k + 1, _FEWEST), _MOST) if guards is None else guards), d)
 
     def init(self, W: npt.ArrayLike | None = None) -> AcceleratedState:
@@ -250,7 +264,7 @@ class AcceleratedDeEPCA(Decentralized):
             s=max(p - 1, k),
             a=0.0,
             agreed=(),
-            asking=True,
+            asking=False,
             since=state.t,
             copies=copies,
         )
@@ -287,16 +301,18 @@ def _growth(above: float, edge: float) -> float:
     return math.acosh(2.0 * above / edge - 1.0) if above > edge > 0.0 else (math.inf if above > edge else 0.0)
 
 
-def _cost(theta: tuple[float, ...], k: int, s: int) -> float:
-    """Of s columns in the block, from Ritz values: iterations to 1e-10, times a compromise between rounds and bytes.
+def _cost(theta: tuple[float, ...], k: int, s: int, apart: float) -> float:
+    """Of s columns in the block, from Ritz values: iterations to 1e-10, times rounds, times the root of the columns.
 
     The error in the answer is that of the top k, which falls with θ_k against the edge, or what a block that still
-    moves leaves in the tracking, which falls with θ_s against the edge and is smaller from the start.
+    moves leaves in the tracking, which falls with θ_s against the edge and is smaller from the start. Rounds have to
+    make ρ_K ``apart``/θ_s small, apart : by how much agents differ (see :mod:`deepca.pacing`).
     """
     answer, block = _growth(theta[k - 1], theta[s]), _growth(theta[s - 1], theta[s])
     if min(answer, block) == 0.0:
         return math.inf
-    return (max(math.log(1e10) / answer, math.log(1e8) / block) + 3.0) * math.sqrt(s + 1.0)
+    rounds = max(math.log(5.0 * apart / theta[s - 1]), 1.0) if apart > 0.0 else 1.0
+    return (max(math.log(1e10) / answer, math.log(1e8) / block) + 3.0) * rounds * math.sqrt(s + 1.0)
 
 
 def _steady(before: tuple[float, ...], theta: tuple[float, ...], k: int, s: int) -> bool:

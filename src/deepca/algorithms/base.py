@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Algorithm",
     "Decentralized",
+    "OverExactAverages",
     "QRSignAdjust",
     "State",
     "TrackedState",
@@ -198,6 +199,24 @@ class Decentralized:
         return self.mix.rounds_for(self.network.topology, accuracy)
 
 
+class OverExactAverages:
+    """What methods share that average exactly: all agents hold the same numbers, and nothing is tracked."""
+
+    mix = None
+    pace: type[Searched] | type[Matched] = Searched
+
+    def __init__(self, A: OperatorLike, W0: npt.ArrayLike, network: Network) -> None:
+        self.A = matching_operator(A, network)
+        self.W0 = check_start(W0, self.A.d)
+        self.network = network
+
+    def rounds_for(self, accuracy: float) -> int:
+        return Chebyshev().rounds_for(self.network.topology, accuracy)
+
+    def _at_all(self, X: Array) -> Array:
+        return np.asarray(np.broadcast_to(X, (*self.network.batch, *X.shape)))
+
+
 def basis(orthonormalise: Orthonormalise | None, S: Array, t: int) -> tuple[Array, Array]:
     """``W R = S`` in iteration t; by default QR in the first two iterations and the polar factor from then on.
 
@@ -214,7 +233,7 @@ def basis(orthonormalise: Orthonormalise | None, S: Array, t: int) -> tuple[Arra
 def difference(S: Array, AW: Array) -> Array:
     """``‖S_j − A_j W_j‖ / σ_min(S_j)``, shape ``B``; directions without length do not count."""
     sigma = np.sqrt(np.maximum(np.linalg.eigvalsh(np.swapaxes(S, -1, -2) @ S), 0.0))
-    sigma = np.where(sigma > 1e-10 * sigma[..., -1:], sigma, sigma[..., -1:])
+    sigma = np.where(sigma > 1e-7 * sigma[..., -1:], sigma, sigma[..., -1:])  # squares tell no smaller ones
     least = sigma.min(axis=-1)
     apart = np.linalg.norm(S - AW, axis=(-2, -1))
     return np.asarray(np.divide(apart, least, out=np.zeros_like(apart), where=least > 0.0))

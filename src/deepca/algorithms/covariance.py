@@ -8,13 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from deepca._typing import Array
-from deepca.algorithms.base import State, matching_operator, spread
+from deepca.algorithms.base import OverExactAverages, State, spread
 from deepca.exact import exact_average
-from deepca.linalg import check_start, top_eigenvectors
-from deepca.mixing import Chebyshev
-from deepca.networks.base import Network
-from deepca.operators import OperatorLike
-from deepca.pacing import Searched
+from deepca.linalg import top_eigenvectors
 from deepca.probing import everywhere
 
 __all__ = ["CovarianceAveraging", "CovarianceState"]
@@ -32,7 +28,7 @@ class CovarianceState(State):
         return self.gap
 
 
-class CovarianceAveraging:
+class CovarianceAveraging(OverExactAverages):
     """The mean matrix, averaged once, and its eigenvectors::
 
         A = ExactAverage(A_j)             d(d+1)/2 numbers, 2 · radius rounds
@@ -46,13 +42,6 @@ class CovarianceAveraging:
     """
 
     name = "covariance averaging"
-    mix = None
-    pace = Searched
-
-    def __init__(self, A: OperatorLike, W0: npt.ArrayLike, network: Network) -> None:
-        self.A = matching_operator(A, network)
-        self.W0 = check_start(W0, self.A.d)
-        self.network = network
 
     def init(self, W: npt.ArrayLike | None = None) -> CovarianceState:
         W = spread(self.W0, W, self.network)
@@ -70,9 +59,6 @@ class CovarianceAveraging:
         """The network changed, and with it the mean: it is averaged anew."""
         return CovarianceState(state.t, state.W, state.S, np.empty((0, 0)))
 
-    def rounds_for(self, accuracy: float) -> int:
-        return Chebyshev().rounds_for(self.network.topology, accuracy)
-
     def _mean(self) -> Array:
         d = self.A.d
         rows, columns = np.triu_indices(d)
@@ -80,6 +66,3 @@ class CovarianceAveraging:
         A = np.empty((d, d))
         A[rows, columns] = A[columns, rows] = mean
         return A
-
-    def _at_all(self, X: Array) -> Array:
-        return np.asarray(np.broadcast_to(X, (*self.network.batch, *X.shape)))

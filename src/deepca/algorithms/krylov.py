@@ -8,14 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from deepca._typing import Array
-from deepca.algorithms.base import State, matching_operator, spread
+from deepca.algorithms.base import OverExactAverages, State, spread
 from deepca.errors import InvalidInput
 from deepca.exact import exact_average
-from deepca.linalg import check_start, orthonormal_part, symmetric_part, without
-from deepca.mixing import Chebyshev
+from deepca.linalg import orthonormal_part, symmetric_part, without
 from deepca.networks.base import Network
 from deepca.operators import OperatorLike
-from deepca.pacing import Searched
 from deepca.probing import everywhere
 
 __all__ = ["BlockKrylov", "KrylovState"]
@@ -45,7 +43,7 @@ class KrylovState(State):
         return self.gap
 
 
-class BlockKrylov:
+class BlockKrylov(OverExactAverages):
     """Thick-restart block Lanczos with full orthogonalisation, on ``A = mean A_j`` itself::
 
         A P  = ExactAverage(A_j P)                        the only messages
@@ -66,17 +64,13 @@ class BlockKrylov:
     """
 
     name = "block Krylov"
-    mix = None
-    pace = Searched
 
     def __init__(self, A: OperatorLike, W0: npt.ArrayLike, network: Network, *, guards: int | None = None) -> None:
-        self.A = matching_operator(A, network)
-        self.W0 = check_start(W0, self.A.d)
+        super().__init__(A, W0, network)
         d, k = self.W0.shape
         if guards is not None and guards < 0:
             raise InvalidInput(f"guards = {guards}: a number of columns, 0 or more")
         self._width = min(max(k + _GUARDS, _LEAST) if guards is None else k + guards, d)
-        self.network = network
 
     def init(self, W: npt.ArrayLike | None = None) -> KrylovState:
         return self._from(spread(self.W0, W, self.network), 0)
@@ -117,9 +111,6 @@ class BlockKrylov:
         """The network changed, and with it A: nothing of AQ holds any more, but W is a good start."""
         return self._from(state.W, state.t)
 
-    def rounds_for(self, accuracy: float) -> int:
-        return Chebyshev().rounds_for(self.network.topology, accuracy)
-
     def directions(self, state: KrylovState) -> Array:
         """All that is known of the top of the spectrum: Ritz vectors ``(s, d)`` as rows, by falling value."""
         y = np.linalg.eigh(symmetric_part(state.Q.T @ state.AQ))[1]
@@ -135,9 +126,6 @@ class BlockKrylov:
         empty = np.empty((d, 0))
         W = self._at_all(common)
         return KrylovState(t, W, np.zeros_like(W), empty, empty, P)
-
-    def _at_all(self, X: Array) -> Array:
-        return np.asarray(np.broadcast_to(X, (*self.network.batch, *X.shape)))
 
 
 def _one(W: Array) -> Array:

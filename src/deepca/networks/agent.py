@@ -92,7 +92,8 @@ class AgentNetwork(Network):
         self._count(rounds=1, messages=len(receivers), payload=payload.nbytes, control=control)
         arrays: dict[int, npt.NDArray[Any]] = {}
         for source, message in received.items():
-            if message.payload is None or not _alike(message.payload, payload) or len(message.riders) != len(riders):
+            riding_alike = [rider.shape for rider in message.riders] == [rider.shape for rider in riders]
+            if message.payload is None or not _alike(message.payload, payload) or not riding_alike:
                 raise NetworkError(
                     f"agent {self.agent} sent {_described(payload)} with {len(riders)} values to agree on, agent "
                     f"{source} {_described(message.payload)} with {len(message.riders)}; all agents need the same "

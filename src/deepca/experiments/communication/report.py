@@ -297,7 +297,7 @@ agent, to a mean tan θ of {_short(LIMITS[0])} and of {_short(LIMITS[1])}.
   hindsight among {", ".join(map(str, LADDER[:-1]))} and {LADDER[-1]}. Columns are orthonormalised as the library does
   by default, which is kinder to it than the paper's SignAdjust (see [robustness](robustness.md)).
 * **accelerated** is `AcceleratedDeEPCA` with default arguments, the same in all cases: nothing is tuned. With
-  **float32 messages** the mixer is `Chebyshev(messages="float32")`.
+  **float32 messages** the mixer is `PositiveChebyshev(messages="float32")`.
 * **covariance averaging** averages the matrices A_j themselves over a tree. For few features nothing sends less, but
   everything is given away: a neighbour receives an agent's whole covariance matrix.
 * **block Krylov over a tree** averages every block product exactly. It sends little, but needs a spanning tree that
@@ -336,8 +336,8 @@ a torus; random regular graphs. A draw is a graph, where it is random, and a W�
 A limit is reached in the first iteration from which on the mean of tan θ over the agents is within it, for five more
 iterations at least. Rounds are rounds of gossip and control rounds; bytes are all that an agent sends, on average over
 the agents, with what rides along to be agreed on. No stop rule and no certificate is part of it, for any method: a run
-is compared with the pooled answer, and ended. A stop rule rides along with gossip and costs no rounds, but for block
-Krylov over a tree, where it takes a diameter of control rounds per product.
+is compared with the pooled answer, and ended. A stop rule rides along with gossip and with exact averages, and costs
+bytes but no rounds; what the accelerated method needs to be steered rides along as well, and is counted.
 
 A run has failed when it is not there after 3 × the iterations of CPCA and 50 more (at least 60, at most 4000; 200 at
 least for methods other than DeEPCA and DePCA), or when tan θ has not halved for a quarter of that, and a hundred
