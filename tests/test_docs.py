@@ -67,6 +67,15 @@ def test_the_commands_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.Monk
                 assert (tmp_path / words[words.index(option) + 1]).exists()
 
 
+def test_the_plans_of_the_guides_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    blocks = [code for name, code in SHELL if name.startswith("guides") and "deepca plan" in code]
+    assert blocks
+    for line in blocks[0].splitlines():
+        done = CliRunner().invoke(app, shlex.split(line, comments=True)[1:])
+        assert done.exit_code == 0, f"{line}:\n{done.output}"
+
+
 @pytest.mark.parametrize(("name", "code"), SHELL, ids=[name for name, _ in SHELL])
 def test_shell_commands_exist(name: str, code: str) -> None:
     """`make` targets are resolved without running them; `deepca` commands are run by the tests of the command line."""
