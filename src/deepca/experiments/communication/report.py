@@ -298,8 +298,8 @@ agent, to a mean tan θ of {_short(LIMITS[0])} and of {_short(LIMITS[1])}.
   by default, which is kinder to it than the paper's SignAdjust (see [robustness](robustness.md)).
 * **accelerated** is `AcceleratedDeEPCA` with default arguments, the same in all cases: nothing is tuned. With
   **float32 messages** the mixer is `PositiveChebyshev(messages="float32")`.
-* **covariance averaging** averages the matrices A_j themselves over a tree. For few features nothing needs fewer rounds, but
-  everything is given away: a neighbour receives an agent's whole covariance matrix.
+* **covariance averaging** averages the matrices A_j themselves over a tree. For few features nothing needs fewer
+  rounds, but everything is given away: a neighbour receives an agent's whole covariance matrix.
 * **block Krylov over a tree** averages every block product exactly. It sends little, but needs a spanning tree that
   loses nothing: one lost message spoils an average, where gossip goes on.
 * **DePCA** is the decentralised power method without tracking. With fixed K it stalls, so its K grows: 3 + ⌊t/10⌋.
