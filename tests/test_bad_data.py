@@ -572,7 +572,7 @@ def test_a_network_for_other_numbers_of_agents() -> None:
 @pytest.mark.parametrize("algorithm", ["DeEPCA", "power", "", None, 3])
 def test_algorithms_that_are_not_known(algorithm: Any) -> None:
     """The choices are named."""
-    with pytest.raises(InvalidInput, match="auto, krylov, deepca, depca"):
+    with pytest.raises(InvalidInput, match="auto, krylov, accelerated, deepca, depca, covariance"):
         fit_agents(list(parts()), algorithm=algorithm)
 
 

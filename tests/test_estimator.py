@@ -843,6 +843,7 @@ def test_parameters_clone_and_repr() -> None:
         "n_agents": 4,
         "rounds": 7,
         "algorithm": "deepca",
+        "messages": "float32",
         "tol": 1e-6,
         "max_iter": 123,
         "random_state": 5,
