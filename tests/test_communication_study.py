@@ -64,7 +64,6 @@ def test_all_that_is_asked_for_is_there() -> None:
         "random-regular": 5,
     }
     assert {case.data for case in scope.without("w8a", "a9a").cases} == {"close"}
-    assert len(scope.draws_of(ER, "DePCA")) == 3
     assert len(sample().draws_of(sample().cases[0])) == 2
 
 
@@ -304,13 +303,13 @@ def test_K_is_chosen_from_few_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("deepca.experiments.communication.study.work", fake)
     told: list[tuple[float, float]] = []
     setting = Setting(HERE, tmp_path, jobs=1, progress=lambda done, total: told.append((done, total)))
-    results = study(setting, Scope((ER,), draws=7, few=3))
+    results = study(setting, Scope((ER,), draws=7))
     tried = [(task.K, task.draw) for task in made if task.method == "DeEPCA"]
     assert sorted(tried) == [(1, draw) for draw in range(5)] + [(3, draw) for draw in range(7)]
     assert results.best(ER, 1e-10) == 3
     assert len(results.group(ER, "DeEPCA", 1).outcomes) == 5
     assert all(task.longest == 350 for task in made if task.graph is not None)
-    assert sum(task.method == "DePCA" for task in made) == 3
+    assert sum(task.method == "DePCA" for task in made) == 7
     assert told[-1][0] == told[-1][1]
     assert [done for done, _ in told] == sorted(done for done, _ in told)
 

@@ -105,15 +105,13 @@ class Run:
 
 @dataclass(frozen=True)
 class Scope:
-    """Which cases are run, with how many draws at most; ``few`` of DePCA, which varies little and takes long."""
+    """Which cases are run, with how many draws at most."""
 
     cases: tuple[Case, ...]
     draws: int = max(_DRAWS.values())
-    few: int = 3
 
-    def draws_of(self, case: Case, method: Method = "DeEPCA") -> range:
-        count = min(self.draws, _DRAWS[case.graph])
-        return range(min(count, self.few) if method == "DePCA" else count)
+    def draws_of(self, case: Case) -> range:
+        return range(min(self.draws, _DRAWS[case.graph]))
 
     def without(self, *data: Data) -> Scope:
         """The same, but for these data sets."""
@@ -131,7 +129,7 @@ def sample() -> Scope:
     """So few that a test can run them."""
     graphs: tuple[Graph, ...] = ("paper", "ring")
     problems: tuple[tuple[Data, int], ...] = (("a9a", 5), ("close", 3))
-    return Scope(tuple(Case(data, k, graph) for data, k in problems for graph in graphs), draws=2, few=1)
+    return Scope(tuple(Case(data, k, graph) for data, k in problems for graph in graphs), draws=2)
 
 
 def longest(power: int, method: Method) -> int:

@@ -324,14 +324,12 @@ rounds should not, either.
 def _method_text(results: Results) -> str:
     scope = results.scope
     draws = {GRAPHS[case.graph]: len(scope.draws_of(case)) for case in scope.cases}
-    few = max((len(scope.draws_of(case, "DePCA")) for case in scope.cases), default=0)
     fastest = results.fastest()
     seen = "" if fastest is None else f"; the least that it took here is {fastest:.2f} × those iterations"
     return f"""
 {AGENTS} agents; A_j = X_jᵀX_j over the agent's rows, in file order, not centred. Graphs: {PAPER_GRAPHS}; a ring;
 a torus; random regular graphs. A draw is a graph, where it is random, and a W⁰. Draws:
-{", ".join(f"{graph} {count}" for graph, count in draws.items())}; of DePCA, which varies little and takes long, at most
-{few}.
+{", ".join(f"{graph} {count}" for graph, count in draws.items())}.
 
 A limit is reached in the first iteration from which on the mean of tan θ over the agents is within it, for five more
 iterations at least. Rounds are rounds of gossip and control rounds; bytes are all that an agent sends, on average over

@@ -65,7 +65,7 @@ class Results:
     def group(self, case: Case, method: Method, K: int = 0) -> Group:
         """The draws of a method; of one on the pooled matrix, those that belong to the case."""
         graph = None if method in ("CPCA", "pooled block Krylov") else case.graph
-        draws = self.scope.draws_of(case, method)
+        draws = self.scope.draws_of(case)
         found = self._groups.get((case.data, case.k, graph, method, K), [])
         return Group(tuple(outcome for draw, outcome in sorted(found, key=lambda one: one[0]) if draw in draws))
 

@@ -40,10 +40,7 @@ def study(setting: Setting, scope: Scope | None = None) -> Results:
     results = _made(Results(scope, {}), _pooled(scope), setting, later=0.0)
     power = _power(results)
     others = [
-        _sent(case, draw, method, power)
-        for case in scope.cases
-        for method in SENDING
-        for draw in scope.draws_of(case, method)
+        _sent(case, draw, method, power) for case in scope.cases for method in SENDING for draw in scope.draws_of(case)
     ]
     for i, K in enumerate(LADDER):
         cases = results.open_at(K)
