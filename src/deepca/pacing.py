@@ -30,6 +30,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -236,29 +237,22 @@ class Searched:
 
 
 class _Graph:
-    """What the graph alone says about K."""
+    """What the graph alone says about K; what depends on nothing else is found once."""
 
     def __init__(self, mixer: Mixer, topology: Topology) -> None:
-        self._mixer, self._topology = mixer, topology
-        self._leftover: dict[int, float] = {}
-        self.least = smallest_rounds(lambda K: self.settles(K, 1.0) <= _STABLE)
+        self.settles = partial(tracking_rate, mixer, topology)
+        self.keeps_up = cache(partial(accelerated_rate, mixer, topology))
+        self.rho = cache(lambda K: float(np.abs(responses(mixer, topology, K)).max(initial=0.0)))
 
-    def settles(self, K: int, x: float) -> float:
-        return tracking_rate(self._mixer, self._topology, K, x)
-
-    def keeps_up(self, K: int) -> float:
-        return accelerated_rate(self._mixer, self._topology, K)
-
-    def rho(self, K: int) -> float:
-        """What K rounds leave of a disagreement, at worst."""
-        return float(np.abs(responses(self._mixer, self._topology, K)).max(initial=0.0))
+    @cached_property
+    def least(self) -> int:
+        """The smallest K with which tracking settles at all."""
+        return smallest_rounds(lambda K: self.settles(K, 1.0) <= _STABLE)
 
     def leftover(self, K: int) -> float:
         """What K rounds leave of a disagreement that is fed anew in every iteration."""
-        if K not in self._leftover:
-            rho = min(self.rho(K), 0.98)
-            self._leftover[K] = max(rho, 1e-16) / (1.0 - rho)
-        return self._leftover[K]
+        rho = min(self.rho(K), 0.98)
+        return max(rho, 1e-16) / (1.0 - rho)
 
 
 def _lead(entry: Agreed) -> float:

@@ -17,7 +17,6 @@ from deepca.algorithms.base import Algorithm, State, TrackedState
 from deepca.errors import EpochChanged, InvalidInput, NotFiniteError, StartError
 from deepca.networks.base import Network
 from deepca.observers import Observer, Start, Step
-from deepca.pacing import Pace
 from deepca.proof import Proof, ritz
 from deepca.result import Result, Status
 from deepca.stopping import StopRule
@@ -69,7 +68,8 @@ def solve(
             )
         state = start
     first, last, restarts = state.t, state.t + max_iter, 0
-    agreement = Agreement(network, stop, state.W.shape[-2], _pace_of(algorithm, state), certify)
+    pace = algorithm.pace(state.K if isinstance(state, TrackedState) else 0)
+    agreement = Agreement(network, stop, state.W.shape[-2], pace, certify)
     proof = Proof(algorithm, stop, last, first) if certify else None
     recent: deque[S_] = deque([state], maxlen=3)
     for observer in observers:
@@ -134,14 +134,6 @@ def solve(
     for observer in observers:
         observer.end(result)
     return result
-
-
-def _pace_of(algorithm: Algorithm[S_], state: S_) -> Pace | None:
-    """Who chooses K, where the mixer leaves it open."""
-    mixer = algorithm.mix
-    if mixer is None or not mixer.auto:
-        return None
-    return algorithm.pace(mixer, algorithm.network.topology, state.K if isinstance(state, TrackedState) else 0)
 
 
 def _status(

@@ -66,7 +66,7 @@ class Agreed:
     indefinite: float = 0.0
     """The most negative eigenvalue of a ``W_jᵀ A_j W_j``, relative to σ_k(S_j)."""
     heterogeneity: float = 0.0
-    """``‖S_j − A_j W_j‖ / σ_min(S_j)``: by how much an agent's own product differs from what is tracked."""
+    """By how much an agent's own product differs from what is tracked, relative to σ_min of that; 0 if not needed."""
 
 
 class StopRule(Protocol):
@@ -126,8 +126,8 @@ def measure(before: State, after: State) -> Array:
         magnified = np.nan_to_num(frobenius(AV, axis=(-2, -1)) / shortest, nan=1.0, posinf=1.0 / _EPS)
         lowest = np.linalg.eigvalsh(symmetric_part(np.swapaxes(V, -1, -2) @ AV))[..., 0]
         indefinite = np.nan_to_num(np.maximum(-lowest, 0.0) / shortest, nan=0.0, posinf=1.0 / _EPS)
-    apart = after.heterogeneity if isinstance(after, TrackedState) else np.zeros_like(change)
-    return np.concatenate([np.stack([change, -rank, magnified, indefinite, apart], axis=-1), z, -z], axis=-1)
+    numbers = [change, -rank, magnified, indefinite, after.heterogeneity]
+    return np.concatenate([np.stack(numbers, axis=-1), z, -z], axis=-1)
 
 
 def _first(state: State) -> State:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deepca._typing import Array, Orthonormalise
-from deepca.algorithms.base import Decentralized, TrackedState, basis, difference, spread
+from deepca.algorithms.base import Decentralized, TrackedState, basis, spread
 from deepca.errors import InvalidInput
 from deepca.linalg import qr, symmetric_part
 from deepca.mixing import Mixer, PositiveChebyshev
@@ -70,7 +70,7 @@ class AcceleratedState(TrackedState):
 
     @property
     def heterogeneity(self) -> Array:
-        return difference(self.T[..., : self.s], self.AX[..., : self.s])
+        return _difference(self.T[..., : self.s], self.AX[..., : self.s])
 
     @property
     def seen_gap(self) -> float | None:
@@ -179,7 +179,7 @@ class AcceleratedDeEPCA(Decentralized):
     """
 
     name = "accelerated DeEPCA"
-    pace = Matched
+    pacing = Matched
 
     def __init__(
         self,
@@ -215,7 +215,7 @@ class AcceleratedDeEPCA(Decentralized):
         T = state.T + AX - state.AX  # T_j^t + A_j X_j^t − A_j X_j^{t−1}
         T, copies = self.mix.remember(self.network, T, state.copies, state.t, state.K)  # Mix(T, K)
         H = symmetric_part(np.swapaxes(X, -1, -2) @ T)
-        F = T - (a / 2.0) * X - (a * a / 16.0) * state.past
+        F = T - (a / 2.0) * X - (a / 4.0) * ((a / 4.0) * state.past)  # a² may not fit where a does
         X_next, R = _nested(self.orthonormalise, F, s, state.t)  # X R = F
         theta, Q = np.linalg.eigh(H)
         Y = _leading(H[..., :s, :s], k)
@@ -294,6 +294,17 @@ def _inverse(R: Array, least: float) -> Array:
     left, sigma, right = np.linalg.svd(R)
     floor = np.maximum(least, np.finfo(np.float64).tiny + 1e-14 * sigma[..., :1])
     return np.asarray(np.swapaxes(right, -1, -2) @ (np.swapaxes(left, -1, -2) / np.maximum(sigma, floor)[..., None]))
+
+
+def _difference(T: Array, AX: Array) -> Array:
+    """``‖T_j − A_j X_j‖ / σ_min(T_j)``, shape ``B``; directions without length do not count."""
+    _, exponent = np.frexp(np.abs(T).max(axis=(-2, -1), initial=0.0))
+    unit = np.ldexp(1.0, -exponent)[..., None, None]  # squares of entries may not fit where entries do
+    T, AX = T * unit, AX * unit
+    sigma = np.sqrt(np.maximum(np.linalg.eigvalsh(np.swapaxes(T, -1, -2) @ T), 0.0))
+    sigma = np.where(sigma > 1e-7 * sigma[..., -1:], sigma, sigma[..., -1:])  # squares tell no smaller ones
+    least, apart = sigma.min(axis=-1), np.linalg.norm(T - AX, axis=(-2, -1))
+    return np.asarray(np.divide(apart, least, out=np.zeros_like(apart), where=least > 0.0))
 
 
 def _growth(above: float, edge: float) -> float:

@@ -15,7 +15,7 @@ from deepca.linalg import check_start, polar, qr, signs_towards
 from deepca.mixing import Chebyshev, FastMix, Mixer
 from deepca.networks.base import Network
 from deepca.operators import Operator, OperatorLike, PerAgent, as_operator
-from deepca.pacing import Matched, Searched
+from deepca.pacing import Matched, Pace, Searched
 
 if TYPE_CHECKING:
     from deepca.stopping import Agreed
@@ -57,6 +57,11 @@ class State:
         return None
 
     @property
+    def heterogeneity(self) -> Array:
+        """By how much each local agent's own product differs from what is tracked, ``(*B,)``; 0 where nobody asks."""
+        return np.zeros(self.W.shape[:-2])
+
+    @property
     def excess(self) -> Array | None:
         """What is tracked beyond the local products; its mean is zero, unless tracking was disturbed. None without."""
         return None
@@ -96,11 +101,6 @@ class TrackedState(State):
     def excess(self) -> Array:
         return self.S - self.AW
 
-    @property
-    def heterogeneity(self) -> Array:
-        """By how much each local agent's own product differs from what is tracked: ``(*B,)``."""
-        return difference(self.S, self.AW)
-
 
 S_ = TypeVar("S_", bound=State)
 
@@ -122,9 +122,8 @@ class Algorithm(Protocol[S_]):
         """How agents average; None for one that works alone."""
         ...
 
-    @property
-    def pace(self) -> type[Searched] | type[Matched]:
-        """How K is chosen where the mixer leaves it open."""
+    def pace(self, K: int) -> Pace | None:
+        """Who chooses K, beginning with that one; None where the mixer, or nobody, has rounds of its own."""
         ...
 
     def init(self, W: npt.ArrayLike | None = None) -> S_:
@@ -171,7 +170,7 @@ class Decentralized:
     """
 
     name: str
-    pace: type[Searched] | type[Matched] = Searched
+    pacing: type[Searched] | type[Matched] = Searched
 
     def __init__(
         self,
@@ -198,12 +197,14 @@ class Decentralized:
     def rounds_for(self, accuracy: float) -> int:
         return self.mix.rounds_for(self.network.topology, accuracy)
 
+    def pace(self, K: int) -> Pace | None:
+        return self.pacing(self.mix, self.network.topology, K) if self.mix.auto else None
+
 
 class OverExactAverages:
     """What methods share that average exactly: all agents hold the same numbers, and nothing is tracked."""
 
     mix = None
-    pace: type[Searched] | type[Matched] = Searched
 
     def __init__(self, A: OperatorLike, W0: npt.ArrayLike, network: Network) -> None:
         self.A = matching_operator(A, network)
@@ -212,6 +213,9 @@ class OverExactAverages:
 
     def rounds_for(self, accuracy: float) -> int:
         return Chebyshev().rounds_for(self.network.topology, accuracy)
+
+    def pace(self, K: int) -> Pace | None:
+        return None
 
     def _at_all(self, X: Array) -> Array:
         return np.asarray(np.broadcast_to(X, (*self.network.batch, *X.shape)))
@@ -228,15 +232,6 @@ def basis(orthonormalise: Orthonormalise | None, S: Array, t: int) -> tuple[Arra
     if orthonormalise is None:
         orthonormalise = qr if t < _SORTED else polar
     return orthonormalise(S)
-
-
-def difference(S: Array, AW: Array) -> Array:
-    """``‖S_j − A_j W_j‖ / σ_min(S_j)``, shape ``B``; directions without length do not count."""
-    sigma = np.sqrt(np.maximum(np.linalg.eigvalsh(np.swapaxes(S, -1, -2) @ S), 0.0))
-    sigma = np.where(sigma > 1e-7 * sigma[..., -1:], sigma, sigma[..., -1:])  # squares tell no smaller ones
-    least = sigma.min(axis=-1)
-    apart = np.linalg.norm(S - AW, axis=(-2, -1))
-    return np.asarray(np.divide(apart, least, out=np.zeros_like(apart), where=least > 0.0))
 
 
 def matching_operator(A: OperatorLike, network: Network) -> Operator:

@@ -11,7 +11,7 @@ from deepca.algorithms.base import State, basis, matching_operator, spread
 from deepca.linalg import check_start
 from deepca.networks.agent import AgentNetwork
 from deepca.operators import OperatorLike
-from deepca.pacing import Searched
+from deepca.pacing import Pace
 
 __all__ = ["CPCA"]
 
@@ -25,7 +25,6 @@ class CPCA:
     """
 
     name = "CPCA"
-    pace = Searched
 
     def __init__(self, A: OperatorLike, W0: npt.ArrayLike, orthonormalise: Orthonormalise | None = None) -> None:
         self.network = AgentNetwork(topology.complete(1), 0)
@@ -48,3 +47,6 @@ class CPCA:
 
     def rounds_for(self, accuracy: float) -> int:
         return 1
+
+    def pace(self, K: int) -> Pace | None:
+        return None
