@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import scipy.linalg
+import typer
+from typer.testing import CliRunner
 
 import deepca
 from deepca.algorithms import TrackedState
+from deepca.cli.app import app
 from deepca.networks import AgentNetwork, Network, SimulatedNetwork, Traffic
 from deepca.observers import Observer, Start, Step
 from deepca.operators import Operator
@@ -143,3 +148,38 @@ def random_psd_rows(m: int, n: int, d: int, eigenvalues: Sequence[float], seed: 
     V = np.linalg.qr(rng.standard_normal((d, r)))[0]
     X = (Q * np.sqrt(np.asarray(eigenvalues) * m)) @ V.T
     return [np.asarray(X[j * n : (j + 1) * n]) for j in range(m)]
+
+
+# ------------------------------------------------------------------------------------------------- command line
+
+
+def run_cli(*arguments: str, columns: int = 100) -> Any:
+    """``deepca …`` in a terminal of that width."""
+    return CliRunner().invoke(app, arguments, env={"COLUMNS": str(columns), "TERM": "dumb"})
+
+
+def json_of(*arguments: str) -> dict[str, Any]:
+    """What ``deepca … --json`` prints, and nothing else."""
+    done = run_cli(*arguments, "--json")
+    assert done.exit_code == 0, done.stderr
+    assert done.stderr == ""
+    found = json.loads(done.stdout)
+    assert isinstance(found, dict)
+    return found
+
+
+def run_study(main: Callable[..., None], *words: str) -> Any:
+    """The command of a study, without its progress bar."""
+    command = typer.Typer()
+    command.command()(main)
+    return CliRunner().invoke(command, [*words, "--quiet"])
+
+
+def check_wrong_options_of_a_study(main: Callable[..., None], folder: Path) -> None:
+    """One line and exit code 2."""
+    done = run_study(main, "--jobs", "0", "--out", str(folder / "page.md"))
+    assert done.exit_code == 2
+    assert "at least one process" in done.output
+    done = run_study(main, "--data", str(folder / "nowhere"), "--store", str(folder), "--out", str(folder / "page.md"))
+    assert done.exit_code == 2
+    assert "Traceback" not in done.output

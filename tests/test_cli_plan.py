@@ -11,27 +11,21 @@ from typing import Any
 import numpy as np
 import pytest
 from sklearn.datasets import load_wine
-from typer.testing import CliRunner
 
-from deepca.cli.app import app
 from deepca.cli.plan import duration
 from deepca.planning import METHODS, plan, rehearsal
+from tests.helpers import json_of, run_cli
 
 LINK = ("--latency", "30ms", "--bandwidth", "30Mbit")
 SMALL = ("--topology", "ring:6", "--dim", "20", "-k", "2", *LINK)
 
 
 def _run(*arguments: str, columns: int = 100) -> Any:
-    return CliRunner().invoke(app, ["plan", *arguments], env={"COLUMNS": str(columns), "TERM": "dumb"})
+    return run_cli("plan", *arguments, columns=columns)
 
 
 def _json(*arguments: str) -> dict[str, Any]:
-    done = _run(*arguments, "--json")
-    assert done.exit_code == 0, done.stderr
-    assert done.stderr == ""
-    found = json.loads(done.stdout)
-    assert isinstance(found, dict)
-    return found
+    return json_of("plan", *arguments)
 
 
 def _row(printed: str, method: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import struct
@@ -21,21 +20,17 @@ from deepca.cli.topology import complete_name, complete_rule
 from deepca.errors import InvalidInput
 from deepca.mixing import Mixer, response
 from deepca.topology_names import EXAMPLES, NAMES, from_name
+from tests.helpers import json_of, run_cli
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def _run(*arguments: str, columns: int = 100) -> Any:
-    return CliRunner().invoke(app, ["topology", *arguments], env={"COLUMNS": str(columns), "TERM": "dumb"})
+    return run_cli("topology", *arguments, columns=columns)
 
 
 def _json(*arguments: str) -> dict[str, Any]:
-    done = _run(*arguments, "--json")
-    assert done.exit_code == 0, done.stderr
-    assert done.stderr == ""
-    found = json.loads(done.stdout)
-    assert isinstance(found, dict)
-    return found
+    return json_of("topology", *arguments)
 
 
 def _graph(found: dict[str, Any]) -> nx.Graph[Any]:

@@ -10,8 +10,8 @@ from deepca.experiments.communication.cells import LIMITS, Data, Run, sample
 from deepca.experiments.communication.report import assertions
 from deepca.experiments.communication.study import study
 from deepca.experiments.problems import Source
-from deepca.experiments.robustness.report import Setting
-from deepca.experiments.robustness.store import Record
+from deepca.experiments.shared.report import Setting
+from deepca.experiments.shared.store import Record
 
 FOLDER = Path(__file__).parents[2] / "shared" / "data"
 needs_data = [

@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.linalg
-import typer
-from typer.testing import CliRunner
 
 from deepca.algorithms import DeEPCA
 from deepca.algorithms.base import State
@@ -38,14 +36,15 @@ from deepca.experiments.communication.results import Results, worth_running
 from deepca.experiments.communication.study import study
 from deepca.experiments.communication.work import Ended, Watch, algorithm_of, problem_of, work
 from deepca.experiments.problems import Source, graph_of
-from deepca.experiments.robustness.problems import operator_of, start_of, truth_of
-from deepca.experiments.robustness.report import Setting, page
-from deepca.experiments.robustness.store import Record, key, run
+from deepca.experiments.shared.problems import operator_of, start_of, truth_of
+from deepca.experiments.shared.report import Setting, page
+from deepca.experiments.shared.store import Record, key, run
 from deepca.mixing import FastMix
 from deepca.networks import SimulatedNetwork
 from deepca.networks.base import Traffic
 from deepca.observers import Step, Trace
 from deepca.solve import solve
+from tests.helpers import check_wrong_options_of_a_study, run_study
 
 HERE = Source()  # what needs no folder
 ER, W8A, A9A = Case("close", 3, "paper"), Case("w8a", 5, "paper"), Case("a9a", 5, "paper")
@@ -368,7 +367,7 @@ def test_data_sets_without_a_folder_are_left_out(tmp_path: Path, monkeypatch: py
 
 
 def _page(results: Results) -> str:
-    return page(sections(results, ("figures/f.png", results.scope.cases[0])), "make x", title="Communication")
+    return page("Communication", sections(results, ("figures/f.png", results.scope.cases[0])), "make x")
 
 
 def test_the_page_shows_medians_ratios_and_failures() -> None:
@@ -461,7 +460,7 @@ def test_the_exit_code_tells_whether_all_holds(
     made: Made = {**FINE, ("accelerated", 0): _all(30, rounds)}
     monkeypatch.setattr(command, "study", lambda _setting: _results({ER: made}))
     out = tmp_path / "new" / "page.md"
-    done = _invoke("--store", str(tmp_path), "--out", str(out), "--reduced")
+    done = run_study(command.main, "--store", str(tmp_path), "--out", str(out), "--reduced")
     assert done.exit_code == code, done.output
     text = out.read_text()
     assert "python -m deepca.experiments.communication --reduced" in text
@@ -470,15 +469,4 @@ def test_the_exit_code_tells_whether_all_holds(
 
 
 def test_wrong_options_are_one_line_and_code_2(tmp_path: Path) -> None:
-    done = _invoke("--jobs", "0", "--out", str(tmp_path / "page.md"))
-    assert done.exit_code == 2
-    assert "at least one process" in done.output
-    done = _invoke("--data", str(tmp_path / "nowhere"), "--store", str(tmp_path), "--out", str(tmp_path / "page.md"))
-    assert done.exit_code == 2
-    assert "Traceback" not in done.output
-
-
-def _invoke(*words: str) -> Any:
-    app = typer.Typer()
-    app.command()(command.main)
-    return CliRunner().invoke(app, [*words, "--quiet"])
+    check_wrong_options_of_a_study(command.main, tmp_path)

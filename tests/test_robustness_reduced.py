@@ -8,14 +8,14 @@ import pytest
 
 from deepca.experiments.problems import Source
 from deepca.experiments.robustness import rounds, stopping
-from deepca.experiments.robustness.report import Setting, Study, page
+from deepca.experiments.shared.report import Setting, Study, page
 
 
 @pytest.mark.parametrize("study", [stopping.STUDY, rounds.STUDY], ids=lambda study: study.name)
 def test_every_assertion_holds_on_the_reduced_study(study: Study, tmp_path: Path) -> None:
     section = study.run(Setting(Source(None), tmp_path, jobs=1, reduced=True))
     assert section.assertions
-    assert section.holds, page([section], "make study-robustness")
+    assert section.holds, page("Robustness", [section], "make study-robustness")
     # what was stored is what is judged: the second time nothing is run
     again = study.run(Setting(Source(None), tmp_path, jobs=1, reduced=True))
     assert again == section

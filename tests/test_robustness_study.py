@@ -13,9 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.linalg
-import typer
 from sklearn.datasets import load_digits
-from typer.testing import CliRunner
 
 from deepca.errors import InvalidInput, NotFiniteError
 from deepca.experiments import problems as paper
@@ -24,7 +22,7 @@ from deepca.experiments.robustness import __main__ as command
 from deepca.experiments.robustness import alignment
 from deepca.experiments.robustness.convergence import Settled, settle
 from deepca.experiments.robustness.families import families, few_rounds
-from deepca.experiments.robustness.problems import (
+from deepca.experiments.shared.problems import (
     Arrangement,
     Problem,
     accuracy_of,
@@ -35,9 +33,10 @@ from deepca.experiments.robustness.problems import (
     topology_of,
     truth_of,
 )
-from deepca.experiments.robustness.report import Assertion, Section, Setting, Study, Table, page
-from deepca.experiments.robustness.store import Record, key, run
-from deepca.experiments.robustness.synthetic import Synthetic, drop_for_condition
+from deepca.experiments.shared.report import Assertion, Section, Setting, Study, Table, page
+from deepca.experiments.shared.store import Record, key, run
+from deepca.experiments.shared.synthetic import Synthetic, drop_for_condition
+from tests.helpers import check_wrong_options_of_a_study, run_study
 from tests.problems import close, pooled_answer, spectrum, spectrum_problem
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
@@ -373,7 +372,7 @@ def _section(*holds: bool) -> Section:
 
 
 def test_the_page_shows_assertions_and_tables() -> None:
-    text = page([_section(True, False)], "python -m something")
+    text = page("Robustness", [_section(True, False)], "python -m something")
     assert "**1 of 2 assertions hold.**" in text
     assert "| claim 0 | 1 of 2 | ✔ yes |" in text
     assert "| claim 1 | 1 of 2 | ✘ no |" in text
@@ -387,22 +386,11 @@ def test_the_exit_code_tells_whether_all_holds(
 ) -> None:
     monkeypatch.setattr(command, "STUDIES", (Study("fake", lambda _setting: _section(*holds)),))
     out = tmp_path / "new" / "page.md"
-    done = _invoke("--store", str(tmp_path), "--out", str(out), "--reduced")
+    done = run_study(command.main, "--store", str(tmp_path), "--out", str(out), "--reduced")
     assert done.exit_code == code, done.output
     assert "python -m deepca.experiments.robustness --reduced" in out.read_text()
     assert str(tmp_path) not in out.read_text()
 
 
 def test_wrong_options_are_one_line_and_code_2(tmp_path: Path) -> None:
-    done = _invoke("--jobs", "0", "--out", str(tmp_path / "page.md"))
-    assert done.exit_code == 2
-    assert "at least one process" in done.output
-    done = _invoke("--data", str(tmp_path / "nowhere"), "--store", str(tmp_path), "--out", str(tmp_path / "page.md"))
-    assert done.exit_code == 2
-    assert "Traceback" not in done.output
-
-
-def _invoke(*words: str) -> Any:
-    app = typer.Typer()
-    app.command()(command.main)
-    return CliRunner().invoke(app, [*words, "--quiet"])
+    check_wrong_options_of_a_study(command.main, tmp_path)

@@ -16,13 +16,13 @@ from rich.table import Table
 
 from deepca import __version__
 from deepca._typing import Array
+from deepca._units import size
 from deepca.cli.common import errors, require
 from deepca.cli.fit import fit
 from deepca.cli.inspect import inspect
 from deepca.cli.plan import plan
 from deepca.cli.reproduce import reproduce
 from deepca.cli.sample import sample
-from deepca.cli.show import size
 from deepca.cli.topology import topology
 from deepca.cli.transform import transform
 from deepca.errors import InvalidInput

@@ -16,8 +16,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from deepca._typing import Array
+from deepca._units import bit_rate, size
 from deepca.cli.common import errors
-from deepca.cli.show import size
 from deepca.cli.topology import complete_name
 from deepca.coding import Messages
 from deepca.data.readers import open_source
@@ -152,7 +152,7 @@ def _plain(made: Plan) -> dict[str, Any]:
 def _show(console: Console, made: Plan, links: int, *, guessed: bool) -> None:
     console.print(
         f"\n[bold]{escape(made.topology)}[/]: {made.agents} agents, {links:,} links of {duration(made.link.latency)} "
-        f"and {_rate(made.link.bandwidth)}\n{made.components} components of {made.dim:,} columns, tolerance "
+        f"and {bit_rate(made.link.bandwidth)}\n{made.components} components of {made.dim:,} columns, tolerance "
         f"{made.tol:.0e}{'' if made.messages == 'float64' else f', {made.messages} messages'}"
         f"{', messages may get lost' if made.unreliable else ''}",
         highlight=False,
@@ -231,15 +231,6 @@ def duration(time: float) -> str:
         if time < most:
             return f"{_three(time / length)} {unit}"
     return f"{_three(time / 86_400.0)} days"
-
-
-def _rate(bits: float) -> str:
-    """Bits per second for people."""
-    for unit in ("bit/s", "kbit/s", "Mbit/s"):
-        if bits < 1000.0:
-            return f"{bits:.4g} {unit}"
-        bits /= 1000.0
-    return f"{bits:.4g} Gbit/s"
 
 
 def _three(value: float) -> str:

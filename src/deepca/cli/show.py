@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from deepca._units import size
 from deepca.certificate import Certificate
 from deepca.model import Model
 
@@ -91,15 +92,6 @@ def summary(model: Model) -> dict[str, Any]:
         },
         "about": dict(model.about),
     }
-
-
-def size(nbytes: float) -> str:
-    """Bytes for people."""
-    for unit in ("B", "kB", "MB"):
-        if nbytes < 1000:
-            return f"{nbytes:.3g} {unit}"
-        nbytes /= 1000
-    return f"{nbytes:.3g} GB"
 
 
 def _made(model: Model) -> str:

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 
 from deepca.cli.common import errors, require
-from deepca.errors import InvalidInput
 from deepca.experiments.communication.report import sections
 from deepca.experiments.communication.study import study
-from deepca.experiments.problems import Source
-from deepca.experiments.robustness.report import Setting, page
-from deepca.progress import bars
+from deepca.experiments.shared.command import Command
 
 __all__ = ["main"]
 
@@ -37,36 +31,21 @@ def main(
 
     Finished runs are kept: an interrupted call goes on where it stopped.
     """
-    console, began = Console(stderr=True), time.perf_counter()
     with errors(resumes=True):
         require("sklearn", extra="experiments")
         require("matplotlib", extra="experiments")
         from deepca.experiments.communication.figure import draw, shown
 
-        if jobs is not None and jobs < 1:
-            raise InvalidInput(f"--jobs {jobs}: at least one process has to work")
-        with bars(console, disable=quiet, details=()) as bar:
-            task = bar.add_task("communication", total=None)
-
-            def tell(done: float, total: float) -> None:
-                bar.update(task, completed=done, total=total)
-
-            results = study(Setting(Source(data), store, jobs, reduced, tell))
+        module, target = "deepca.experiments.communication", "bench-communication"
+        command = Command(module, target, "Communication", data, store, out, reduced, jobs, quiet)
+        with command.settings("communication") as (setting,):
+            results = study(setting)
         case = shown(results)
         if case is not None:
             draw(results, case, out.parent / _FIGURE)
         parts = sections(results, None if case is None else (_FIGURE.as_posix(), case))
-        command = "make bench-communication" + (" DATA=FOLDER" if data else "")
-        if reduced:
-            command = "python -m deepca.experiments.communication --reduced" + (" --data FOLDER" if data else "")
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(page(parts, command, title="Communication"), encoding="utf-8")
-    for assertion in (assertion for part in parts for assertion in part.assertions):
-        mark = "[green]✔[/]" if assertion.holds else "[red]✘[/]"
-        console.print(f"{mark} {escape(assertion.statement)} [dim]{escape(assertion.measured)}[/]", highlight=False)
-    console.print(f"{escape(str(out))}, in {time.perf_counter() - began:.0f} s", highlight=False)
-    if not all(part.holds for part in parts):
-        raise typer.Exit(1)
+        command.write(parts)
+    command.conclude(parts)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from deepca._files import write_whole
+from deepca._units import size
 from deepca.experiments.communication.cells import LIMITS, SENDING, Case, Method, Outcome
 from deepca.experiments.communication.report import DATA, GRAPHS, METHODS
 from deepca.experiments.communication.results import Results
@@ -107,7 +108,4 @@ def _count(value: float, _: object) -> str:
 
 
 def _size(value: float, _: object) -> str:
-    for size, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if value >= size:
-            return f"{value / size:g} {unit}"
-    return f"{value:g} B"
+    return size(value)

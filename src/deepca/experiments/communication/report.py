@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
+from deepca._units import size
 from deepca.experiments.communication.cells import (
     AGENTS,
     LADDER,
@@ -17,7 +18,7 @@ from deepca.experiments.communication.cells import (
 )
 from deepca.experiments.communication.results import Group, Results
 from deepca.experiments.problems import PAPER_GRAPHS
-from deepca.experiments.robustness.report import Assertion, Section, Table
+from deepca.experiments.shared.report import Assertion, Section, Table
 
 __all__ = ["DATA", "GRAPHS", "METHODS", "assertions", "sections"]
 
@@ -264,12 +265,7 @@ def _number(value: float | None) -> str:
 
 
 def _bytes(value: float | None) -> str:
-    if value is None:
-        return _NEVER
-    for size, unit in ((1e9, "GB"), (1e6, "MB")):
-        if value >= size:
-            return f"{value / size:.3g} {unit}"
-    return f"{value / 1e3:.3g} kB"
+    return _NEVER if value is None else size(value)
 
 
 def _reached(group: Group) -> str:

@@ -21,9 +21,9 @@ from deepca.experiments.communication.cells import (
 )
 from deepca.experiments.communication.results import Results
 from deepca.experiments.communication.work import problem_of, work
-from deepca.experiments.robustness.problems import edition_of, is_available
-from deepca.experiments.robustness.report import Setting
-from deepca.experiments.robustness.store import run
+from deepca.experiments.shared.problems import edition_of, is_available
+from deepca.experiments.shared.report import Setting
+from deepca.experiments.shared.store import run
 
 __all__ = ["study"]
 

@@ -22,9 +22,9 @@ from deepca.algorithms import (
 from deepca.errors import NotFiniteError
 from deepca.experiments.communication.cells import AGENTS, LIMITS, Data, Mark, Method, Outcome, Run
 from deepca.experiments.problems import Source, graph_of
-from deepca.experiments.robustness.problems import Problem, operator_of, start_of, truth_of
-from deepca.experiments.robustness.store import Record
-from deepca.experiments.robustness.synthetic import Synthetic
+from deepca.experiments.shared.problems import Problem, operator_of, start_of, truth_of
+from deepca.experiments.shared.store import Record
+from deepca.experiments.shared.synthetic import Synthetic
 from deepca.linalg import tan_theta
 from deepca.mixing import FastMix, PositiveChebyshev
 from deepca.networks import SimulatedNetwork

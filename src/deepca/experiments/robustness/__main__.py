@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.progress import TaskID
 
 from deepca.cli.common import errors, require
-from deepca.errors import InvalidInput
-from deepca.experiments.problems import Source
 from deepca.experiments.robustness import alignment, rounds, stopping
-from deepca.experiments.robustness.report import Section, Setting, Study, page
-from deepca.progress import bars
+from deepca.experiments.shared.command import Command
+from deepca.experiments.shared.report import Study
 
 __all__ = ["STUDIES", "main"]
 
@@ -35,32 +29,14 @@ def main(
 
     Finished runs are kept: an interrupted call goes on where it stopped.
     """
-    console, began = Console(stderr=True), time.perf_counter()
-    with errors():
+    with errors(resumes=True):
         require("sklearn", extra="experiments")
-        if jobs is not None and jobs < 1:
-            raise InvalidInput(f"--jobs {jobs}: at least one process has to work")
-        sections: list[Section] = []
-        with bars(console, disable=quiet, details=()) as bar:
-            tasks = {study.name: bar.add_task(study.name, total=None) for study in STUDIES}
-            for study in STUDIES:
-
-                def tell(done: float, total: float, task: TaskID = tasks[study.name]) -> None:
-                    bar.update(task, completed=done, total=total)
-
-                sections.append(study.run(Setting(Source(data), store, jobs, reduced, tell)))
-        command = "make study-robustness" + (" DATA=FOLDER" if data else "")
-        if reduced:
-            command = "python -m deepca.experiments.robustness --reduced" + (" --data FOLDER" if data else "")
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(page(sections, command), encoding="utf-8")
-    for section in sections:
-        for assertion in section.assertions:
-            mark = "[green]✔[/]" if assertion.holds else "[red]✘[/]"
-            console.print(f"{mark} {escape(assertion.statement)} [dim]{escape(assertion.measured)}[/]", highlight=False)
-    console.print(f"{escape(str(out))}, in {time.perf_counter() - began:.0f} s", highlight=False)
-    if not all(section.holds for section in sections):
-        raise typer.Exit(1)
+        module, target = "deepca.experiments.robustness", "study-robustness"
+        command = Command(module, target, "Robustness", data, store, out, reduced, jobs, quiet)
+        with command.settings(*(study.name for study in STUDIES)) as settings:
+            sections = [study.run(setting) for study, setting in zip(STUDIES, settings, strict=True)]
+        command.write(sections)
+    command.conclude(sections)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from deepca.algorithms.base import QRSignAdjust
 from deepca.experiments.problems import Source
 from deepca.experiments.robustness.convergence import centralised, decentralised, settle
 from deepca.experiments.robustness.families import Family, MixerName, families, few_rounds, mixer_of, work_of
-from deepca.experiments.robustness.problems import (
+from deepca.experiments.shared.problems import (
     Problem,
     accuracy_of,
     edition_of,
@@ -26,8 +26,8 @@ from deepca.experiments.robustness.problems import (
     topology_of,
     truth_of,
 )
-from deepca.experiments.robustness.report import Assertion, Section, Setting, Study, Table
-from deepca.experiments.robustness.store import Record, run
+from deepca.experiments.shared.report import Assertion, Section, Setting, Study, Table
+from deepca.experiments.shared.store import Record, run
 from deepca.linalg import polar, qr
 from deepca.networks import SimulatedNetwork
 

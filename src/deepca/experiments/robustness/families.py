@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from deepca.data.libsvm import SETS
-from deepca.experiments.robustness.problems import Arrangement, Graph, Problem
-from deepca.experiments.robustness.synthetic import Synthetic, drop_for_condition
+from deepca.experiments.shared.problems import Arrangement, Graph, Problem
+from deepca.experiments.shared.synthetic import Synthetic, drop_for_condition
 from deepca.mixing import Chebyshev, FastMix, Mixer
 
 __all__ = ["Family", "Group", "MixerName", "families", "few_rounds", "mixer_of", "work_of"]

@@ -15,7 +15,7 @@ from deepca.algorithms import DeEPCA
 from deepca.experiments.problems import Source
 from deepca.experiments.robustness.convergence import centralised, decentralised, settle
 from deepca.experiments.robustness.families import work_of
-from deepca.experiments.robustness.problems import (
+from deepca.experiments.shared.problems import (
     Arrangement,
     Graph,
     Problem,
@@ -26,9 +26,9 @@ from deepca.experiments.robustness.problems import (
     topology_of,
     truth_of,
 )
-from deepca.experiments.robustness.report import Assertion, Section, Setting, Study, Table
-from deepca.experiments.robustness.store import Record, run
-from deepca.experiments.robustness.synthetic import Synthetic
+from deepca.experiments.shared.report import Assertion, Section, Setting, Study, Table
+from deepca.experiments.shared.store import Record, run
+from deepca.experiments.shared.synthetic import Synthetic
 from deepca.linalg import tan_theta
 from deepca.mixing import FastMix
 from deepca.networks import SimulatedNetwork

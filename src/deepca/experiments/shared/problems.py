@@ -16,7 +16,7 @@ from deepca._typing import Array
 from deepca.data.libsvm import SETS, load
 from deepca.errors import InvalidInput
 from deepca.experiments.problems import Pooled, Source, graph_of
-from deepca.experiments.robustness.synthetic import Division, Synthetic, matrices
+from deepca.experiments.shared.synthetic import Division, Synthetic, matrices
 from deepca.linalg import random_orthonormal
 from deepca.operators import Operator, from_matrices, from_rows
 from deepca.topology import Topology
@@ -49,7 +49,7 @@ class Problem:
 
     data : a data set with rows, or a wanted spectrum.  k : components.  agents : m.  graph : its kind.
     arrangement : how rows are divided among the agents (as in the file, sorted by label, or nine tenths of them at
-    agent 0), or how a synthetic mean is (see :func:`~deepca.experiments.robustness.synthetic.matrices`).
+    agent 0), or how a synthetic mean is (see :func:`~deepca.experiments.shared.synthetic.matrices`).
     draw : seed of the graph, of W⁰ and of synthetic data; graph_seed and data_seed keep one of them while W⁰ changes.
     link : probability of a link, for Erdős–Rényi graphs.
     """

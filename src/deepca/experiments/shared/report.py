@@ -54,11 +54,11 @@ class Study:
     run: Callable[[Setting], Section]
 
 
-def page(sections: Sequence[Section], command: str, notes: Iterable[str] = (), title: str = "Robustness") -> str:
-    """The page as Markdown."""
+def page(title: str, sections: Sequence[Section], command: str) -> str:
+    """The page as Markdown, with the command that makes it again."""
     judged = [assertion for section in sections for assertion in section.assertions]
     held = sum(assertion.holds for assertion in judged)
-    parts = [f"# {title}", f"**{held} of {len(judged)} assertions hold.**", *notes]
+    parts = [f"# {title}", f"**{held} of {len(judged)} assertions hold.**"]
     for section in sections:
         parts += [f"## {section.title}", section.text.strip()]
         rows = [(a.statement, a.measured, "✔ yes" if a.holds else "✘ no") for a in section.assertions]
