@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from pathlib import Path
 
-__all__ = ["write_whole"]
+__all__ = ["sync_folder", "write_whole"]
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Write under another name first, then rename; two writers do not get into each other's way."""
+def write_whole(path: Path, content: bytes, *, mode: int = 0o644) -> None:
+    """Write under another name first, then rename; two writers do not get into each other's way.
+
+    What is there after the return is there after a power failure, too. ``mode`` : permissions of the file; at no
+    moment are there more of them.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
     part = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
-        part.chmod(0o644)
+            file.flush()
+            os.fsync(file.fileno())
+        part.chmod(mode)
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make new names in a folder last; does nothing on systems that cannot."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

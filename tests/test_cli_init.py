@@ -1,0 +1,401 @@
+"""`deepca init` and `deepca join`, as the keeper of the authority and the people at the sites would run them."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from deepca._files import write_whole
+from deepca.cli.init import init
+from deepca.cli.join import join
+from deepca.sites import kits as kits_module
+from deepca.sites.certificates import Authority, Identity, Refused, load_key, new_key, pem, request, write_key
+from deepca.sites.config import EXAMPLE, read_network, read_site
+
+app = typer.Typer()
+app.command()(init)
+app.command()(join)
+
+NETWORK = EXAMPLE.replace("north.example.org", "127.0.0.1").replace("south.example.org", "127.0.0.2")
+
+
+def run(*words: str | int | Path, code: int = 0) -> str:
+    done = CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "250"})
+    assert done.exit_code == code, done.output
+    assert done.exception is None or isinstance(done.exception, SystemExit)
+    return done.output
+
+
+def told(*words: str | int | Path) -> Any:
+    return json.loads(run(*words, "--json"))
+
+
+def everything(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else b"" for p in sorted(folder.rglob("*"))}
+
+
+@pytest.fixture
+def network(tmp_path: Path) -> Path:
+    path = tmp_path / "network.toml"
+    path.write_text(NETWORK, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def out(network: Path, tmp_path: Path) -> Path:
+    run("init", network, "--out", tmp_path / "kits")
+    return tmp_path / "kits"
+
+
+def certified(out: Path, site: str = "north") -> Path:
+    """The folder of a site that has its certificate."""
+    run("join", out / site)
+    run("join", "--sign", out / site / "request.csr", "--authority", out / "authority")
+    run("join", out / site, "--certificate", out / site / f"{site}.pem")
+    return out / site
+
+
+# ---------------------------------------------------------------------------------------------------------------- init
+
+
+def test_kits_without_keys(network: Path, tmp_path: Path) -> None:
+    out = tmp_path / "new" / "kits"
+    said = run("init", network, "-o", out)
+    for words in (
+        "three-hospitals",
+        "north",
+        "127.0.0.2:7400",
+        "it calls the others",
+        "deepca join site.toml",
+        "--sign",
+    ):
+        assert words in said
+    assert "south, west" in said
+    assert sorted(path.name for path in out.iterdir()) == ["authority", "north", "south", "west"]
+    kept = sorted(path.name for path in (out / "authority").iterdir())
+    assert kept == ["authority.key", "authority.pem", "issued.json", "network.toml"]
+    assert stat.S_IMODE((out / "authority").stat().st_mode) == 0o700
+    assert stat.S_IMODE((out / "authority" / "authority.key").stat().st_mode) == 0o600
+    for site in ("north", "south", "west"):
+        kit = out / site
+        assert sorted(path.name for path in kit.iterdir()) == ["authority.pem", "network.toml", "site.toml"]
+        assert (kit / "network.toml").read_bytes() == network.read_bytes()
+        assert "EDIT THIS" in (kit / "site.toml").read_text()
+        assert read_site(kit).site == site
+
+
+def test_kits_for_a_trial_are_complete(network: Path, tmp_path: Path) -> None:
+    out = tmp_path / "kits"
+    said = run("init", network, "--out", out, "--trial", "--days", 30)
+    assert "deepca agent run site.toml" in said
+    assert "for trials only" in said
+    found = {site: Identity.load(read_site(out / site)) for site in ("north", "south", "west")}
+    for me in found.values():
+        for name, other in found.items():
+            me.check_peer(other.certificate_der, name)
+            assert (out / name / "site.key").stat().st_mode & 0o777 == 0o600
+    with pytest.raises(Refused):
+        found["north"].check_peer(found["west"].certificate_der, "south")
+    issued = Authority.load(out / "authority").issued()
+    assert [one.site for one in issued] == ["north", "south", "west"]
+    assert len({me.key for me in found.values()}) == 3
+
+
+def test_init_as_json(network: Path, tmp_path: Path) -> None:
+    found = told("init", network, "--out", tmp_path / "kits")
+    assert found["network"] == "three-hospitals"
+    assert found["digest"] == read_network(network).digest.hex()
+    assert found["sites"][2]["address"] is None
+    assert found["sites"][0]["neighbours"] == ["south", "west"]
+    assert found["sites"][0]["folder"] == str(tmp_path / "kits" / "north")
+
+
+@pytest.mark.parametrize(
+    "file", ["authority/authority.key", "authority/issued.json", "south/site.toml", "west/network.toml"]
+)
+def test_nothing_is_overwritten(network: Path, tmp_path: Path, file: str) -> None:
+    out = tmp_path / "kits"
+    write_whole(out / file, b"precious")
+    before = everything(out)
+    said = run("init", network, "--out", out, code=2)
+    assert str(out / file) in said
+    assert "not overwritten" in said
+    assert everything(out) == before
+
+
+def test_folders_that_are_there_may_be_used(network: Path, tmp_path: Path) -> None:
+    write_whole(tmp_path / "north" / "rows.csv", b"a,b\n1,2\n")
+    run("init", network, "--out", tmp_path)
+    assert (tmp_path / "north" / "rows.csv").read_bytes() == b"a,b\n1,2\n"
+    assert read_site(tmp_path / "north").site == "north"
+
+
+@pytest.mark.parametrize("at", range(1, 14, 3))
+@pytest.mark.parametrize("there", [False, True])
+def test_a_failure_leaves_nothing_behind(
+    network: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, there: bool
+) -> None:
+    out = tmp_path / "kits"
+    if there:
+        write_whole(out / "north" / "rows.csv", b"1")
+    before = everything(out)
+    replace, count = Path.replace, [0]
+
+    def failing(self: Path, target: Path) -> Path:
+        if ".kits-" in str(self) and ".kits-" not in str(target):
+            count[0] += 1
+            if count[0] == at:
+                raise OSError(28, "No space left on device")
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", failing)
+    assert "No space left" in run("init", network, "--out", out, code=2)
+    assert count[0] == at
+    assert everything(out) == before
+    assert out.exists() == there
+
+
+def test_a_full_disk_while_kits_are_made(network: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(kits_module, "write_site", full)
+    assert "No space left" in run("init", network, "--out", tmp_path / "kits", code=2)
+    assert not (tmp_path / "kits").exists()
+
+
+def test_a_network_that_is_not_there(tmp_path: Path) -> None:
+    for words in ([tmp_path / "none.toml"], []):
+        said = run("init", *words, code=2)
+        assert "[[sites]]" in said
+        assert "deepca init --example > network.toml" in said
+
+
+def test_the_example_can_be_used(tmp_path: Path) -> None:
+    path = tmp_path / "network.toml"
+    path.write_text(run("init", "--example"), encoding="utf-8")
+    assert told("init", path, "--out", tmp_path / "kits")["network"] == "three-hospitals"
+
+
+def test_mistakes_are_one_line(network: Path, tmp_path: Path) -> None:
+    network.write_text(NETWORK.replace("components", "componets"))
+    said = run("init", network, "--out", tmp_path / "kits", code=2)
+    assert said.startswith("error: ")
+    assert said.count("\n") == 1
+    assert not (tmp_path / "kits").exists()
+    network.write_text(NETWORK)
+    assert "this is a file" in run("init", network, "--out", network, code=2)
+
+
+# ---------------------------------------------------------------------------------------------------------------- join
+
+
+def test_a_site_joins(out: Path) -> None:
+    north = out / "north"
+    said = run("join", north / "site.toml")
+    for words in ("request.csr", "whoever keeps the authority", "--certificate north.pem"):
+        assert words in said
+    assert stat.S_IMODE((north / "site.key").stat().st_mode) == 0o600
+    assert b"PRIVATE" not in (north / "request.csr").read_bytes()
+    signed = run("join", "--sign", north / "request.csr", "--authority", out / "authority", "--days", 10)
+    (print_,) = [line.split(": ")[1] for line in said.splitlines() if "fingerprint" in line]
+    assert print_ in signed
+    assert "has its certificate" in run("join", north / "site.toml", "--certificate", north / "north.pem")
+    me = Identity.load(read_site(north))
+    assert me.site == "north"
+    assert not (north / "request.csr").exists()
+    other = Identity.load(read_site(certified(out, "west")))
+    me.check_peer(other.certificate_der, "west")
+
+
+def test_asking_again_keeps_the_key(out: Path) -> None:
+    first = told("join", out / "north")
+    again = told("join", out / "north")
+    assert first["fresh"]
+    assert not again["fresh"]
+    assert first["fingerprint"] == again["fingerprint"]
+
+
+def test_a_site_that_has_joined_is_told_so(out: Path) -> None:
+    certified(out)
+    assert "--renew" in run("join", out / "north", code=2)
+
+
+def test_renewal_swaps_key_and_certificate(out: Path) -> None:
+    north = certified(out)
+    before = Identity.load(read_site(north))
+    asked = told("join", north, "--renew")
+    assert asked["key"] == str(north / "site.key.new")
+    assert not before.changed()  # the agent goes on with the old ones
+    assert told("join", north, "--renew")["fingerprint"] == asked["fingerprint"]
+    run("join", "--sign", north / "request.csr", "--authority", out / "authority")
+    assert not before.changed()
+    done = told("join", north, "--certificate", north / "north.pem")
+    assert done["renewed"]
+    assert before.changed()
+    after = before.reload()
+    assert after.key != before.key
+    assert after.certificate_der != before.certificate_der
+    assert not (north / "site.key.new").exists()
+    assert stat.S_IMODE((north / "site.key").stat().st_mode) == 0o600
+    after.check_peer(before.certificate_der, "north")  # still in date, and not revoked
+
+
+def test_a_renewal_cut_short_is_whole(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    north = certified(out)
+    run("join", north, "--renew")
+    run("join", "--sign", north / "request.csr", "--authority", out / "authority")
+    replace = Path.replace
+
+    def dying(self: Path, target: Path) -> Path:
+        if self.name == "site.key.new":
+            raise OSError(5, "Input/output error")
+        return replace(self, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", dying)
+        run("join", north, "--certificate", north / "north.pem", code=2)
+    between = Identity.load(read_site(north))
+    assert between.certificate == (north / "north.pem").read_bytes()
+    run("join", north, "--certificate", north / "north.pem")
+    assert (north / "site.key").read_bytes() == between.key
+    assert not (north / "site.key.new").exists()
+
+
+def test_a_key_is_not_signed_twice(out: Path) -> None:
+    run("join", out / "north")
+    words = ("join", "--sign", out / "north" / "request.csr", "--authority", out / "authority")
+    run(*words)
+    assert "signed before" in run(*words, code=2)
+
+
+def test_a_certificate_signed_by_mistake_is_revoked_alone(out: Path) -> None:
+    north = certified(out)
+    keeper = ("--authority", out / "authority")
+    run("join", north, "--renew")
+    mistaken = told("join", "--sign", north / "request.csr", *keeper)
+    done = told("join", "--revoke", mistaken["serial"], *keeper)
+    assert done["revoked"] == [{"site": "north", "serial": mistaken["serial"]}]
+    (north / "revoked.pem").write_bytes((out / "authority" / "revoked.pem").read_bytes())
+    Identity.load(read_site(north))  # the one in use is not
+    assert "was revoked" in run("join", north, "--certificate", north / "north.pem", code=2)
+
+
+def test_certificates_that_are_not_taken(out: Path, tmp_path: Path) -> None:
+    run("join", out / "north")
+    keeper = Authority.load(out / "authority")
+    mine = load_key(out / "north" / "site.key")
+    other = Authority.create(tmp_path / "other", "three-hospitals")
+    cases = [
+        (pem(keeper.sign(request("south", "three-hospitals", new_key()))), "is that of south"),
+        (pem(keeper.sign(request("north", "three-hospitals", new_key()))), "for another key"),
+        (pem(other.sign(request("north", "three-hospitals", mine))), "not signed by the authority"),
+        (b"nonsense", "no certificate"),
+    ]
+    before = everything(out / "north")
+    for content, said in cases:
+        (tmp_path / "came.pem").write_bytes(content)
+        assert said in run("join", out / "north", "--certificate", tmp_path / "came.pem", code=2)
+        assert everything(out / "north") == before
+    assert "no such file" in run("join", out / "north", "--certificate", tmp_path / "none.pem", code=2)
+
+
+def test_requests_that_are_not_signed(out: Path, tmp_path: Path) -> None:
+    path = tmp_path / "request.csr"
+    words = ("join", "--sign", path, "--authority", out / "authority")
+    assert "no such file" in run(*words, code=2)
+    path.write_bytes(b"x")
+    assert "no request" in run(*words, code=2)
+    path.write_bytes(pem(request("nroth", "three-hospitals", new_key())))
+    assert "is no site of" in run(*words, code=2)
+    path.write_bytes(pem(request("north", "two-hospitals", new_key())))
+    assert "two-hospitals" in run(*words, code=2)
+    path.write_bytes(pem(request("north", "three-hospitals", new_key())))
+    (tmp_path / "north.pem").write_bytes(b"precious")
+    assert "not overwritten" in run(*words, code=2)
+    assert (tmp_path / "north.pem").read_bytes() == b"precious"
+    assert Authority.load(out / "authority").issued() == ()
+
+
+def test_revoking(out: Path) -> None:
+    north, south = certified(out), certified(out, "south")
+    me, other = (Identity.load(read_site(folder)) for folder in (north, south))
+    me.check_peer(other.certificate_der, "south")
+    said = run("join", "--revoke", "south", "--authority", out / "authority")
+    assert "1 certificate revoked" in said
+    revoked = out / "authority" / "revoked.pem"
+    assert str(revoked) in said
+    assert told("join", "--revoke", "south", "--authority", out / "authority")["revoked"] == []
+    (north / "revoked.pem").write_bytes(revoked.read_bytes())
+    assert me.changed()
+    with pytest.raises(Refused, match="was revoked"):
+        me.reload().check_peer(other.certificate_der, "south")
+    (south / "revoked.pem").write_bytes(revoked.read_bytes())
+    run("join", south, "--renew")  # and comes back with a new one
+    run("join", "--sign", south / "request.csr", "--authority", out / "authority")
+    run("join", south, "--certificate", south / "south.pem")
+    me.reload().check_peer(Identity.load(read_site(south)).certificate_der, "south")
+    assert "no certificate was issued to 'east'" in run(
+        "join", "--revoke", "east", "--authority", out / "authority", code=2
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "which site"),
+        (["--sign", "a.csr"], "--sign needs --authority"),
+        (["--revoke", "north"], "--revoke needs --authority"),
+        (["--sign", "a.csr", "--revoke", "north", "--authority", "x"], "two things"),
+        (["site.toml", "--sign", "a.csr", "--authority", "x"], "give one of them"),
+        (["site.toml", "--authority", "x"], "not needed"),
+        (["site.toml", "--renew", "--certificate", "a.pem"], "one after the other"),
+        (["none.toml"], "no such file"),
+        (["--sign", "a.csr", "--authority", "nowhere"], "no such folder"),
+    ],
+)
+def test_words_that_do_not_go_together(words: list[str], said: str) -> None:
+    assert said in run("join", *words, code=2)
+
+
+def test_a_loose_key_is_not_used(out: Path) -> None:
+    run("join", out / "north")
+    (out / "north" / "site.key").chmod(0o644)
+    assert "chmod 600" in run("join", out / "north", code=2)
+    (out / "authority" / "authority.key").chmod(0o640)
+    words = ("join", "--sign", out / "north" / "request.csr", "--authority", out / "authority")
+    assert "chmod 600" in run(*words, code=2)
+
+
+def test_a_failing_request_leaves_no_key(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, content: bytes, **options: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    before = everything(out)
+    monkeypatch.setattr(kits_module, "write_whole", full)
+    run("join", out / "north", code=2)
+    assert everything(out) == before
+
+
+def test_plaintext_sites_need_no_certificate(out: Path) -> None:
+    path = out / "north" / "site.toml"
+    path.write_text(path.read_text() + "plaintext = true\n")
+    assert "uses no certificates" in run("join", path, code=2)
+
+
+def test_help_shows_the_way() -> None:
+    assert "--certificate north.pem" in run("join", "--help")
+    assert "--trial" in run("init", "--help")
+
+
+def test_keys_made_elsewhere_are_used(out: Path) -> None:
+    key = new_key()
+    write_key(out / "north" / "site.key", key)
+    certified(out)
+    assert load_key(out / "north" / "site.key").private_numbers() == key.private_numbers()

@@ -1,0 +1,454 @@
+"""network.toml and site.toml: what is read, what is refused, and what has to be the same at all sites."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from deepca._files import write_whole
+from deepca.errors import InvalidInput
+from deepca.pca import Settings
+from deepca.sites.config import (
+    EXAMPLE,
+    NetworkFile,
+    SiteEntry,
+    duration,
+    duration_text,
+    is_loopback,
+    read_network,
+    read_site,
+    split_address,
+    write_network,
+    write_site,
+)
+
+NETWORK = """
+name = "three-hospitals"
+components = 4
+topology = "ring"
+[[sites]]
+name = "north"
+address = "north.example.org:7400"
+[[sites]]
+name = "south"
+address = "south.example.org:7400"
+[[sites]]
+name = "west"
+address = "west.example.org:7400"
+"""
+LOCAL = NETWORK
+for _j, _name in enumerate(("north", "south", "west")):
+    LOCAL = LOCAL.replace(f"{_name}.example.org:7400", f"127.0.0.{_j + 1}:7400")
+SITE = 'site = "north"\ndata = "rows.csv"\n'
+
+
+def network(folder: Path, text: str = NETWORK) -> Path:
+    path = folder / "network.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def site(folder: Path, text: str = SITE, net: str = NETWORK) -> Path:
+    network(folder, net)
+    path = folder / "site.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+# ------------------------------------------------------------------------------------------------------------- network
+
+
+def test_a_short_network_has_the_defaults(tmp_path: Path) -> None:
+    found = read_network(network(tmp_path))
+    assert [entry.name for entry in found.sites] == ["north", "south", "west"]
+    assert (found.run, found.on_loss, found.patience, found.checkpoint_every) == ("1", "wait", 60.0, 10)
+    assert found.settings == Settings(n_components=4)
+    assert found.topology.n_agents == 3
+    assert found.index("west") == 2
+    assert found.neighbors("south") == (0, 2)
+    assert found.links == ((0, 1), (0, 2), (1, 2))
+    assert len(found.digest) == 32
+
+
+def test_everything_can_be_said(tmp_path: Path) -> None:
+    more = (
+        'run = "2026-11"\ntolerance = 1e-6\ncenter = false\nscale = true\nalgorithm = "accelerated"\n'
+        'messages = "float32"\nseed = 7\nmax_iter = 50\non_loss = "shrink"\npatience = "1.5min"\ncheckpoint_every = 3\n'
+    )
+    found = read_network(network(tmp_path, more + NETWORK.replace("components = 4", "components = 0.9")))
+    assert found.settings == Settings(0.9, False, True, "accelerated", "auto", 1e-6, 50, 7, "auto", "float32")
+    assert (found.run, found.on_loss, found.patience, found.checkpoint_every) == ("2026-11", "shrink", 90.0, 3)
+
+
+def test_the_example_is_valid_and_its_remarks_are_the_defaults(tmp_path: Path) -> None:
+    found = read_network(network(tmp_path, EXAMPLE))
+    assert found.sites[2].address is None
+    said = EXAMPLE.replace("# edges", "#edges").replace("\n# The", "\n#The").split("\n", 1)[1].replace("\n# ", "\n")
+    assert read_network(network(tmp_path, said)) == found
+
+
+def test_all_components(tmp_path: Path) -> None:
+    assert read_network(network(tmp_path, NETWORK.replace("= 4", '= "all"'))).components is None
+
+
+def test_edges_by_name(tmp_path: Path) -> None:
+    text = NETWORK.replace('topology = "ring"', 'edges = [["west", "north"], ["south", "north"], ["north", "west"]]')
+    found = read_network(network(tmp_path, text))
+    assert found.links == ((0, 1), (0, 2))
+    assert found.neighbors("west") == (0,)
+
+
+def test_one_site_alone(tmp_path: Path) -> None:
+    text = 'name = "alone"\ncomponents = 2\n[[sites]]\nname = "north"\n'
+    for one in (text, 'topology = "ring"\n' + text, "edges = []\n" + text):
+        found = read_network(network(tmp_path, one))
+        assert found.topology.n_agents == 1
+        assert found.neighbors("north") == ()
+
+
+def test_who_dials() -> None:
+    sites = (SiteEntry("a", "a:1"), SiteEntry("b"), SiteEntry("c", "c:1"))
+    found = NetworkFile("net", sites, 2, edges=(("a", "b"), ("b", "c"), ("a", "c")))
+    assert [found.dials(i, j) for i, j in ((0, 1), (1, 0), (1, 2), (2, 1), (0, 2), (2, 0))] == [
+        False,
+        True,
+        True,
+        False,
+        True,
+        False,
+    ]
+
+
+def test_a_random_topology_follows_the_seed() -> None:
+    sites = tuple(SiteEntry(f"s{j}", f"h{j}:1") for j in range(12))
+    drawn = {NetworkFile("net", sites, 2, topology_name="erdos-renyi:0.4", seed=seed).links for seed in range(4)}
+    assert len(drawn) == 4
+    again = NetworkFile("net", sites, 2, topology_name="erdos-renyi:0.4", seed=2)
+    assert again.links in drawn
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("components", "componnents", "did you mean 'components'"),
+        ("components = 4", "", "components is missing"),
+        ("components = 4", "components = true", "a whole number, a share"),
+        ("components = 4", 'components = "four"', "a whole number, a share"),
+        ("components = 4", "components = 1.5", "share of variance must lie between"),
+        ("components = 4", "components = 0", "components = 0"),
+        ("components = 4", "components = 4\ntolerance = 2.0", "tolerance = 2.0"),
+        ("components = 4", "components = 4\ntolerance = nan", "tolerance = nan"),
+        ("components = 4", 'components = 4\ncenter = "yes"', "true or false"),
+        ("components = 4", "components = 4\nmax_iter = 0", "max_iter = 0"),
+        ("components = 4", "components = 4\nseed = -1", "seed = -1"),
+        ("components = 4", "components = 4\nseed = 1.0", "a whole number"),
+        ("components = 4", "components = 4\npatience = 60", '"30s"'),
+        ("components = 4", 'components = 4\npatience = "60"', "such as 500ms"),
+        ("components = 4", 'components = 4\npatience = "0s"', "longer than nothing"),
+        ("components = 4", 'components = 4\non_loss = "stop"', "wait, shrink"),
+        ("components = 4", 'components = 4\nalgorithm = "magic"', "choose one of auto"),
+        ("components = 4", 'components = 4\nmessages = "int8"', "float16"),
+        ("components = 4", "components = 4\ncheckpoint_every = 0", "checkpoint_every = 0"),
+        ('"three-hospitals"', '"three/hospitals"', "letters, digits"),
+        ('"three-hospitals"', '"three-hospitals"\nrun = ""', "run = ''"),
+        ('"three-hospitals"', "three-hospitals", "not valid TOML"),
+        ('topology = "ring"', "", "who talks to whom"),
+        ('topology = "ring"', 'topology = "rign"', "did you mean ring"),
+        ('topology = "ring"', 'topology = "hypercube"', "power of two"),
+        ('topology = "ring"', 'topology = "ring"\nedges = []', "leave one of them out"),
+        ('topology = "ring"', 'edges = [["north", "south"]]', "{north, south}, {west}"),
+        ('topology = "ring"', 'edges = [["north", "sout"]]', "did you mean 'south'"),
+        ('topology = "ring"', 'edges = [["north", "north"]]', "north is joined to itself"),
+        ('topology = "ring"', 'edges = [["north", "south", "west"]]', "not a pair"),
+        ('topology = "ring"', 'edges = "ring"', "pairs of sites"),
+        ('"south"', '"north"', "two sites are called 'north'"),
+        ('"south"', '"South"', "small letters"),
+        ('"south"', '"-south"', "small letters"),
+        ('"south"', '"south.east"', "small letters"),
+        ('"south"', f'"{"s" * 64}"', "63"),
+        ('"south"', '"authority"', "choose another name"),
+        ('name = "south"', "", "number 2: name is missing"),
+        ('name = "south"', 'name = "south"\nport = 7', "number 2: there is nothing called 'port'"),
+        ("south.example.org", "north.example.org", "north and south have the same address"),
+        ("south.example.org:7400", "south.example.org", "the address of south"),
+        ("south.example.org:7400", "south.example.org:0", "between 1 and 65535"),
+        ("south.example.org:7400", "south.example.org:70000", "between 1 and 65535"),
+        ("south.example.org:7400", "south example:7400", "not the name of a host"),
+        ("south.example.org:7400", "https://south:7400", "south"),
+        ("south.example.org:7400", "::1:7400", "brackets"),
+        ("south.example.org:7400", "1.2.3:7400", "no IPv4"),
+    ],
+)
+def test_a_mistake_is_named(tmp_path: Path, old: str, new: str, said: str) -> None:
+    assert old in NETWORK
+    path = network(tmp_path, NETWORK.replace(old, new, 1))
+    with pytest.raises(InvalidInput) as error:
+        read_network(path)
+    assert said in str(error.value)
+    assert str(error.value).startswith(str(path))
+
+
+def test_two_neighbours_without_address_are_named(tmp_path: Path) -> None:
+    text = NETWORK.replace('address = "south.example.org:7400"\n', "").replace(
+        'address = "west.example.org:7400"\n', ""
+    )
+    with pytest.raises(InvalidInput, match="south and west are neighbours and both have no address"):
+        read_network(network(tmp_path, text))
+    apart = text.replace('topology = "ring"', 'edges = [["north", "south"], ["north", "west"]]')
+    assert read_network(network(tmp_path, apart)).links == ((0, 1), (0, 2))
+
+
+def test_files_that_are_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "network.toml"
+    with pytest.raises(InvalidInput, match="no such file"):
+        read_network(path)
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InvalidInput, match="UTF-8"):
+        read_network(path)
+    path.write_bytes(b"a = " + b"[" * 100_000)
+    with pytest.raises(InvalidInput, match="not valid TOML"):
+        read_network(path)
+    path.write_bytes(b"\xef\xbb\xbf" + NETWORK.encode())
+    assert read_network(path).name == "three-hospitals"
+    with pytest.raises(InvalidInput, match="folder"):
+        read_network(tmp_path)
+
+
+# -------------------------------------------------------------------------------------------------------------- digest
+
+
+def test_the_digest_covers_everything_but_addresses(tmp_path: Path) -> None:
+    first = read_network(network(tmp_path))
+    other: dict[str, object] = {
+        "name": "other",
+        "sites": first.sites[::-1],
+        "components": 5,
+        "run": "2",
+        "tolerance": 1e-9,
+        "center": False,
+        "scale": True,
+        "algorithm": "krylov",
+        "messages": "float32",
+        "seed": 1,
+        "max_iter": 9,
+        "topology_name": "path",
+        "on_loss": "shrink",
+        "patience": 61.0,
+        "checkpoint_every": 11,
+    }
+    assert {*other, "edges"} == set(NetworkFile.__dataclass_fields__)
+    digests = {first.digest, *(replace(first, **{key: value}).digest for key, value in other.items())}  # type: ignore[arg-type]
+    assert len(digests) == 1 + len(other)
+    moved = tuple(replace(entry, address=f"10.0.0.{j}:1") for j, entry in enumerate(first.sites, 1))
+    assert replace(first, sites=moved).digest == first.digest
+    share, whole = replace(first, components=0.5), replace(first, components=None)
+    assert len({share.digest, whole.digest, first.digest}) == 3
+
+
+def test_links_count_and_not_how_they_are_written(tmp_path: Path) -> None:
+    ring = read_network(network(tmp_path))
+    edges = (("west", "south"), ("south", "north"), ("north", "west"), ("south", "west"))
+    assert replace(ring, topology_name=None, edges=edges).digest == ring.digest
+    assert replace(ring, topology_name="complete").digest == ring.digest
+    assert replace(ring, topology_name=None, edges=edges[:2]).digest != ring.digest
+
+
+def test_the_digest_is_the_same_on_every_machine_and_in_every_version() -> None:
+    sites = (SiteEntry("a", "a:1"), SiteEntry("b", "b:1"))
+    found = NetworkFile("net", sites, 2, topology_name="ring")
+    assert found.digest.hex() == "7db29586ea072085fff2004b8e728cb56eb83cec4c06015715123752da070d1a"
+
+
+# ---------------------------------------------------------------------------------------------------------------- site
+
+
+def test_a_short_site_has_the_defaults(tmp_path: Path) -> None:
+    found = read_site(site(tmp_path))
+    assert found == read_site(tmp_path)  # by its folder
+    assert (found.site, found.index, found.listen, found.deadline) == ("north", 0, "0.0.0.0:7400", 86400.0)
+    assert (found.checkpoints, found.plaintext, found.label_column, found.dataset) == (True, False, None, None)
+    paths = (found.network_path, found.data, found.model, found.state)
+    assert [path.relative_to(tmp_path).as_posix() for path in paths] == [
+        "network.toml",
+        "rows.csv",
+        "model.npz",
+        "state",
+    ]
+    files = (found.authority, found.certificate, found.key, found.revoked)
+    assert [file.name for file in files] == ["authority.pem", "site.pem", "site.key", "revoked.pem"]
+    assert all(path.is_absolute() for path in (*paths, *files))
+
+
+def test_paths_are_relative_to_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "conf"
+    folder.mkdir()
+    site(folder, SITE.replace("rows.csv", "../rows.csv") + 'model = "/tmp/out/model.npz"\n')
+    monkeypatch.chdir(tmp_path)
+    found = read_site(Path("conf/site.toml"))
+    assert found.data.resolve() == tmp_path / "rows.csv"
+    assert found.model == Path("/tmp/out/model.npz")
+
+
+def test_a_site_without_address_does_not_listen(tmp_path: Path) -> None:
+    text = NETWORK.replace('address = "north.example.org:7400"\n', "")
+    assert read_site(site(tmp_path, net=text)).listen is None
+    assert read_site(site(tmp_path, SITE + 'listen = "0.0.0.0:0"', text)).listen == "0.0.0.0:0"
+
+
+@pytest.mark.parametrize(
+    ("address", "listen"),
+    [
+        ("10.1.2.3:81", "0.0.0.0:81"),
+        ("[2001:db8::1]:81", "[::]:81"),
+        ("127.0.0.1:81", "127.0.0.1:81"),
+        ("[::1]:81", "[::1]:81"),
+        ("localhost:81", "localhost:81"),
+    ],
+)
+def test_where_it_listens(tmp_path: Path, address: str, listen: str) -> None:
+    text = NETWORK.replace("north.example.org:7400", address)
+    assert read_site(site(tmp_path, net=text)).listen == listen
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('site = "nroth"\ndata = "a.csv"', "did you mean 'north'"),
+        ('site = "north"', "data is missing"),
+        ('site = "north"\ndata = ""', "data is empty"),
+        ('site = "north"\ndata = ["a.csv", "b.csv"]', "a text in quotes"),
+        (SITE + 'labelcolumn = "x"', "did you mean 'label_column'"),
+        (SITE + 'model = "model.pkl"', "ends in .npz"),
+        ('site = "north"\ndata = "model.npz"', "would be lost"),
+        (SITE + 'listen = "7400"', "listen = '7400'"),
+        (SITE + 'deadline = "soon"', "deadline = 'soon'"),
+        (SITE + 'network = "other.toml"', "other.toml: there is no such file"),
+        (SITE + 'security = "none"', "a table"),
+        (SITE + '[security]\ncertficate = "x"', "did you mean 'certificate'"),
+        (SITE + "[security]\nplaintext = true", "the address of north is north.example.org:7400"),
+    ],
+)
+def test_a_mistake_at_the_site_is_named(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(InvalidInput) as error:
+        read_site(site(tmp_path, text))
+    assert said in str(error.value)
+
+
+def test_plaintext_is_for_loopback_only(tmp_path: Path) -> None:
+    text = SITE + "[security]\nplaintext = true"
+    assert read_site(site(tmp_path, text, LOCAL)).plaintext
+    for where in ("0.0.0.0:7400", "[::]:7400", "192.168.0.1:7400"):
+        with pytest.raises(InvalidInput, match="listen is"):
+            read_site(site(tmp_path, f'listen = "{where}"\n{text}', LOCAL))
+    for address in ("128.0.0.1:7400", "localhost.example.org:7400", "[::2]:7400", "127.0.0.1.example.org:7400"):
+        with pytest.raises(InvalidInput, match="the address of west"):
+            read_site(site(tmp_path, text, LOCAL.replace("127.0.0.3:7400", address)))
+
+
+def test_loopback() -> None:
+    assert all(map(is_loopback, ("127.0.0.1", "127.255.0.9", "::1", "localhost", "LocalHost")))
+    assert not any(map(is_loopback, ("0.0.0.0", "::", "10.0.0.1", "north", "127.0.0.1.org", "")))
+
+
+# ------------------------------------------------------------------------------------------------------------- writing
+
+
+@pytest.mark.parametrize(
+    "change", [{}, {"components": None}, {"components": 0.25, "patience": 0.35, "tolerance": 1e-3}]
+)
+def test_a_network_is_read_back(tmp_path: Path, change: dict[str, object]) -> None:
+    sites = (SiteEntry("a", "a:1"), SiteEntry("b"), SiteEntry("c", "[::1]:7"))
+    first = NetworkFile("net", sites, 3, edges=(("a", "b"), ("b", "c")), run="x.1", on_loss="shrink")
+    for one in (first, replace(first, edges=None, topology_name="star")):
+        given = replace(one, **change)  # type: ignore[arg-type]
+        write_network(tmp_path / "n.toml", given)
+        again = read_network(tmp_path / "n.toml")
+        assert again == given
+        assert again.digest == given.digest
+
+
+def test_a_site_is_read_back(tmp_path: Path) -> None:
+    network(tmp_path, LOCAL)
+    odd = 'a "b"\\c\té\u2028\U0001f600\x7f.csv'
+    write_site(tmp_path / "site.toml", "south", odd)
+    plain = read_site(tmp_path)
+    assert plain.data == tmp_path / odd
+    assert plain == replace(read_site(site(tmp_path, SITE.replace("north", "south"), LOCAL)), data=plain.data)
+    write_site(
+        tmp_path / "site.toml",
+        "west",
+        "x.npy",
+        label_column='"',
+        dataset="X",
+        model="m.npz",
+        state="s",
+        listen="127.0.0.1:0",
+        deadline=90.0,
+        checkpoints=False,
+        authority="a",
+        certificate="b",
+        key="c",
+        revoked="d",
+        plaintext=True,
+    )
+    found = read_site(tmp_path)
+    assert (found.site, found.label_column, found.dataset, found.listen) == ("west", '"', "X", "127.0.0.1:0")
+    assert (found.deadline, found.checkpoints, found.plaintext) == (90.0, False, True)
+    paths = (found.data, found.model, found.state, found.authority, found.certificate, found.key, found.revoked)
+    assert [path.name for path in paths] == ["x.npy", "m.npz", "s", "a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("500ms", 0.5), ("30s", 30.0), ("5min", 300.0), ("2h", 7200.0), ("1d", 86400.0), ("1.5 h", 5400.0)],
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert duration(text) == seconds
+
+
+@pytest.mark.parametrize(
+    "text", ["", "s", "-1s", "1", "1 m", "1e3s", "nans", "infs", "0ms", "1h30min", "1" * 400 + "s"]
+)
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(InvalidInput):
+        duration(text)
+
+
+@pytest.mark.parametrize(
+    "seconds", [1e-7, 0.001, 0.1, 0.35, 1 / 3, 1.0, 59.5, 60.0, 90.0, 3600.0, 86400.0, 1e9, 1e17 / 3]
+)
+def test_durations_are_read_back(seconds: float) -> None:
+    assert duration(duration_text(seconds)) == seconds
+
+
+def test_addresses() -> None:
+    assert split_address("north.example.org:7400") == ("north.example.org", 7400)
+    assert split_address("[2001:db8::1]:1") == ("2001:db8::1", 1)
+    for wrong in ("", ":1", "a:", "a:b", "a:-1", "a:１", "[a]:1", "[::1]", "a/b:1", "256.0.0.1:1", "a..b:1", "a\n:1"):
+        with pytest.raises(InvalidInput):
+            split_address(wrong)
+
+
+# --------------------------------------------------------------------------------------------------------------- files
+
+
+def test_a_file_is_never_more_readable_than_it_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, fsync = tmp_path / "secret", os.fsync
+    seen: list[int] = []
+
+    def watched(handle: int) -> None:
+        seen.append(os.fstat(handle).st_mode)
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    write_whole(path, b"x", mode=0o600)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [stat.S_IMODE(mode) for mode in seen if stat.S_ISREG(mode)] == [0o600]
+    assert any(map(stat.S_ISDIR, seen))  # the folder, too
+    write_whole(path, b"y")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    assert [file.name for file in tmp_path.iterdir()] == ["secret"]
