@@ -17,7 +17,9 @@
     └── NetworkError
         ├── PeerTimeout          a neighbour did not answer in time
         ├── PeerFailed           another agent of the same run raised
-        └── EpochChanged         not a fault: the network asks for a restart of tracking
+        ├── EpochChanged         not a fault: the network asks for a restart of tracking
+        ├── Regroup              not a fault: agents have to gather anew, one was restarted or is left out
+        └── Unfinished           the deadline has passed; checkpoints are kept
 
 A message says what is wrong, where (agent, column, edge), and the way out.
 """
@@ -39,8 +41,10 @@ __all__ = [
     "NotFiniteError",
     "PeerFailed",
     "PeerTimeout",
+    "Regroup",
     "StartError",
     "TopologyError",
+    "Unfinished",
 ]
 
 
@@ -110,3 +114,11 @@ class EpochChanged(NetworkError):
     def __init__(self, epoch: int) -> None:
         super().__init__(f"the network has entered epoch {epoch}; restart tracking at the current W")
         self.epoch = epoch
+
+
+class Regroup(NetworkError):
+    """The agents of a run have to gather anew before it can go on: one of them was restarted, came back, or is lost."""
+
+
+class Unfinished(NetworkError, TimeoutError):
+    """A run could not be brought to its end before the deadline; it can go on from its checkpoints."""

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from sklearn.decomposition import PCA
     from sklearn.pipeline import Pipeline
 
-__all__ = ["FORMAT", "Model", "load"]
+__all__ = ["FORMAT", "Model", "from_bytes", "load"]
 
 FORMAT = 1
 """Of the file: raised when an older reader could no longer make sense of it."""
@@ -175,6 +175,10 @@ class Model:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model, whole or not at all."""
+        write_whole(Path(path), self.to_bytes())
+
+    def to_bytes(self) -> bytes:
+        """The content of the model's file."""
         arrays: dict[str, npt.NDArray[Any]] = {
             "components": self.components,
             "explained_variance": self.explained_variance,
@@ -199,7 +203,7 @@ class Model:
         arrays["about"] = np.array(json.dumps(about, ensure_ascii=False, allow_nan=False))
         content = io.BytesIO()
         np.savez_compressed(content, allow_pickle=False, **arrays)
-        write_whole(Path(path), content.getvalue())
+        return content.getvalue()
 
 
 def load(path: str | os.PathLike[str]) -> Model:
@@ -213,6 +217,11 @@ def load(path: str | os.PathLike[str]) -> Model:
         raise ModelError(f"{path} is a folder; a model is a file") from None
     except OSError as error:
         raise ModelError(f"{path} cannot be read: {error.strerror}") from None
+    return from_bytes(content, path)
+
+
+def from_bytes(content: bytes, path: Path) -> Model:
+    """The model whose file has that content; messages name ``path``."""
     if not content.startswith(b"PK"):
         raise ModelError(f"{path} is no model file, or its beginning is lost; give an .npz that deepca has written")
     try:

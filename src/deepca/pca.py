@@ -14,12 +14,12 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from deepca._typing import Array
-from deepca.algorithms import AcceleratedDeEPCA, Algorithm, BlockKrylov, CovarianceAveraging, DeEPCA, DePCA
+from deepca.algorithms import AcceleratedDeEPCA, Algorithm, BlockKrylov, CovarianceAveraging, DeEPCA, DePCA, State
 from deepca.axes import filled_up, principal_axes
 from deepca.certificate import digest_of
 from deepca.coding import Messages
 from deepca.data.columns import agree_on_columns, common_columns
-from deepca.data.holdings import read
+from deepca.data.holdings import Holdings, read
 from deepca.data.sources import Source
 from deepca.errors import DataError, InvalidInput
 from deepca.linalg import random_orthonormal
@@ -34,11 +34,21 @@ from deepca.statistics import Totals, agreed_totals
 from deepca.stopping import Tolerance
 from deepca.topology import Topology
 
-__all__ = ["ALGORITHMS", "Decomposition", "Settings", "algorithm_of", "decompose", "model_of"]
+__all__ = [
+    "ALGORITHMS",
+    "Decomposition",
+    "Resumption",
+    "Settings",
+    "algorithm_of",
+    "decompose",
+    "decompose_held",
+    "model_of",
+]
 
 ALGORITHMS = ("auto", "krylov", "accelerated", "deepca", "depca", "covariance")
 _EXACT = ("krylov", "covariance")  # averages to rounding, over a tree
 _FIRST_GUESS = 8  # components, where a share of the variance is asked for
+_EPS = float(np.finfo(np.float64).eps)
 _GLANCE = 60  # iterations that tell how much variance k components explain
 
 
@@ -91,6 +101,19 @@ class Decomposition:
     traffic: Traffic
 
 
+@dataclass(frozen=True)
+class Resumption:
+    """Where a run goes on that was interrupted: at a State that all agents have, or at one agent's directions.
+
+    state : of the same iteration at every agent; tracking goes on as if nothing had happened.
+    directions : ``(k, d)`` orthonormal rows, the same at every agent, where who takes part has changed: tracking begins
+    anew there, with a first mix that is long enough to lose nothing.
+    """
+
+    state: State | None = None
+    directions: Array | None = None
+
+
 def decompose(
     sources: Sequence[Source],
     network: Network,
@@ -118,6 +141,26 @@ def decompose(
     sources = common_columns(sources)
     agree_on_columns(network, sources[0])
     held = read(sources, weights, form=settings.form, tell=tell)
+    found = decompose_held(held, network, settings, start=start, observers=observers)
+    return replace(found, traffic=network.traffic - before)
+
+
+def decompose_held(
+    held: Holdings,
+    network: Network,
+    settings: Settings,
+    *,
+    start: Array | None = None,
+    observers: Sequence[Observer] = (),
+    keepers: Sequence[Observer] = (),
+    resume: Resumption | None = None,
+) -> Decomposition:
+    """As :func:`decompose`, of rows that were read already and whose columns are known to agree.
+
+    keepers : observers of the run for the components themselves, not of glances before it; what they see can be resumed
+    at.  resume : where an earlier run was interrupted.
+    """
+    before, sources = network.traffic, held.sources
     totals = agreed_totals(network, held.moments)
     _check_enough(totals, settings)
     units = _units(totals, sources[0]) if settings.scale else None
@@ -126,8 +169,10 @@ def decompose(
     total = float((squares / (1.0 if units is None else np.square(units))).sum() / (totals.weight - 1.0))
     # with this factor mean A_j is the covariance matrix itself
     A = held.operator(network.batch, *centre, units, network.n_agents / (totals.weight - 1.0))
-    run = _Run(A, network, settings, min(totals.n_counted, A.d), tuple(observers))
-    if isinstance(settings.n_components, float):
+    run = _Run(A, network, settings, min(totals.n_counted, A.d), tuple(observers), tuple(keepers))
+    if resume is not None:
+        found = run.resumed(resume, total)
+    elif isinstance(settings.n_components, float):
         found = run.share(settings.n_components, total, start)
     else:
         found = run.exactly(settings.n_components or run.most, start)
@@ -194,9 +239,35 @@ class _Run:
     settings: Settings
     most: int
     observers: tuple[Observer, ...]
+    keepers: tuple[Observer, ...] = ()
 
-    def exactly(self, k: int, start: Array | None, *, glance: bool = False) -> _Found:
-        """The top k; at a glance, only so well that the variance explained can be judged."""
+    def resumed(self, at: Resumption, total: float) -> _Found:
+        """Go on where a run was interrupted."""
+        known = at.state.W if at.state is not None else at.directions
+        if known is None:
+            raise InvalidInput("there is nothing to resume: give a state, or directions")
+        k = known.shape[-1] if at.state is not None else known.shape[0]
+        found = self.exactly(k, at.directions, state=at.state, disturbed=at.state is None)
+        wanted = self.settings.n_components
+        if not isinstance(wanted, float):
+            return found
+        if _needed(found.variances, wanted, total) == k:
+            return found
+        return self.share(wanted, total, found.directions)
+
+    def exactly(
+        self,
+        k: int,
+        start: Array | None,
+        *,
+        glance: bool = False,
+        state: State | None = None,
+        disturbed: bool = False,
+    ) -> _Found:
+        """The top k; at a glance, only so well that the variance explained can be judged.
+
+        state : to go on from.  disturbed : whether ``start`` is where a run had come before the network changed.
+        """
         if k > self.most:
             raise InvalidInput(
                 f"n_components = {k}, but {self.most} is the most that min(rows, columns) allows here; ask for fewer"
@@ -204,11 +275,16 @@ class _Run:
         at = self.settings
         W0 = _start(self.A.d, k, start, at.seed)
         algorithm = algorithm_of(at.algorithm, self.A, W0, self.network, rounds=at.rounds, messages=at.messages)
+        if disturbed:
+            self.network.begin(self.network.epoch, 0, "restart")
+            state = algorithm.restart(algorithm.init(), algorithm.rounds_for(max(at.tol * 1e-2, _EPS)))
+        left = at.max_iter - (0 if state is None else state.t)
         result: Result[Any] = solve(
             algorithm,
-            max_iter=min(_GLANCE, at.max_iter) if glance else at.max_iter,
+            max_iter=min(_GLANCE, at.max_iter) if glance else max(left, 1),
             stop=Tolerance(1e-2 if glance else at.tol),
-            observers=self.observers,
+            observers=self.observers if glance else (*self.observers, *self.keepers),
+            start=state,
             certify=not glance,
         )
         X = result.components.reshape(-1, self.A.d, k)[0]

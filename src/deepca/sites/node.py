@@ -1,0 +1,464 @@
+"""An agent's place in the network: its links, what it knows of all sites, and the calls that its algorithm waits in.
+
+Two threads meet here. The event loop (or a simulation) says what happened, ``opened``, ``closed``, ``received`` and
+``tick``, and asks for the ``next_frame``; it is never kept waiting. The algorithm calls ``gather``, ``exchange`` and
+``settle``, which return when the network has come so far, and none of which waits beyond the deadline.
+
+A run is a sequence of epochs. In each, all members have entered the same :class:`~deepca.sites.records.Plan`, and every
+message carries its digest: agents with different ideas of who takes part never mix their numbers. So a wrong guess
+about the network can cost time, but not the answer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from deepca.errors import Regroup, Unfinished
+from deepca.sites import wire_pb2 as wire
+from deepca.sites.assembly import Assembly, Membership, Policy
+from deepca.sites.clocks import Clock
+from deepca.sites.link import Arrived, Identity, Link
+from deepca.sites.parcels import FrameError, Parcel, pack, unpack
+from deepca.sites.records import Offer, Plan, Record
+from deepca.transports.base import Message, Tag
+
+__all__ = ["LinkView", "Membership", "Node", "Policy", "View"]
+
+_LOOK = 0.25  # seconds between two looks at who is there
+_MOST_EARLY = 16  # messages of an epoch that this agent has not entered yet, from one neighbour
+_FLUSH = 2.0  # seconds to let neighbours hear the last words
+
+
+@dataclass(frozen=True)
+class LinkView:
+    """A link as people see it. silent_for : seconds since the last word; None where there was none."""
+
+    site: str
+    state: Literal["up", "silent", "down"]
+    silent_for: float | None
+    sent_bytes: int
+    received_bytes: int
+    sent_again: int
+    skew: float | None
+
+
+@dataclass(frozen=True)
+class View:
+    """What is going on, for logs and screens. missing : sites that cannot be reached; busy : that are not ready yet."""
+
+    phase: str
+    epoch: int
+    members: tuple[str, ...]
+    links: tuple[LinkView, ...]
+    missing: tuple[str, ...]
+    busy: tuple[str, ...]
+    differing: tuple[tuple[str, tuple[str, ...]], ...]
+
+
+class Node:
+    """See the module. ``tell(event, text, **facts)`` gets what people want to know, as it happens."""
+
+    def __init__(
+        self,
+        membership: Membership,
+        policy: Policy,
+        clock: Clock,
+        identity: Identity,
+        tell: Callable[..., None] = lambda *_, **__: None,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._at, self._policy, self._clock, self._tell, self._wall = membership, policy, clock, tell, wall
+        self._me, self._identity = membership.me, identity
+        self._changed = clock.condition()
+        self._wake: Callable[[int], None] = lambda peer: None
+        self._began = clock.now()
+        self._assembly = Assembly(membership, policy, identity, tell)
+        self._links = {peer: Link(identity, membership.run) for peer in membership.neighbors}
+        for link in self._links.values():
+            link.limit = membership.limit
+        self._told: dict[int, dict[int, tuple[Identity, int]]] = {peer: {} for peer in self._links}
+        self._news_told = dict.fromkeys(self._links, 0)
+        self._mail: dict[tuple[int, Tag], deque[Message]] = {}
+        self._early: dict[int, list[tuple[wire.Data, bytearray]]] = {peer: [] for peer in self._links}
+        self._outcomes: dict[bytes, bytes] = {}
+        self._asked: dict[tuple[int, bytes], float] = {}
+        self._looked = float("-inf")
+
+    def attach(self, wake: Callable[[int], None]) -> None:
+        """``wake(peer)`` is called whenever ``next_frame(peer)`` may have something."""
+        self._wake = wake
+
+    # -------------------------------------------------------------------------------- what happens, from the event loop
+
+    def opened(self, peer: int) -> None:
+        with self._changed:
+            self._links[peer].opened(self._clock.now())
+        self._wake(peer)
+
+    def closed(self, peer: int, why: str) -> None:
+        with self._changed:
+            if self._links[peer].open:
+                self._tell("link_down", f"{self._name(peer)}: {why}", site=self._name(peer), why=why)
+            self._links[peer].closed()
+            self._look()
+            self._changed.notify_all()
+
+    def refused(self, peer: int | None, where: str, why: str) -> None:
+        who = where if peer is None else f"{self._name(peer)} ({where})"
+        self._tell("refused", f"{who}: {why}", peer=None if peer is None else self._name(peer), where=where, why=why)
+
+    def received(self, peer: int, frame: wire.Frame) -> None:
+        woken: set[int] = set()
+        with self._changed:
+            link, now = self._links[peer], self._clock.now()
+            was_up, before = link.up, link.peer
+            for arrived in link.received(frame, now):
+                self._take(peer, arrived)
+            if frame.HasField("hello"):
+                woken.add(peer)
+                link.skew = frame.hello.clock - self._wall() if frame.hello.clock else None
+                self._learn_of_myself(Identity(frame.hello.known, frame.hello.known_boot))
+            if link.peer != before:
+                self._told[peer], self._news_told[peer] = {}, 0
+            if link.up != was_up:
+                self._tell("link_up", f"{self._name(peer)} is there", site=self._name(peer))
+                self._look()
+                woken.add(peer)
+            woken.update(self._with_news())
+        for other in woken:
+            self._wake(other)
+
+    def next_frame(self, peer: int) -> wire.Frame | None:
+        with self._changed:
+            link, now = self._links[peer], self._clock.now()
+            if link.up:
+                news = self._news_for(peer)
+                if news:
+                    records = wire.Records(records=[record.to_wire() for record in news])
+                    link.send(Parcel(wire.Parcel(records=records).SerializeToString()))
+                    self._told[peer].update((record.site, record.age) for record in news)
+                self._news_told[peer] = self._assembly.news
+            frame = link.next_frame(now)
+            if frame is not None and frame.HasField("hello"):
+                frame.hello.clock = self._wall()
+            return frame
+
+    def tick(self) -> None:
+        """To be called some times per second."""
+        with self._changed:
+            now = self._clock.now()
+            woken = {peer for peer, link in self._links.items() if link.tick(now)}
+            if now - self._looked >= _LOOK:
+                self._look()
+                self._changed.notify_all()
+            woken.update(self._with_news())
+        for peer in woken:
+            self._wake(peer)
+
+    # ------------------------------------------------------------------------------------- what the algorithm waits in
+
+    def gather(self, offer: Offer) -> Plan | bytes:
+        """Come together with the other sites and agree on who takes part and from where; or on the result, if known.
+
+        Raises InvalidInput if this site differs from the others in what has to be the same, Unfinished at the deadline.
+        """
+        with self._changed:
+            here = self._assembly
+            self._mail.clear()
+            here.gather(offer=offer)
+            while True:
+                self._check_deadline()
+                self._look()
+                here.check_differences()
+                if any(sites & here.present for sites in here.holders().values()):
+                    return self._settled()
+                if here.agreed(self._clock.now()):
+                    plan = here.enter(self._clock.now())
+                    self._take_early(plan)
+                    break
+                self._wake_soon()
+                self._changed.wait(_LOOK)
+        self._wake_all()
+        return plan
+
+    def _take_early(self, plan: Plan) -> None:
+        """What members said that entered the plan before this one."""
+        for peer, waiting in self._early.items():
+            for data, body in waiting:
+                if data.plan == plan.digest:
+                    self._deliver(peer, data, body)
+            self._early[peer] = [(data, body) for data, body in waiting if data.epoch > plan.epoch]
+
+    def exchange(
+        self, plan: Plan, tag: Tag, outgoing: Mapping[int, Message], sources: Collection[int]
+    ) -> dict[int, Message]:
+        """As :meth:`deepca.transports.base.Transport.exchange`, with sites for agents."""
+        digest = plan.digest
+        parcels: dict[int, Parcel] = {}
+        with self._changed:
+            self._check_undisturbed(plan)
+            for receiver, message in outgoing.items():
+                parcel = parcels.get(id(message))
+                if parcel is None:
+                    parcel = parcels[id(message)] = pack(digest, tag, message)
+                self._links[receiver].send(parcel, plan.identities[plan.members.index(receiver)])
+        for receiver in outgoing:
+            self._wake(receiver)
+        with self._changed:
+            while True:
+                self._check_undisturbed(plan)
+                missing = [source for source in sources if (source, tag) not in self._mail]
+                if not missing:
+                    return {source: self._taken(source, tag) for source in sources}
+                self._check_deadline(missing)
+                self._changed.wait(1.0)
+
+    def settle(self, outcome: bytes | None = None) -> bytes:
+        """Agree on the result: this site's, where it is the one to make it, or the one that others have.
+
+        Returns when most sites hold it, so that nobody can come to another one. Raises Regroup if nobody has one any
+        more.
+        """
+        with self._changed:
+            if outcome is not None:
+                digest = hashlib.sha256(outcome).digest()
+                self._outcomes[digest] = outcome
+                self._publish(outcome=digest)
+            return self._settled()
+
+    def finished(self) -> None:
+        """The result is on disk."""
+        with self._changed:
+            self._publish(phase="finished")
+        self._wake_all()
+
+    def failed(self, why: str) -> None:
+        """This agent gives up; the others shall know."""
+        with self._changed:
+            self._publish(phase="failed", why=why)
+        self._wake_all()
+
+    def farewell(self, linger: float | None = None) -> tuple[str, ...]:
+        """Stay until all have finished, at most so long, and neighbours have heard it. Returns who has not finished."""
+        end = self._clock.now() + (self._policy.linger if linger is None else linger)
+        with self._changed:
+            while self._assembly.unfinished() and self._clock.now() < end:
+                self._changed.wait(_LOOK)
+            end = self._clock.now() + _FLUSH
+            while self._clock.now() < end and any(
+                link.up and not (link.idle and not self._news_for(peer)) for peer, link in self._links.items()
+            ):
+                self._changed.wait(0.05)
+            return self._assembly.names(self._assembly.unfinished())
+
+    def view(self) -> View:
+        with self._changed:
+            now = self._clock.now()
+            links = tuple(
+                LinkView(
+                    self._name(peer),
+                    "down" if not link.up else "silent" if link.silent(now) else "up",
+                    now - link.last_heard if link.last_heard > float("-inf") else None,
+                    link.sent_bytes,
+                    link.received_bytes,
+                    link.again,
+                    link.skew,
+                )
+                for peer, link in self._links.items()
+            )
+            here = self._assembly
+            busy = [site for site in here.present if here.table[site].phase != "gathering"]
+            return View(
+                here.record.phase,
+                here.record.epoch,
+                here.names(here.plan.members) if here.plan is not None else (),
+                links,
+                here.names(here.everyone - here.present),
+                here.names(busy) if here.record.phase == "gathering" else (),
+                tuple((self._name(one.site), one.names) for one in here.table.differences()),
+            )
+
+    # ------------------------------------------------------------------------------------------------------- the result
+
+    def _settled(self) -> bytes:
+        here = self._assembly
+        while True:
+            self._check_deadline()
+            holders = here.holders()
+            for digest, sites in holders.items():
+                if 2 * len(sites) > len(here.everyone) and digest in self._outcomes:
+                    self._hold(digest)
+                    return self._outcomes[digest]
+            near = [digest for digest, sites in holders.items() if sites & here.present]
+            best = max(near, key=lambda one: (len(holders[one]), one), default=None)
+            if best is not None:
+                self._obtain(best)
+            elif here.disturbance:
+                raise Regroup(here.disturbance)
+            self._wake_soon()
+            self._changed.wait(_LOOK)
+
+    def _hold(self, digest: bytes) -> None:
+        if self._assembly.record.outcome != digest:
+            self._publish(outcome=digest)
+
+    def _obtain(self, digest: bytes) -> None:
+        if digest in self._outcomes:
+            self._hold(digest)
+            return
+        now = self._clock.now()
+        for peer, link in self._links.items():
+            record = self._assembly.table.get(peer)
+            asked = self._asked.get((peer, digest), float("-inf"))
+            if link.up and record is not None and record.outcome == digest and now - asked > 2.0:
+                self._asked[peer, digest] = now
+                link.send(Parcel(wire.Parcel(wanted=wire.Wanted(outcome=digest)).SerializeToString()))
+
+    # --------------------------------------------------------------------------------------------------------- messages
+
+    def _take(self, peer: int, arrived: Arrived) -> None:
+        parcel = wire.Parcel()
+        try:
+            parcel.ParseFromString(arrived.header)
+        except Exception:  # protobuf's own DecodeError has no stable home
+            raise FrameError("a message whose header cannot be read") from None
+        kind = parcel.WhichOneof("kind")
+        if kind == "data":
+            self._data(peer, parcel.data, arrived.body)
+        elif kind == "records":
+            self._records(peer, parcel.records)
+        elif kind == "wanted":
+            body = self._outcomes.get(parcel.wanted.outcome)
+            if body is not None:
+                header = wire.Parcel(outcome=wire.Outcome(outcome=parcel.wanted.outcome))
+                self._links[peer].send(Parcel(header.SerializeToString(), (memoryview(body),)))
+        elif kind == "outcome":
+            body = bytes(arrived.body)
+            digest = hashlib.sha256(body).digest()
+            if digest != parcel.outcome.outcome or digest not in self._assembly.holders():
+                raise FrameError("a result that nobody has announced")
+            self._outcomes[digest] = body
+            self._changed.notify_all()
+        else:
+            raise FrameError(f"a message of kind {kind!r}")
+
+    def _data(self, peer: int, data: wire.Data, body: bytearray) -> None:
+        plan = self._assembly.plan
+        if plan is not None and data.plan == plan.digest:
+            self._deliver(peer, data, body)
+        elif data.epoch > self._assembly.record.epoch:
+            if len(self._early[peer]) >= _MOST_EARLY:
+                raise FrameError("too many messages of an epoch that has not begun here")
+            self._early[peer].append((data, body))
+        else:
+            self._links[peer].stale += 1
+
+    def _deliver(self, peer: int, data: wire.Data, body: bytearray) -> None:
+        tag, message = unpack(data, body)
+        if len(self._mail) > 64 * (1 + len(self._links)):
+            raise FrameError("more messages than anybody can be waiting for")
+        self._mail.setdefault((peer, tag), deque()).append(message)
+        self._changed.notify_all()
+
+    def _taken(self, source: int, tag: Tag) -> Message:
+        waiting = self._mail[source, tag]
+        message = waiting.popleft()
+        if not waiting:
+            del self._mail[source, tag]
+        return message
+
+    def _records(self, peer: int, records: wire.Records) -> None:
+        news = False
+        for one in records.records:
+            record = Record.from_wire(one, len(self._at.sites))
+            if record.site == self._me:
+                self._learn_of_myself(record.identity)
+                continue
+            told = self._told[peer].get(record.site)
+            if told is None or told < record.age:
+                self._told[peer][record.site] = record.age  # it knows this one
+            if self._assembly.learn(record):
+                news = True
+                if record.site in self._links:
+                    link = self._links[record.site]
+                    link.known = max(link.known, record.identity)
+        if news:
+            self._look()
+            self._changed.notify_all()
+
+    def _learn_of_myself(self, seen: Identity) -> None:
+        """Others know of a start of this agent that is not this one; if it counts as later, become later still."""
+        if seen.incarnation == 0 or seen == self._identity or seen < self._identity:
+            return
+        self._identity = self._identity.after(seen)
+        for link in self._links.values():
+            link.renamed(self._identity)
+        for peer, told in self._told.items():
+            told.clear()
+            self._news_told[peer] = 0
+        if self._assembly.plan is not None:
+            self._assembly.disturbance = "this agent was known under a later start"
+        self._publish(identity=self._identity)
+
+    # ---------------------------------------------------------------------------------------------------- what is known
+
+    def _publish(self, **changes: Any) -> None:
+        self._assembly.publish(**changes)
+        self._changed.notify_all()
+        self._wake_soon()
+
+    def _wake_soon(self) -> None:
+        """Called with the lock held: wakers only set a flag, or schedule."""
+        for peer in self._with_news():
+            self._wake(peer)
+
+    def _wake_all(self) -> None:
+        for peer in self._links:
+            self._wake(peer)
+
+    def _news_for(self, peer: int) -> list[Record]:
+        if self._news_told[peer] == self._assembly.news:
+            return []
+        told = self._told[peer]
+        return [
+            record for record in self._assembly.table if record.site != peer and told.get(record.site) != record.age
+        ]
+
+    def _with_news(self) -> list[int]:
+        return [peer for peer, link in self._links.items() if link.ready or (link.up and self._news_for(peer))]
+
+    def _look(self) -> None:
+        """Who is there now, and does that disturb the plan?"""
+        now = self._looked = self._clock.now()
+        reached = frozenset(peer for peer, link in self._links.items() if not link.silent(now))
+        news, undisturbed = self._assembly.news, not self._assembly.disturbance
+        self._assembly.look(now, reached, {peer: link.last_heard for peer, link in self._links.items()})
+        if self._assembly.news != news:
+            self._wake_soon()
+        if undisturbed and self._assembly.disturbance:
+            self._changed.notify_all()
+
+    def _check_undisturbed(self, plan: Plan) -> None:
+        if self._assembly.plan is not plan:
+            raise Regroup("another epoch has begun")
+        if self._assembly.disturbance:
+            raise Regroup(self._assembly.disturbance)
+
+    def _check_deadline(self, waiting_for: Collection[int] = ()) -> None:
+        if self._clock.now() - self._began < self._policy.deadline:
+            return
+        here = self._assembly
+        names = ", ".join(here.names(waiting_for or here.everyone - here.present))
+        raise Unfinished(
+            f"the deadline of {self._policy.deadline:g} s has passed"
+            + (f" while waiting for {names}" if names else "")
+            + "; the run is unfinished, and goes on from its checkpoints when all agents are started again"
+        )
+
+    def _name(self, site: int) -> str:
+        return self._at.sites[site]
