@@ -1,0 +1,619 @@
+"""The streams between neighbours: gRPC over mutual TLS 1.3, in an event loop with a thread of its own.
+
+One stream per pair of neighbours, made by the one that dials, and made again whenever it ends. What flows through it is
+the business of an :class:`Endpoint`, which is asked for frames when it has said that there are some: never more than
+one frame per neighbour waits here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import functools
+import ipaddress
+import random
+import threading
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn, Protocol, TypeVar
+
+from google.protobuf.message import DecodeError
+
+from deepca.errors import DeepcaError, InvalidInput
+from deepca.sites import tls  # first of all that import grpc
+from deepca.sites import wire_pb2 as wire
+from deepca.sites.handshake import Credentials, Handshake
+from deepca.sites.parcels import FrameError
+from deepca.sites.trouble import connection_trouble, plain_address
+
+import grpc  # isort: skip
+import grpc.aio  # isort: skip
+
+__all__ = ["FRAME_LIMIT", "Credentials", "Endpoint", "Pace", "Peer", "Streams"]
+
+FRAME_LIMIT = 4 << 20
+"""Bytes that a frame may have."""
+_SERVICE, _METHOD = "deepca.v1.Link", "Talk"
+_T = TypeVar("_T")
+_MOST_CALLS = 64  # under way at a server at once, authenticated or not
+_MOST_TOLD = 500  # different complaints within Pace.repeat: whoever makes more up does not fill the log
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A site as its neighbours see it.
+
+    index : place in the list of sites.  address : host:port, or None if it cannot be reached.
+    dial : whether this neighbour is dialled from here; otherwise it dials.
+    """
+
+    index: int
+    name: str
+    address: str | None
+    dial: bool
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Times, all in seconds.
+
+    step : for each step of making a stream.  ping, silence : a neighbour that has not answered a ping, sent after
+    ``ping`` without a word, for ``silence`` is gone.  redial : least and most between two attempts.
+    recheck : between two looks at the certificates in use.  repeat : the same complaint is not made again for so long.
+    """
+
+    step: float = 5.0
+    ping: float = 1.0
+    silence: float = 1.5
+    redial: tuple[float, float] = (0.1, 0.5)
+    recheck: float = 1.0
+    repeat: float = 60.0
+
+
+class Endpoint(Protocol):
+    """What is on top of the streams. Called from the event loop's thread; must not block."""
+
+    def opened(self, peer: int) -> None:
+        """A stream is up, and both sides are who they should be: frames may flow."""
+
+    def closed(self, peer: int, why: str) -> None: ...
+
+    def received(self, peer: int, frame: wire.Frame) -> None:
+        """May raise FrameError: the stream is then closed, and the other side told why."""
+
+    def next_frame(self, peer: int) -> wire.Frame | None:
+        """The next one to write; None if there is nothing now."""
+
+    def refused(self, peer: int | None, where: str, why: str) -> None:
+        """Somebody was turned away, or this site was. ``peer`` : where it is known who. ``where`` : an address."""
+
+
+class Streams:
+    """All streams of one site."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        me: Peer,
+        neighbours: Sequence[Peer],
+        listen: str | None,
+        credentials: Credentials | None,
+        *,
+        pace: Pace | None = None,
+        options: Mapping[str, int] | None = None,
+    ) -> None:
+        """``listen`` : host:port, port 0 for any; None for a site that only dials.
+
+        ``credentials`` : None for no encryption at all, which is allowed on loopback addresses alone.
+        ``options`` : of gRPC, in place of the usual ones; for measurements.
+        """
+        self._endpoint, self._me, self._listen = endpoint, me, listen
+        self._credentials = credentials
+        self._pace = pace if pace is not None else Pace()
+        self._lines = {peer.index: _Line(peer) for peer in neighbours}
+        self._by_name = {peer.name: self._lines[peer.index] for peer in neighbours}
+        for peer in neighbours:
+            if peer.dial and peer.address is None:
+                raise InvalidInput(f"site {peer.name} has no address, so it cannot be dialled; let it dial {me.name}")
+        if credentials is None:
+            addresses = [peer.address for peer in neighbours if peer.address is not None]
+            for address in [*addresses, *([listen] if listen is not None else [])]:
+                if not _loopback(address):
+                    raise InvalidInput(
+                        f"plaintext is for loopback addresses alone, and {address} is none; use certificates"
+                    )
+        if listen is None and any(not peer.dial for peer in neighbours):
+            waiting = ", ".join(peer.name for peer in neighbours if not peer.dial)
+            raise InvalidInput(f"{me.name} must listen somewhere: it is dialled by {waiting}")
+        self._options = [*({**_options(self._pace), **(options or {})}).items()]
+        self._told: dict[tuple[int | None, str, str], float] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._server: Any = None
+        self._tasks: list[asyncio.Task[NoReturn]] = []
+
+    # ------------------------------------------------------------------------------------------------ from any thread
+
+    def start(self) -> int:
+        """Binds and begins to dial; the port that is listened at, 0 if none."""
+        self._loop = _event_loop()
+        return asyncio.run_coroutine_threadsafe(self._begin(), self._loop).result()
+
+    def wake(self, peer: int) -> None:
+        """The endpoint has something to send to ``peer``."""
+        line = self._lines[peer]
+        if not line.scheduled and self._loop is not None:  # before the start nothing is lost: a new stream asks first
+            line.scheduled = True
+            self._soon(line.wake)
+
+    def drop(self, peer: int, why: str) -> None:
+        """Closes the stream; it will be made again."""
+        line = self._lines[peer]
+
+        def close() -> None:
+            if line.stream is not None:
+                self._close(line, line.stream, why)
+
+        self._soon(close)
+
+    def trouble(self, peer: int) -> str | None:
+        """Why there is no stream to ``peer``, in plain words; None while there is one, or where nothing is known."""
+        return self._lines[peer].trouble
+
+    def turned_away(self, where: str, why: str) -> None:
+        """Somebody did not get through the handshake of TLS; see :class:`deepca.sites.trouble.CoreLog`."""
+        self._soon(lambda: self._tell(None, where, why))
+
+    def stop(self) -> None:
+        """Closes everything."""
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            with contextlib.suppress(TimeoutError):
+                asyncio.run_coroutine_threadsafe(self._end(), loop).result(1.0)
+
+    def _soon(self, action: Callable[[], object]) -> None:
+        if (loop := self._loop) is not None:
+            loop.call_soon_threadsafe(action)
+
+    # ------------------------------------------------------------------------------------------ the event loop's thread
+
+    async def _begin(self) -> int:
+        port = 0
+        if self._listen is not None:
+            self._server, port = await self._serve(self._listen)
+        self._tasks = [asyncio.create_task(self._dial(line)) for line in self._lines.values() if line.peer.dial]
+        if self._credentials is not None:
+            self._tasks.append(asyncio.create_task(self._recheck()))
+        return port
+
+    async def _end(self) -> None:
+        for line in self._lines.values():
+            if line.stream is not None:
+                self._close(line, line.stream, f"{self._me.name} stops")
+        for task in self._tasks:
+            task.cancel()
+        if self._server is not None:
+            await self._server.stop(0.2)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=0.5)
+
+    async def _serve(self, listen: str) -> tuple[grpc.aio.Server, int]:
+        server = grpc.aio.server(options=self._options, maximum_concurrent_rpcs=_MOST_CALLS)
+        handler = grpc.stream_stream_rpc_method_handler(self._accept)
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, {_METHOD: handler}),))
+        try:
+            if self._credentials is None:
+                port = server.add_insecure_port(listen)
+            else:
+                port = server.add_secure_port(listen, tls.server_credentials(self._current))
+        except RuntimeError:
+            await server.stop(None)
+            raise InvalidInput(
+                f"site {self._me.name} cannot listen at {listen}: the port is in use, or the address is not one of this"
+                " machine; stop the other program, or change `listen` in site.toml"
+            ) from None
+        await server.start()
+        return server, port
+
+    def _current(self) -> Credentials:
+        assert self._credentials is not None
+        return self._credentials
+
+    # ---------------------------------------------------------------------------------------------------- two ways in
+
+    async def _dial(self, line: _Line) -> NoReturn:
+        """Keeps a stream to a neighbour, for as long as the task lives."""
+        peer = line.peer
+        assert peer.address is not None
+        while True:
+            channel = self._channel(peer)
+            call = channel.stream_stream(f"/{_SERVICE}/{_METHOD}")()
+            try:
+                await self._converse(_Dialled(call, peer, peer.address), line, None)
+            except Exception as error:  # a fault of ours must not end the dialling
+                line.trouble = f"a fault within {self._me.name}: {error!r}"
+                self._tell(line, peer.address, line.trouble)
+            finally:
+                call.cancel()
+                await channel.close()
+            await asyncio.sleep(random.uniform(*self._pace.redial))  # noqa: S311
+
+    def _channel(self, peer: Peer) -> grpc.aio.Channel:
+        options: list[tuple[str, Any]] = [*self._options]
+        if self._credentials is None:
+            return grpc.aio.insecure_channel(peer.address, options=options)
+        options.append(("grpc.ssl_target_name_override", peer.name))
+        return grpc.aio.secure_channel(peer.address, tls.channel_credentials(self._credentials), options=options)
+
+    async def _accept(self, _requests: object, context: Any) -> None:
+        """A call from outside."""
+        channel = _Accepted(context)
+        transport = None
+        if self._credentials is not None:
+            try:
+                transport = tls.peer_of(context.auth_context())
+            except FrameError as error:
+                self._tell(None, channel.where, str(error))
+                await channel.refuse(str(error))
+                return
+        await self._converse(channel, None, transport)
+
+    # ------------------------------------------------------------------------------------------------------ one stream
+
+    async def _converse(self, channel: _Channel, line: _Line | None, transport: bytes | None) -> None:
+        """A stream from its first frame to its end. Only being cancelled gets out of here.
+
+        ``line`` : of the neighbour that was dialled; None if somebody dialled us.  ``transport`` : see Handshake.check.
+        """
+        handshake = Handshake(self._me.name, self._credentials)
+        try:
+            certificate = await self._meet(channel, handshake, line, transport)
+        except _Ended as end:
+            known = line if line is not None else self._by_name.get(handshake.peer)
+            if line is not None:
+                line.trouble = end.why
+            if end.refusal:
+                self._tell(known, channel.where, end.why)
+        except DeepcaError as error:
+            known = line if line is not None else self._by_name.get(handshake.peer)
+            if line is not None:
+                line.trouble = str(error)
+            self._tell(known, channel.where, str(error))
+            await channel.refuse(str(error))
+        else:
+            await self._carry(channel, self._by_name[handshake.peer], certificate)
+
+    async def _meet(
+        self, channel: _Channel, handshake: Handshake, line: _Line | None, transport: bytes | None
+    ) -> bytes:
+        """Challenge and Proof; the certificate of the other side."""
+        step = self._pace.step
+        await _within(step, channel.write(handshake.challenge()), f"no connection to {channel.who} within {step:g} s")
+        late = f"{channel.who} has not answered within {step:g} s"
+        proof = handshake.proof(await _within(step, channel.read(), late))
+        name = handshake.peer
+        if line is not None and name != line.peer.name:
+            raise FrameError(f"the site at {channel.where} calls itself {name[:80]!r}, not {line.peer.name}")
+        if line is None:
+            known = self._by_name.get(name)
+            if known is None:
+                raise FrameError(f"{name[:80]!r} is no neighbour of {self._me.name}; is network.toml the same at both?")
+            if known.peer.dial:
+                raise FrameError(
+                    f"{name} dials {self._me.name}, where {self._me.name} should dial {name};"
+                    " is network.toml the same at both?"
+                )
+            if transport is not None:
+                self._current().check_peer(transport, name)
+        channel.who = name
+        await _within(step, channel.write(proof), late)
+        return handshake.check(await _within(step, channel.read(), late), transport)
+
+    async def _carry(self, channel: _Channel, line: _Line, certificate: bytes) -> None:
+        """Frames both ways until something ends it."""
+        stream = _Stream(certificate, asyncio.get_running_loop().create_future())
+        if line.stream is not None:
+            self._close(line, line.stream, f"{line.peer.name} has made a new stream")
+        line.stream, line.trouble = stream, None
+        self._forget(line)
+        self._endpoint.opened(line.peer.index)
+        reader = asyncio.create_task(self._read(channel, line, stream))
+        writer = asyncio.create_task(self._write(channel, line, stream))
+        why = f"the connection to {line.peer.name} is lost"
+        refused = ""
+        try:
+            ends: set[asyncio.Future[Any]] = {reader, writer, stream.over}
+            done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            if stream.over in done:
+                why = stream.over.result()
+            else:
+                failure = next(task.exception() for task in (reader, writer) if task in done)
+                match failure:
+                    case _Ended():
+                        why = failure.why
+                        if failure.refusal:
+                            self._tell(line, channel.where, why)
+                    case DeepcaError():
+                        why = refused = str(failure)
+                        self._tell(line, channel.where, why)
+                    case _:
+                        why = f"a fault within {self._me.name}: {failure!r}"
+                        refused = f"a fault within {self._me.name}; its log says more"
+                        self._tell(line, channel.where, why)
+        finally:
+            self._close(line, stream, why)
+            if line.stream is None:
+                line.trouble = why
+            reader.cancel()
+            if refused and not writer.done():
+                stream.last_words = refused
+                line.wake()
+                await asyncio.wait({writer}, timeout=0.5)
+            writer.cancel()
+            await asyncio.wait({reader, writer}, timeout=0.5)
+            for task in (reader, writer):
+                if task.done() and not task.cancelled():
+                    task.exception()
+
+    async def _read(self, channel: _Channel, line: _Line, stream: _Stream) -> None:
+        index, received = line.peer.index, self._endpoint.received
+        while True:
+            frame = await channel.read()
+            if line.stream is not stream:
+                return
+            received(index, frame)
+
+    async def _write(self, channel: _Channel, line: _Line, stream: _Stream) -> None:
+        index, next_frame, woken = line.peer.index, self._endpoint.next_frame, line.woken
+        while True:
+            woken.clear()
+            if line.stream is not stream:
+                if stream.last_words:
+                    await channel.refuse(stream.last_words)
+                return
+            frame = next_frame(index)
+            if frame is None:
+                await woken.wait()
+            else:
+                await channel.write(frame)
+
+    def _close(self, line: _Line, stream: _Stream, why: str) -> None:
+        if line.stream is stream:
+            line.stream = None
+            if not stream.over.done():
+                stream.over.set_result(why)
+            self._endpoint.closed(line.peer.index, why)
+
+    # ---------------------------------------------------------------------------------------------------- certificates
+
+    async def _recheck(self) -> NoReturn:
+        """Takes replaced files, and closes streams whose certificate no longer holds."""
+        while True:
+            await asyncio.sleep(self._pace.recheck)
+            before = self._current()
+            try:
+                if before.changed():
+                    self._credentials = before.reload()
+            except Exception as error:  # whatever it is, looking must go on
+                self._tell(None, "own certificate", f"the files have changed and cannot be used: {error}")
+            now = self._current()
+            renewed = (before.certificate, before.key, before.authority) != (now.certificate, now.key, now.authority)
+            for line in self._lines.values():
+                if line.stream is None:
+                    continue
+                try:
+                    now.check_peer(line.stream.certificate, line.peer.name)
+                except Exception as error:  # what cannot be checked is not accepted
+                    self._tell(line, line.peer.address or line.peer.name, str(error))
+                    self._close(line, line.stream, str(error))
+                else:
+                    if renewed and line.peer.dial:
+                        self._close(line, line.stream, f"{self._me.name} has a new certificate")
+
+    # --------------------------------------------------------------------------------------------------------- telling
+
+    def _tell(self, line: _Line | None, where: str, why: str) -> None:
+        """To the endpoint, unless it was told the same a short while ago."""
+        peer = line.peer.index if line is not None else None
+        host = where.rpartition(":")[0] if line is None or not line.peer.dial else where  # ports of clients vary
+        now = time.monotonic()
+        self._told = {key: at for key, at in self._told.items() if now - at < self._pace.repeat}
+        if (peer, host, why) not in self._told and len(self._told) < _MOST_TOLD:
+            self._told[peer, host, why] = now
+            self._endpoint.refused(peer, where, why)
+
+    def _forget(self, line: _Line) -> None:
+        """A stream is up: the next complaint about this neighbour is news."""
+        self._told = {key: at for key, at in self._told.items() if key[0] != line.peer.index}
+
+
+class _Line:
+    """What is kept of a neighbour from stream to stream."""
+
+    def __init__(self, peer: Peer) -> None:
+        self.peer = peer
+        self.stream: _Stream | None = None
+        self.trouble: str | None = None
+        self.woken = asyncio.Event()
+        self.scheduled = False  # a call of wake is under way
+
+    def wake(self) -> None:
+        self.scheduled = False
+        self.woken.set()
+
+
+class _Stream:
+    """What is known of one stream. ``certificate`` : DER, of the other side. ``over`` : why, once it has to end."""
+
+    def __init__(self, certificate: bytes, over: asyncio.Future[str]) -> None:
+        self.certificate, self.over = certificate, over
+        self.last_words = ""
+
+
+class _Ended(Exception):
+    """A stream has come to its end. ``refusal`` : whether somebody was turned away."""
+
+    def __init__(self, why: str, *, refusal: bool = False) -> None:
+        super().__init__(why)
+        self.why, self.refusal = why, refusal
+
+
+class _Channel(Protocol):
+    """A stream as one of its sides sees it; read and write raise ``_Ended``. ``who``, ``where`` : the other side."""
+
+    who: str
+    where: str
+
+    async def read(self) -> wire.Frame: ...
+
+    async def write(self, frame: wire.Frame) -> None: ...
+
+    async def refuse(self, why: str) -> None:
+        """Says why, and ends the stream."""
+
+
+class _Dialled:
+    """The side that has dialled."""
+
+    def __init__(self, call: Any, peer: Peer, address: str) -> None:
+        self._call, self._peer = call, peer
+        self.where, self.who = address, peer.name
+
+    async def read(self) -> wire.Frame:
+        try:
+            data = await self._call.read()
+        except grpc.aio.AioRpcError as error:
+            raise self._ended(error) from None
+        if data is grpc.aio.EOF:
+            raise _Ended(f"{self.who} has closed the stream")
+        return _parse(data, self.who)
+
+    async def write(self, frame: wire.Frame) -> None:
+        try:
+            await self._call.write(frame.SerializeToString())
+        except grpc.aio.AioRpcError as error:
+            raise self._ended(error) from None
+        except asyncio.InvalidStateError:
+            # the call is over; reading tells why
+            while True:
+                await self.read()
+
+    async def refuse(self, why: str) -> None:
+        try:
+            await self.write(wire.Frame(refusal=wire.Refusal(why=why[:1000])))
+            await self._call.done_writing()
+            await asyncio.wait_for(self._drain(), 0.3)
+        except (_Ended, DeepcaError, TimeoutError, asyncio.InvalidStateError, grpc.aio.AioRpcError):
+            pass
+
+    async def _drain(self) -> None:
+        while await self._call.read() is not grpc.aio.EOF:
+            pass
+
+    def _ended(self, error: grpc.aio.AioRpcError) -> _Ended:
+        trouble = connection_trouble(self.who, self.where, error.details() or error.code().name)
+        return _Ended(trouble.why, refusal=trouble.refusal)
+
+
+class _Accepted:
+    """The side that was dialled."""
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+        self.who = "the other side"
+        self.where = plain_address(context.peer())
+
+    async def read(self) -> wire.Frame:
+        data = await self._context.read()
+        if data is grpc.aio.EOF:
+            raise _Ended(f"the connection to {self.who} is lost")
+        return _parse(data, self.who)
+
+    async def write(self, frame: wire.Frame) -> None:
+        try:
+            await self._context.write(frame.SerializeToString())
+        except (grpc.aio.UsageError, grpc.aio.BaseError, asyncio.InvalidStateError):
+            raise _Ended(f"the connection to {self.who} is lost") from None
+
+    async def refuse(self, why: str) -> None:
+        with contextlib.suppress(_Ended, TimeoutError):
+            await asyncio.wait_for(self.write(wire.Frame(refusal=wire.Refusal(why=why[:1000]))), 0.3)
+
+
+def _parse(data: bytes, who: str) -> wire.Frame:
+    try:
+        frame: wire.Frame = wire.Frame.FromString(data)
+    except DecodeError:
+        raise FrameError(f"{who} has sent what is no frame") from None
+    if frame.WhichOneof("kind") == "refusal":
+        raise _Ended(f"{who} refuses: {_printable(frame.refusal.why)}", refusal=True)
+    return frame
+
+
+def _printable(text: str) -> str:
+    """What others say goes into logs: one line, not long."""
+    return "".join(letter if letter.isprintable() else " " for letter in text[:1000])
+
+
+async def _within(seconds: float, step: Coroutine[Any, Any, _T], otherwise: str) -> _T:
+    try:
+        return await asyncio.wait_for(step, seconds)
+    except TimeoutError:
+        raise _Ended(otherwise) from None
+
+
+@functools.cache
+def _event_loop() -> asyncio.AbstractEventLoop:
+    """The loop of this process, in a thread of its own, to the end of the process.
+
+    gRPC has one queue of events per process, which any of its loops empties. An event for a loop that is closed by then
+    would stop it for all others; so there is one loop, and it is never closed before the end.
+    """
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="streams", daemon=True)
+    thread.start()
+
+    def end() -> None:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(1.0)
+        if not thread.is_alive():
+            loop.close()
+
+    atexit.register(end)
+    return loop
+
+
+def _options(pace: Pace) -> dict[str, int]:
+    """Of gRPC, for both sides of a connection."""
+    step, ping, silence = (round(1000 * seconds) for seconds in (pace.step, pace.ping, pace.silence))
+    return {
+        "grpc.so_reuseport": 0,  # or two agents share a port without a word
+        "grpc.enable_retries": 0,
+        "grpc.enable_http_proxy": 0,
+        "grpc.service_config_disable_resolution": 1,
+        "grpc.use_local_subchannel_pool": 1,  # every dialling is a connection of its own, with the certificate of now
+        "grpc.max_receive_message_length": FRAME_LIMIT,
+        "grpc.max_send_message_length": FRAME_LIMIT,
+        "grpc.max_concurrent_streams": 4,
+        "grpc.server_handshake_timeout_ms": step,
+        "grpc.initial_reconnect_backoff_ms": 100,
+        "grpc.min_reconnect_backoff_ms": step,  # also the time that one attempt may take
+        "grpc.max_reconnect_backoff_ms": 500,
+        "grpc.keepalive_time_ms": ping,
+        "grpc.keepalive_timeout_ms": silence,
+        "grpc.http2.ping_timeout_ms": silence,
+        "grpc.keepalive_permit_without_calls": 1,
+        "grpc.http2.max_pings_without_data": 0,
+        "grpc.http2.max_ping_strikes": 0,
+        "grpc.http2.min_ping_interval_without_data_ms": 100,
+        "grpc.http2.lookahead_bytes": FRAME_LIMIT,  # a whole frame may be under way over long distances
+    }
+
+
+def _loopback(address: str) -> bool:
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
