@@ -56,17 +56,25 @@ class Assembly:
     present : the sites that this one reaches.  plan : the one entered, if any.  disturbance : why it has to be left.
     """
 
-    def __init__(self, membership: Membership, policy: Policy, identity: Identity, tell: Callable[..., None]) -> None:
+    def __init__(
+        self,
+        membership: Membership,
+        policy: Policy,
+        identity: Identity,
+        tell: Callable[..., None],
+        now: float,
+        epoch: int = 0,
+    ) -> None:
         self._at, self._policy, self._tell, self._me = membership, policy, tell, membership.me
         self.table = Table(len(membership.sites), membership.edges)
-        self.record = Record(self._me, identity, fingerprint=membership.fingerprint)
+        self.record = Record(self._me, identity, fingerprint=membership.fingerprint, epoch=epoch)
         self.table.put(self.record)
         self.news = 1
         self.present = frozenset({self._me})
         self.plan: Plan | None = None
         self.disturbance = ""
         self._proposal: Plan | None = None
-        self._since: dict[int, float] = {}  # when a site was last seen to come or go
+        self._since = dict.fromkeys(range(len(membership.sites)), now)  # when a site was last seen to come or go
         self._down: dict[Edge, float] = {}  # since when an edge is
         self._left_out: dict[int, int] = {}  # how often
         self._warned: set[tuple[object, ...]] = set()
@@ -96,17 +104,39 @@ class Assembly:
         self.news += 1
         return True
 
-    def holders(self) -> dict[bytes, frozenset[int]]:
-        """Who says to have which result."""
-        found: dict[bytes, frozenset[int]] = {}
+    # ------------------------------------------------------------------------------------------------------ the result
+
+    def holders(self) -> dict[tuple[int, bytes], frozenset[int]]:
+        """Who says to hold which result, by the epoch that it was made in, and its digest."""
+        found: dict[tuple[int, bytes], frozenset[int]] = {}
         for record in self.table:
             if record.outcome:
-                found[record.outcome] = found.get(record.outcome, frozenset()) | {record.site}
+                key = record.outcome_epoch, record.outcome
+                found[key] = found.get(key, frozenset()) | {record.site}
         return found
+
+    def decided(self) -> bytes | None:
+        """The result that most sites hold."""
+        found = (one[1] for one, sites in self.holders().items() if 2 * len(sites) > len(self.everyone))
+        return next(found, None)
+
+    def preferred(self) -> tuple[int, bytes] | None:
+        """The result to hold, if there is one within reach: that of the last epoch.
+
+        Not one of an epoch before the one entered here: who enters an epoch promises this, and since an epoch has most
+        sites as members, no two results can both be held by most.
+        """
+        near = [one for one, sites in self.holders().items() if sites & self.present and one[0] >= self.record.epoch]
+        return max(near, default=None)
+
+    def hopeless(self) -> bool:
+        """Whether the result held here can no longer be decided: too many sites have promised not to hold it."""
+        promised = sum(record.epoch > self.record.outcome_epoch for record in self.table)
+        return bool(self.record.outcome) and 2 * (len(self.everyone) - promised) <= len(self.everyone)
 
     def unfinished(self) -> list[int]:
         """Who is still to be waited for after the end."""
-        who = {*(self.plan.members if self.plan is not None else ()), *self.present}
+        who = {*(self.plan.members if self.plan is not None else self.everyone), *self.present}
         records = {site: self.table.get(site) for site in who}
         return sorted(
             s for s, record in records.items() if record is None or record.phase not in ("finished", "failed")
@@ -155,16 +185,29 @@ class Assembly:
         if plan is not None and (self._proposal is None or plan.digest != self._proposal.digest):
             self._proposal = plan
             self.publish(plan=plan.digest)
-        elif not members and self._proposal is not None:
+        elif not members:
+            self.withdraw()
+        return self._proposal is not None and self._all_agree(self._proposal)
+
+    def withdraw(self) -> None:
+        """Propose nothing any more."""
+        if self._proposal is not None:
             self._proposal = None
             self.publish(plan=b"")
-        return self._proposal is not None and self._all_agree(self._proposal)
+
+    @property
+    def next_epoch(self) -> int:
+        """Of the plan proposed; 0 if there is none."""
+        return 0 if self._proposal is None else self._proposal.epoch
 
     def enter(self, now: float) -> Plan:
         plan, self._proposal = self._proposal, None
         if plan is None:
             raise NetworkError("there is no plan to enter")
         self.plan, self.disturbance = plan, ""
+        for edge in plan.edges:  # an edge that is still about to come up is not lost
+            if edge in self._down:
+                self._down[edge] = now
         left_out = self.everyone - frozenset(plan.members)
         for site in left_out:
             self._left_out[site] = self._left_out.get(site, 0) + 1
@@ -195,6 +238,7 @@ class Assembly:
             record is not None
             and record.identity == identity
             and record.plan == digest
+            and not record.outcome
             and record.phase in ("gathering", "running")
             for record, identity in zip(records, plan.identities, strict=True)
         )

@@ -22,6 +22,7 @@ BEAT = 0.5
 """Seconds after which a side that has nothing to say shows that it is there."""
 SILENCE = 2.0
 """Seconds without a word after which a neighbour counts as silent."""
+_MOST = 1 << 63  # incarnations stay below
 _WINDOW = 8  # messages under way at most
 _SOON = 0.02  # an acknowledgement waits so long for a message to travel with
 _AGAIN, _AGAIN_AT_MOST = 0.4, 3.0  # seconds without progress after which Parts are sent again
@@ -118,6 +119,13 @@ class Link:
         self._reset()
         self._greeted, self._hello_due = False, self.open
 
+    def heard_of(self, seen: Identity) -> bool:
+        """Others know of that start of the other side. Whether a hello is due now, since it may not know itself."""
+        self.known = max(self.known, seen)
+        if self.open and self.peer is not None and self.peer < self.known:
+            self._hello_due = True
+        return self._hello_due
+
     def silent(self, now: float) -> bool:
         return not self.up or now - self.last_heard > SILENCE
 
@@ -142,6 +150,7 @@ class Link:
                 session=self._session,
                 greeted=self._greeted,
                 heard=self._heard,
+                parts=self._in_a_row(),
                 run=self._run,
             )
             return wire.Frame(hello=hello)
@@ -153,7 +162,7 @@ class Link:
             return wire.Frame(part=part)
         if (self._owed is not None and now >= self._owed) or now - self._said >= BEAT:
             self._said, self._owed = now, None
-            return wire.Frame(beat=wire.Beat(heard=self._heard, parts=self._in_a_row()))
+            return wire.Frame(beat=wire.Beat(heard=self._heard, parts=self._in_a_row(), session=self._session))
         return None
 
     def _next_part(self) -> wire.Part | None:
@@ -208,6 +217,9 @@ class Link:
         if kind == "part":
             return self._part(frame.part, now)
         if kind == "beat":
+            if frame.beat.session != self._session:
+                self.stale += 1
+                return []
             self._acknowledged(frame.beat.heard, frame.beat.parts, now)
             return []
         raise FrameError(f"a frame of kind {kind!r} within a session")
@@ -215,6 +227,8 @@ class Link:
     def _hello(self, hello: wire.Hello, now: float) -> None:
         if hello.run != self._run:
             raise FrameError("another network or run; do both sites have the same network.toml and --run?")
+        if max(hello.incarnation, hello.known) >= _MOST or not hello.boot or not hello.incarnation:
+            raise FrameError("a hello that makes no sense")
         peer = Identity(hello.incarnation, hello.boot)
         if peer < self.known:
             self.stale += 1
@@ -229,10 +243,11 @@ class Link:
             for parcel, to in meant:
                 self.send(parcel, to)
         self._greeted, self.last_heard = True, now
-        heard = hello.heard if hello.session == self._session else 0
+        known = hello.session == self._session
         self._hello_due = self._hello_due or not hello.greeted
-        self._acknowledged(heard, 0, now)
-        self._parts_there = 0
+        if known:
+            self._parts_there = 0
+            self._acknowledged(hello.heard, hello.parts, now)
         self._rewind(now)
         self._said = now
 
@@ -250,7 +265,11 @@ class Link:
             return []
         if part.total > self.limit:
             raise FrameError(f"a message of {part.total:,} bytes, where {self.limit:,} are the most that can be meant")
-        if part.offset != part.index * CHUNK or len(part.chunk) != min(CHUNK, part.total - part.offset):
+        if (
+            part.index >= max(-(-part.total // CHUNK), 1)
+            or part.offset != part.index * CHUNK
+            or len(part.chunk) != min(CHUNK, part.total - part.offset)
+        ):
             raise FrameError("a Part that does not fit its message")
         arrival = self._arriving.get(part.seq)
         if arrival is None:
@@ -282,6 +301,8 @@ class Link:
             self._moved, self._parts_there = now, 0
         if self._at_seq <= heard:
             self._at_seq, self._at_part = heard + 1, self._parts_there
+        elif self._at_seq == heard + 1:  # what is there need not be sent again
+            self._at_part = max(self._at_part, self._parts_there)
 
     def _in_a_row(self) -> int:
         arrival = self._arriving.get(self._heard + 1)

@@ -18,20 +18,32 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from deepca.errors import Regroup, Unfinished
+from deepca.errors import InvalidInput, Regroup, Unfinished
 from deepca.sites import wire_pb2 as wire
 from deepca.sites.assembly import Assembly, Membership, Policy
 from deepca.sites.clocks import Clock
 from deepca.sites.link import Arrived, Identity, Link
 from deepca.sites.parcels import FrameError, Parcel, pack, unpack
 from deepca.sites.records import Offer, Plan, Record
+from deepca.sites.vault import MemoryVault, Vault
 from deepca.transports.base import Message, Tag
 
 __all__ = ["LinkView", "Membership", "Node", "Policy", "View"]
 
 _LOOK = 0.25  # seconds between two looks at who is there
+_MOST_MAIL = 64  # messages of one neighbour that were not asked for yet
+_MOST_NAMES = 5  # as which an agent was known before it finds that it is not alone
 _MOST_EARLY = 16  # messages of an epoch that this agent has not entered yet, from one neighbour
 _FLUSH = 2.0  # seconds to let neighbours hear the last words
+
+
+@dataclass(frozen=True)
+class _Early:
+    """A message of a plan that was not entered here yet."""
+
+    plan: bytes
+    tag: Tag
+    message: Message
 
 
 @dataclass(frozen=True)
@@ -71,21 +83,29 @@ class Node:
         identity: Identity,
         tell: Callable[..., None] = lambda *_, **__: None,
         wall: Callable[[], float] = time.time,
+        vault: Vault | None = None,
     ) -> None:
         self._at, self._policy, self._clock, self._tell, self._wall = membership, policy, clock, tell, wall
         self._me, self._identity = membership.me, identity
         self._changed = clock.condition()
         self._wake: Callable[[int], None] = lambda peer: None
         self._began = clock.now()
-        self._assembly = Assembly(membership, policy, identity, tell)
+        self._vault = vault if vault is not None else MemoryVault()
+        remembered = self._vault.load()
+        self._assembly = Assembly(membership, policy, identity, tell, self._began, remembered.epoch)
         self._links = {peer: Link(identity, membership.run) for peer in membership.neighbors}
         for link in self._links.values():
             link.limit = membership.limit
         self._told: dict[int, dict[int, tuple[Identity, int]]] = {peer: {} for peer in self._links}
         self._news_told = dict.fromkeys(self._links, 0)
         self._mail: dict[tuple[int, Tag], deque[Message]] = {}
-        self._early: dict[int, list[tuple[wire.Data, bytearray]]] = {peer: [] for peer in self._links}
+        self._early: dict[int, list[_Early]] = {peer: [] for peer in self._links}
         self._outcomes: dict[bytes, bytes] = {}
+        if remembered.outcome is not None:
+            digest = hashlib.sha256(remembered.outcome).digest()
+            self._outcomes[digest] = remembered.outcome
+            self._assembly.publish(outcome=digest, outcome_epoch=remembered.outcome_epoch)
+        self._renamed, self._fault = 0, ""
         self._asked: dict[tuple[int, bytes], float] = {}
         self._looked = float("-inf")
 
@@ -137,11 +157,10 @@ class Node:
         with self._changed:
             link, now = self._links[peer], self._clock.now()
             if link.up:
-                news = self._news_for(peer)
-                if news:
-                    records = wire.Records(records=[record.to_wire() for record in news])
+                for record in self._news_for(peer):  # one by one: together they might not fit into a frame
+                    records = wire.Records(records=[record.to_wire()])
                     link.send(Parcel(wire.Parcel(records=records).SerializeToString()))
-                    self._told[peer].update((record.site, record.age) for record in news)
+                    self._told[peer][record.site] = record.age
                 self._news_told[peer] = self._assembly.news
             frame = link.next_frame(now)
             if frame is not None and frame.HasField("hello"):
@@ -175,9 +194,13 @@ class Node:
                 self._check_deadline()
                 self._look()
                 here.check_differences()
-                if any(sites & here.present for sites in here.holders().values()):
-                    return self._settled()
+                if here.decided() is not None or here.preferred() is not None:
+                    here.withdraw()
+                    found = self._settled()
+                    if found is not None:
+                        return found
                 if here.agreed(self._clock.now()):
+                    self._vault.enter(here.next_epoch)  # a promise: not to be forgotten
                     plan = here.enter(self._clock.now())
                     self._take_early(plan)
                     break
@@ -189,10 +212,10 @@ class Node:
     def _take_early(self, plan: Plan) -> None:
         """What members said that entered the plan before this one."""
         for peer, waiting in self._early.items():
-            for data, body in waiting:
-                if data.plan == plan.digest:
-                    self._deliver(peer, data, body)
-            self._early[peer] = [(data, body) for data, body in waiting if data.epoch > plan.epoch]
+            for one in waiting:
+                if one.plan == plan.digest:
+                    self._deliver(peer, one.tag, one.message)
+            self._early[peer] = [one for one in waiting if one.tag.epoch > plan.epoch]
 
     def exchange(
         self, plan: Plan, tag: Tag, outgoing: Mapping[int, Message], sources: Collection[int]
@@ -218,18 +241,24 @@ class Node:
                 self._check_deadline(missing)
                 self._changed.wait(1.0)
 
-    def settle(self, outcome: bytes | None = None) -> bytes:
+    def settle(self, epoch: int, outcome: bytes | None = None) -> bytes:
         """Agree on the result: this site's, where it is the one to make it, or the one that others have.
 
-        Returns when most sites hold it, so that nobody can come to another one. Raises Regroup if nobody has one any
-        more.
+        Returns when most sites hold it, so that nobody can come to another one. Raises Regroup if there is none any
+        more, and the sites have gathered anew.
         """
         with self._changed:
-            if outcome is not None:
-                digest = hashlib.sha256(outcome).digest()
-                self._outcomes[digest] = outcome
-                self._publish(outcome=digest)
-            return self._settled()
+            here = self._assembly
+            if outcome is not None and not here.disturbance:
+                self._hold(epoch, hashlib.sha256(outcome).digest(), outcome)
+            found = None
+            while found is None:
+                found = self._settled()
+                if found is None:
+                    if here.disturbance:
+                        raise Regroup(here.disturbance)
+                    self._wait_for_news()
+            return found
 
     def finished(self) -> None:
         """The result is on disk."""
@@ -285,32 +314,45 @@ class Node:
 
     # ------------------------------------------------------------------------------------------------------- the result
 
-    def _settled(self) -> bytes:
+    def _settled(self) -> bytes | None:
+        """The result that is decided, in the end; None while there is nothing to be held."""
         here = self._assembly
         while True:
             self._check_deadline()
-            holders = here.holders()
-            for digest, sites in holders.items():
-                if 2 * len(sites) > len(here.everyone) and digest in self._outcomes:
-                    self._hold(digest)
-                    return self._outcomes[digest]
-            near = [digest for digest, sites in holders.items() if sites & here.present]
-            best = max(near, key=lambda one: (len(holders[one]), one), default=None)
-            if best is not None:
-                self._obtain(best)
-            elif here.disturbance:
-                raise Regroup(here.disturbance)
-            self._wake_soon()
-            self._changed.wait(_LOOK)
+            decided, preferred = here.decided(), here.preferred()
+            if decided is not None and decided in self._outcomes:
+                epoch = next(one[0] for one in here.holders() if one[1] == decided)
+                self._hold(epoch, decided, self._outcomes[decided], decided=True)
+                return self._outcomes[decided]
+            if here.hopeless() and decided is None:
+                self._vault.hold(None, 0)
+                self._publish(outcome=b"", outcome_epoch=0)
+                here.disturbance = here.disturbance or "most sites have gone on without the result held here"
+                return None
+            if decided is None and preferred is None:
+                return None
+            if decided is not None:
+                self._obtain(decided)
+            elif preferred is not None and preferred[1] in self._outcomes:
+                self._hold(*preferred, self._outcomes[preferred[1]])
+            elif preferred is not None:
+                self._obtain(preferred[1])
+            self._wait_for_news()
 
-    def _hold(self, digest: bytes) -> None:
-        if self._assembly.record.outcome != digest:
-            self._publish(outcome=digest)
+    def _hold(self, epoch: int, digest: bytes, outcome: bytes, *, decided: bool = False) -> None:
+        """Say to hold a result; on disk first, since others rely on it."""
+        self._outcomes[digest] = outcome
+        record = self._assembly.record
+        if (record.outcome, record.outcome_epoch) != (digest, epoch) or decided:
+            self._vault.hold(outcome, epoch, decided=decided)
+        if (record.outcome, record.outcome_epoch) != (digest, epoch):
+            self._publish(outcome=digest, outcome_epoch=epoch)
+
+    def _wait_for_news(self) -> None:
+        self._wake_soon()
+        self._changed.wait(_LOOK)
 
     def _obtain(self, digest: bytes) -> None:
-        if digest in self._outcomes:
-            self._hold(digest)
-            return
         now = self._clock.now()
         for peer, link in self._links.items():
             record = self._assembly.table.get(peer)
@@ -340,7 +382,7 @@ class Node:
         elif kind == "outcome":
             body = bytes(arrived.body)
             digest = hashlib.sha256(body).digest()
-            if digest != parcel.outcome.outcome or digest not in self._assembly.holders():
+            if digest != parcel.outcome.outcome or all(digest != known for _, known in self._assembly.holders()):
                 raise FrameError("a result that nobody has announced")
             self._outcomes[digest] = body
             self._changed.notify_all()
@@ -349,20 +391,22 @@ class Node:
 
     def _data(self, peer: int, data: wire.Data, body: bytearray) -> None:
         plan = self._assembly.plan
+        tag, message = unpack(data, body)
         if plan is not None and data.plan == plan.digest:
-            self._deliver(peer, data, body)
-        elif data.epoch > self._assembly.record.epoch:
-            if len(self._early[peer]) >= _MOST_EARLY:
+            self._deliver(peer, tag, message)
+        elif tag.epoch > self._assembly.record.epoch:
+            waiting = [one for one in self._early[peer] if one.tag.epoch >= tag.epoch]  # earlier ones will never begin
+            if len(waiting) >= _MOST_EARLY:
                 raise FrameError("too many messages of an epoch that has not begun here")
-            self._early[peer].append((data, body))
+            self._early[peer] = [*waiting, _Early(data.plan, tag, message)]
         else:
             self._links[peer].stale += 1
 
-    def _deliver(self, peer: int, data: wire.Data, body: bytearray) -> None:
-        tag, message = unpack(data, body)
-        if len(self._mail) > 64 * (1 + len(self._links)):
+    def _deliver(self, peer: int, tag: Tag, message: Message) -> None:
+        waiting = self._mail.setdefault((peer, tag), deque())
+        if len(self._mail) > _MOST_MAIL * len(self._links) or len(waiting) >= 2:
             raise FrameError("more messages than anybody can be waiting for")
-        self._mail.setdefault((peer, tag), deque()).append(message)
+        waiting.append(message)
         self._changed.notify_all()
 
     def _taken(self, source: int, tag: Tag) -> Message:
@@ -384,9 +428,9 @@ class Node:
                 self._told[peer][record.site] = record.age  # it knows this one
             if self._assembly.learn(record):
                 news = True
-                if record.site in self._links:
-                    link = self._links[record.site]
-                    link.known = max(link.known, record.identity)
+                link = self._links.get(record.site)
+                if link is not None and link.heard_of(record.identity):
+                    self._wake(record.site)
         if news:
             self._look()
             self._changed.notify_all()
@@ -396,6 +440,11 @@ class Node:
         if seen.incarnation == 0 or seen == self._identity or seen < self._identity:
             return
         self._identity = self._identity.after(seen)
+        self._renamed += 1
+        if self._renamed > _MOST_NAMES:
+            self._fault = f"another agent runs as {self._name(self._me)}; there can be one only"
+            self._changed.notify_all()
+            return
         for link in self._links.values():
             link.renamed(self._identity)
         for peer, told in self._told.items():
@@ -450,6 +499,8 @@ class Node:
             raise Regroup(self._assembly.disturbance)
 
     def _check_deadline(self, waiting_for: Collection[int] = ()) -> None:
+        if self._fault:
+            raise InvalidInput(self._fault)
         if self._clock.now() - self._began < self._policy.deadline:
             return
         here = self._assembly

@@ -24,6 +24,7 @@ Phase = Literal["gathering", "running", "finished", "failed"]
 Edge = tuple[int, int]
 _PHASES = ("gathering", "running", "finished", "failed")
 _MOST_KEPT, _MOST_FIELDS, _MOST_BYTES = 8, 64, 1 << 18
+_MOST = 1 << 63  # counters stay below, so that one more always fits
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ class Record:
     plan: bytes = b""
     offer: Offer = Offer()
     outcome: bytes = b""
+    outcome_epoch: int = 0
     why: str = ""
 
     @property
@@ -77,6 +79,7 @@ class Record:
             kept=[wire.Kept(iteration=one.iteration, key=one.key, members=one.members) for one in self.offer.kept],
             reached=self.offer.reached,
             outcome=self.outcome,
+            outcome_epoch=self.outcome_epoch,
             why=self.why,
         )
 
@@ -88,7 +91,10 @@ class Record:
             or record.phase not in _PHASES
             or len(record.kept) > _MOST_KEPT
             or len(record.fingerprint) > _MOST_FIELDS
-            or sum(map(len, record.fingerprint.values())) > _MOST_BYTES
+            or sum(len(name) + len(value) for name, value in record.fingerprint.items()) > _MOST_BYTES
+            or max(record.incarnation, record.version, record.epoch, record.outcome_epoch) >= _MOST
+            or record.boot == 0
+            or record.reached < -1
             or any(link >= sites for link in record.links)
             or len(record.plan) not in (0, 32)
             or len(record.outcome) not in (0, 32)
@@ -108,6 +114,7 @@ class Record:
             record.plan,
             Offer(kept, record.reached),
             record.outcome,
+            record.outcome_epoch,
             record.why[:1000],
         )
 

@@ -24,10 +24,11 @@ from deepca.result import Result
 from deepca.sites.checkpoints import Checkpoint
 from deepca.sites.node import Node
 from deepca.sites.records import Kept, Offer, Plan
+from deepca.sites.vault import Vault
 from deepca.topology import Topology, from_edges
 from deepca.transports.base import Message, Tag
 
-__all__ = ["Ending", "Job", "Store", "Vault", "run_site", "schema_of"]
+__all__ = ["Ending", "Job", "Store", "run_site", "schema_of"]
 
 _ALIKE = 1e-6  # how far own numbers may be from the common result, relative; bits differ between kinds of machines
 
@@ -72,13 +73,6 @@ class Store(Protocol):
     def kept(self) -> Sequence[Header]: ...
     def load(self, key: bytes, /) -> Checkpoint | None: ...
     def keep_until(self, key: bytes, /) -> None: ...
-
-
-class Vault(Protocol):
-    """Where a result is kept, so that a site that starts again can hand it to those that still lack it."""
-
-    def load(self) -> bytes | None: ...
-    def save(self, outcome: bytes) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -133,8 +127,9 @@ def run_site(
     """
     check(job.settings)
     known = vault.load()
-    if known is not None:
-        return _ending(job, node.settle(known), own=False)
+    if known.decided and known.outcome is not None:
+        tell("result", f"the run {job.run!r} has ended before; another one needs another name, the same at all sites")
+        return _ending(job, known.outcome, own=False)
     keeper = _Keeper(checkpoints, job.interval)
     held: Holdings | None = None
     while True:
@@ -149,7 +144,8 @@ def run_site(
             resume = _resumption(keeper, agreed, network, checkpoints)
             keeper.enter(agreed)
             found = decompose_held(held, network, job.settings, observers=observers, keepers=(keeper,), resume=resume)
-            content = node.settle(_content(job, agreed, network, found) if job.me == agreed.members[0] else None)
+            mine = _content(job, agreed, network, found) if job.me == agreed.members[0] else None
+            content = node.settle(agreed.epoch, mine)
         except Regroup as why:
             tell("regroup", f"gathering anew: {why}")
             continue

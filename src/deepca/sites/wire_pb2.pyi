@@ -47,7 +47,7 @@ class Refusal(_message.Message):
     def __init__(self, why: _Optional[str] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("incarnation", "boot", "known", "session", "heard", "clock", "run", "known_boot", "greeted")
+    __slots__ = ("incarnation", "boot", "known", "session", "heard", "clock", "run", "known_boot", "parts", "greeted")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     BOOT_FIELD_NUMBER: _ClassVar[int]
     KNOWN_FIELD_NUMBER: _ClassVar[int]
@@ -56,6 +56,7 @@ class Hello(_message.Message):
     CLOCK_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     KNOWN_BOOT_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
     GREETED_FIELD_NUMBER: _ClassVar[int]
     incarnation: int
     boot: int
@@ -65,8 +66,9 @@ class Hello(_message.Message):
     clock: float
     run: bytes
     known_boot: int
+    parts: int
     greeted: bool
-    def __init__(self, incarnation: _Optional[int] = ..., boot: _Optional[int] = ..., known: _Optional[int] = ..., session: _Optional[int] = ..., heard: _Optional[int] = ..., clock: _Optional[float] = ..., run: _Optional[bytes] = ..., known_boot: _Optional[int] = ..., greeted: _Optional[bool] = ...) -> None: ...
+    def __init__(self, incarnation: _Optional[int] = ..., boot: _Optional[int] = ..., known: _Optional[int] = ..., session: _Optional[int] = ..., heard: _Optional[int] = ..., clock: _Optional[float] = ..., run: _Optional[bytes] = ..., known_boot: _Optional[int] = ..., parts: _Optional[int] = ..., greeted: _Optional[bool] = ...) -> None: ...
 
 class Part(_message.Message):
     __slots__ = ("seq", "session", "index", "offset", "total", "parcel", "chunk", "check", "heard")
@@ -91,12 +93,14 @@ class Part(_message.Message):
     def __init__(self, seq: _Optional[int] = ..., session: _Optional[int] = ..., index: _Optional[int] = ..., offset: _Optional[int] = ..., total: _Optional[int] = ..., parcel: _Optional[bytes] = ..., chunk: _Optional[bytes] = ..., check: _Optional[int] = ..., heard: _Optional[int] = ...) -> None: ...
 
 class Beat(_message.Message):
-    __slots__ = ("heard", "parts")
+    __slots__ = ("heard", "parts", "session")
     HEARD_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
     heard: int
     parts: int
-    def __init__(self, heard: _Optional[int] = ..., parts: _Optional[int] = ...) -> None: ...
+    session: int
+    def __init__(self, heard: _Optional[int] = ..., parts: _Optional[int] = ..., session: _Optional[int] = ...) -> None: ...
 
 class Parcel(_message.Message):
     __slots__ = ("data", "records", "wanted", "outcome")
@@ -143,7 +147,7 @@ class Records(_message.Message):
     def __init__(self, records: _Optional[_Iterable[_Union[Record, _Mapping]]] = ...) -> None: ...
 
 class Record(_message.Message):
-    __slots__ = ("site", "incarnation", "boot", "version", "phase", "links", "fingerprint", "epoch", "plan", "kept", "reached", "outcome", "why")
+    __slots__ = ("site", "incarnation", "boot", "version", "phase", "links", "fingerprint", "epoch", "plan", "kept", "reached", "outcome", "why", "outcome_epoch")
     class FingerprintEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -164,6 +168,7 @@ class Record(_message.Message):
     REACHED_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     WHY_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_EPOCH_FIELD_NUMBER: _ClassVar[int]
     site: int
     incarnation: int
     boot: int
@@ -177,7 +182,8 @@ class Record(_message.Message):
     reached: int
     outcome: bytes
     why: str
-    def __init__(self, site: _Optional[int] = ..., incarnation: _Optional[int] = ..., boot: _Optional[int] = ..., version: _Optional[int] = ..., phase: _Optional[str] = ..., links: _Optional[_Iterable[int]] = ..., fingerprint: _Optional[_Mapping[str, bytes]] = ..., epoch: _Optional[int] = ..., plan: _Optional[bytes] = ..., kept: _Optional[_Iterable[_Union[Kept, _Mapping]]] = ..., reached: _Optional[int] = ..., outcome: _Optional[bytes] = ..., why: _Optional[str] = ...) -> None: ...
+    outcome_epoch: int
+    def __init__(self, site: _Optional[int] = ..., incarnation: _Optional[int] = ..., boot: _Optional[int] = ..., version: _Optional[int] = ..., phase: _Optional[str] = ..., links: _Optional[_Iterable[int]] = ..., fingerprint: _Optional[_Mapping[str, bytes]] = ..., epoch: _Optional[int] = ..., plan: _Optional[bytes] = ..., kept: _Optional[_Iterable[_Union[Kept, _Mapping]]] = ..., reached: _Optional[int] = ..., outcome: _Optional[bytes] = ..., why: _Optional[str] = ..., outcome_epoch: _Optional[int] = ...) -> None: ...
 
 class Kept(_message.Message):
     __slots__ = ("iteration", "key", "members")

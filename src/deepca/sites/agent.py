@@ -1,0 +1,188 @@
+"""A site's agent: its files, its node, its streams and its run put together in one process."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from deepca import __version__
+from deepca._files import write_whole
+from deepca.data.readers import open_source
+from deepca.data.sources import Source
+from deepca.errors import DeepcaError, InvalidInput, Unfinished
+from deepca.observers import Observer
+from deepca.pca import Settings
+from deepca.sites.certificates import Identity as Certificates
+from deepca.sites.checkpoints import Checkpoints
+from deepca.sites.clocks import RealClock
+from deepca.sites.config import NetworkFile, SiteFile
+from deepca.sites.link import Identity
+from deepca.sites.node import Membership, Node, Policy
+from deepca.sites.run import Ending, Job, run_site, schema_of
+from deepca.sites.streams import Peer, Streams
+from deepca.sites.vault import FileVault
+
+__all__ = ["Agent", "fingerprint_of", "largest_message", "run_agent", "run_of"]
+
+PROTOCOL = 1
+_TICK = 0.05
+_STAY = 30.0  # seconds at most for which a site hands out the result of a run that had ended before
+
+
+@dataclass
+class Agent:
+    """What is alive while an agent runs; screens look at it."""
+
+    site: SiteFile
+    node: Node
+    streams: Streams
+    port: int
+
+
+def run_of(network: NetworkFile) -> bytes:
+    """32 bytes: equal for sites that can understand each other at all."""
+    said = [PROTOCOL, network.name, network.run, [site.name for site in network.sites]]
+    return hashlib.sha256(json.dumps(said).encode()).digest()
+
+
+def fingerprint_of(network: NetworkFile, source: Source) -> dict[str, bytes]:
+    """What has to be the same at all sites before anything is done, by name."""
+    return {
+        "version of deepca": __version__.encode(),
+        "on_loss": network.on_loss.encode(),
+        "patience": repr(float(network.patience)).encode(),
+        "checkpoint_every": str(network.checkpoint_every).encode(),
+        "topology": hashlib.sha256(json.dumps(network.links).encode()).digest(),
+        **schema_of(source, network.settings),
+    }
+
+
+def largest_message(source: Source, settings: Settings) -> int:
+    """Bytes that a message of a run with these columns and settings can have at most."""
+    d, k = source.d, settings.n_components
+    wanted = k if isinstance(k, int) else d
+    columns = d if settings.algorithm == "covariance" else min(d, 4 * wanted + 64)
+    arrays = 8 * ((d + 2) * columns + columns * columns + 4096)
+    names = sum(4 * len(name) for name in source.columns or ())
+    model = 8 * d * (min(wanted, d) + 8) + 2 * names + (1 << 16)
+    return max(arrays, model)
+
+
+def run_agent(
+    site: SiteFile,
+    *,
+    tell: Callable[..., None] = lambda *_, **__: None,
+    observers: Sequence[Observer] = (),
+    ready: Callable[[Agent], None] = lambda agent: None,
+    wrap: Callable[[Node], Node] = lambda node: node,
+) -> Ending:
+    """Run one site's agent to the result, which is then in the file that site.toml names.
+
+    tell : gets events for people and logs.  ready : called once the agent listens.  wrap : stands between node and
+    streams; for tests that hurt messages.
+
+    Raises InvalidInput for what this site has to mend, Unfinished at the deadline.
+    """
+    network, began = site.network, time.monotonic()
+    source = open_source(str(site.data), label_column=site.label_column, dataset=site.dataset)
+    _check_writable(site.model)
+    credentials = None if site.plaintext else Certificates.load(site)
+    run, data = run_of(network), _digest_of_rows(site, source)
+    names = tuple(entry.name for entry in network.sites)
+    membership = Membership(
+        names,
+        site.index,
+        network.links,
+        run,
+        fingerprint_of(network, source),
+        largest_message(source, network.settings),
+    )
+    linger = network.patience if network.on_loss == "shrink" else site.deadline
+    policy = Policy(network.on_loss, network.patience, site.deadline, linger)
+    identity = Identity(time.time_ns(), secrets.randbits(63) | 1)  # time only guesses; others say if it was wrong
+    about = hashlib.sha256(repr(sorted(membership.fingerprint.items())).encode() + run + data).hexdigest()
+    vault = FileVault(site.state, f"result-{about[:16]}", lambda text: tell("checkpoint", text))
+    node = Node(membership, policy, RealClock(), identity, tell, vault=vault)
+    me, *peers = (
+        Peer(j, network.sites[j].name, network.sites[j].address, j != site.index and network.dials(site.index, j))
+        for j in (site.index, *network.neighbors(site.site))
+    )
+    streams = Streams(wrap(node), me, peers, site.listen if peers else None, credentials)
+    node.attach(streams.wake)
+    folder = site.state if site.checkpoints else Path(os.devnull) / "none"
+    warn = (lambda text: tell("checkpoint", text)) if site.checkpoints else (lambda text: None)
+    checkpoints = Checkpoints(folder, run, data, warn=warn)
+    job = Job(
+        network.run, names, site.index, network.topology, network.settings, lambda: source, network.checkpoint_every
+    )
+    ended = vault.load().decided
+    port = streams.start()
+    try:
+        tell(
+            "started",
+            f"{site.site} listens at port {port}" if port else f"{site.site} is up",
+            site=site.site,
+            port=port,
+        )
+        ready(Agent(site, node, streams, port))
+        with _ticking(node):
+            try:
+                ending = run_site(job, node, checkpoints, vault, observers=observers, tell=tell)
+                write_whole(site.model, ending.content)
+            except Unfinished:
+                raise
+            except (DeepcaError, OSError, MemoryError) as error:
+                node.failed(f"{type(error).__name__}: {error}" if not isinstance(error, DeepcaError) else str(error))
+                node.farewell(0.0)
+                raise
+            node.finished()
+            tell("finished", f"{site.model.name} is written", seconds=time.monotonic() - began, model=str(site.model))
+            try:
+                # of a run that had ended before, most will know; otherwise a site that is away needs somebody to ask
+                late = node.farewell(min(network.patience, _STAY) if ended else None)
+            except KeyboardInterrupt:  # the result is written, so leaving is fine
+                late = ()
+            if late:
+                tell("late", f"not heard to have finished: {', '.join(late)}", sites=list(late))
+            checkpoints.clear()
+            return ending
+    finally:
+        streams.stop()
+
+
+@contextmanager
+def _ticking(node: Node) -> Iterator[None]:
+    """Time passes for the node, in a thread of its own."""
+    over = threading.Event()
+
+    def tick() -> None:
+        while not over.wait(_TICK):
+            node.tick()
+
+    thread = threading.Thread(target=tick, name="deepca-ticks", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _digest_of_rows(site: SiteFile, source: Source) -> bytes:
+    """Changes when the file does: a checkpoint is of no use with other rows."""
+    stat = site.data.stat()
+    said = [str(site.data.resolve()), stat.st_size, stat.st_mtime_ns, source.d, site.label_column, site.dataset]
+    return hashlib.sha256(json.dumps(said).encode()).digest()
+
+
+def _check_writable(path: Path) -> None:
+    if path.is_dir():
+        raise InvalidInput(f"{path}, the model that site.toml names, is a folder; give the name of a file")
