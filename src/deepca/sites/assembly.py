@@ -123,16 +123,13 @@ class Assembly:
     def preferred(self) -> tuple[int, bytes] | None:
         """The result to hold, if there is one within reach: that of the last epoch.
 
-        Not one of an epoch before the one entered here: who enters an epoch promises this, and since an epoch has most
-        sites as members, no two results can both be held by most.
+        Not one of an epoch before any that was entered: who enters an epoch promises not to hold earlier results, and
+        an epoch whose members hold one takes it over. An epoch has most sites as members, so no two results can both
+        come to be held by most.
         """
-        near = [one for one, sites in self.holders().items() if sites & self.present and one[0] >= self.record.epoch]
+        entered = max(self.table[site].epoch for site in self.present)
+        near = [one for one, sites in self.holders().items() if sites & self.present and one[0] >= entered]
         return max(near, default=None)
-
-    def hopeless(self) -> bool:
-        """Whether the result held here can no longer be decided: too many sites have promised not to hold it."""
-        promised = sum(record.epoch > self.record.outcome_epoch for record in self.table)
-        return bool(self.record.outcome) and 2 * (len(self.everyone) - promised) <= len(self.everyone)
 
     def unfinished(self) -> list[int]:
         """Who is still to be waited for after the end."""
@@ -214,6 +211,7 @@ class Assembly:
         self.publish(phase="running", epoch=plan.epoch, plan=plan.digest)
         start = "from the beginning" if plan.source < 0 else f"at the directions of {self.name(plan.source)}"
         start = f"from iteration {plan.iteration}" if plan.resume else start
+        start = "with the result that is there" if plan.outcome is not None else start
         without = f", without {', '.join(self.names(left_out))}" if left_out else ""
         self._tell(
             "epoch",
@@ -238,7 +236,7 @@ class Assembly:
             record is not None
             and record.identity == identity
             and record.plan == digest
-            and not record.outcome
+            and (record.outcome_epoch, record.outcome) <= (plan.outcome or (0, b""))
             and record.phase in ("gathering", "running")
             for record, identity in zip(records, plan.identities, strict=True)
         )

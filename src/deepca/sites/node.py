@@ -194,20 +194,30 @@ class Node:
                 self._check_deadline()
                 self._look()
                 here.check_differences()
+                if here.disturbance:  # of an epoch that only was to hand on a result
+                    here.gather(offer=offer)
                 if here.decided() is not None or here.preferred() is not None:
                     here.withdraw()
                     found = self._settled()
                     if found is not None:
                         return found
-                if here.agreed(self._clock.now()):
+                if here.plan is None and here.agreed(self._clock.now()):
                     self._vault.enter(here.next_epoch)  # a promise: not to be forgotten
                     plan = here.enter(self._clock.now())
                     self._take_early(plan)
-                    break
+                    if plan.outcome is None:
+                        break
+                    self._take_over(plan.epoch, plan.outcome[1])
+                    continue
                 self._wake_soon()
                 self._changed.wait(_LOOK)
         self._wake_all()
         return plan
+
+    def _take_over(self, epoch: int, digest: bytes) -> None:
+        """A result that a member held before the epoch began is that of the epoch."""
+        if digest in self._outcomes:
+            self._hold(epoch, digest, self._outcomes[digest])
 
     def _take_early(self, plan: Plan) -> None:
         """What members said that entered the plan before this one."""
@@ -324,11 +334,6 @@ class Node:
                 epoch = next(one[0] for one in here.holders() if one[1] == decided)
                 self._hold(epoch, decided, self._outcomes[decided], decided=True)
                 return self._outcomes[decided]
-            if here.hopeless() and decided is None:
-                self._vault.hold(None, 0)
-                self._publish(outcome=b"", outcome_epoch=0)
-                here.disturbance = here.disturbance or "most sites have gone on without the result held here"
-                return None
             if decided is None and preferred is None:
                 return None
             if decided is not None:

@@ -126,6 +126,7 @@ class Plan:
     members : places in the list of sites, rising; as agents of the epoch they are numbered in this order.
     resume : key of the checkpoint that all of them have, or empty.  iteration : of that checkpoint, or −1.
     source : without a checkpoint, the site whose W all start from; −1 for none.
+    outcome : a result that a member holds already, that of the last epoch: then nothing is computed, and all hold it.
     """
 
     epoch: int
@@ -135,6 +136,7 @@ class Plan:
     resume: bytes = b""
     iteration: int = -1
     source: int = -1
+    outcome: tuple[int, bytes] | None = None
 
     @cached_property
     def digest(self) -> bytes:
@@ -146,6 +148,7 @@ class Plan:
             self.resume.hex(),
             self.iteration,
             self.source,
+            None if self.outcome is None else (self.outcome[0], self.outcome[1].hex()),
         )
         return hashlib.sha256(json.dumps(said).encode()).digest()
 
@@ -252,4 +255,5 @@ class Table:
             best.key if best is not None else b"",
             best.iteration if best is not None else -1,
             -1 if best is not None else source,
+            max(((record.outcome_epoch, record.outcome) for record in records if record.outcome), default=None),
         )

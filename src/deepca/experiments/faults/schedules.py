@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from deepca.sites.link import Identity
 from deepca.sites.node import Membership, Node, Policy
 from deepca.sites.records import Kept
 from deepca.sites.run import Ending, Job, run_site, schema_of
+from deepca.sites.vault import MemoryVault
 from deepca.topology import Topology, complete, from_edges, path, ring
 
 __all__ = ["Fault", "Outcome", "Schedule", "draw", "play"]
@@ -69,12 +70,12 @@ class Outcome:
 
 
 class _Disk:
-    """What survives when an agent is killed; as :class:`deepca.sites.checkpoints.Checkpoints` and a Vault."""
+    """What survives when an agent is killed; as :class:`deepca.sites.checkpoints.Checkpoints`, and a vault."""
 
     def __init__(self, run: bytes) -> None:
         self.run, self.data = run, b"\0" * 32
         self._kept: list[Checkpoint] = []
-        self.outcome: bytes | None = None
+        self.vault = MemoryVault()
         self.full = False
 
     def write(self, checkpoint: Checkpoint) -> bool:
@@ -86,9 +87,7 @@ class _Disk:
     def kept(self) -> tuple[Kept, ...]:
         return tuple(Kept(one.iteration, one.key, one.members) for one in self._kept)
 
-    def load(self, key: Any = None) -> Any:
-        if key is None:
-            return self.outcome
+    def load(self, key: bytes) -> Checkpoint | None:
         return next((one for one in self._kept if one.key == key), None)
 
     def keep_until(self, key: bytes) -> None:
@@ -96,9 +95,6 @@ class _Disk:
 
     def clear(self) -> None:
         self._kept = []
-
-    def save(self, outcome: bytes) -> None:
-        self.outcome = outcome
 
 
 def draw(seed: int) -> Schedule:
@@ -197,13 +193,12 @@ class _Play:
         )
         # incarnations that all begin at one: what an agent is told of its earlier starts has to suffice
         identity = Identity(1, int(self.rng.integers(1, 2**63)))
-        node = Node(membership, policy, self.clock, identity, self.tell, lambda: 0.0)
+        node = Node(membership, policy, self.clock, identity, self.tell, lambda: 0.0, disk.vault)
         job = Job("run", self.names, site, schedule.topology, schedule.settings, lambda: source, schedule.every)
 
         def work() -> None:
             try:
-                ending = run_site(job, node, disk, disk, tell=self.tell)
-                disk.save(ending.content)
+                ending = run_site(job, node, disk, disk.vault, tell=self.tell)
                 self.outcome.endings[site] = ending
                 node.finished()
                 node.farewell()
