@@ -15,6 +15,7 @@ from pathlib import Path
 
 from deepca import __version__
 from deepca._files import write_whole
+from deepca._machine import keep_freed_memory
 from deepca.data.readers import open_source
 from deepca.data.sources import Source
 from deepca.errors import DeepcaError, InvalidInput, Unfinished
@@ -92,6 +93,7 @@ def run_agent(
     Raises InvalidInput for what this site has to mend, Unfinished at the deadline.
     """
     network, began = site.network, time.monotonic()
+    keep_freed_memory()
     source = open_source(str(site.data), label_column=site.label_column, dataset=site.dataset)
     _check_writable(site.model)
     credentials = None if site.plaintext else Certificates.load(site)

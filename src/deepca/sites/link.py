@@ -46,7 +46,7 @@ class Arrived:
     """A whole message."""
 
     header: bytes
-    body: bytearray
+    body: bytes | bytearray
 
 
 class Link:
@@ -156,16 +156,16 @@ class Link:
             return wire.Frame(hello=hello)
         if not self._greeted or self.peer is None:
             return None
-        part = self._next_part()
-        if part is not None:
+        frame = self._next_part()
+        if frame is not None:
             self._said, self._owed = now, None
-            return wire.Frame(part=part)
+            return frame
         if (self._owed is not None and now >= self._owed) or now - self._said >= BEAT:
             self._said, self._owed = now, None
             return wire.Frame(beat=wire.Beat(heard=self._heard, parts=self._in_a_row(), session=self._session))
         return None
 
-    def _next_part(self) -> wire.Part | None:
+    def _next_part(self) -> wire.Frame | None:
         place = self._at_seq - self._heard_there - 1
         if place >= min(len(self._out), _WINDOW):
             return None
@@ -173,15 +173,17 @@ class Link:
         index, offset = self._at_part, self._at_part * CHUNK
         chunk = parcel.slice(offset, CHUNK)
         header = parcel.header if index == 0 else b""
-        part = wire.Part(seq=seq, session=self._session, index=index, offset=offset, total=parcel.total, parcel=header)
-        part.chunk, part.heard = chunk, self._heard
-        part.check = _check(part)
+        frame = wire.Frame()
+        part = frame.part  # filled in place: a Part of its own would be copied into the frame
+        part.seq, part.session, part.index, part.offset, part.total = seq, self._session, index, offset, parcel.total
+        part.parcel, part.chunk, part.heard = header, chunk, self._heard
+        part.check = _check(seq, self._session, index, offset, parcel.total, header, chunk)
         self.sent_bytes += len(chunk) + len(header)
         if offset + len(chunk) >= parcel.total:
             self._at_seq, self._at_part = seq + 1, 0
         else:
             self._at_part += 1
-        return part
+        return frame
 
     def tick(self, now: float) -> bool:
         """Whether there is something to send now: a sign of life, or Parts that may have been lost."""
@@ -255,7 +257,8 @@ class Link:
         if part.session != self._session:
             self.stale += 1
             return []
-        if part.check != _check(part):
+        header, chunk = part.parcel, part.chunk  # each look at them makes a copy
+        if part.check != _check(part.seq, part.session, part.index, part.offset, part.total, header, chunk):
             raise FrameError("a damaged frame: its checksum is wrong")
         self._acknowledged(part.heard, 0, now)
         if self._owed is None:
@@ -268,16 +271,16 @@ class Link:
         if (
             part.index >= max(-(-part.total // CHUNK), 1)
             or part.offset != part.index * CHUNK
-            or len(part.chunk) != min(CHUNK, part.total - part.offset)
+            or len(chunk) != min(CHUNK, part.total - part.offset)
         ):
             raise FrameError("a Part that does not fit its message")
         arrival = self._arriving.get(part.seq)
         if arrival is None:
             arrival = self._arriving[part.seq] = _Arrival(part.total)
-        if part.total != len(arrival.body):
+        if part.total != arrival.total:
             raise FrameError("two Parts that differ in the size of their message")
-        arrival.add(part)
-        self.received_bytes += len(part.chunk) + len(part.parcel)
+        arrival.add(part.index, header, chunk)
+        self.received_bytes += len(chunk) + len(header)
         whole = []
         while (first := self._arriving.get(self._heard + 1)) is not None and first.complete:
             self._heard += 1
@@ -318,10 +321,11 @@ class Link:
 
 
 class _Arrival:
-    """A message of which some Parts are here."""
+    """A message of which some Parts are here. Memory is taken with the first of several; one alone is kept as it is."""
 
     def __init__(self, total: int) -> None:
-        self.header, self.body = b"", bytearray(total)
+        self.header, self.total = b"", total
+        self.body: bytes | bytearray = b""
         self.in_a_row = 0
         self._beyond: set[int] = set()
         self._parts = max(-(-total // CHUNK), 1)
@@ -330,18 +334,23 @@ class _Arrival:
     def complete(self) -> bool:
         return self.in_a_row == self._parts
 
-    def add(self, part: wire.Part) -> None:
-        if part.index < self.in_a_row or part.index in self._beyond:
+    def add(self, index: int, header: bytes, chunk: bytes) -> None:
+        if index < self.in_a_row or index in self._beyond:
             return
-        self.body[part.offset : part.offset + len(part.chunk)] = part.chunk
-        if part.index == 0:
-            self.header = part.parcel
-        self._beyond.add(part.index)
+        if self._parts == 1:
+            self.body = chunk
+        else:
+            if not isinstance(self.body, bytearray):
+                self.body = bytearray(self.total)
+            self.body[index * CHUNK : index * CHUNK + len(chunk)] = chunk
+        if index == 0:
+            self.header = header
+        self._beyond.add(index)
         while self.in_a_row in self._beyond:
             self._beyond.remove(self.in_a_row)
             self.in_a_row += 1
 
 
-def _check(part: wire.Part) -> int:
-    fields = struct.pack("<5Q", part.seq, part.session, part.index, part.offset, part.total)
-    return zlib.crc32(part.chunk, zlib.crc32(part.parcel, zlib.crc32(fields)))
+def _check(seq: int, session: int, index: int, offset: int, total: int, header: bytes, chunk: bytes) -> int:
+    fields = struct.pack("<5Q", seq, session, index, offset, total)
+    return zlib.crc32(chunk, zlib.crc32(header, zlib.crc32(fields)))

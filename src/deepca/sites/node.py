@@ -394,7 +394,7 @@ class Node:
         else:
             raise FrameError(f"a message of kind {kind!r}")
 
-    def _data(self, peer: int, data: wire.Data, body: bytearray) -> None:
+    def _data(self, peer: int, data: wire.Data, body: bytes | bytearray) -> None:
         plan = self._assembly.plan
         tag, message = unpack(data, body)
         if plan is not None and data.plan == plan.digest:

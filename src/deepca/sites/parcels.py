@@ -66,8 +66,8 @@ def pack(plan: bytes, tag: Tag, message: Message) -> Parcel:
     return Parcel(wire.Parcel(data=data).SerializeToString(), tuple(piece for piece in body if piece.nbytes))
 
 
-def unpack(data: wire.Data, body: bytearray) -> tuple[Tag, Message]:
-    """The message that ``pack`` was given. Its arrays are views of ``body``."""
+def unpack(data: wire.Data, body: bytes | bytearray) -> tuple[Tag, Message]:
+    """The message that ``pack`` was given. Its arrays are views of ``body``, to be read only."""
     described = [*([data.payload] if data.HasField("payload") else []), *data.riders]
     if len(described) > _MOST_RIDERS:
         raise FrameError(f"a message with {len(described)} arrays")
