@@ -66,14 +66,14 @@ def fingerprint_of(network: NetworkFile, source: Source) -> dict[str, bytes]:
     }
 
 
-def largest_message(source: Source, settings: Settings) -> int:
-    """Bytes that a message of a run with these columns and settings can have at most."""
+def largest_message(source: Source, settings: Settings, sites: Sequence[str] = ()) -> int:
+    """Bytes that a message of a run with these columns, settings and names of sites can have at most."""
     d, k = source.d, settings.n_components
     wanted = k if isinstance(k, int) else d
     columns = d if settings.algorithm == "covariance" else min(d, 4 * wanted + 64)
     arrays = 8 * ((d + 2) * columns + columns * columns + 4096)
     names = sum(4 * len(name) for name in source.columns or ())
-    model = 8 * d * (min(wanted, d) + 8) + 2 * names + (1 << 16)
+    model = 8 * d * (min(wanted, d) + 8) + 2 * names + 8 * sum(map(len, sites)) + (1 << 16)
     return max(arrays, model)
 
 
@@ -105,7 +105,7 @@ def run_agent(
         network.links,
         run,
         fingerprint_of(network, source),
-        largest_message(source, network.settings),
+        largest_message(source, network.settings, names),
     )
     linger = network.patience if network.on_loss == "shrink" else site.deadline
     policy = Policy(network.on_loss, network.patience, site.deadline, linger)

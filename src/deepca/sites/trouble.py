@@ -7,6 +7,7 @@ told to; :class:`CoreLog` reads that.
 
 from __future__ import annotations
 
+import atexit
 import io
 import os
 import re
@@ -107,6 +108,7 @@ class CoreLog:
         if _descriptor(sys.stderr) == 2:
             sys.stderr = os.fdopen(self._outside, "w", 1, sys.stderr.encoding, errors="backslashreplace", closefd=False)
         threading.Thread(target=self._read, args=(reading,), name="log of gRPC", daemon=True).start()
+        atexit.register(_mute)  # before that of grpc, so after it
         return self
 
     def remove(self) -> None:
@@ -175,6 +177,13 @@ class CoreLog:
 
 def _fault(details: str) -> str | None:
     return next((text for pattern, text in _FAULTS.items() if re.search(pattern, details, re.IGNORECASE)), None)
+
+
+def _mute() -> None:
+    """Descriptor 2 leads nowhere: nobody reads the pipe at the end, and gRPC's threads would wait for ever to write."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    os.close(nowhere)
 
 
 def _descriptor(stream: TextIO) -> int:

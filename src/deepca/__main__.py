@@ -1,0 +1,5 @@
+"""``python -m deepca``: the command line."""
+
+from deepca.cli import main
+
+main()

@@ -1,0 +1,269 @@
+"""What an agent is doing, in words and as a picture."""
+
+from __future__ import annotations
+
+import io
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from deepca.algorithms.base import State
+from deepca.networks.base import Traffic
+from deepca.observers import Start, Step
+from deepca.sites.config import NetworkFile, SiteEntry, SiteFile
+from deepca.sites.log import Entry
+from deepca.sites.node import LinkView, View
+from deepca.sites.screen import Screen, picture
+from deepca.sites.watch import LinkState, Situation, Wait, Watch, span
+from deepca.stopping import Agreed
+
+SITES = ("north", "south", "west", "east")
+
+
+def site_file(sites: tuple[str, ...] = SITES) -> SiteFile:
+    network = NetworkFile(
+        "three-hospitals",
+        tuple(SiteEntry(name, f"127.0.0.1:{7400 + j}") for j, name in enumerate(sites)),
+        4,
+        topology_name="ring",
+    )
+    here = Path("/nowhere")
+    return SiteFile(
+        path=here / "site.toml",
+        site="north",
+        network=network,
+        network_path=here / "network.toml",
+        data=here / "rows.csv",
+        label_column=None,
+        dataset=None,
+        model=here / "model.npz",
+        state=here / "state",
+        listen=None,
+        deadline=60.0,
+        checkpoints=True,
+        authority=here / "a",
+        certificate=here / "b",
+        key=here / "c",
+        revoked=here / "d",
+        plaintext=False,
+    )
+
+
+@dataclass
+class Told:
+    events: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
+
+    def __call__(self, event: str, text: str, /, **facts: Any) -> None:
+        self.events.append((event, text, facts))
+
+
+def link(site: str, state: Any = "up", silent: float | None = 0.1, skew: float | None = 0.0) -> LinkView:
+    return LinkView(site, state, silent, 12_300, 45_600, 0, skew)
+
+
+VIEW = View("gathering", 0, (), (link("south"), link("east")), (), (), ())
+RUNNING = replace(VIEW, phase="running", epoch=2, members=SITES)
+
+
+def watch_of(view: View, tell: Any = lambda *_, **__: None, trouble: str | None = None) -> Watch:
+    watch = Watch(site_file(), tell)
+    node, streams = SimpleNamespace(view=lambda: view), SimpleNamespace(trouble=lambda peer: trouble)
+    watch.attach(SimpleNamespace(node=node, streams=streams))
+    return watch
+
+
+def step(t: int, change: float) -> Step:
+    before, after = (State(i, np.eye(3)[:, :1], np.eye(3)[:, :1]) for i in (t - 1, t))
+    return Step(before, after, Traffic(), 0.0, Agreed(t, change, change / 2, 1, 1e-15))
+
+
+def start() -> Start:
+    return Start("deepca", None, State(0, np.eye(3)[:, :1], np.eye(3)[:, :1]), 100, 1e-10)  # type: ignore[arg-type]
+
+
+def test_before_the_agent_listens_there_is_something_to_show() -> None:
+    assert Watch(site_file()).situation().doing == "starting"
+
+
+def test_who_is_missing_is_named_with_why() -> None:
+    view = replace(VIEW, missing=("west", "east"), links=(link("south"), link("east", "down", None)))
+    watch = watch_of(view, trouble="nothing listens at 127.0.0.1:7403")
+    watch.hear("found", site="west")
+    watch.hear("lost", site="west")
+    found = watch.situation()
+    assert found.doing == "gathering"
+    assert found.waiting == "waiting for east: not heard of yet; west: unreachable for 0.0 s"
+    assert found.waits[0].details == ("nothing listens at 127.0.0.1:7403",)
+    watch.hear("found", site="west")
+    watch.hear("lost", site="south")
+    assert "west" in watch.situation().waits[0].sites
+
+
+def test_who_is_not_ready_and_who_differs_is_named() -> None:
+    view = replace(VIEW, busy=("west",), differing=(("east", ("components",)), ("north", ("seed",))))
+    said = watch_of(view).situation().waiting
+    assert "west: not ready yet" in said
+    assert "east: differs in components" in said
+    assert "north (this site): differs in seed" in said
+
+
+def test_a_silent_neighbour_is_named_while_running() -> None:
+    view = replace(RUNNING, links=(link("south", "silent", 12.0), link("east")))
+    assert watch_of(view).situation().waiting == "waiting for south: silent for 12 s"
+
+
+def test_a_site_that_was_left_out_is_not_waited_for() -> None:
+    view = replace(RUNNING, members=("north", "south", "east"), missing=("west",))
+    assert watch_of(view).situation().waits == ()
+
+
+def test_reading_then_iterating_then_the_result() -> None:
+    watch = watch_of(RUNNING)
+    assert watch.situation().doing == "reading rows"
+    watch.begin(start())
+    watch.observe(step(1, 0.1))
+    found = watch.situation()
+    assert (found.doing, found.iteration, found.change, found.disagreement) == ("iterating", 1, 0.1, 0.05)
+    watch.end(None)  # type: ignore[arg-type]
+    assert watch.situation().doing == "agreeing on the result"
+    watch.hear("regroup")
+    assert watch.situation().iteration is None
+
+
+def test_a_run_that_stands_still_is_said_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = watch_of(RUNNING)
+    watch.begin(start())
+    watch.observe(step(1, 0.1))
+    assert not watch.situation().waits
+    now = time.monotonic() + 30.0
+    monkeypatch.setattr("deepca.sites.watch.time.monotonic", lambda: now)
+    assert "compute for 30 s" in watch.situation().waiting
+
+
+def test_the_time_left_follows_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("deepca.sites.watch.time.monotonic", lambda: now[0])
+    watch = watch_of(RUNNING)
+    watch.begin(start())
+    for t in range(1, 41):  # a tenth every ten iterations of a second each
+        now[0] += 1.0
+        watch.observe(step(t, 10 ** (-t / 10)))
+    left = watch.situation().left
+    assert left is not None
+    error = 1e-4 * 10**-0.1 / (1 - 10**-0.1)
+    assert left == pytest.approx(10 * np.log10(error / 1e-10), rel=0.1)
+
+
+def test_the_log_hears_of_progress_and_of_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deepca.sites.watch._LOOK", 0.01)
+    monkeypatch.setattr("deepca.sites.watch._SETTLED", 0.05)
+    told = Told()
+    watch = watch_of(replace(VIEW, missing=("west",)), told)
+    with watch.reminding():
+        end = time.monotonic() + 20.0
+        while not told.events and time.monotonic() < end:
+            time.sleep(0.01)
+        time.sleep(0.2)
+    (event, text, facts), *more = told.events
+    assert not more
+    assert (event, text, facts["sites"]) == ("waiting", "waiting for west: not heard of yet", ["west"])
+    watch.begin(start())
+    for t in (1, 2, 3):
+        watch.observe(step(t, 0.1))
+    (progress,) = [facts for event, _, facts in told.events if event == "progress"]
+    assert progress["iteration"] == 1
+
+
+def test_clocks_are_shown_only_where_they_are_wrong() -> None:
+    view = replace(RUNNING, links=(link("south", skew=-3.0), link("east", skew=7.2)))
+    assert [one.skew for one in watch_of(view).situation().links] == [None, 7.2]
+
+
+# ---------------------------------------------------------------------------------------------------------- the picture
+
+BUSY = Situation(
+    "iterating",
+    epoch=2,
+    members=3,
+    waits=(Wait(("west",), "unreachable", 12.0), Wait(("south",), "silent", 3.0)),
+    iteration=1234,
+    change=3e-5,
+    disagreement=2e-5,
+    left=125.0,
+    links=(
+        LinkState("south", "silent", "", 3.0, 1_234_567, 7_654_321, 3, None),
+        LinkState("east", "down", "nothing listens at 127.0.0.1:7403: east may not be there", None, 0, 0, 0, None),
+        LinkState("a-site-with-a-very-long-name-" * 2, "up", "", 0.2, 123, 456, 0, -7.4),
+    ),
+)
+LINES = [Entry(1e9 + i, "warning" if i % 2 else "info", "lost", f"line {i} " + "x" * 150) for i in range(20)]
+
+
+def shown(situation: Situation, width: int, height: int = 40, lines: Any = LINES) -> list[str]:
+    console = Console(file=io.StringIO(), width=width, height=height, record=True)
+    console.print(picture(site_file(), situation, lines, 3723.0))
+    return console.export_text().splitlines()
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_everything_is_in_the_picture_at_any_width(width: int) -> None:
+    found = shown(BUSY, width)
+    assert all(len(line.rstrip()) <= width for line in found)
+    text = "\n".join(found)
+    for words in (
+        "north of three-hospitals · run 1",
+        "1:02:03",
+        "iterating · epoch 2 with 3 of 4 sites",
+        "iteration 1234 · change 3e-05 · between sites 2e-05",
+        "waiting for west: unreachable for 12 s",
+        "south: silent for 3.0 s",
+        "sent 1.23 MB · received 7.65 MB",
+        "never",
+        "line 19",
+    ):
+        assert words in text
+    if width >= 80:
+        assert "2 min left" in text
+        assert "nothing listens at 127.0.0.1:7403" in text
+        assert "-7 s" in text
+    assert "line 13" not in text
+
+
+def test_links_in_trouble_come_first_and_many_links_fit() -> None:
+    links = tuple(LinkState(f"site-{j}", "up" if j else "down", "", 0.1, 1, 1, 0, None) for j in range(49, -1, -1))
+    found = shown(replace(BUSY, links=links), 80, height=24)
+    rows = [line for line in found if "site-" in line]
+    assert "site-0" in rows[0]
+    assert len(found) <= 24
+    assert any("more" in line and "of them up" in line for line in found)
+
+
+def test_names_and_texts_are_not_taken_for_markup() -> None:
+    lines = [Entry(1e9, "info", "refused", "[bold]x[/] [/]")]
+    assert any("[bold]x[/] [/]" in line for line in shown(BUSY, 80, lines=lines))
+
+
+def test_the_screen_is_gone_afterwards_and_warnings_can_be_left() -> None:
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=True, width=80, height=24)
+    screen = Screen(site_file(), lambda: BUSY, console)
+    with screen:
+        screen.log("lost", "west cannot be reached")
+        screen.log("progress", "iteration 1")
+        screen.log("epoch", "epoch 3")
+    assert [entry.event for entry in screen.lines] == ["lost", "epoch"]
+    assert "iterating" in file.getvalue()
+    before = len(file.getvalue())
+    screen.leave()
+    assert "west cannot be reached" in file.getvalue()[before:]
+    assert "epoch 3" not in file.getvalue()[before:]
+
+
+def test_spans_have_the_unit_that_suits() -> None:
+    assert [span(s) for s in (0.25, 12.3, 300.0, 9000.0)] == ["0.2 s", "12 s", "5 min", "2.5 h"]
