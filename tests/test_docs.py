@@ -5,13 +5,18 @@ from __future__ import annotations
 import importlib.util
 import re
 import shlex
+import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from sklearn.decomposition import PCA
 from typer.testing import CliRunner
 
+import deepca
 from deepca.cli.app import app
 
 ROOT = Path(__file__).parents[1]
@@ -58,7 +63,7 @@ def test_the_commands_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     lines = [line for name, code in SHELL if name.startswith("README") for line in code.splitlines()]
     commands = [shlex.split(line, comments=True) for line in lines if line.startswith("deepca ")]
-    assert {words[1] for words in commands} >= {"sample", "fit", "inspect", "transform", "topology"}
+    assert {words[1] for words in commands} >= {"sample", "fit", "inspect", "transform", "topology", "cluster", "demo"}
     for words in commands:
         done = CliRunner().invoke(app, words[1:])
         assert done.exit_code == 0, f"{' '.join(words)}:\n{done.output}"
@@ -76,6 +81,63 @@ def test_the_plans_of_the_guides_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert done.exit_code == 0, f"{line}:\n{done.output}"
 
 
+def test_the_commands_of_the_sites_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the example of a network to an agent's result, with keys that are made at the site."""
+    monkeypatch.chdir(tmp_path)
+    lines = [line for name, code in SHELL if name.startswith("sites") for line in code.splitlines()]
+    commands = [shlex.split(line, comments=True)[1:] for line in lines]
+    assert [words[0] for words in commands][:3] == ["sample", "cluster", "demo"]  # as those of the README
+    network = """
+        name = "two-hospitals"
+        components = 2
+        topology = "path"
+        patience = "10s"
+        [[sites]]
+        name = "north"
+        address = "127.0.0.1:{}"
+        [[sites]]
+        name = "south"
+        """
+    Path("network.toml").write_text(network.format(_free_port()), encoding="utf-8")
+    rows = np.random.default_rng(0).standard_normal((60, 5)) * np.arange(1.0, 6.0)
+    for words in commands[3:]:
+        if words[0] in ("doctor", "agent"):
+            continue
+        _invoke(*words)
+        if words[:2] == ["init", "network.toml"]:
+            for site, part in (("north", rows[:20]), ("south", rows[20:])):
+                shutil.copytree(Path("kits", site), site)
+                np.save(f"{site}/rows.npy", part)
+                text = Path(site, "site.toml").read_text(encoding="utf-8")
+                Path(site, "site.toml").write_text(
+                    re.sub(r"(?m)^data = .*$", 'data = "rows.npy"', text), encoding="utf-8"
+                )
+    _invoke("join", "south/site.toml")
+    _invoke("join", "--sign", "south/request.csr", "--authority", "kits/authority")
+    _invoke("join", "south/site.toml", "--certificate", "south/south.pem")
+    checked = CliRunner().invoke(app, ["doctor", "north/site.toml"])
+    assert checked.exit_code in (0, 1), checked.output  # nobody is there yet
+    agents = [
+        subprocess.Popen([sys.executable, "-m", "deepca", "agent", "run", f"{site}/site.toml", "--deadline", "120s"])
+        for site in ("south", "north")
+    ]
+    assert [agent.wait(150) for agent in agents] == [0, 0]
+    assert Path("north/model.npz").read_bytes() == Path("south/model.npz").read_bytes()
+    pooled = PCA(2).fit(rows)
+    assert np.abs(deepca.load("north/model.npz").components - pooled.components_).max() < 1e-10
+
+
+def _invoke(*words: str) -> None:
+    done = CliRunner().invoke(app, list(words))
+    assert done.exit_code == 0, f"{' '.join(words)}:\n{done.output}"
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 @pytest.mark.parametrize(("name", "code"), SHELL, ids=[name for name, _ in SHELL])
 def test_shell_commands_exist(name: str, code: str) -> None:
     """`make` targets are resolved without running them; `deepca` commands are run by the tests of the command line."""
@@ -85,7 +147,8 @@ def test_shell_commands_exist(name: str, code: str) -> None:
             continue
         assert command[0] in ("make", "deepca") or line == ". .venv/bin/activate", f"{name}: add a test for {line!r}"
         if command[0] == "deepca":
-            shown = CliRunner().invoke(app, [command[1], "--help"], env={"COLUMNS": "200", "TERM": "dumb"})
+            named = command[1:3] if command[1] in ("agent", "cluster") else command[1:2]
+            shown = CliRunner().invoke(app, [*named, "--help"], env={"COLUMNS": "200", "TERM": "dumb"})
             assert shown.exit_code == 0
             for word in command[2:]:
                 assert not word.startswith("-") or word in shown.output, line
