@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --editable
 
-.PHONY: help demo test lint format bench check-memory figures reference reproduce study-robustness bench-communication clean
+.PHONY: help demo test lint format bench check-memory figures reference reproduce study-robustness bench-communication faults faults-quick clean
 help:
 	@echo "make demo     the main job, on data that ships with scikit-learn (seconds, once installed)"
 	@echo "make test     everything that proves it"
@@ -15,6 +15,8 @@ help:
 	@echo "make reference  docs/reference.md from the code"
 	@echo "make reproduce  the paper's experiments, into docs/reproduction (DATA=folder with w8a and a9a)"
 	@echo "make study-robustness  orthonormalisation, stopping and rounds, into docs/robustness.md (DATA=folder, as above)"
+	@echo "make faults   real agents that are killed, frozen, cut off and attacked, into docs/faults.md (half an hour)"
+	@echo "make faults-quick  the same with fewer runs and shorter faults (minutes)"
 	@echo "make bench-communication  rounds and bytes that methods need, into docs/communication.md (DATA=folder, as above)"
 
 $(BIN)/python:
@@ -66,6 +68,12 @@ study-robustness: $(VENV)/dev.stamp
 
 bench-communication: $(VENV)/dev.stamp
 	$(BIN)/python -m deepca.experiments.communication $(if $(DATA),--data $(DATA)) --out docs/communication.md
+
+faults: $(VENV)/dev.stamp
+	$(BIN)/python -m deepca.experiments.faults --out docs/faults.md
+
+faults-quick: $(VENV)/dev.stamp
+	$(BIN)/python -m deepca.experiments.faults --quick --out out/faults.md
 
 clean:
 	rm -rf $(VENV) build demo-out .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -36,7 +36,7 @@ def available_memory() -> int:
 
 
 def keep_freed_memory() -> None:
-    """Let the process keep some tens of megabytes that it has freed (glibc; elsewhere nothing happens).
+    """Let the process keep a few megabytes that it has freed (glibc; elsewhere nothing happens).
 
     A message of a megabyte is copied a few times on its way. If each copy is given back to the system at once, taking
     memory for the next costs a page fault for every 4 KB, and 15 times as long as the copying itself.
@@ -45,8 +45,8 @@ def keep_freed_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
         return
-    mallopt(_M_MMAP_THRESHOLD, 16 << 20)
-    mallopt(_M_TRIM_THRESHOLD, 64 << 20)
+    mallopt(_M_MMAP_THRESHOLD, 4 << 20)
+    mallopt(_M_TRIM_THRESHOLD, 16 << 20)
 
 
 @lru_cache(maxsize=1)

@@ -17,9 +17,14 @@ from rich.table import Table
 from deepca import __version__
 from deepca._typing import Array
 from deepca._units import size
+from deepca.cli.agent import agent
+from deepca.cli.cluster import cluster, real_demo
 from deepca.cli.common import errors, require
+from deepca.cli.doctor import doctor
 from deepca.cli.fit import fit
+from deepca.cli.init import init
 from deepca.cli.inspect import inspect
+from deepca.cli.join import join
 from deepca.cli.plan import plan
 from deepca.cli.reproduce import reproduce
 from deepca.cli.sample import sample
@@ -38,6 +43,7 @@ app = typer.Typer(
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode="rich",
+    pretty_exceptions_show_locals=False,  # rows and keys would be among them
 )
 
 
@@ -96,6 +102,33 @@ app.command(
 )(plan)
 
 
+app.command(
+    epilog="Examples:\n\n"
+    "  deepca init --example > network.toml\n\n"
+    "  deepca init network.toml --out kits\n\n"
+    "  deepca init network.toml --out kits --trial"
+)(init)
+
+
+app.command(
+    epilog="Examples:\n\n"
+    "  deepca join site.toml\n\n"
+    "  deepca join --sign request.csr --authority kits/authority\n\n"
+    "  deepca join site.toml --certificate north.pem"
+)(join)
+
+
+app.command(
+    epilog="Examples:\n\n"
+    "  deepca doctor site.toml\n\n"
+    "  deepca doctor site.toml --json | jq -r '.findings[] | select(.verdict != \"ok\") | .text'"
+)(doctor)
+
+
+app.add_typer(agent)
+app.add_typer(cluster)
+
+
 def _version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"deepca {__version__}")
@@ -114,16 +147,22 @@ def common(
 @app.command(
     epilog="Examples:\n\n"
     "  deepca demo\n\n"
+    "  deepca demo --real\n\n"
     "  deepca demo --agents 20 --components 3 --rounds 8 --out results\n\n"
     "  deepca demo --json --quiet | jq '.rows[0]'"
 )
 def demo(
-    agents: Annotated[int, typer.Option(help="Number of agents that the rows are spread over.")] = 50,
+    agents: Annotated[
+        int | None, typer.Option(help="Number of agents that the rows are spread over: 50, or 5 with --real.")
+    ] = None,
     components: Annotated[int, typer.Option("--components", "-k", help="Principal components wanted.")] = 4,
     rounds: Annotated[int, typer.Option(help="K, for the methods as printed; DeEPCA itself chooses its own.")] = 5,
     tol: Annotated[float, typer.Option(help="Largest acceptable tangent of the angle, over all agents.")] = 1e-10,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the network and of the start.")] = 0,
     out: Annotated[Path, typer.Option(help="Folder for the figure.")] = Path("demo-out"),
+    real: Annotated[
+        bool, typer.Option("--real", help="A process for every agent, over real connections; DeEPCA alone.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON instead.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")] = False,
 ) -> None:
@@ -133,13 +172,20 @@ def demo(
     against scikit-learn's PCA of the pooled rows.
     """
     with errors():
+        if not 1 <= components <= 64:
+            raise InvalidInput(f"--components {components}: the digits have 64 features, so choose 1 … 64")
+        if real:
+            require("sklearn", extra="demo")
+            code = real_demo(
+                agents=5 if agents is None else agents, k=components, tol=tol, seed=seed, as_json=as_json, quiet=quiet
+            )
+            raise typer.Exit(code)
         require("sklearn", "matplotlib", extra="demo")
         from deepca import demo as demonstration
         from deepca.plots import convergence
         from deepca.progress import ProgressBar, bars
 
-        if not 1 <= components <= 64:
-            raise InvalidInput(f"--components {components}: the digits have 64 features, so choose 1 … 64")
+        agents = 50 if agents is None else agents
         console, notes = Console(), Console(stderr=True)
         with bars(notes, disable=quiet) as progress:
             found = demonstration.run(
