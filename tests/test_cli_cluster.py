@@ -1,0 +1,296 @@
+"""`deepca cluster up` and `deepca demo --real`: a process per site on this machine, and nothing left of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_wine
+from sklearn.decomposition import PCA
+from typer.testing import CliRunner
+
+pytest.importorskip("grpc")
+pytest.importorskip("cryptography")
+
+import deepca
+from deepca.cli.app import app
+from deepca.data.readers import open_source
+from deepca.errors import DataError, InvalidInput, NetworkError
+from deepca.sites import cluster
+from deepca.sites.cluster import Outcome, Share, Sight, deal, describe, run_cluster
+
+pytestmark = pytest.mark.xdist_group("real")
+
+X = load_wine().data[:, :6] / load_wine().data[:, :6].std(axis=0)
+NAMES = [f"c{i}" for i in range(6)]
+
+
+def run(*words: object, code: int = 0) -> Any:
+    done = CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "200", "OPENBLAS_NUM_THREADS": "1"})
+    assert done.exit_code == code, done.output
+    assert done.exception is None or isinstance(done.exception, SystemExit)
+    return done
+
+
+def write_csv(path: Path, rows: np.ndarray, names: Sequence[str] = NAMES, labels: bool = False) -> Path:
+    head = [*(["class"] if labels else []), *names]
+    lines = [",".join(head)]
+    lines += [",".join([*(["a"] if labels else []), *map(repr, map(float, row))]) for row in rows]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def assert_pooled(model: deepca.Model, rows: np.ndarray, k: int) -> None:
+    exact = PCA(k, svd_solver="full").fit(rows).components_
+    np.testing.assert_allclose(model.components.T @ model.components, exact.T @ exact, atol=1e-10)
+
+
+# ------------------------------------------------------------------------------------------------------ real processes
+
+
+def test_one_file_is_dealt_out(tmp_path: Path) -> None:
+    file, out = write_csv(tmp_path / "all.csv", X, labels=True), tmp_path / "models"
+    done = run("cluster", "up", "--agents", 3, file, "-k", 2, "--label-column", "class", "-o", out, "--json")
+    said = json.loads(done.stdout)
+    assert [site["rows"] for site in said["sites"]] == [59, 59, 60]
+    files = [out / f"site-{j}" / "model.npz" for j in (1, 2, 3)]
+    assert [site["model"] for site in said["sites"]] == [str(file) for file in files]
+    assert len({file.read_bytes() for file in files}) == 1
+    model = deepca.load(files[0])
+    assert_pooled(model, X, 2)
+    assert model.columns == tuple(NAMES)
+    assert said["status"]["ok"]
+    assert sorted(path.name for path in out.iterdir()) == ["site-1", "site-2", "site-3"]
+
+
+def test_a_file_for_each_and_kits_kept(tmp_path: Path) -> None:
+    north = write_csv(tmp_path / "north.csv", X[:80])
+    south = write_csv(tmp_path / "South Hall.csv", X[80:, ::-1], NAMES[::-1])  # other columns first
+    out = tmp_path / "models"
+    done = run("cluster", "up", north, south, "-k", 2, "-o", out, "--keep")
+    assert "2 model files, the same to the last byte" in done.stdout
+    assert_pooled(deepca.load(out / "south-hall" / "model.npz"), X, 2)
+    assert (out / "north" / "model.npz").read_bytes() == (out / "south-hall" / "model.npz").read_bytes()
+    events = [json.loads(line)["event"] for line in (out / "kits/north/log.jsonl").read_text("utf-8").splitlines()]
+    assert "epoch" in events
+    assert "is there already" in run("cluster", "up", north, "-k", 2, "-o", out, "--keep", code=2).stderr
+
+
+def test_an_agent_with_bad_rows_is_named(tmp_path: Path) -> None:
+    rows = X.copy()
+    rows[100, 3] = np.nan
+    np.save(tmp_path / "all.npy", rows)
+    began = time.monotonic()
+    done = run("cluster", "up", "--agents", 3, tmp_path / "all.npy", "-k", 2, "-o", tmp_path / "out", "-q", code=2)
+    assert "site-2 ended with exit code 2" in done.stderr
+    assert "column 3 is NaN" in done.stderr
+    assert "No model was written" in done.stderr
+    assert not list((tmp_path / "out").iterdir())
+    assert time.monotonic() - began < 60
+
+
+def test_the_demo_for_real() -> None:
+    said = json.loads(run("demo", "--real", "--agents", 3, "--json").stdout)
+    assert said["tan_theta"] <= 1e-10
+    assert said["model_files"] == 3
+    assert [site["rows"] for site in said["sites"]] == [599, 599, 599]
+    assert len(said["sha256"]) == 64
+    assert said["rounds"] > 0
+
+
+@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks for processes in /proc")
+def test_sigterm_ends_all_children(tmp_path: Path) -> None:
+    np.save(tmp_path / "all.npy", X)
+    words = [
+        "cluster",
+        "up",
+        "--agents",
+        "3",
+        str(tmp_path / "all.npy"),
+        "-k",
+        "2",
+        "-o",
+        str(tmp_path / "out"),
+        "--keep",
+    ]
+    start = [sys.executable, "-c", "from deepca.cli import main; main()"]
+    process = subprocess.Popen([*start, *words], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    assert process.stderr is not None
+    with process, process.stderr as errors:
+        assert "starting" in errors.readline()
+        assert len(children_below(tmp_path)) == 3
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 130
+        assert "stopped" in errors.read()
+    assert not children_below(tmp_path)
+
+
+def children_below(folder: Path) -> list[int]:
+    """Agents whose site.toml lies there."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if b"agent" in words and any(word.startswith(os.fsencode(folder)) for word in words):
+                found.append(int(entry.name))
+    return found
+
+
+# ------------------------------------------------------------------------------ processes that do as they are told here
+
+HEAD = """
+import json, pathlib, sys, time
+site, log = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
+me, place = site.parent.name, site.parent
+def say(event, text, **facts):
+    with log.open("a") as file: file.write(json.dumps({"event": event, "text": text, "facts": facts}) + "\\n")
+say("started", me + " listens")
+"""
+
+
+def acting(text: str) -> Callable[[Path, Path], list[str]]:
+    return lambda site, log: [sys.executable, "-I", "-S", "-c", HEAD + text, str(site), str(log)]
+
+
+def play(folder: Path, text: str, *, n: int = 3, deadline: float = 30.0, **options: Any) -> Outcome:
+    watch = options.pop("watch", lambda sights: None)
+    shares = [Share(f"s{j}", folder / "rows.npy", 5) for j in range(n)]
+    network = describe(shares, **{"name": "t", "components": 1, "topology_name": "ring", **options})
+    return run_cluster(shares, network, folder, deadline=deadline, watch=watch, command=acting(text))
+
+
+def test_what_is_seen_meanwhile(tmp_path: Path) -> None:
+    seen: list[Sight] = []
+    text = 'say("epoch", "epoch 1", iteration=7); time.sleep(0.6); (place / "model.npz").write_bytes(b"m")'
+    done = play(tmp_path, text, watch=seen.extend)
+    assert (done.code, done.content) == (0, b"m")
+    assert {"running", "finished"} <= {sight.state for sight in seen}
+    assert any(sight.iteration == 7 and sight.text == "epoch 1" for sight in seen)
+
+
+def test_files_that_differ_are_an_error(tmp_path: Path) -> None:
+    with pytest.raises(NetworkError, match="different model files"):
+        play(tmp_path, '(place / "model.npz").write_bytes(me.encode())')
+
+
+def test_whoever_fails_first_is_named_and_the_others_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "_GRACE", 0.3)
+    text = """
+if me == "s1":
+    sys.stderr.write("error: its rows are bad\\n"); sys.exit(2)
+time.sleep(60)
+"""
+    done = play(tmp_path, text)
+    assert (done.code, done.content, done.sha256) == (2, None, "")
+    assert [(one.first, one.stopped) for one in done.agents] == [(False, True), (True, False), (False, True)]
+    assert done.agents[1].last == ("started: s1 listens", "error: its rows are bad")
+    assert done.seconds < 15
+
+
+def test_a_child_that_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "_GRACE", 0.3)
+    die = 'import os, signal\nif me == "s0": os.kill(os.getpid(), signal.SIGKILL)\n'
+    done = play(tmp_path, die + "time.sleep(60)")
+    assert (done.code, done.agents[0].code, done.agents[0].first) == (1, -signal.SIGKILL, True)
+
+
+def test_the_others_go_on_where_they_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "_GRACE", 0.3)
+    text = """
+say("epoch", "epoch 1")
+time.sleep(0.5)
+if me == "s0": sys.exit(2)
+time.sleep(2)
+(place / "model.npz").write_bytes(b"m")
+"""
+    done = play(tmp_path, text, on_loss="shrink")
+    assert done.content == b"m"
+    assert [one.model is not None for one in done.agents] == [False, True, True]
+    assert done.code == 2
+
+
+def test_an_agent_that_is_left_out(tmp_path: Path) -> None:
+    text = '(place / "model.npz").write_bytes(b"m"); sys.exit(4 if me == "s2" else 0)'
+    assert play(tmp_path, text).code == 4
+
+
+def test_nothing_waits_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "_BEYOND", 0.5)
+    monkeypatch.setattr(cluster, "_TO_STOP", 0.5)
+    done = play(tmp_path, "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)", deadline=0.5)
+    assert done.content is None
+    assert done.code == 1
+    assert done.seconds < 20
+
+
+def test_a_port_that_somebody_else_took(tmp_path: Path) -> None:
+    text = """
+marker = place.parent / "tried"
+if me == "s1" and not marker.exists():
+    marker.write_text((place / "network.toml").read_text())
+    say("failed", "site s1 cannot listen at 127.0.0.1:1: the port is in use"); sys.exit(2)
+(place / "model.npz").write_bytes(b"m")
+"""
+    assert play(tmp_path, text).code == 0
+    assert (tmp_path / "tried").read_text("utf-8") != (tmp_path / "s1/network.toml").read_text("utf-8")
+
+
+def test_interrupted(tmp_path: Path) -> None:
+    def stop(sights: Sequence[Sight]) -> None:
+        raise KeyboardInterrupt
+
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        play(tmp_path, "time.sleep(60)", watch=stop)
+    assert time.monotonic() - began < 20
+
+
+# -------------------------------------------------------------------------------------------------------------- dealing
+
+
+def test_sparse_files_keep_their_common_width(tmp_path: Path) -> None:
+    (tmp_path / "a.svm").write_text("0 1:1.5 3:2\n0 2:1\n", encoding="utf-8")
+    (tmp_path / "b.svm").write_text("0 1:1 5:4\n", encoding="utf-8")
+    shares = deal([tmp_path / "a.svm", tmp_path / "b.svm"], None, tmp_path / "kits")
+    held = [open_source(share.data) for share in shares]
+    assert [(source.n, source.d, source.is_sparse) for source in held] == [(2, 5, True), (1, 5, True)]
+    assert [share.site for share in shares] == ["a", "b"]
+
+
+def test_names_of_sites(tmp_path: Path) -> None:
+    for name in ("kits.npy", "b.npy"):
+        np.save(tmp_path / name, X[:5])
+    shares = deal([tmp_path / "kits.npy", tmp_path / "b.npy"], None, tmp_path / "kits")
+    assert [share.site for share in shares] == ["site-1", "site-2"]
+    assert shares[0].data == tmp_path / "kits.npy"
+
+
+def test_mistakes(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", X[:5])
+    file, out = tmp_path / "a.npy", tmp_path / "out"
+    with pytest.raises(DataError, match="named twice"):
+        deal([file, file], None, tmp_path / "kits")
+    with pytest.raises(DataError, match="5 rows cannot be spread over 9"):
+        deal([file], 9, tmp_path / "kits")
+    with pytest.raises(InvalidInput, match="at least one"):
+        deal([file], 0, tmp_path / "kits")
+    for words, said in (
+        (("-k", "many", "-o", out), "-k many"),
+        (("-k", 2, "-o", file), "this is a file"),
+        (("-k", 2, "-o", out, "--deadline", "soon"), "--deadline"),
+        (("-k", 2, "-o", out, "--on-loss", "cry"), "on_loss"),
+        (("-k", 2, "-o", out, "--topology", "knot"), "knot"),
+    ):
+        assert said in run("cluster", "up", file, *words, code=2).stderr
