@@ -22,6 +22,7 @@ BEAT = 0.5
 """Seconds after which a side that has nothing to say shows that it is there."""
 SILENCE = 2.0
 """Seconds without a word after which a neighbour counts as silent."""
+_DAMAGED = "a damaged frame: its checksum is wrong"
 _MOST = 1 << 63  # incarnations stay below
 _WINDOW = 8  # messages under way at most
 _SOON = 0.02  # an acknowledgement waits so long for a message to travel with
@@ -153,6 +154,7 @@ class Link:
                 parts=self._in_a_row(),
                 run=self._run,
             )
+            hello.check = _hello_check(hello)
             return wire.Frame(hello=hello)
         if not self._greeted or self.peer is None:
             return None
@@ -162,7 +164,9 @@ class Link:
             return frame
         if (self._owed is not None and now >= self._owed) or now - self._said >= BEAT:
             self._said, self._owed = now, None
-            return wire.Frame(beat=wire.Beat(heard=self._heard, parts=self._in_a_row(), session=self._session))
+            heard, parts, session = self._heard, self._in_a_row(), self._session
+            check = _check(heard, parts, session)
+            return wire.Frame(beat=wire.Beat(heard=heard, parts=parts, session=session, check=check))
         return None
 
     def _next_part(self) -> wire.Frame | None:
@@ -177,7 +181,7 @@ class Link:
         part = frame.part  # filled in place: a Part of its own would be copied into the frame
         part.seq, part.session, part.index, part.offset, part.total = seq, self._session, index, offset, parcel.total
         part.parcel, part.chunk, part.heard = header, chunk, self._heard
-        part.check = _check(seq, self._session, index, offset, parcel.total, header, chunk)
+        part.check = _check(seq, self._session, index, offset, parcel.total, self._heard, rest=(header, chunk))
         self.sent_bytes += len(chunk) + len(header)
         if offset + len(chunk) >= parcel.total:
             self._at_seq, self._at_part = seq + 1, 0
@@ -219,6 +223,8 @@ class Link:
         if kind == "part":
             return self._part(frame.part, now)
         if kind == "beat":
+            if frame.beat.check != _check(frame.beat.heard, frame.beat.parts, frame.beat.session):
+                raise FrameError(_DAMAGED)
             if frame.beat.session != self._session:
                 self.stale += 1
                 return []
@@ -227,6 +233,8 @@ class Link:
         raise FrameError(f"a frame of kind {kind!r} within a session")
 
     def _hello(self, hello: wire.Hello, now: float) -> None:
+        if hello.check != _hello_check(hello):
+            raise FrameError(_DAMAGED)
         if hello.run != self._run:
             raise FrameError("another network or run; do both sites have the same network.toml and --run?")
         if max(hello.incarnation, hello.known) >= _MOST or not hello.boot or not hello.incarnation:
@@ -258,8 +266,9 @@ class Link:
             self.stale += 1
             return []
         header, chunk = part.parcel, part.chunk  # each look at them makes a copy
-        if part.check != _check(part.seq, part.session, part.index, part.offset, part.total, header, chunk):
-            raise FrameError("a damaged frame: its checksum is wrong")
+        numbers = part.seq, part.session, part.index, part.offset, part.total, part.heard
+        if part.check != _check(*numbers, rest=(header, chunk)):
+            raise FrameError(_DAMAGED)
         self._acknowledged(part.heard, 0, now)
         if self._owed is None:
             self._owed = now + _SOON
@@ -351,6 +360,13 @@ class _Arrival:
             self.in_a_row += 1
 
 
-def _check(seq: int, session: int, index: int, offset: int, total: int, header: bytes, chunk: bytes) -> int:
-    fields = struct.pack("<5Q", seq, session, index, offset, total)
-    return zlib.crc32(chunk, zlib.crc32(header, zlib.crc32(fields)))
+def _check(*numbers: int, rest: tuple[bytes, ...] = ()) -> int:
+    check = zlib.crc32(struct.pack(f"<{len(numbers)}Q", *numbers))
+    for part in rest:
+        check = zlib.crc32(part, check)
+    return check
+
+
+def _hello_check(hello: wire.Hello) -> int:
+    who = hello.incarnation, hello.boot, hello.known, hello.known_boot
+    return _check(*who, hello.session, hello.heard, hello.parts, int(hello.greeted), rest=(hello.run,))

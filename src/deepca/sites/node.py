@@ -509,7 +509,7 @@ class Node:
         if self._clock.now() - self._began < self._policy.deadline:
             return
         here = self._assembly
-        names = ", ".join(here.names(waiting_for or here.everyone - here.present))
+        names = ", ".join(here.names(here.everyone - here.present or waiting_for))
         raise Unfinished(
             f"the deadline of {self._policy.deadline:g} s has passed"
             + (f" while waiting for {names}" if names else "")

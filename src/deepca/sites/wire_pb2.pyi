@@ -47,7 +47,7 @@ class Refusal(_message.Message):
     def __init__(self, why: _Optional[str] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("incarnation", "boot", "known", "session", "heard", "clock", "run", "known_boot", "parts", "greeted")
+    __slots__ = ("incarnation", "boot", "known", "session", "heard", "clock", "run", "known_boot", "parts", "check", "greeted")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     BOOT_FIELD_NUMBER: _ClassVar[int]
     KNOWN_FIELD_NUMBER: _ClassVar[int]
@@ -57,6 +57,7 @@ class Hello(_message.Message):
     RUN_FIELD_NUMBER: _ClassVar[int]
     KNOWN_BOOT_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
+    CHECK_FIELD_NUMBER: _ClassVar[int]
     GREETED_FIELD_NUMBER: _ClassVar[int]
     incarnation: int
     boot: int
@@ -67,8 +68,9 @@ class Hello(_message.Message):
     run: bytes
     known_boot: int
     parts: int
+    check: int
     greeted: bool
-    def __init__(self, incarnation: _Optional[int] = ..., boot: _Optional[int] = ..., known: _Optional[int] = ..., session: _Optional[int] = ..., heard: _Optional[int] = ..., clock: _Optional[float] = ..., run: _Optional[bytes] = ..., known_boot: _Optional[int] = ..., parts: _Optional[int] = ..., greeted: _Optional[bool] = ...) -> None: ...
+    def __init__(self, incarnation: _Optional[int] = ..., boot: _Optional[int] = ..., known: _Optional[int] = ..., session: _Optional[int] = ..., heard: _Optional[int] = ..., clock: _Optional[float] = ..., run: _Optional[bytes] = ..., known_boot: _Optional[int] = ..., parts: _Optional[int] = ..., check: _Optional[int] = ..., greeted: _Optional[bool] = ...) -> None: ...
 
 class Part(_message.Message):
     __slots__ = ("seq", "session", "index", "offset", "total", "parcel", "chunk", "check", "heard")
@@ -93,14 +95,16 @@ class Part(_message.Message):
     def __init__(self, seq: _Optional[int] = ..., session: _Optional[int] = ..., index: _Optional[int] = ..., offset: _Optional[int] = ..., total: _Optional[int] = ..., parcel: _Optional[bytes] = ..., chunk: _Optional[bytes] = ..., check: _Optional[int] = ..., heard: _Optional[int] = ...) -> None: ...
 
 class Beat(_message.Message):
-    __slots__ = ("heard", "parts", "session")
+    __slots__ = ("heard", "parts", "session", "check")
     HEARD_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
+    CHECK_FIELD_NUMBER: _ClassVar[int]
     heard: int
     parts: int
     session: int
-    def __init__(self, heard: _Optional[int] = ..., parts: _Optional[int] = ..., session: _Optional[int] = ...) -> None: ...
+    check: int
+    def __init__(self, heard: _Optional[int] = ..., parts: _Optional[int] = ..., session: _Optional[int] = ..., check: _Optional[int] = ...) -> None: ...
 
 class Parcel(_message.Message):
     __slots__ = ("data", "records", "wanted", "outcome")

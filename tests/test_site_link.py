@@ -1,0 +1,538 @@
+"""One neighbour: whatever streams and restarts do, every message has effect once and in order, and nothing else has."""
+
+from __future__ import annotations
+
+import heapq
+import struct
+import tracemalloc
+import zlib
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import count
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deepca.sites import wire_pb2 as wire
+from deepca.sites.link import BEAT, CHUNK, SILENCE, Arrived, Identity, Link
+from deepca.sites.parcels import FrameError, Parcel
+
+RUN = b"r" * 32
+ANNA, BERT = Identity(5, 77), Identity(9, 33)
+
+
+class Pair:
+    """Two links, a channel of bytes between them, and the time."""
+
+    def __init__(self, seed: int = 0, loss: float = 0.0, double: float = 0.0, late: float = 0.0) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.loss, self.double, self.late = loss, double, late
+        self.now = 0.0
+        self.links = [self.new(ANNA), self.new(BERT)]
+        self.arrived: list[list[Arrived]] = [[], []]
+        self.written: list[bytes] = []  # every frame that was ever on the stream
+        self.sizes = [0, 0]  # bytes written, by sender
+        self._stream = 0
+        self._way: list[tuple[float, int, int, int, bytes]] = []
+        self._order = count()
+
+    @staticmethod
+    def new(me: Identity) -> Link:
+        link = Link(me, RUN)
+        link.limit = 64 * CHUNK
+        return link
+
+    def open(self) -> None:
+        self._stream += 1
+        for link in self.links:
+            link.opened(self.now)
+
+    def close(self) -> None:
+        self._stream += 1  # what is under way is lost
+        for link in self.links:
+            link.closed()
+
+    def restart(self, side: int, me: Identity) -> None:
+        self.close()
+        self.links[side] = self.new(me)
+        self.arrived[side] = []
+
+    def step(self, seconds: float = 0.01) -> None:
+        """Let time pass, deliver what is due, and write what is there."""
+        self.now += seconds
+        while self._way and self._way[0][0] <= self.now:
+            _, _, stream, side, content = heapq.heappop(self._way)
+            if stream == self._stream:
+                self.arrived[side] += self.links[side].received(wire.Frame.FromString(content), self.now)
+        for side, link in enumerate(self.links):
+            link.tick(self.now)
+            while (frame := link.next_frame(self.now)) is not None:
+                self.write(side, frame)
+
+    def write(self, side: int, frame: wire.Frame) -> None:
+        content = frame.SerializeToString()
+        self.written.append(content)
+        self.sizes[side] += len(content)
+        for _ in range(2 if self.rng.random() < self.double else 1):
+            if self.rng.random() >= self.loss:
+                delay = 0.005 + (0.1 * self.rng.random() if self.rng.random() < self.late else 0.0)
+                heapq.heappush(self._way, (self.now + delay, next(self._order), self._stream, 1 - side, content))
+
+    def run(self, seconds: float, until: Callable[[], bool] = lambda: False) -> None:
+        end = self.now + seconds
+        while self.now < end and not until():
+            self.step()
+
+    @property
+    def quiet(self) -> bool:
+        return all(link.up and link.idle for link in self.links)
+
+
+def _parcel(number: int, size: int = 0) -> Parcel:
+    body = np.random.default_rng(number).bytes(size)
+    return Parcel(b"%d" % number, (memoryview(body),) if size else ())
+
+
+def _numbers(arrived: list[Arrived]) -> list[int]:
+    for one in arrived:
+        assert one.body == np.random.default_rng(int(one.header)).bytes(len(one.body))
+    return [int(one.header) for one in arrived]
+
+
+def _up(pair: Pair) -> Pair:
+    pair.open()
+    pair.run(5.0, lambda: pair.quiet)
+    assert pair.quiet
+    return pair
+
+
+# ------------------------------------------------------------------------------------------------- once and in order
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_thousands_of_messages_have_effect_once_and_in_order(seed: int) -> None:
+    pair = Pair(seed, *[(0.0, 0.0, 0.0), (0.1, 0.1, 0.3), (0.3, 0.3, 0.5)][seed % 3])
+    _up(pair)
+    sent = [0, 0]
+    while sum(sent) < 1500:
+        for side in (0, 1):
+            for _ in range(int(pair.rng.integers(4))):
+                pair.links[side].send(_parcel(sent[side], int(pair.rng.choice([0, 1, 100]))))
+                sent[side] += 1
+        pair.step()
+        if pair.rng.random() < 0.01:
+            pair.close()
+            pair.run(0.05)
+            pair.open()
+    pair.run(600.0, lambda: pair.quiet)
+    assert [_numbers(pair.arrived[1 - side]) for side in (0, 1)] == [list(range(n)) for n in sent]
+
+
+@pytest.mark.parametrize("loss", [0.0, 0.2])
+def test_bodies_of_every_size(loss: float) -> None:
+    sizes = [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK, 5 * CHUNK + 3, 0]
+    pair = _up(Pair(1, loss, loss, loss))
+    for side in (0, 1):
+        for number, size in enumerate(sizes):
+            pair.links[side].send(_parcel(number, size))
+    pair.run(60.0, lambda: pair.quiet)
+    for side in (0, 1):
+        assert _numbers(pair.arrived[side]) == list(range(len(sizes)))
+        assert [len(one.body) for one in pair.arrived[side]] == sizes
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.sampled_from(["send 0", "send 1", "step", "wait", "close", "open"]), max_size=60), st.integers(0, 99)
+)
+def test_streams_break_and_come_back_at_any_moment(actions: list[str], seed: int) -> None:
+    pair, sent = _up(Pair(seed, 0.1, 0.1, 0.2)), [0, 0]
+    for action in actions:
+        if action.startswith("send"):
+            side = int(action[-1])
+            pair.links[side].send(_parcel(sent[side], 3))
+            sent[side] += 1
+        elif action == "step":
+            pair.step()
+        elif action == "wait":
+            pair.run(0.5)
+        elif action == "close":
+            pair.close()
+        else:
+            pair.open()
+    pair.close()
+    pair.open()
+    pair.run(60.0, lambda: pair.quiet)
+    assert [_numbers(pair.arrived[1 - side]) for side in (0, 1)] == [list(range(n)) for n in sent]
+
+
+def test_what_is_said_before_the_first_meeting_is_meant_for_nobody() -> None:
+    pair = Pair()
+    pair.links[0].send(_parcel(0))
+    pair.links[0].send(_parcel(1), BERT)
+    _up(pair)
+    assert _numbers(pair.arrived[1]) == [1]
+
+
+def test_a_lost_hello_is_said_again() -> None:
+    for lost in range(4):
+        pair = _up(Pair())
+        pair.close()
+        pair.open()
+        told = 0
+        for _ in range(400):
+            pair.now += 0.01
+            for side, link in enumerate(pair.links):
+                link.tick(pair.now)
+                while (frame := link.next_frame(pair.now)) is not None:
+                    told += 1
+                    if told - 1 != lost:
+                        pair.links[1 - side].received(frame, pair.now)
+        assert pair.quiet, f"frame {lost} was lost"
+
+
+# ----------------------------------------------------------------------------------------------------------- sessions
+
+
+@pytest.mark.parametrize("later", [Identity(10, 1), Identity(9, 34)])
+def test_a_restart_begins_a_new_session(later: Identity) -> None:
+    pair = _up(Pair())
+    pair.links[0].send(_parcel(0))
+    pair.run(1.0)
+    pair.close()
+    for number in (1, 2):
+        pair.links[0].send(_parcel(number))  # for whoever is gone by now
+    pair.links[0].send(_parcel(3), later)  # for the one that is about to come
+    pair.links[1].send(_parcel(4))
+    pair.restart(1, later)
+    pair.open()
+    pair.run(5.0, lambda: pair.quiet)
+    pair.links[0].send(_parcel(5))
+    pair.links[1].send(_parcel(6))
+    pair.run(5.0, lambda: pair.quiet)
+    assert _numbers(pair.arrived[1]) == [3, 5]
+    assert _numbers(pair.arrived[0]) == [6]
+
+
+def test_an_earlier_start_learns_of_the_later_one_and_is_not_listened_to() -> None:
+    pair = _up(Pair())
+    earlier = Identity(8, 1)
+    pair.restart(1, earlier)
+    pair.open()
+    pair.links[1].send(_parcel(0))
+    pair.run(1.0)
+    assert not pair.links[0].up
+    assert pair.arrived[0] == []
+    told = [frame.hello for frame in map(wire.Frame.FromString, pair.written) if frame.hello.boot == ANNA.boot]
+    assert (told[-1].known, told[-1].known_boot) == (BERT.incarnation, BERT.boot)
+    pair.links[1].renamed(earlier.after(BERT))
+    pair.run(5.0, lambda: pair.quiet)
+    pair.links[1].send(_parcel(1))
+    pair.run(5.0, lambda: pair.quiet)
+    assert _numbers(pair.arrived[0])[-1:] == [1]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_new_name_on_a_living_stream_loses_nothing_that_is_said_after_it(seed: int) -> None:
+    """Words of the old session are still under way, and may be overtaken by those of the new one."""
+    pair = Pair(seed, 0.05, 0.2, 0.6)
+    pair.open()
+    for number in range(30):
+        pair.links[number % 2].send(_parcel(number))
+        pair.step()
+    pair.links[0].renamed(ANNA.after(Identity(6, 1)))
+    before = len(pair.arrived[1])
+    for number in range(100, 130):
+        pair.links[0].send(_parcel(number))
+        pair.step()
+    for _ in range(3):  # FrameErrors may break the stream, but not for good
+        try:
+            pair.run(30.0, lambda: pair.quiet)
+        except FrameError:
+            pair.close()
+            pair.open()
+    assert pair.quiet
+    got = _numbers(pair.arrived[1])
+    assert [number for number in got[before:] if number >= 100] == list(range(100, 130))
+
+
+def test_identities_that_follow_are_later_and_always_the_same() -> None:
+    seen = Identity(2**40, 3)
+    after = Identity(7, 9).after(seen)
+    assert after > seen
+    assert after == Identity(7, 9).after(seen)
+    assert after != Identity(7, 10).after(seen)
+
+
+# ---------------------------------------------------------------------------------------------- replay, damage, limits
+
+
+def test_what_was_said_before_has_no_effect_when_it_is_said_again() -> None:
+    pair = _up(Pair(3, 0.1, 0.1, 0.1))
+    for number in range(40):
+        pair.links[number % 2].send(_parcel(number, 10))
+        pair.step()
+    pair.run(20.0, lambda: pair.quiet)
+    old = list(pair.written)
+    pair.restart(1, Identity(10, 4))  # a new session
+    pair.open()
+    pair.run(5.0, lambda: pair.quiet)
+    for number in range(100, 110):
+        pair.links[number % 2].send(_parcel(number, 10))
+    pair.run(5.0, lambda: pair.quiet)
+    counts = [len(one) for one in pair.arrived]
+    for content in [*old, *list(pair.written)]:
+        for side, link in enumerate(pair.links):
+            try:
+                pair.arrived[side] += link.received(wire.Frame.FromString(content), pair.now)
+            except FrameError:
+                pair.close()
+                pair.open()
+            pair.run(0.02)
+    assert [len(one) for one in pair.arrived] == counts
+
+
+def _part_of(pair: Pair, size: int = 0) -> wire.Frame:
+    pair.links[0].send(_parcel(1, size))
+    frame = pair.links[0].next_frame(pair.now)
+    assert frame is not None
+    assert frame.HasField("part")
+    return frame
+
+
+def test_no_bit_of_a_part_can_change_unnoticed() -> None:
+    pair = _up(Pair())
+    content = _part_of(pair, 24).SerializeToString()
+    for place in range(8 * len(content)):
+        damaged = bytearray(content)
+        damaged[place // 8] ^= 1 << place % 8
+        try:
+            frame = wire.Frame.FromString(bytes(damaged))
+        except Exception:  # not a Frame at all
+            continue
+        try:
+            got = pair.links[1].received(frame, pair.now)
+        except FrameError:
+            got = []
+        assert got == [], f"bit {place}"
+    assert _numbers(pair.links[1].received(wire.Frame.FromString(content), pair.now)) == [1]
+
+
+FIELDS: dict[str, dict[str, int | bytes]] = {
+    "seq": {"seq": 2},
+    "far seq": {"seq": 2**63},
+    "session": {"session": 1},
+    "index": {"index": 1},
+    "offset": {"offset": CHUNK},
+    "total": {"total": 25},
+    "parcel": {"parcel": b"2"},
+    "chunk": {"chunk": b"x" * 24},
+    "check": {"check": 1},
+}
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_every_field_of_a_part_is_checked(field: str) -> None:
+    pair = _up(Pair())
+    frame = _part_of(pair, 24)
+    for name, value in FIELDS[field].items():
+        setattr(frame.part, name, value)
+    with suppress(FrameError):
+        assert pair.links[1].received(frame, pair.now) == []
+    pair.run(20.0, lambda: pair.quiet)
+    assert _numbers(pair.arrived[1]) == [1]  # the true one is taken all the same
+
+
+@pytest.mark.parametrize("kind", ["part", "beat", "hello"])
+def test_a_damaged_acknowledgement_loses_no_message(kind: str) -> None:
+    """One bit of ``heard`` is wrong, and a message that never left counts as heard."""
+    pair = _up(Pair())
+    pair.links[1].send(_parcel(9))
+    pair.run(2.0)
+    frames = [wire.Frame.FromString(content) for content in pair.written]
+    own = [one for one in frames if one.HasField("hello") and one.hello.boot == BERT.boot]
+    others = [one for one in frames if one.WhichOneof("kind") == kind and getattr(one, kind).heard == 0]
+    frame = (own if kind == "hello" else others)[-1]
+    pair.links[0].send(_parcel(1))
+    getattr(frame, kind).heard = 1  # of none
+    with suppress(FrameError):
+        pair.links[0].received(frame, pair.now)
+    pair.run(20.0, lambda: pair.quiet)
+    assert _numbers(pair.arrived[1]) == [1]
+
+
+def _sealed(pair: Pair, **fields: int | bytes) -> wire.Frame:
+    """A Part with a right checksum that says what it should not."""
+    frame = _part_of(pair, 24)
+    for name, value in fields.items():
+        setattr(frame.part, name, value)
+    part = frame.part
+    numbers = struct.pack("<6Q", part.seq, part.session, part.index, part.offset, part.total, part.heard)
+    part.check = zlib.crc32(numbers + part.parcel + part.chunk)
+    return frame
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"total": 2**63, "chunk": b"x" * CHUNK},
+        {"total": 65 * CHUNK, "chunk": b"x" * CHUNK},
+        {"index": 1, "offset": CHUNK, "chunk": b""},
+        {"total": CHUNK, "index": 1, "offset": CHUNK, "chunk": b"", "parcel": b""},
+        {"index": 2**31, "offset": 2**31 * CHUNK},
+        {"offset": 1},
+        {"chunk": b"x" * 23},
+        {"chunk": b"x" * 25},
+        {"heard": 2**40},
+    ],
+)
+def test_a_part_that_cannot_be_meant_is_refused_before_memory_is_taken(fields: dict[str, int | bytes]) -> None:
+    pair = _up(Pair())
+    frame = _sealed(pair, **fields)
+    tracemalloc.start()
+    with pytest.raises(FrameError):
+        pair.links[1].received(frame, pair.now)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4 * CHUNK
+
+
+def test_two_sizes_of_one_message_are_refused() -> None:
+    pair = _up(Pair())
+    first, second = (_sealed(pair, seq=2, total=total, chunk=b"x" * total) for total in (24, 25))
+    assert pair.links[1].received(first, pair.now) == []
+    with pytest.raises(FrameError):
+        pair.links[1].received(second, pair.now)
+
+
+@pytest.mark.parametrize(
+    "hello",
+    [
+        {"run": b"q" * 32},
+        {"run": b""},
+        {"incarnation": 2**64 - 1},
+        {"known": 2**64 - 1},
+        {"boot": 0},
+        {"incarnation": 0},
+    ],
+)
+def test_a_hello_that_makes_no_sense_is_refused(hello: dict[str, int | bytes]) -> None:
+    pair = Pair()
+    pair.open()
+    frame = pair.links[0].next_frame(0.0)
+    assert frame is not None
+    for name, value in hello.items():
+        setattr(frame.hello, name, value)
+    said = frame.hello
+    who = (said.incarnation, said.boot, said.known, said.known_boot)
+    numbers = struct.pack("<8Q", *who, said.session, said.heard, said.parts, int(said.greeted))
+    said.check = zlib.crc32(numbers + said.run)
+    with pytest.raises(FrameError, match="network or run|makes no sense"):
+        pair.links[1].received(frame, 0.0)
+    assert not pair.links[1].up
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=80), st.booleans())
+def test_random_frames_are_never_taken(content: bytes, greeted: bool) -> None:
+    pair = _up(Pair()) if greeted else Pair()
+    if not greeted:
+        pair.open()
+    kinds = [content, b"\x22" + bytes([len(content)]) + content, b"\x2a" + bytes([len(content)]) + content]
+    for one in [*kinds, b"\x32" + bytes([len(content)]) + content]:
+        try:
+            frame = wire.Frame.FromString(one)
+        except Exception:  # not a Frame: streams refuse it
+            continue
+        with suppress(FrameError):
+            assert pair.links[1].received(frame, pair.now) == []
+    assert pair.links[1].peer in (None, BERT, ANNA)
+
+
+# -------------------------------------------------------------------------------------------------- memory and speed
+
+
+def test_no_more_than_a_window_is_under_way() -> None:
+    pair = _up(Pair())
+    for number in range(100):
+        pair.links[0].send(_parcel(number))
+    frames = 0
+    while pair.links[0].next_frame(pair.now) is not None:
+        frames += 1
+    assert frames <= 10
+
+
+def test_messages_are_let_go_when_they_were_heard() -> None:
+    pair = _up(Pair())
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    for number in range(20):
+        body = bytes(3 * CHUNK)
+        pair.links[0].send(Parcel(b"%d" % number, (memoryview(body),)))
+        del body
+        pair.run(5.0, lambda: pair.quiet)
+        pair.arrived[1].clear()
+        pair.written.clear()
+    after = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert after - before < CHUNK
+
+
+def _over_a_slow_link(pair: Pair, seconds_per_part: float, breaks: float = 1e9) -> int:
+    """One message of ten Parts; how many Parts were written until it was there."""
+    pair.links[0].send(_parcel(1, 10 * CHUNK))
+    parts, sender, receiver = 0, *pair.links
+    busy_until, on_the_way = pair.now, None
+    broken = pair.now
+    while not pair.arrived[1]:
+        pair.now += 0.05
+        assert pair.now < 2000.0, "no progress"
+        if pair.now - broken > breaks:
+            broken, on_the_way, busy_until = pair.now, None, pair.now
+            for link in pair.links:
+                link.closed()
+                link.opened(pair.now)
+        sender.tick(pair.now)
+        receiver.tick(pair.now)
+        while (back := receiver.next_frame(pair.now)) is not None:
+            sender.received(back, pair.now)
+        while pair.now >= busy_until:
+            if on_the_way is not None:
+                pair.arrived[1] += receiver.received(on_the_way, pair.now)
+            on_the_way = sender.next_frame(pair.now)
+            if on_the_way is None:
+                break
+            if on_the_way.HasField("part"):
+                parts += 1
+                busy_until = pair.now + seconds_per_part
+    return parts
+
+
+@pytest.mark.parametrize("seconds", [0.1, 1.0, 5.0])
+def test_a_large_message_over_a_slow_link_is_not_sent_again_from_the_start(seconds: float) -> None:
+    pair = _up(Pair())
+    assert _over_a_slow_link(pair, seconds) <= 30
+    assert _numbers(pair.arrived[1]) == [1]
+
+
+def test_a_large_message_gets_through_streams_that_break_before_it_is_whole() -> None:
+    """Two or three Parts per stream: each stream goes on where the last one ended."""
+    pair = _up(Pair())
+    assert _over_a_slow_link(pair, 1.0, breaks=3.5) <= 40
+    assert _numbers(pair.arrived[1]) == [1]
+
+
+def test_signs_of_life() -> None:
+    pair = _up(Pair())
+    pair.run(10.0)
+    assert not any(link.silent(pair.now) for link in pair.links)
+    beats = sum(wire.Frame.FromString(content).HasField("beat") for content in pair.written)
+    assert beats <= 2 * (10.0 / BEAT + 2)
+    pair.loss = 1.0
+    pair.run(SILENCE + 0.2)
+    assert all(link.silent(pair.now) for link in pair.links)
+    pair.loss = 0.0
+    pair.run(2.0)
+    assert not any(link.silent(pair.now) for link in pair.links)

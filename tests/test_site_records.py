@@ -1,0 +1,227 @@
+"""What sites say of themselves, and the plan that follows: the same for all who know the same, never from nonsense."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deepca.sites import wire_pb2 as wire
+from deepca.sites.link import Identity
+from deepca.sites.parcels import FrameError
+from deepca.sites.records import Kept, Offer, Phase, Record, Table, digest_of_members
+
+SITES = 4
+EDGES = ((0, 1), (1, 2), (2, 3), (0, 3))
+ALL = frozenset(range(SITES))
+
+
+def _key(number: int) -> bytes:
+    return bytes([number]) * 32
+
+
+def _kept(iteration: int, key: int | None = None, members: frozenset[int] = ALL) -> Kept:
+    return Kept(iteration, _key(iteration if key is None else key), digest_of_members(members))
+
+
+def _record(site: int, *kept: Kept, reached: int = -1, epoch: int = 0, phase: Phase = "gathering") -> Record:
+    links = frozenset((site + step) % SITES for step in (1, -1))
+    offer = Offer(kept, reached)
+    return Record(site, Identity(1, site + 10), 1, phase, links, {"k": b"3"}, epoch, b"", offer)
+
+
+def _table(*records: Record) -> Table:
+    table = Table(SITES, EDGES)
+    for record in records:
+        table.put(record)
+    return table
+
+
+# --------------------------------------------------------------------------------------------------------- on the wire
+
+
+def test_a_record_comes_back_as_it_was() -> None:
+    record = replace(
+        _record(2, _kept(5), _kept(10), reached=12, epoch=7, phase="running"),
+        plan=_key(1),
+        outcome=_key(2),
+        why="no rows",
+    )
+    sent = wire.Record.FromString(record.to_wire().SerializeToString())
+    assert Record.from_wire(sent, SITES) == record
+
+
+NONSENSE: dict[str, Callable[[wire.Record], object]] = {
+    "unknown site": lambda r: setattr(r, "site", SITES),
+    "unknown phase": lambda r: setattr(r, "phase", "asleep"),
+    "no phase": lambda r: setattr(r, "phase", ""),
+    "link to nobody": lambda r: r.links.append(SITES),
+    "short plan": lambda r: setattr(r, "plan", b"x" * 31),
+    "long outcome": lambda r: setattr(r, "outcome", b"x" * 33),
+    "short key": lambda r: r.kept.add(iteration=1, key=b"x", members=_key(1)),
+    "no members": lambda r: r.kept.add(iteration=1, key=_key(1)),
+    "negative iteration": lambda r: r.kept.add(iteration=-1, key=_key(1), members=_key(1)),
+    "too many checkpoints": lambda r: r.kept.extend([wire.Kept(iteration=1, key=_key(1), members=_key(1))] * 9),
+    "too many fields": lambda r: r.fingerprint.update({str(j): b"" for j in range(100)}),
+    "huge fingerprint": lambda r: r.fingerprint.update({"columns": bytes(1 << 20)}),
+    "huge name": lambda r: r.fingerprint.update({"c" * (1 << 20): b""}),
+    "last incarnation": lambda r: setattr(r, "incarnation", 2**64 - 1),
+    "last epoch": lambda r: setattr(r, "epoch", 2**64 - 1),
+    "no boot": lambda r: setattr(r, "boot", 0),
+    "reached less than nothing": lambda r: setattr(r, "reached", -2),
+}
+
+
+@pytest.mark.parametrize("case", NONSENSE)
+def test_nonsense_is_refused(case: str) -> None:
+    sent = _record(1, _kept(5)).to_wire()
+    assert Record.from_wire(sent, SITES).site == 1
+    NONSENSE[case](sent)
+    with pytest.raises(FrameError):
+        Record.from_wire(sent, SITES)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=120))
+def test_random_bytes_never_crash(content: bytes) -> None:
+    try:
+        sent = wire.Record.FromString(content)
+    except Exception:  # not a Record: whoever parses it refuses it
+        return
+    try:
+        record = Record.from_wire(sent, SITES)
+    except FrameError:
+        return
+    assert Record.from_wire(record.to_wire(), SITES) == record
+    table = _table(*(_record(site) for site in range(SITES)))
+    table.put(record)
+    assert replace(record, epoch=table.plan(ALL, EDGES).epoch).to_wire()  # one more than any epoch can still be said
+
+
+def test_a_long_reason_is_cut() -> None:
+    sent = _record(1).to_wire()
+    sent.why = "x" * 100_000
+    assert len(Record.from_wire(sent, SITES).why) <= 1000
+
+
+# --------------------------------------------------------------------------------------------------------------- table
+
+
+def test_only_what_is_newer_is_news() -> None:
+    old = _record(1)
+    table = _table(old)
+    newer, restarted = replace(old, version=2), replace(old, identity=Identity(2, 1), version=0)
+    assert not table.put(old)
+    assert table.put(newer)
+    assert not table.put(old)
+    assert table.put(restarted)
+    assert not table.put(replace(old, version=99))
+    assert table[1] == restarted
+
+
+def test_sites_are_together_where_both_ends_say_so() -> None:
+    records = [_record(site) for site in range(SITES)]
+    assert _table(*records).together_with(0) == ALL
+    assert _table(*records[:3]).together_with(0) == {0, 1, 2}
+    one_way = [records[0], replace(records[1], links=frozenset({2})), *records[2:]]
+    assert not _table(*one_way).up((0, 1))
+    assert _table(*one_way).together_with(0) == ALL  # the other way round the ring
+    failed = [records[0], replace(records[1], phase="failed"), records[2], replace(records[3], phase="failed")]
+    assert _table(*failed).together_with(0) == {0}
+
+
+# ---------------------------------------------------------------------------------------------------------------- plans
+
+
+def test_a_plan_does_not_depend_on_the_order_of_news() -> None:
+    records = [_record(site, _kept(5), _kept(10), reached=site, epoch=site) for site in range(SITES)]
+    plans = {
+        _table(*order).plan(ALL, edges).digest
+        for order in itertools.permutations(records)
+        for edges in (EDGES, EDGES[::-1])
+    }
+    assert len(plans) == 1
+
+
+def test_everything_that_matters_changes_the_digest() -> None:
+    plan = _table(*(_record(site, _kept(5)) for site in range(SITES))).plan(ALL, EDGES)
+    others = [
+        replace(plan, epoch=2),
+        replace(plan, members=(0, 1, 2)),
+        replace(plan, identities=(Identity(1, 99), *plan.identities[1:])),
+        replace(plan, edges=plan.edges[1:]),
+        replace(plan, resume=_key(9)),
+        replace(plan, iteration=6),
+        replace(plan, source=1),
+    ]
+    assert len({plan.digest, *(other.digest for other in others)}) == 1 + len(others)
+
+
+def test_the_newest_checkpoint_that_all_have_is_taken() -> None:
+    kept = [(_kept(5), _kept(10)), (_kept(10), _kept(15)), (_kept(15), _kept(10)), (_kept(10), _kept(5))]
+    plan = _table(*(_record(site, *kept[site], reached=17) for site in range(SITES))).plan(ALL, EDGES)
+    assert (plan.iteration, plan.resume, plan.source) == (10, _key(10), -1)
+
+
+def test_checkpoints_of_one_iteration_and_different_epochs_are_not_mixed() -> None:
+    kept = [_kept(10, key=1), _kept(10, key=2), _kept(10, key=1), _kept(10, key=1)]
+    plan = _table(*(_record(site, kept[site], reached=10) for site in range(SITES))).plan(ALL, EDGES)
+    assert (plan.resume, plan.iteration) == (b"", -1)
+    assert plan.source == 0
+
+
+def test_checkpoints_of_other_members_are_not_resumed() -> None:
+    three = frozenset({0, 1, 2})
+    table = _table(*(_record(site, _kept(5, members=three), _kept(4), reached=7) for site in range(SITES)))
+    assert table.plan(three, EDGES[:2]).iteration == 5
+    assert table.plan(ALL, EDGES).iteration == 4
+
+
+def test_without_a_common_checkpoint_all_start_where_the_first_of_the_farthest_is() -> None:
+    reached = [3, 9, -1, 9]
+    plan = _table(*(_record(site, reached=reached[site]) for site in range(SITES))).plan(ALL, EDGES)
+    assert (plan.source, plan.resume) == (1, b"")
+    nobody = _table(*(_record(site) for site in range(SITES))).plan(ALL, EDGES)
+    assert (nobody.source, nobody.resume) == (-1, b"")
+
+
+def test_the_next_epoch_is_later_than_any_that_is_known_of() -> None:
+    table = _table(*(_record(site, epoch=epoch) for site, epoch in enumerate([2, 2, 2, 6])))
+    assert table.plan(frozenset({0, 1, 2}), EDGES[:2]).epoch == 7
+    assert table.started()
+    assert not _table(_record(0), _record(1)).started()
+
+
+# --------------------------------------------------------------------------------------------------------- differences
+
+
+def _with_prints(*prints: dict[str, bytes]) -> Table:
+    return _table(*(replace(_record(site), fingerprint=one) for site, one in enumerate(prints)))
+
+
+def test_the_odd_one_is_named() -> None:
+    common, other = {"k": b"3", "columns": b"abcd"}, {"k": b"4", "columns": b"abcd"}
+    for odd in range(SITES):
+        found = _with_prints(*(other if site == odd else common for site in range(SITES))).differences()
+        assert [(one.site, one.names) for one in found] == [(odd, ("k",))]
+    assert _with_prints(common, common, common).differences() == ()
+
+
+def test_where_none_are_most_the_first_site_is_the_measure() -> None:
+    common, other = {"k": b"3"}, {"k": b"4"}
+    assert [one.site for one in _with_prints(common, other).differences()] == [1]
+    assert [one.site for one in _with_prints(other, common, common, other).differences()] == [1, 2]
+
+
+def test_a_field_that_is_missing_or_new_is_a_difference() -> None:
+    found = _with_prints({"k": b"3"}, {"k": b"3"}, {"k": b"3", "seed": b"0"}, {"seed": b"0"}).differences()
+    assert [(one.site, one.names) for one in found] == [(2, ("seed",)), (3, ("k", "seed"))]
+
+
+def test_who_has_said_nothing_yet_does_not_differ() -> None:
+    assert _with_prints({"k": b"3"}, {}, {"k": b"3"}).differences() == ()
+    assert _with_prints({"k": b"3"}).differences() == ()
