@@ -28,11 +28,20 @@ def channel_credentials(credentials: Credentials) -> grpc.ChannelCredentials:
 def server_credentials(current: Callable[[], Credentials]) -> grpc.ServerCredentials:
     """Every handshake is made with the credentials that ``current`` gives then; it is called from gRPC's threads."""
 
-    def configuration() -> grpc.ServerCertificateConfiguration:
-        now = current()
+    given = [current()]
+
+    def configuration(now: Credentials) -> grpc.ServerCertificateConfiguration:
         return grpc.ssl_server_certificate_configuration([(now.key, now.certificate)], now.authority)
 
-    return grpc.dynamic_ssl_server_credentials(configuration(), configuration, require_client_authentication=True)
+    def changed() -> grpc.ServerCertificateConfiguration | None:
+        """None for no change: gRPC's core makes everything anew otherwise, while other handshakes are under way."""
+        now = current()
+        if now is given[0]:
+            return None
+        given[0] = now
+        return configuration(now)
+
+    return grpc.dynamic_ssl_server_credentials(configuration(given[0]), changed, require_client_authentication=True)
 
 
 def peer_of(context: Mapping[str, object]) -> bytes:
