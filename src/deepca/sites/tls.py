@@ -27,7 +27,6 @@ def channel_credentials(credentials: Credentials) -> grpc.ChannelCredentials:
 
 def server_credentials(current: Callable[[], Credentials]) -> grpc.ServerCredentials:
     """Every handshake is made with the credentials that ``current`` gives then; it is called from gRPC's threads."""
-
     given = [current()]
 
     def configuration(now: Credentials) -> grpc.ServerCertificateConfiguration:
