@@ -54,6 +54,7 @@ check-memory: $(VENV)/dev.stamp
 figures: $(VENV)/dev.stamp
 	$(BIN)/deepca demo --quiet --out docs/figures
 	$(BIN)/python examples/fastmix_contraction.py docs/figures/fastmix.png
+	$(BIN)/python -m deepca.experiments.faults.timeline docs/figures/faults.png
 
 reference: $(VENV)/dev.stamp
 	$(BIN)/python docs/reference.py docs/reference.md

@@ -14,6 +14,7 @@ from deepca._typing import Array
 from deepca.data.sources import ArraySource
 from deepca.errors import DeepcaError, Unfinished
 from deepca.experiments.faults.virtual import Host, Stuck, VirtualClock, VirtualNetwork
+from deepca.observers import Observer
 from deepca.pca import Settings
 from deepca.sites.checkpoints import Checkpoint
 from deepca.sites.link import Identity
@@ -23,7 +24,7 @@ from deepca.sites.run import Ending, Job, run_site, schema_of
 from deepca.sites.vault import MemoryVault
 from deepca.topology import Topology, complete, from_edges, path, ring
 
-__all__ = ["Fault", "Outcome", "Schedule", "draw", "play"]
+__all__ = ["Fault", "Outcome", "Play", "Schedule", "draw", "play", "rows_of"]
 
 
 _KINDS = ("kill", "kill", "kill", "kill two", "kill all", "freeze", "partition", "oneway", "noise", "slow", "full")
@@ -133,27 +134,33 @@ def _random_graph(m: int, rng: np.random.Generator) -> Topology:
     return from_edges(m, sorted(tree | more))
 
 
+def rows_of(schedule: Schedule) -> list[Array]:
+    """What each site holds."""
+    rng = np.random.default_rng((78, schedule.seed))
+    m, d = schedule.topology.n_agents, 8
+    mixing = rng.standard_normal((d, d)) * np.geomspace(3.0, 0.3, d)
+    return [rng.standard_normal((int(rng.integers(5, 30)), d)) @ mixing + rng.standard_normal(d) for _ in range(m)]
+
+
 def play(schedule: Schedule) -> Outcome:
     """Run it, and compare every result with a PCA of the pooled rows of those it names."""
-    m = schedule.topology.n_agents
-    rng = np.random.default_rng((78, schedule.seed))
-    d = 8
-    mixing = rng.standard_normal((d, d)) * np.geomspace(3.0, 0.3, d)
-    rows = [rng.standard_normal((int(rng.integers(5, 30)), d)) @ mixing + rng.standard_normal(d) for _ in range(m)]
+    rows = rows_of(schedule)
     outcome = Outcome(schedule)
-    play_ = _Play(schedule, rows, outcome)
+    playing = Play(schedule, rows, outcome)
     try:
-        play_.run()
+        playing.run()
     except Stuck as stuck:
         outcome.problems.append(str(stuck))
     finally:
-        play_.clock.end()
-    outcome.seconds = play_.clock.time
+        playing.clock.end()
+    outcome.seconds = playing.clock.time
     _judge(outcome, rows)
     return outcome
 
 
-class _Play:
+class Play:
+    """A schedule while it is played."""
+
     def __init__(self, schedule: Schedule, rows: Sequence[Array], outcome: Outcome) -> None:
         self.schedule, self.rows, self.outcome = schedule, rows, outcome
         m = schedule.topology.n_agents
@@ -198,7 +205,7 @@ class _Play:
 
         def work() -> None:
             try:
-                ending = run_site(job, node, disk, disk.vault, tell=self.tell)
+                ending = run_site(job, node, disk, disk.vault, observers=self.observers(site), tell=self.tell)
                 self.outcome.endings[site] = ending
                 node.finished()
                 node.farewell()
@@ -210,6 +217,10 @@ class _Play:
             self.network.leave(site, node)
 
         self.network.start(site, node, work)
+
+    def observers(self, site: int) -> tuple[Observer, ...]:
+        """Of a site's iterations."""
+        return ()
 
     def tell(self, event: str, text: str, **facts: object) -> None:
         if event == "epoch":
