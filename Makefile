@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --editable
 
-.PHONY: help demo test lint format bench check-memory figures reference reproduce study-robustness bench-communication faults faults-quick clean
+.PHONY: help demo test lint format bench check-memory figures proto reference reproduce study-robustness bench-communication faults faults-quick clean
 help:
 	@echo "make demo     the main job, on data that ships with scikit-learn (seconds, once installed)"
 	@echo "make test     everything that proves it"
@@ -55,6 +55,9 @@ figures: $(VENV)/dev.stamp
 	$(BIN)/deepca demo --quiet --out docs/figures
 	$(BIN)/python examples/fastmix_contraction.py docs/figures/fastmix.png
 	$(BIN)/python -m deepca.experiments.faults.timeline docs/figures/faults.png
+
+proto: $(VENV)/dev.stamp
+	$(BIN)/python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src deepca/sites/wire.proto
 
 reference: $(VENV)/dev.stamp
 	$(BIN)/python docs/reference.py docs/reference.md
