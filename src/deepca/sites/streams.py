@@ -182,6 +182,7 @@ class Streams:
         port = 0
         if self._listen is not None:
             self._server, port = await self._serve(self._listen)
+            self._listen = f"{self._listen.rpartition(':')[0]}:{port}"  # to be found there again
         self._tasks = [asyncio.create_task(self._dial(line)) for line in self._lines.values() if line.peer.dial]
         if self._credentials is not None:
             self._tasks.append(asyncio.create_task(self._recheck()))
@@ -206,7 +207,7 @@ class Streams:
             if self._credentials is None:
                 port = server.add_insecure_port(listen)
             else:
-                port = server.add_secure_port(listen, tls.server_credentials(self._current))
+                port = server.add_secure_port(listen, tls.server_credentials(self._current()))
         except RuntimeError:
             await server.stop(None)
             raise InvalidInput(
@@ -215,6 +216,17 @@ class Streams:
             ) from None
         await server.start()
         return server, port
+
+    async def _serve_again(self, listen: str) -> bool:
+        """A server with the present credentials in place of the one there is; streams that it carried are made anew."""
+        if self._server is not None:
+            server, self._server = self._server, None
+            await server.stop(0.2)
+        try:
+            self._server, _ = await self._serve(listen)
+        except InvalidInput as error:  # somebody else was faster; again in a moment
+            self._tell(None, "own certificate", str(error))
+        return self._server is not None
 
     def _current(self) -> Credentials:
         assert self._credentials is not None
@@ -389,6 +401,7 @@ class Streams:
 
     async def _recheck(self) -> NoReturn:
         """Takes replaced files, and closes streams whose certificate no longer holds."""
+        renewing = False
         while True:
             await asyncio.sleep(self._pace.recheck)
             before = self._current()
@@ -399,6 +412,9 @@ class Streams:
                 self._tell(None, "own certificate", f"the files have changed and cannot be used: {error}")
             now = self._current()
             renewed = (before.certificate, before.key, before.authority) != (now.certificate, now.key, now.authority)
+            renewing = renewing or renewed
+            if renewing and self._listen is not None:
+                renewing = not await self._serve_again(self._listen)
             for line in self._lines.values():
                 if line.stream is None:
                     continue

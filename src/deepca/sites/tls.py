@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 os.environ["GRPC_SSL_CIPHER_SUITES"] = "ECDHE-RSA-AES256-GCM-SHA384"  # has to come before the first import of grpc
 
@@ -25,22 +25,14 @@ def channel_credentials(credentials: Credentials) -> grpc.ChannelCredentials:
     return grpc.ssl_channel_credentials(credentials.authority, credentials.key, credentials.certificate)
 
 
-def server_credentials(current: Callable[[], Credentials]) -> grpc.ServerCredentials:
-    """Every handshake is made with the credentials that ``current`` gives then; it is called from gRPC's threads."""
-    given = [current()]
+def server_credentials(credentials: Credentials) -> grpc.ServerCredentials:
+    """Of a server that keeps them; for others a new server is needed.
 
-    def configuration(now: Credentials) -> grpc.ServerCertificateConfiguration:
-        return grpc.ssl_server_certificate_configuration([(now.key, now.certificate)], now.authority)
-
-    def changed() -> grpc.ServerCertificateConfiguration | None:
-        """None for no change: gRPC's core makes everything anew otherwise, while other handshakes are under way."""
-        now = current()
-        if now is given[0]:
-            return None
-        given[0] = now
-        return configuration(now)
-
-    return grpc.dynamic_ssl_server_credentials(configuration(given[0]), changed, require_client_authentication=True)
+    gRPC can change the credentials of a server, but its core then frees what handshakes under way still use, and the
+    process dies (1.85: within seconds, where many knock at once).
+    """
+    chain = [(credentials.key, credentials.certificate)]
+    return grpc.ssl_server_credentials(chain, credentials.authority, require_client_auth=True)
 
 
 def peer_of(context: Mapping[str, object]) -> bytes:
