@@ -105,6 +105,7 @@ class Node:
             digest = hashlib.sha256(remembered.outcome).digest()
             self._outcomes[digest] = remembered.outcome
             self._assembly.publish(outcome=digest, outcome_epoch=remembered.outcome_epoch)
+        self._accept: Callable[[bytes], None] = _anything
         self._renamed, self._fault = 0, ""
         self._asked: dict[tuple[int, bytes], float] = {}
         self._looked = float("-inf")
@@ -188,6 +189,7 @@ class Node:
         """
         with self._changed:
             here = self._assembly
+            self._accept = _anything
             self._mail.clear()
             here.gather(offer=offer)
             while True:
@@ -251,14 +253,17 @@ class Node:
                 self._check_deadline(missing)
                 self._changed.wait(1.0)
 
-    def settle(self, epoch: int, outcome: bytes | None = None) -> bytes:
+    def settle(self, epoch: int, outcome: bytes | None = None, accept: Callable[[bytes], None] | None = None) -> bytes:
         """Agree on the result: this site's, where it is the one to make it, or the one that others have.
+
+        ``accept`` raises for a result that contradicts what this site found itself; such a one is never held.
 
         Returns when most sites hold it, so that nobody can come to another one. Raises Regroup if there is none any
         more, and the sites have gathered anew.
         """
         with self._changed:
             here = self._assembly
+            self._accept = accept if accept is not None else _anything
             if outcome is not None and not here.disturbance:
                 self._hold(epoch, hashlib.sha256(outcome).digest(), outcome)
             found = None
@@ -348,6 +353,8 @@ class Node:
         """Say to hold a result; on disk first, since others rely on it."""
         self._outcomes[digest] = outcome
         record = self._assembly.record
+        if record.outcome != digest:
+            self._accept(outcome)
         if (record.outcome, record.outcome_epoch) != (digest, epoch) or decided:
             self._vault.hold(outcome, epoch, decided=decided)
         if (record.outcome, record.outcome_epoch) != (digest, epoch):
@@ -518,3 +525,7 @@ class Node:
 
     def _name(self, site: int) -> str:
         return self._at.sites[site]
+
+
+def _anything(outcome: bytes) -> None:
+    """Of a site that has found nothing itself."""

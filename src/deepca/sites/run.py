@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -145,14 +145,11 @@ def run_site(
             keeper.enter(agreed)
             found = decompose_held(held, network, job.settings, observers=observers, keepers=(keeper,), resume=resume)
             mine = _content(job, agreed, network, found) if job.me == agreed.members[0] else None
-            content = node.settle(agreed.epoch, mine)
+            content = node.settle(agreed.epoch, mine, partial(_check_alike, job, agreed, found))
         except Regroup as why:
             tell("regroup", f"gathering anew: {why}")
             continue
-        ending = _ending(job, content, own=True)
-        if ending.members == tuple(job.sites[site] for site in agreed.members):
-            _check_alike(found, ending.model, job.settings)
-        return ending
+        return _ending(job, content, own=True)
 
 
 class _Transport:
@@ -269,8 +266,12 @@ def _ending(job: Job, content: bytes, *, own: bool) -> Ending:
     return Ending(content, model, tuple(model.about["sites"]), tuple(model.about["left_out"]), own)
 
 
-def _check_alike(found: Decomposition, model: Model, settings: Settings) -> None:
-    """What this site found itself must be what all end with."""
+def _check_alike(job: Job, plan: Plan, found: Decomposition, content: bytes) -> None:
+    """What this site found itself must be what all end with, if it is about the same rows."""
+    ending = _ending(job, content, own=True)
+    model, settings = ending.model, job.settings
+    if ending.members != tuple(job.sites[site] for site in plan.members):
+        return
     if found.components.shape != model.components.shape:
         raise NetworkError(
             f"this site found {found.components.shape[0]} components, the common result has "
