@@ -123,6 +123,8 @@ def test_the_commands_of_the_sites_page_run(tmp_path: Path, monkeypatch: pytest.
     ]
     assert [agent.wait(150) for agent in agents] == [0, 0]
     assert Path("north/model.npz").read_bytes() == Path("south/model.npz").read_bytes()
+    shown = CliRunner().invoke(app, ["inspect", "north/model.npz"]).output
+    assert "run 1: rows of north, south" in shown
     pooled = PCA(2).fit(rows)
     assert np.abs(deepca.load("north/model.npz").components - pooled.components_).max() < 1e-10
 

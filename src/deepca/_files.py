@@ -6,8 +6,25 @@ import contextlib
 import os
 import tempfile
 from pathlib import Path
+from typing import IO
 
-__all__ = ["sync_folder", "write_whole"]
+try:
+    import fcntl
+except ModuleNotFoundError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+__all__ = ["sync_folder", "try_lock", "write_whole"]
+
+
+def try_lock(file: IO[str]) -> bool:
+    """Whether this process alone now holds the file, until it is closed; True where the system has no such locks."""
+    if fcntl is None:
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def write_whole(path: Path, content: bytes, *, mode: int = 0o644) -> None:

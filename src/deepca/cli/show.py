@@ -36,6 +36,8 @@ def show_model(console: Console, model: Model, *, most: int = 20) -> None:
         highlight=False,
     )
     console.print(_made(model), highlight=False, style="dim", soft_wrap=True)
+    for line in _sites(model):
+        console.print(line, highlight=False, soft_wrap=True)
     console.print(_table(model, most, console.width))
     left = model.n_components - most
     if left > 0:
@@ -104,6 +106,17 @@ def _made(model: Model) -> str:
         )
     except (KeyError, TypeError, ValueError):
         return "how it was made is not recorded"
+
+
+def _sites(model: Model) -> list[str]:
+    """Whose rows it is about, where organisations made it together."""
+    names, left_out = model.about.get("sites"), model.about.get("left_out")
+    if not isinstance(names, list) or not isinstance(left_out, list):
+        return []
+    said = [f"[dim]run {escape(str(model.about.get('run')))}: rows of {escape(', '.join(map(str, names)))}[/]"]
+    if left_out:
+        said.append(f"[yellow]without the rows of {escape(', '.join(map(str, left_out)))}[/]")
+    return said
 
 
 def _table(model: Model, most: int, width: int) -> Table:

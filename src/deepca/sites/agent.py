@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import secrets
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deepca import __version__
-from deepca._files import write_whole
+from deepca._files import try_lock, write_whole
 from deepca._machine import keep_freed_memory
 from deepca.data.readers import open_source
 from deepca.data.sources import Source
-from deepca.errors import DeepcaError, InvalidInput, Unfinished
+from deepca.errors import DataError, DeepcaError, InvalidInput, Unfinished
 from deepca.observers import Observer
 from deepca.pca import Settings
 from deepca.sites.certificates import Identity as Certificates
@@ -28,6 +30,7 @@ from deepca.sites.config import NetworkFile, SiteFile
 from deepca.sites.link import Identity
 from deepca.sites.node import Membership, Node, Policy
 from deepca.sites.run import Ending, Job, run_site, schema_of
+from deepca.sites.seals import CertificateSeals
 from deepca.sites.streams import Peer, Streams
 from deepca.sites.vault import FileVault
 
@@ -50,7 +53,7 @@ class Agent:
 
 def run_of(network: NetworkFile) -> bytes:
     """32 bytes: equal for sites that can understand each other at all."""
-    said = [PROTOCOL, network.name, network.run, [site.name for site in network.sites]]
+    said = [PROTOCOL, network.name, [site.name for site in network.sites]]
     return hashlib.sha256(json.dumps(said).encode()).digest()
 
 
@@ -61,6 +64,7 @@ def fingerprint_of(network: NetworkFile, source: Source) -> dict[str, bytes]:
         "on_loss": network.on_loss.encode(),
         "patience": repr(float(network.patience)).encode(),
         "checkpoint_every": str(network.checkpoint_every).encode(),
+        "run": network.run.encode(),
         "topology": hashlib.sha256(json.dumps(network.links).encode()).digest(),
         **schema_of(source, network.settings),
     }
@@ -94,10 +98,12 @@ def run_agent(
     """
     network, began = site.network, time.monotonic()
     keep_freed_memory()
-    source = open_source(str(site.data), label_column=site.label_column, dataset=site.dataset)
+    with _discreet():
+        source = open_source(str(site.data), label_column=site.label_column, dataset=site.dataset)
     _check_writable(site.model)
     credentials = None if site.plaintext else Certificates.load(site)
     run, data = run_of(network), _digest_of_rows(site, source)
+    own = hashlib.sha256(run + network.run.encode()).digest()
     names = tuple(entry.name for entry in network.sites)
     membership = Membership(
         names,
@@ -110,9 +116,11 @@ def run_agent(
     linger = network.patience if network.on_loss == "shrink" else site.deadline
     policy = Policy(network.on_loss, network.patience, site.deadline, linger)
     identity = Identity(time.time_ns(), secrets.randbits(63) | 1)  # time only guesses; others say if it was wrong
-    about = hashlib.sha256(repr(sorted(membership.fingerprint.items())).encode() + run + data).hexdigest()
+    # not the rows: promises to the others hold whatever becomes of a file here
+    about = hashlib.sha256(repr(sorted(membership.fingerprint.items())).encode() + run).hexdigest()
     vault = FileVault(site.state, f"result-{about[:16]}", lambda text: tell("checkpoint", text))
-    node = Node(membership, policy, RealClock(), identity, tell, vault=vault)
+    seals = None if credentials is None else CertificateSeals(lambda: streams.credentials or credentials, names, run)
+    node = Node(membership, policy, RealClock(), identity, tell, vault=vault, seals=seals)
     me, *peers = (
         Peer(j, network.sites[j].name, network.sites[j].address, j != site.index and network.dials(site.index, j))
         for j in (site.index, *network.neighbors(site.site))
@@ -121,13 +129,12 @@ def run_agent(
     node.attach(streams.wake)
     folder = site.state if site.checkpoints else Path(os.devnull) / "none"
     warn = (lambda text: tell("checkpoint", text)) if site.checkpoints else (lambda text: None)
-    checkpoints = Checkpoints(folder, run, data, warn=warn)
+    checkpoints = Checkpoints(folder, own, data, warn=warn)
     job = Job(
         network.run, names, site.index, network.topology, network.settings, lambda: source, network.checkpoint_every
     )
     ended = vault.load().decided
-    port = streams.start()
-    try:
+    with _only_one(site), _listening(streams) as port:
         tell(
             "started",
             f"{site.site} listens at port {port}" if port else f"{site.site} is up",
@@ -137,12 +144,13 @@ def run_agent(
         ready(Agent(site, node, streams, port))
         with _ticking(node):
             try:
-                ending = run_site(job, node, checkpoints, vault, observers=observers, tell=tell)
+                with _discreet():
+                    ending = run_site(job, node, checkpoints, vault, observers=observers, tell=tell)
                 write_whole(site.model, ending.content)
             except Unfinished:
                 raise
             except (DeepcaError, OSError, MemoryError) as error:
-                node.failed(f"{type(error).__name__}: {error}" if not isinstance(error, DeepcaError) else str(error))
+                node.failed(_for_others(error))
                 node.farewell(0.0)
                 raise
             node.finished()
@@ -156,6 +164,28 @@ def run_agent(
                 tell("late", f"not heard to have finished: {', '.join(late)}", sites=list(late))
             checkpoints.clear()
             return ending
+
+
+@contextmanager
+def _only_one(site: SiteFile) -> Iterator[None]:
+    """Two agents with the same folder would write over each other's checkpoints."""
+    path = site.state / "agent.lock"
+    try:
+        site.state.mkdir(parents=True, exist_ok=True)
+        lock = path.open("w")
+    except OSError:  # where nothing can be written, nothing can be written over
+        yield
+        return
+    with lock:
+        if not try_lock(lock):
+            raise InvalidInput(f"an agent of {site.site} runs already: it holds {path}; there can be one only")
+        yield
+
+
+@contextmanager
+def _listening(streams: Streams) -> Iterator[int]:
+    try:
+        yield streams.start()
     finally:
         streams.stop()
 
@@ -178,6 +208,24 @@ def _ticking(node: Node) -> Iterator[None]:
         thread.join()
 
 
+@contextmanager
+def _discreet() -> Iterator[None]:
+    """Messages about rows name row and column, but no value: logs of agents are read by others."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(re.sub(r" is (['\"]).*\1", " is no number", str(error), count=1, flags=re.DOTALL)) from None
+
+
+def _for_others(error: Exception) -> str:
+    """What the other sites are told of an error here: nothing that could hold a value or a path of this site's."""
+    if isinstance(error, DataError):
+        return "its rows cannot be used; its own log says why"
+    if isinstance(error, OSError) and error.strerror:
+        return f"its machine says: {error.strerror}"
+    return "something has to be mended there; its own log says what"
+
+
 def _digest_of_rows(site: SiteFile, source: Source) -> bytes:
     """Changes when the file does: a checkpoint is of no use with other rows."""
     stat = site.data.stat()
@@ -186,5 +234,13 @@ def _digest_of_rows(site: SiteFile, source: Source) -> bytes:
 
 
 def _check_writable(path: Path) -> None:
+    """Said before the run, not after hours of it."""
     if path.is_dir():
         raise InvalidInput(f"{path}, the model that site.toml names, is a folder; give the name of a file")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        raise InvalidInput(
+            f"{path}, the model that site.toml names, cannot be written ({error.strerror}); name another place"
+        ) from None

@@ -13,6 +13,7 @@ from deepca.sites.records import Difference, Edge, Plan, Record, Table
 __all__ = ["Assembly", "Membership", "Policy"]
 
 _NEVER = float("-inf")
+_ALIKE = "make network.toml, columns and version alike at all sites, and start again"
 
 
 @dataclass(frozen=True)
@@ -284,9 +285,9 @@ class Assembly:
         odd, heard = len(found), sum(bool(record.fingerprint) for record in self.table)
         mine = next((one for one in found if one.site == self._me), None)
         if mine is not None and 2 * odd < heard:
-            raise InvalidInput(self._difference(mine))
+            raise InvalidInput(f"{self._difference(mine)}; {_ALIKE}")
         if 2 * odd >= heard == len(self._at.sites):
-            raise InvalidInput("; ".join(map(self._difference, found)) + "; nothing was started")
+            raise InvalidInput("; ".join(map(self._difference, found)) + f"; nothing was started; {_ALIKE}")
 
     def _difference(self, one: Difference) -> str:
         odd = {found.site for found in self.table.differences()}

@@ -1,9 +1,10 @@
-"""Time, and waiting for it to pass: the real one here, a virtual one in :mod:`deepca.sites.virtual`."""
+"""Time, and waiting for it to pass: the real one here, a virtual one in :mod:`deepca.experiments.faults.virtual`."""
 
 from __future__ import annotations
 
 import threading
 import time
+from types import TracebackType
 from typing import Protocol
 
 __all__ = ["Clock", "Condition", "RealClock"]
@@ -13,7 +14,9 @@ class Condition(Protocol):
     """What is used of ``threading.Condition``."""
 
     def __enter__(self) -> object: ...
-    def __exit__(self, *error: object) -> object: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> object: ...
     def wait(self, timeout: float | None = None) -> bool: ...
     def notify_all(self) -> None: ...
 

@@ -417,16 +417,12 @@ def _agent(site: SiteFile, j: int, heard: Heard, found: Knock | None, seconds: f
     if heard.refused:
         yield Finding(check, "wrong", heard.refused, f"{_HERE} and {name}: compare network.toml and certificates")
     elif heard.same_run is False:
-        text = (
-            "it is of another network or run: its network.toml has other sites, links or run; give both the same file"
-        )
+        text = "it is of another network: its network.toml has another name or other sites; give both the same file"
         yield Finding(check, "wrong", text, f"{_HERE} or {name}, with {_WRITER}")
     elif heard.same_run and heard.fingerprints is not None:
-        yield Finding(check, "ok", "it is running, speaks our protocol, and is of the same network and run")
+        yield Finding(check, "ok", "it is running, speaks our protocol, and is of the same network")
     elif heard.same_run:
-        text = (
-            "it is running, and of the same network and run, which has begun: columns and settings are not compared now"
-        )
+        text = "it is running, and of the same network; its run has begun: columns and settings are not compared now"
         yield Finding(check, "ok", text)
     elif not site.network.dials(site.index, j):
         where = site.network.sites[site.index].address or site.listen

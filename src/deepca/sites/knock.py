@@ -258,6 +258,6 @@ class _Ear:
         parcel = wire.Parcel.FromString(header)
         if parcel.WhichOneof("kind") != "records":
             return
-        records = [Record.from_wire(one, self._sites) for one in parcel.records.records]
+        records = [Record.from_wire(wire.Record.FromString(one.record), self._sites) for one in parcel.records.sealed]
         known = {**(self._heard[peer].fingerprints or {}), **{one.site: one.fingerprint for one in records}}
         self._heard[peer] = replace(self._heard[peer], fingerprints=known)

@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from deepca.sites import wire_pb2 as wire
-from deepca.sites.parcels import FrameError, Parcel
+from deepca.sites.parcels import FrameError, Parcel, WrongNetwork
 
 __all__ = ["BEAT", "CHUNK", "SILENCE", "Arrived", "Identity", "Link"]
 
@@ -23,10 +23,11 @@ BEAT = 0.5
 SILENCE = 2.0
 """Seconds without a word after which a neighbour counts as silent."""
 _DAMAGED = "a damaged frame: its checksum is wrong"
-_MOST = 1 << 63  # incarnations stay below
+_MOST = 1 << 62  # incarnations stay below
 _WINDOW = 8  # messages under way at most
 _SOON = 0.02  # an acknowledgement waits so long for a message to travel with
-_AGAIN, _AGAIN_AT_MOST = 0.4, 3.0  # seconds without progress after which Parts are sent again
+_AGAIN, _AGAIN_AT_MOST = 0.4, 3.0  # seconds without progress after which a message is sent again
+_TIMES = 4.0  # but no sooner than after so many times what an acknowledgement takes usually
 
 
 @dataclass(frozen=True, order=True)
@@ -70,7 +71,11 @@ class Link:
     _said: float
     _moved: float
     _owed: float | None  # when an acknowledgement is due
-    _patience: float
+    _patience: float  # seconds without progress before a message is sent again
+    _usual: float | None  # seconds from sending to being heard
+    _sent: dict[int, float]  # when, of messages sent once
+    _again: tuple[int, int] | None  # message and Part to be sent again, before anything else
+    _doubted: int  # messages before this one were sent when one got lost
 
     def __init__(self, me: Identity, run: bytes) -> None:
         self._me, self._run = me, run
@@ -99,7 +104,9 @@ class Link:
     @property
     def ready(self) -> bool:
         """Whether there are Parts to send now."""
-        return self.up and self._at_seq - self._heard_there - 1 < min(len(self._out), _WINDOW)
+        return self.up and (
+            self._again is not None or self._at_seq - self._heard_there - 1 < min(len(self._out), _WINDOW)
+        )
 
     @property
     def idle(self) -> bool:
@@ -158,7 +165,7 @@ class Link:
             return wire.Frame(hello=hello)
         if not self._greeted or self.peer is None:
             return None
-        frame = self._next_part()
+        frame = self._next_part(now)
         if frame is not None:
             self._said, self._owed = now, None
             return frame
@@ -169,12 +176,14 @@ class Link:
             return wire.Frame(beat=wire.Beat(heard=heard, parts=parts, session=session, check=check))
         return None
 
-    def _next_part(self) -> wire.Frame | None:
-        place = self._at_seq - self._heard_there - 1
+    def _next_part(self, now: float) -> wire.Frame | None:
+        again = self._again is not None
+        at_seq, index = self._again if self._again is not None else (self._at_seq, self._at_part)
+        place = at_seq - self._heard_there - 1
         if place >= min(len(self._out), _WINDOW):
             return None
         seq, parcel, _ = self._out[place]
-        index, offset = self._at_part, self._at_part * CHUNK
+        offset = index * CHUNK
         chunk = parcel.slice(offset, CHUNK)
         header = parcel.header if index == 0 else b""
         frame = wire.Frame()
@@ -183,10 +192,13 @@ class Link:
         part.parcel, part.chunk, part.heard = header, chunk, self._heard
         part.check = _check(seq, self._session, index, offset, parcel.total, self._heard, rest=(header, chunk))
         self.sent_bytes += len(chunk) + len(header)
-        if offset + len(chunk) >= parcel.total:
-            self._at_seq, self._at_part = seq + 1, 0
+        whole = offset + len(chunk) >= parcel.total
+        if again:
+            self._again = None if whole else (seq, index + 1)
         else:
-            self._at_part += 1
+            self._at_seq, self._at_part = (seq + 1, 0) if whole else (seq, index + 1)
+            if whole:
+                self._sent[seq] = now
         return frame
 
     def tick(self, now: float) -> bool:
@@ -196,16 +208,20 @@ class Link:
                 self._hello_due = True
             return self.open and self._hello_due
         if self._out and now - self._moved > self._patience:
-            self._patience = min(2.0 * self._patience, _AGAIN_AT_MOST)
+            # the first message only: it may just be slow, and copies of all would make it slower still
+            self._patience = min(2.0 * self._patience, max(_AGAIN_AT_MOST, 2.0 * _TIMES * (self._usual or 0.0)))
+            self._again, self._doubted = (self._heard_there + 1, self._parts_there), self._at_seq
+            self._sent.clear()  # of what is acknowledged now, nobody knows which copy was heard
             self.again += 1
-            self._rewind(now)
+            self._moved = now
             return True
         return (self._owed is not None and now >= self._owed) or now - self._said >= BEAT
 
     def _rewind(self, now: float) -> None:
         """Send again from the first Part that the other side has not."""
         self._at_seq, self._at_part = self._heard_there + 1, self._parts_there
-        self._moved = now
+        self._again, self._doubted, self._moved = None, 0, now
+        self._sent.clear()
 
     # ----------------------------------------------------------------------------------------------------- receiving
 
@@ -236,7 +252,7 @@ class Link:
         if hello.check != _hello_check(hello):
             raise FrameError(_DAMAGED)
         if hello.run != self._run:
-            raise FrameError("another network or run; do both sites have the same network.toml and --run?")
+            raise WrongNetwork("another network, or another list of sites; is network.toml the same at both?")
         if max(hello.incarnation, hello.known) >= _MOST or not hello.boot or not hello.incarnation:
             raise FrameError("a hello that makes no sense")
         peer = Identity(hello.incarnation, hello.boot)
@@ -303,9 +319,17 @@ class Link:
         if heard < self._heard_there:
             return  # overtaken by a later one
         if heard > self._heard_there or parts > self._parts_there:
-            self._moved, self._patience = now, _AGAIN
+            self._moved = now
         if heard > self._heard_there:
             self._parts_there = 0
+            sent = self._sent.get(heard)
+            if sent is not None:
+                took = now - sent
+                self._usual = took if self._usual is None else 0.8 * self._usual + 0.2 * took
+                self._patience = max(_TIMES * self._usual, _AGAIN)
+            self._sent = {seq: at for seq, at in self._sent.items() if seq > heard}
+            # of what was sent before a loss, the next one may be lost as well
+            self._again = (heard + 1, parts) if heard + 1 < self._doubted else None
         while self._out and self._out[0][0] <= heard:
             self._out.popleft()
         self._heard_there, self._parts_there = heard, max(parts, self._parts_there)
@@ -326,7 +350,8 @@ class Link:
         self._last = self._heard = self._heard_there = self._parts_there = 0
         self._at_seq, self._at_part = 1, 0
         self._said = self._moved = float("-inf")
-        self._owed, self._patience = None, _AGAIN
+        self._owed, self._patience, self._usual = None, _AGAIN, None
+        self._again, self._doubted, self._sent = None, 0, {}
 
 
 class _Arrival:

@@ -23,8 +23,9 @@ from deepca.sites import wire_pb2 as wire
 from deepca.sites.assembly import Assembly, Membership, Policy
 from deepca.sites.clocks import Clock
 from deepca.sites.link import Arrived, Identity, Link
-from deepca.sites.parcels import FrameError, Parcel, pack, unpack
+from deepca.sites.parcels import FrameError, Parcel, WrongNetwork, pack, unpack
 from deepca.sites.records import Offer, Plan, Record
+from deepca.sites.seals import NoSeals, Seals
 from deepca.sites.vault import MemoryVault, Vault
 from deepca.transports.base import Message, Tag
 
@@ -84,12 +85,15 @@ class Node:
         tell: Callable[..., None] = lambda *_, **__: None,
         wall: Callable[[], float] = time.time,
         vault: Vault | None = None,
+        seals: Seals | None = None,
     ) -> None:
         self._at, self._policy, self._clock, self._tell, self._wall = membership, policy, clock, tell, wall
         self._me, self._identity = membership.me, identity
         self._changed = clock.condition()
         self._wake: Callable[[int], None] = lambda peer: None
         self._began = clock.now()
+        self._seals = seals if seals is not None else NoSeals()
+        self._sealed: dict[int, tuple[tuple[Identity, int], wire.Sealed]] = {}
         self._vault = vault if vault is not None else MemoryVault()
         remembered = self._vault.load()
         self._assembly = Assembly(membership, policy, identity, tell, self._began, remembered.epoch)
@@ -107,6 +111,8 @@ class Node:
             self._assembly.publish(outcome=digest, outcome_epoch=remembered.outcome_epoch)
         self._accept: Callable[[bytes], None] = _anything
         self._renamed, self._fault = 0, ""
+        self._strangers: set[int] = set()
+        self._refused: set[tuple[int, str]] = set()
         self._asked: dict[tuple[int, bytes], float] = {}
         self._looked = float("-inf")
 
@@ -138,7 +144,12 @@ class Node:
         with self._changed:
             link, now = self._links[peer], self._clock.now()
             was_up, before = link.up, link.peer
-            for arrived in link.received(frame, now):
+            try:
+                whole = link.received(frame, now)
+            except WrongNetwork:
+                self._stranger(peer)
+                raise
+            for arrived in whole:
                 self._take(peer, arrived)
             if frame.HasField("hello"):
                 woken.add(peer)
@@ -154,12 +165,23 @@ class Node:
         for other in woken:
             self._wake(other)
 
+    def _stranger(self, peer: int) -> None:
+        """Where all neighbours are of another network, it is this site that is wrong, or one cannot tell."""
+        self._strangers.add(peer)
+        if self._strangers.issuperset(self._links) and self._assembly.plan is None:
+            names = ", ".join(self._assembly.names(self._links))
+            self._fault = (
+                f"{names}: another network, or another list of sites, than here; give all sites the same network.toml "
+                "(names and order of [[sites]] count)"
+            )
+            self._changed.notify_all()
+
     def next_frame(self, peer: int) -> wire.Frame | None:
         with self._changed:
             link, now = self._links[peer], self._clock.now()
             if link.up:
                 for record in self._news_for(peer):  # one by one: together they might not fit into a frame
-                    records = wire.Records(records=[record.to_wire()])
+                    records = wire.Records(sealed=[self._sealed_record(record)])
                     link.send(Parcel(wire.Parcel(records=records).SerializeToString()))
                     self._told[peer][record.site] = record.age
                 self._news_told[peer] = self._assembly.news
@@ -182,14 +204,16 @@ class Node:
 
     # ------------------------------------------------------------------------------------- what the algorithm waits in
 
-    def gather(self, offer: Offer) -> Plan | bytes:
+    def gather(self, offer: Offer, accept: Callable[[bytes], None] | None = None) -> Plan | bytes:
         """Come together with the other sites and agree on who takes part and from where; or on the result, if known.
+
+        ``accept`` raises for a result that cannot be that of this run.
 
         Raises InvalidInput if this site differs from the others in what has to be the same, Unfinished at the deadline.
         """
         with self._changed:
             here = self._assembly
-            self._accept = _anything
+            self._accept = accept if accept is not None else _anything
             self._mail.clear()
             here.gather(offer=offer)
             while True:
@@ -281,10 +305,11 @@ class Node:
             self._publish(phase="finished")
         self._wake_all()
 
-    def failed(self, why: str) -> None:
-        """This agent gives up; the others shall know."""
+    def failed(self, why: str, *, common: bool = False) -> None:
+        """This agent gives up; the others shall know. common : whether the reason holds for all sites alike."""
         with self._changed:
-            self._publish(phase="failed", why=why)
+            if self._assembly.record.phase != "failed":
+                self._publish(phase="failed", why=why, common=common)
         self._wake_all()
 
     def farewell(self, linger: float | None = None) -> tuple[str, ...]:
@@ -430,8 +455,18 @@ class Node:
 
     def _records(self, peer: int, records: wire.Records) -> None:
         news = False
-        for one in records.records:
+        for sealed in records.sealed:
+            one = wire.Record()
+            try:
+                one.ParseFromString(sealed.record)
+            except Exception:  # as above
+                raise FrameError("a record that cannot be read") from None
             record = Record.from_wire(one, len(self._at.sites))
+            fault = self._seals.fault(record.site, sealed)
+            if fault:  # not the fault of who hands it on, perhaps
+                self._links[peer].stale += 1
+                self._refuse(peer, record.site, fault)
+                continue
             if record.site == self._me:
                 self._learn_of_myself(record.identity)
                 continue
@@ -439,6 +474,7 @@ class Node:
             if told is None or told < record.age:
                 self._told[peer][record.site] = record.age  # it knows this one
             if self._assembly.learn(record):
+                self._sealed[record.site] = record.age, sealed
                 news = True
                 link = self._links.get(record.site)
                 if link is not None and link.heard_of(record.identity):
@@ -447,13 +483,28 @@ class Node:
             self._look()
             self._changed.notify_all()
 
+    def _refuse(self, peer: int, site: int, fault: str) -> None:
+        if (site, fault) not in self._refused:
+            self._refused.add((site, fault))
+            text = f"a record of {self._name(site)}, handed on by {self._name(peer)}, is not accepted: {fault}"
+            self._tell("refused", text, peer=self._name(site), where=self._name(peer), why=fault)
+
+    def _sealed_record(self, record: Record) -> wire.Sealed:
+        """As its site has sealed it; that of this one is sealed anew when it has changed."""
+        known = self._sealed.get(record.site)
+        if known is None or known[0] != record.age:
+            content = record.to_wire().SerializeToString(deterministic=True)
+            known = self._sealed[record.site] = record.age, self._seals.seal(content)
+        return known[1]
+
     def _learn_of_myself(self, seen: Identity) -> None:
         """Others know of a start of this agent that is not this one; if it counts as later, become later still."""
         if seen.incarnation == 0 or seen == self._identity or seen < self._identity:
             return
         self._identity = self._identity.after(seen)
         self._renamed += 1
-        if self._renamed > _MOST_NAMES:
+        alive = min(self._clock.now() - self._began, 60.0)
+        if self._renamed > _MOST_NAMES + alive / 4.0:  # whoever was here first shall stay
             self._fault = f"another agent runs as {self._name(self._me)}; there can be one only"
             self._changed.notify_all()
             return
@@ -508,7 +559,14 @@ class Node:
         if self._assembly.plan is not plan:
             raise Regroup("another epoch has begun")
         if self._assembly.disturbance:
+            self._check_common()
             raise Regroup(self._assembly.disturbance)
+
+    def _check_common(self) -> None:
+        """A reason to give up that one site has found, and that this one would find as well."""
+        for record in self._assembly.table:
+            if record.phase == "failed" and record.common and record.epoch == self._assembly.record.epoch:
+                raise InvalidInput(f"{self._name(record.site)}: {record.why}")
 
     def _check_deadline(self, waiting_for: Collection[int] = ()) -> None:
         if self._fault:

@@ -24,7 +24,7 @@ Phase = Literal["gathering", "running", "finished", "failed"]
 Edge = tuple[int, int]
 _PHASES = ("gathering", "running", "finished", "failed")
 _MOST_KEPT, _MOST_FIELDS, _MOST_BYTES = 8, 64, 1 << 18
-_MOST = 1 << 63  # counters stay below, so that one more always fits
+_MOST = 1 << 62  # counters stay below, so that one more always fits
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,7 @@ class Record:
     outcome: bytes = b""
     outcome_epoch: int = 0
     why: str = ""
+    common: bool = False
 
     @property
     def age(self) -> tuple[Identity, int]:
@@ -81,6 +82,7 @@ class Record:
             outcome=self.outcome,
             outcome_epoch=self.outcome_epoch,
             why=self.why,
+            common=self.common,
         )
 
     @classmethod
@@ -116,6 +118,7 @@ class Record:
             record.outcome,
             record.outcome_epoch,
             record.why[:1000],
+            record.common,
         )
 
 

@@ -15,7 +15,7 @@ from deepca._typing import Array
 from deepca.algorithms.base import State
 from deepca.data.holdings import Holdings, read
 from deepca.data.sources import Source
-from deepca.errors import NetworkError, Regroup
+from deepca.errors import InvalidInput, ModelError, NetworkError, NotFiniteError, Regroup
 from deepca.model import Model, from_bytes
 from deepca.networks.agent import AgentNetwork
 from deepca.observers import Observer, Start, Step
@@ -132,24 +132,41 @@ def run_site(
         return _ending(job, known.outcome, own=False)
     keeper = _Keeper(checkpoints, job.interval)
     held: Holdings | None = None
+    source = job.open()
     while True:
-        agreed = node.gather(keeper.offer())
+        agreed = node.gather(keeper.offer(), partial(_check_ours, job, source))
         if isinstance(agreed, bytes):
             return _ending(job, agreed, own=False)
         try:
             network = AgentNetwork(_topology(job, agreed), agreed.members.index(job.me), _Transport(node, agreed))
             network.begin(agreed.epoch, 0, "gathered")
             if held is None:  # not before all agree on what the rows are
-                held = read((job.open(),), form=job.settings.form)
+                held = read((source,), form=job.settings.form)
             resume = _resumption(keeper, agreed, network, checkpoints)
             keeper.enter(agreed)
-            found = decompose_held(held, network, job.settings, observers=observers, keepers=(keeper,), resume=resume)
+            found = _decomposed(job, node, held, network, resume, observers, keeper)
             mine = _content(job, agreed, network, found) if job.me == agreed.members[0] else None
             content = node.settle(agreed.epoch, mine, partial(_check_alike, job, agreed, found))
         except Regroup as why:
             tell("regroup", f"gathering anew: {why}")
             continue
         return _ending(job, content, own=True)
+
+
+def _decomposed(
+    job: Job,
+    node: Node,
+    held: Holdings,
+    network: AgentNetwork,
+    resume: Resumption | None,
+    observers: Sequence[Observer],
+    keeper: _Keeper,
+) -> Decomposition:
+    try:
+        return decompose_held(held, network, job.settings, observers=observers, keepers=(keeper,), resume=resume)
+    except (InvalidInput, NotFiniteError) as error:  # from numbers that all have agreed on
+        node.failed(str(error), common=True)
+        raise
 
 
 class _Transport:
@@ -264,6 +281,26 @@ def _content(job: Job, plan: Plan, network: AgentNetwork, found: Decomposition) 
 def _ending(job: Job, content: bytes, *, own: bool) -> Ending:
     model = from_bytes(content, Path("the common result"))
     return Ending(content, model, tuple(model.about["sites"]), tuple(model.about["left_out"]), own)
+
+
+def _check_ours(job: Job, source: Source, content: bytes) -> None:
+    """A result that is handed to a site which has found none itself must at least be one of this run."""
+    try:
+        ending = _ending(job, content, own=False)
+    except (ModelError, KeyError, TypeError) as error:
+        raise NetworkError(f"the result that others have cannot be used: {error}") from None
+    model, k = ending.model, job.settings.n_components
+    ours = (
+        model.about.get("run") == job.run
+        and set(ending.members) <= set(job.sites)
+        and 2 * len(set(ending.members)) > len(job.sites)
+        and model.n_features == source.d
+        and model.columns == source.columns
+        and (model.scale is not None) == job.settings.scale
+        and (not isinstance(k, int) or model.n_components == k)
+    )
+    if not ours:
+        raise NetworkError("the result that others have is not one of this run, its sites and columns; it is not taken")
 
 
 def _check_alike(job: Job, plan: Plan, found: Decomposition, content: bytes) -> None:

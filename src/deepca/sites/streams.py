@@ -157,6 +157,11 @@ class Streams:
 
         self._soon(close)
 
+    @property
+    def credentials(self) -> Credentials | None:
+        """Those in use now."""
+        return self._credentials
+
     def trouble(self, peer: int) -> str | None:
         """Why there is no stream to ``peer``, in plain words; None while there is one, or where nothing is known."""
         return self._lines[peer].trouble

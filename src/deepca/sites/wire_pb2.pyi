@@ -145,13 +145,23 @@ class Array(_message.Message):
     def __init__(self, dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Records(_message.Message):
-    __slots__ = ("records",)
-    RECORDS_FIELD_NUMBER: _ClassVar[int]
-    records: _containers.RepeatedCompositeFieldContainer[Record]
-    def __init__(self, records: _Optional[_Iterable[_Union[Record, _Mapping]]] = ...) -> None: ...
+    __slots__ = ("sealed",)
+    SEALED_FIELD_NUMBER: _ClassVar[int]
+    sealed: _containers.RepeatedCompositeFieldContainer[Sealed]
+    def __init__(self, sealed: _Optional[_Iterable[_Union[Sealed, _Mapping]]] = ...) -> None: ...
+
+class Sealed(_message.Message):
+    __slots__ = ("record", "certificate", "signature")
+    RECORD_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    record: bytes
+    certificate: bytes
+    signature: bytes
+    def __init__(self, record: _Optional[bytes] = ..., certificate: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class Record(_message.Message):
-    __slots__ = ("site", "incarnation", "boot", "version", "phase", "links", "fingerprint", "epoch", "plan", "kept", "reached", "outcome", "why", "outcome_epoch")
+    __slots__ = ("site", "incarnation", "boot", "version", "phase", "links", "fingerprint", "epoch", "plan", "kept", "reached", "outcome", "why", "outcome_epoch", "common")
     class FingerprintEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -173,6 +183,7 @@ class Record(_message.Message):
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     WHY_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    COMMON_FIELD_NUMBER: _ClassVar[int]
     site: int
     incarnation: int
     boot: int
@@ -187,7 +198,8 @@ class Record(_message.Message):
     outcome: bytes
     why: str
     outcome_epoch: int
-    def __init__(self, site: _Optional[int] = ..., incarnation: _Optional[int] = ..., boot: _Optional[int] = ..., version: _Optional[int] = ..., phase: _Optional[str] = ..., links: _Optional[_Iterable[int]] = ..., fingerprint: _Optional[_Mapping[str, bytes]] = ..., epoch: _Optional[int] = ..., plan: _Optional[bytes] = ..., kept: _Optional[_Iterable[_Union[Kept, _Mapping]]] = ..., reached: _Optional[int] = ..., outcome: _Optional[bytes] = ..., why: _Optional[str] = ..., outcome_epoch: _Optional[int] = ...) -> None: ...
+    common: bool
+    def __init__(self, site: _Optional[int] = ..., incarnation: _Optional[int] = ..., boot: _Optional[int] = ..., version: _Optional[int] = ..., phase: _Optional[str] = ..., links: _Optional[_Iterable[int]] = ..., fingerprint: _Optional[_Mapping[str, bytes]] = ..., epoch: _Optional[int] = ..., plan: _Optional[bytes] = ..., kept: _Optional[_Iterable[_Union[Kept, _Mapping]]] = ..., reached: _Optional[int] = ..., outcome: _Optional[bytes] = ..., why: _Optional[str] = ..., outcome_epoch: _Optional[int] = ..., common: _Optional[bool] = ...) -> None: ...
 
 class Kept(_message.Message):
     __slots__ = ("iteration", "key", "members")
