@@ -429,7 +429,7 @@ def test_a_hello_that_makes_no_sense_is_refused(hello: dict[str, int | bytes]) -
     who = (said.incarnation, said.boot, said.known, said.known_boot)
     numbers = struct.pack("<8Q", *who, said.session, said.heard, said.parts, int(said.greeted))
     said.check = zlib.crc32(numbers + said.run)
-    with pytest.raises(FrameError, match="another network|makes no sense"):
+    with pytest.raises(FrameError, match=r"another network|makes no sense"):
         pair.links[1].received(frame, 0.0)
     assert not pair.links[1].up
 
