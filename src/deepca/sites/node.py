@@ -103,6 +103,7 @@ class Node:
         self._told: dict[int, dict[int, tuple[Identity, int]]] = {peer: {} for peer in self._links}
         self._news_told = dict.fromkeys(self._links, 0)
         self._mail: dict[tuple[int, Tag], deque[Message]] = {}
+        self._awaited: set[tuple[int, Tag]] = set()
         self._early: dict[int, list[_Early]] = {peer: [] for peer in self._links}
         self._outcomes: dict[bytes, bytes] = {}
         if remembered.outcome is not None:
@@ -161,7 +162,8 @@ class Node:
                 self._tell("link_up", f"{self._name(peer)} is there", site=self._name(peer))
                 self._look()
                 woken.add(peer)
-            woken.update(self._with_news())
+            if link.ready:  # an acknowledgement may have made room
+                woken.add(peer)
         for other in woken:
             self._wake(other)
 
@@ -272,6 +274,7 @@ class Node:
             while True:
                 self._check_undisturbed(plan)
                 missing = [source for source in sources if (source, tag) not in self._mail]
+                self._awaited = {(source, tag) for source in missing}
                 if not missing:
                     return {source: self._taken(source, tag) for source in sources}
                 self._check_deadline(missing)
@@ -444,7 +447,10 @@ class Node:
         if len(self._mail) > _MOST_MAIL * len(self._links) or len(waiting) >= 2:
             raise FrameError("more messages than anybody can be waiting for")
         waiting.append(message)
-        self._changed.notify_all()
+        # waking the algorithm for every one of several messages would cost more than carrying them
+        self._awaited.discard((peer, tag))
+        if not self._awaited:
+            self._changed.notify_all()
 
     def _taken(self, source: int, tag: Tag) -> Message:
         waiting = self._mail[source, tag]
@@ -481,6 +487,7 @@ class Node:
                     self._wake(record.site)
         if news:
             self._look()
+            self._wake_soon()
             self._changed.notify_all()
 
     def _refuse(self, peer: int, site: int, fault: str) -> None:

@@ -129,6 +129,7 @@ class Streams:
             raise InvalidInput(f"{me.name} must listen somewhere: it is dialled by {waiting}")
         self._options = [*({**_options(self._pace), **(options or {})}).items()]
         self._told: dict[tuple[int | None, str, str], float] = {}
+        self._flushing = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server: Any = None
         self._tasks: list[asyncio.Task[NoReturn]] = []
@@ -142,10 +143,16 @@ class Streams:
 
     def wake(self, peer: int) -> None:
         """The endpoint has something to send to ``peer``."""
-        line = self._lines[peer]
-        if not line.scheduled and self._loop is not None:  # before the start nothing is lost: a new stream asks first
-            line.scheduled = True
-            self._soon(line.wake)
+        self._lines[peer].scheduled = True
+        if not self._flushing and self._loop is not None:  # before the start nothing is lost: a new stream asks first
+            self._flushing = True  # one call for all that are woken at a time: each costs a write to a pipe
+            self._soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        for line in self._lines.values():
+            if line.scheduled:
+                line.wake()
 
     def drop(self, peer: int, why: str) -> None:
         """Closes the stream; it will be made again."""
