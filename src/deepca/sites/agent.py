@@ -27,6 +27,7 @@ from deepca.sites.certificates import Identity as Certificates
 from deepca.sites.checkpoints import Checkpoints
 from deepca.sites.clocks import RealClock
 from deepca.sites.config import NetworkFile, SiteFile
+from deepca.sites.handshake import PROTOCOL
 from deepca.sites.link import Identity
 from deepca.sites.node import Membership, Node, Policy
 from deepca.sites.run import Ending, Job, run_site, schema_of
@@ -36,7 +37,6 @@ from deepca.sites.vault import FileVault
 
 __all__ = ["Agent", "fingerprint_of", "largest_message", "run_agent", "run_of"]
 
-PROTOCOL = 1
 _TICK = 0.05
 _STAY = 30.0  # seconds at most for which a site hands out the result of a run that had ended before
 

@@ -11,7 +11,6 @@ import asyncio
 import atexit
 import contextlib
 import functools
-import ipaddress
 import random
 import threading
 import time
@@ -24,6 +23,7 @@ from google.protobuf.message import DecodeError
 from deepca.errors import DeepcaError, InvalidInput
 from deepca.sites import tls  # first of all that import grpc
 from deepca.sites import wire_pb2 as wire
+from deepca.sites.config import is_loopback
 from deepca.sites.handshake import Credentials, Handshake
 from deepca.sites.parcels import FrameError
 from deepca.sites.trouble import connection_trouble, plain_address
@@ -640,8 +640,4 @@ def _options(pace: Pace) -> dict[str, int]:
 
 
 def _loopback(address: str) -> bool:
-    host = address.rpartition(":")[0].strip("[]")
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    return is_loopback(address.rpartition(":")[0].strip("[]"))

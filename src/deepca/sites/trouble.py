@@ -48,7 +48,9 @@ _FAULTS = {
 }
 _RECORD = re.compile(r"(?P<level>[IWEF])\d{4} \d\d:\d\d:\d\d\.\d+\s+\d+ (?P<file>[\w.]+):\d+\] (?P<text>.*)", re.DOTALL)
 _MORE = ("=== Source Location", "src/core/", " shutdown=")  # how the further lines of a record begin
+# said in plain words elsewhere: who was turned away, and that the own port is taken
 _HANDSHAKE = {"handshaker.cc", "ssl_transport_security.cc", "channel_trace.h", "log.cc", "security_handshaker.cc"}
+_PORT = {"add_port.cc", "chttp2_server.cc"}
 _MOST = 100  # kept until somebody listens
 
 
@@ -145,7 +147,7 @@ class CoreLog:
                     self._open = ""
             return True
         self._open = ""
-        self._swallowing = record["level"] in "IW" or record["file"] in _HANDSHAKE
+        self._swallowing = record["level"] in "IW" or record["file"] in _HANDSHAKE | _PORT
         text = record["text"]
         if record["file"] == "handshaker.cc" and "error=" in text and "error=OK" not in text:
             self._open = text
