@@ -278,10 +278,10 @@ class _Run:
         if disturbed:
             self.network.begin(self.network.epoch, 0, "restart")
             state = algorithm.restart(algorithm.init(), algorithm.rounds_for(max(at.tol * 1e-2, _EPS)))
-        left = at.max_iter - (0 if state is None else state.t)
+        left = at.max_iter if state is None else max(at.max_iter - state.t, 1)
         result: Result[Any] = solve(
             algorithm,
-            max_iter=min(_GLANCE, at.max_iter) if glance else max(left, 1),
+            max_iter=min(_GLANCE, at.max_iter) if glance else left,
             stop=Tolerance(1e-2 if glance else at.tol),
             observers=self.observers if glance else (*self.observers, *self.keepers),
             start=state,
