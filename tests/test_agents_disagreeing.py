@@ -93,7 +93,9 @@ def test_a_new_epoch_on_a_complete_graph_restarts_and_stays_exact(m: int) -> Non
 
 
 INTERRUPTED = """
-import threading, numpy as np, deepca
+import signal, threading, numpy as np, deepca
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have told its jobs to ignore it
 
 def work(network):
     network.begin(0, 0)

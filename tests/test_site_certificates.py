@@ -103,7 +103,7 @@ def test_what_is_in_the_certificates(authority: Authority) -> None:
     assert purposes == {ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH}
     assert not leaf.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     assert timedelta(days=364) < leaf.not_valid_after_utc - NOW < timedelta(days=366)
-    assert timedelta(minutes=-6) < leaf.not_valid_before_utc - NOW < timedelta(minutes=-4)
+    assert timedelta(minutes=-6) < leaf.not_valid_before_utc - datetime.now(UTC) < timedelta(minutes=-4)
 
 
 def test_it_is_kept_in_a_folder_for_its_owner(authority: Authority) -> None:
