@@ -720,7 +720,7 @@ def frames(scale: Scale) -> Found:
             verdict.problems.append(f"{answered} connections that sent garbage were answered")
 
     setup = Setup(
-        guest=True, on_loss="shrink", patience=2.0, seed=950, gap=0.7, pause=scale.choose(25, 3) / 10.0, deadline=300.0
+        guest=True, on_loss="shrink", patience=2.0, seed=950, gap=0.7, pause=scale.choose(12, 3) / 10.0, deadline=300.0
     )
     verdict = play(scale.folder / "frames", setup, act, expect)
     # the first tenth fills buffers and caches that stay
