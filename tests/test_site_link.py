@@ -536,3 +536,17 @@ def test_signs_of_life() -> None:
     pair.loss = 0.0
     pair.run(2.0)
     assert not any(link.silent(pair.now) for link in pair.links)
+
+
+@pytest.mark.parametrize("size", [3, 5 * CHUNK])
+def test_nothing_is_sent_again_after_a_pause(size: int) -> None:
+    """An iteration may take longer than an acknowledgement: the time before a message does not count against it."""
+    pair = _up(Pair())
+    for number in range(5):
+        pair.run(7.0)
+        before = pair.sizes[0]
+        pair.links[0].send(_parcel(number, size))
+        pair.run(1.0)
+        assert pair.sizes[0] - before <= size + 4096
+    assert _numbers(pair.arrived[1]) == list(range(5))
+    assert pair.links[0].again == 0

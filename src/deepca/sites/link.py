@@ -197,6 +197,8 @@ class Link:
             self._again = None if whole else (seq, index + 1)
         else:
             self._at_seq, self._at_part = (seq + 1, 0) if whole else (seq, index + 1)
+            if place == 0:  # waiting for it begins now, not when there was nothing to wait for
+                self._moved = now
             if whole:
                 self._sent[seq] = now
         return frame
@@ -207,7 +209,8 @@ class Link:
             if self.open and now - self._said >= BEAT:  # a hello may have been lost, here or there
                 self._hello_due = True
             return self.open and self._hello_due
-        if self._out and now - self._moved > self._patience:
+        # only what was sent can have been lost
+        if self._out and self._at_seq > self._heard_there + 1 and now - self._moved > self._patience:
             # the first message only: it may just be slow, and copies of all would make it slower still
             self._patience = min(2.0 * self._patience, max(_AGAIN_AT_MOST, 2.0 * _TIMES * (self._usual or 0.0)))
             self._again, self._doubted = (self._heard_there + 1, self._parts_there), self._at_seq

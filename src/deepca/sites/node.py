@@ -1,8 +1,9 @@
 """An agent's place in the network: its links, what it knows of all sites, and the calls that its algorithm waits in.
 
 Two threads meet here. The event loop (or a simulation) says what happened, ``opened``, ``closed``, ``received`` and
-``tick``, and asks for the ``next_frame``; it is never kept waiting. The algorithm calls ``gather``, ``exchange`` and
-``settle``, which return when the network has come so far, and none of which waits beyond the deadline.
+``tick``, and asks for the ``next_frame``; all it ever waits for is the lock, while a promise is written to disk. The
+algorithm calls ``gather``, ``exchange`` and ``settle``, which return when the network has come so far, and none of
+which waits beyond the deadline.
 
 A run is a sequence of epochs. In each, all members have entered the same :class:`~deepca.sites.records.Plan`, and every
 message carries its digest: agents with different ideas of who takes part never mix their numbers. So a wrong guess
@@ -154,6 +155,7 @@ class Node:
                 self._take(peer, arrived)
             if frame.HasField("hello"):
                 woken.add(peer)
+                self._strangers.discard(peer)
                 link.skew = frame.hello.clock - self._wall() if frame.hello.clock else None
                 self._learn_of_myself(Identity(frame.hello.known, frame.hello.known_boot))
             if link.peer != before:
