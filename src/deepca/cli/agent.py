@@ -24,8 +24,8 @@ from deepca.cli.show import show_model, summary
 from deepca.errors import DeepcaError, InvalidInput, NetworkError, Unfinished
 
 if TYPE_CHECKING:  # what imports grpc must wait until its core can be heard
+    from deepca.cli.log import Log, Style
     from deepca.sites.config import SiteFile
-    from deepca.sites.log import Log, Style
     from deepca.sites.run import Ending
     from deepca.sites.trouble import CoreLog
     from deepca.sites.watch import Watch
@@ -87,7 +87,7 @@ def _run(
 ) -> None:
     with ExitStack() as stack, _stoppable():
         core = _core()
-        from deepca.sites.log import Log
+        from deepca.cli.log import Log
         from deepca.sites.watch import Watch
 
         console = Console(stderr=True)
@@ -180,7 +180,7 @@ class _Voice:
 @contextmanager
 def _shown(site: SiteFile, watch: Watch, voice: _Voice) -> Iterator[None]:
     """On a terminal; what went wrong last stays there when the view is gone."""
-    from deepca.sites.screen import Screen
+    from deepca.cli.screen import Screen
 
     screen = Screen(site, watch.situation, voice.console)
     voice.add(screen.log, endings=False)

@@ -14,12 +14,12 @@ import pytest
 from rich.console import Console
 
 from deepca.algorithms.base import State
+from deepca.cli.log import Entry
+from deepca.cli.screen import Screen, picture
 from deepca.networks.base import Traffic
 from deepca.observers import Start, Step
 from deepca.sites.config import NetworkFile, SiteEntry, SiteFile
-from deepca.sites.log import Entry
 from deepca.sites.node import LinkView, View
-from deepca.sites.screen import Screen, picture
 from deepca.sites.watch import LinkState, Situation, Wait, Watch, span
 from deepca.stopping import Agreed
 

@@ -17,8 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from deepca._units import size
+from deepca.cli.log import Entry, Log
 from deepca.sites.config import SiteFile
-from deepca.sites.log import Entry, Log
 from deepca.sites.watch import LinkState, Situation, span
 
 __all__ = ["Screen", "picture"]

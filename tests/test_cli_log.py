@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from deepca.cli.log import Entry, Log, level_of, plain
 from deepca.errors import InvalidInput
-from deepca.sites.log import Entry, Log, level_of, plain
 
 
 def lines(stream: io.StringIO) -> list[str]:
