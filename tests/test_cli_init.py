@@ -14,8 +14,9 @@ from typer.testing import CliRunner
 from deepca._files import write_whole
 from deepca.cli.init import init
 from deepca.cli.join import join
+from deepca.errors import Refused
 from deepca.sites import kits as kits_module
-from deepca.sites.certificates import Authority, Identity, Refused, load_key, new_key, pem, request, write_key
+from deepca.sites.certificates import Authority, Identity, load_key, new_key, pem, request, write_key
 from deepca.sites.config import EXAMPLE, read_network, read_site
 
 app = typer.Typer()

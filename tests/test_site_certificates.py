@@ -18,12 +18,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from deepca.errors import InvalidInput, NetworkError
+from deepca.errors import InvalidInput, NetworkError, Refused
 from deepca.sites.certificates import (
     Authority,
     Identity,
     Key,
-    Refused,
     check_peer,
     fingerprint,
     load_key,

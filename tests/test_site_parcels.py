@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deepca.errors import NetworkError
+from deepca.errors import FrameError, NetworkError
 from deepca.sites import wire_pb2 as wire
-from deepca.sites.parcels import FrameError, Parcel, pack, unpack
+from deepca.sites.parcels import Parcel, pack, unpack
 from deepca.transports.base import Message, Tag
 
 PLAN = b"p" * 32

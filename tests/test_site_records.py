@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from deepca.errors import FrameError
 from deepca.sites import wire_pb2 as wire
 from deepca.sites.link import Identity
-from deepca.sites.parcels import FrameError
 from deepca.sites.records import Kept, Offer, Phase, Record, Table, digest_of_members
 
 SITES = 4

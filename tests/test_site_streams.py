@@ -31,9 +31,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from deepca.errors import InvalidInput, NetworkError
+from deepca.errors import FrameError, InvalidInput, NetworkError
 from deepca.sites import wire_pb2 as wire
-from deepca.sites.parcels import FrameError
 from deepca.sites.streams import FRAME_LIMIT, Credentials, Pace, Peer, Streams
 from deepca.sites.trouble import CoreLog
 

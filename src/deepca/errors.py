@@ -19,7 +19,10 @@
         ├── PeerFailed           another agent of the same run raised
         ├── EpochChanged         not a fault: the network asks for a restart of tracking
         ├── Regroup              not a fault: agents have to gather anew, one was restarted or is left out
-        └── Unfinished           the deadline has passed; checkpoints are kept
+        ├── Unfinished           the deadline has passed; checkpoints are kept
+        ├── Refused              a certificate that is not accepted
+        └── FrameError           a neighbour sent what it may not send
+            └── WrongNetwork         it belongs to another network
 
 A message says what is wrong, where (agent, column, edge), and the way out.
 """
@@ -32,6 +35,7 @@ __all__ = [
     "DeepcaError",
     "DisconnectedError",
     "EpochChanged",
+    "FrameError",
     "InvalidInput",
     "MissingExtraError",
     "MixingError",
@@ -41,10 +45,12 @@ __all__ = [
     "NotFiniteError",
     "PeerFailed",
     "PeerTimeout",
+    "Refused",
     "Regroup",
     "StartError",
     "TopologyError",
     "Unfinished",
+    "WrongNetwork",
 ]
 
 
@@ -122,3 +128,19 @@ class Regroup(NetworkError):
 
 class Unfinished(NetworkError, TimeoutError):
     """A run could not be brought to its end before the deadline; it can go on from its checkpoints."""
+
+
+class Refused(NetworkError):
+    """A certificate that is not accepted. ``why`` : for people."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
+
+
+class FrameError(NetworkError):
+    """A neighbour sent what it may not send; its stream is closed."""
+
+
+class WrongNetwork(FrameError):
+    """A neighbour belongs to another network, or has another list of its sites."""

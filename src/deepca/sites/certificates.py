@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from deepca._files import write_whole
-from deepca.errors import InvalidInput, NetworkError
+from deepca.errors import InvalidInput, Refused
 from deepca.sites.config import SiteFile, is_network_name, is_site_name
 
 try:
@@ -37,7 +37,6 @@ __all__ = [
     "Identity",
     "Issued",
     "Key",
-    "Refused",
     "check_peer",
     "fingerprint",
     "load_certificate",
@@ -61,14 +60,6 @@ _ATTEMPTS = 5  # to read files that are being replaced
 _PREFIX = "deepca:"
 _UNREADABLE = (ValueError, TypeError, x509.InvalidVersion, UnsupportedAlgorithm)
 _BROKEN_NAMES = (*_UNREADABLE, x509.ExtensionNotFound, x509.DuplicateExtension, x509.UnsupportedGeneralNameType)
-
-
-class Refused(NetworkError):
-    """A certificate that is not accepted. ``why`` : for people."""
-
-    def __init__(self, why: str) -> None:
-        super().__init__(why)
-        self.why = why
 
 
 # ---------------------------------------------------------------------------------------------------------------- keys

@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 from typing import Protocol
 
+from deepca.errors import FrameError
 from deepca.sites import wire_pb2 as wire
-from deepca.sites.parcels import FrameError
 
 __all__ = ["NONCE", "PROTOCOL", "Credentials", "Handshake"]
 

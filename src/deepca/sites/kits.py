@@ -17,13 +17,12 @@ from tempfile import TemporaryDirectory
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from deepca._files import sync_folder, write_whole
-from deepca.errors import InvalidInput
+from deepca.errors import InvalidInput, Refused
 from deepca.sites.certificates import (
     Authority,
     Identity,
     Issued,
     Key,
-    Refused,
     check_peer,
     fingerprint,
     load_certificate,

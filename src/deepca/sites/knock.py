@@ -19,9 +19,10 @@ from typing import Literal
 
 from cryptography import x509
 
+from deepca.errors import Refused
 from deepca.sites import wire_pb2 as wire
 from deepca.sites.certificates import Identity as Certificates
-from deepca.sites.certificates import Refused, pending, site_of
+from deepca.sites.certificates import pending, site_of
 from deepca.sites.config import NetworkFile, SiteFile, split_address
 from deepca.sites.link import Identity, Link
 from deepca.sites.records import Record

@@ -11,8 +11,9 @@ import zlib
 from collections import deque
 from dataclasses import dataclass
 
+from deepca.errors import FrameError, WrongNetwork
 from deepca.sites import wire_pb2 as wire
-from deepca.sites.parcels import FrameError, Parcel, WrongNetwork
+from deepca.sites.parcels import Parcel
 
 __all__ = ["BEAT", "CHUNK", "SILENCE", "Arrived", "Identity", "Link"]
 

@@ -19,12 +19,12 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from deepca.errors import InvalidInput, Regroup, Unfinished
+from deepca.errors import FrameError, InvalidInput, Regroup, Unfinished, WrongNetwork
 from deepca.sites import wire_pb2 as wire
 from deepca.sites.assembly import Assembly, Membership, Policy
 from deepca.sites.clocks import Clock
 from deepca.sites.link import Arrived, Identity, Link
-from deepca.sites.parcels import FrameError, Parcel, WrongNetwork, pack, unpack
+from deepca.sites.parcels import Parcel, pack, unpack
 from deepca.sites.records import Offer, Plan, Record
 from deepca.sites.seals import NoSeals, Seals
 from deepca.sites.vault import MemoryVault, Vault

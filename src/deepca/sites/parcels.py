@@ -11,24 +11,16 @@ import numpy as np
 import numpy.typing as npt
 
 from deepca._typing import Array
-from deepca.errors import NetworkError
+from deepca.errors import FrameError, NetworkError
 from deepca.sites import wire_pb2 as wire
 from deepca.transports.base import Message, Tag
 
-__all__ = ["FrameError", "Parcel", "WrongNetwork", "pack", "unpack"]
+__all__ = ["Parcel", "pack", "unpack"]
 
 _DTYPES: dict[str, np.dtype[Any]] = {"f8": np.dtype("<f8"), "f4": np.dtype("<f4"), "f2": np.dtype("<f2")}
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _MOST_AXES, _MOST_RIDERS = 4, 4096
 _MOST_NUMBERS = 1 << 40  # along an axis; four empty ones of this size would still be too many for numpy
-
-
-class FrameError(NetworkError):
-    """A neighbour sent what it may not send; its stream is closed."""
-
-
-class WrongNetwork(FrameError):
-    """A neighbour belongs to another network, or has another list of its sites."""
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, cast
 
+from deepca.errors import FrameError
 from deepca.sites import wire_pb2 as wire
 from deepca.sites.link import Identity
-from deepca.sites.parcels import FrameError
 
 __all__ = ["Difference", "Edge", "Kept", "Offer", "Phase", "Plan", "Record", "Table", "digest_of_members"]
 

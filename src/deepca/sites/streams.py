@@ -20,12 +20,11 @@ from typing import Any, NoReturn, Protocol, TypeVar
 
 from google.protobuf.message import DecodeError
 
-from deepca.errors import DeepcaError, InvalidInput
+from deepca.errors import DeepcaError, FrameError, InvalidInput
 from deepca.sites import tls  # first of all that import grpc
 from deepca.sites import wire_pb2 as wire
 from deepca.sites.config import is_loopback
 from deepca.sites.handshake import Credentials, Handshake
-from deepca.sites.parcels import FrameError
 from deepca.sites.trouble import connection_trouble, plain_address
 
 import grpc  # isort: skip

@@ -15,8 +15,8 @@ os.environ["GRPC_SSL_CIPHER_SUITES"] = "ECDHE-RSA-AES256-GCM-SHA384"  # has to c
 
 import grpc
 
+from deepca.errors import FrameError
 from deepca.sites.handshake import Credentials
-from deepca.sites.parcels import FrameError
 
 __all__ = ["channel_credentials", "peer_of", "server_credentials"]
 

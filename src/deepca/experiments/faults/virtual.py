@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from deepca.errors import FrameError
 from deepca.sites import wire_pb2 as wire
 from deepca.sites.node import Node
-from deepca.sites.parcels import FrameError
 
 __all__ = ["Host", "Killed", "Stuck", "Trouble", "VirtualClock", "VirtualNetwork"]
 
