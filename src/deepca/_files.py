@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
@@ -13,7 +14,21 @@ try:
 except ModuleNotFoundError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["sync_folder", "try_lock", "write_whole"]
+__all__ = ["alone", "sync_folder", "try_lock", "write_whole"]
+
+
+@contextlib.contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """One at a time in a folder, over processes: whoever comes second waits."""
+    if fcntl is None:
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def try_lock(file: IO[str]) -> bool:

@@ -7,12 +7,10 @@ key once, so that every certificate that replaces another one comes with a new k
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
 import stat
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,14 +21,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from deepca._files import write_whole
+from deepca._files import alone, write_whole
 from deepca.errors import InvalidInput, Refused
 from deepca.sites.config import SiteFile, is_network_name, is_site_name
-
-try:
-    import fcntl
-except ImportError:  # a system without it; two people then had better not sign at the same moment
-    fcntl = None  # type: ignore[assignment]
 
 __all__ = [
     "Authority",
@@ -336,7 +329,7 @@ class Authority:
         end = min(now + timedelta(days=min(days, _AUTHORITY_DAYS)), self.certificate.not_valid_after_utc)
         if end <= now:
             raise InvalidInput(f"the authority itself ended on {_day(end)}; make a new one with deepca init")
-        with _alone(self.folder):
+        with alone(self.folder):  # nothing that was issued may be forgotten
             issued = self.issued()
             print_ = fingerprint(asked)
             for one in issued:
@@ -378,7 +371,7 @@ class Authority:
         Returns those that were not revoked before.
         """
         now = now or _now()
-        with _alone(self.folder):
+        with alone(self.folder):  # nothing that was issued may be forgotten
             issued = self.issued()
             chosen = [one for one in issued if one.site == which]
             chosen = chosen or [one for one in issued if one.serial == which.lower().replace(":", "").lstrip("0")]
@@ -411,20 +404,6 @@ class Authority:
     def _remember(self, issued: list[Issued]) -> None:
         text = json.dumps({"issued": [asdict(one) for one in issued]}, indent=2)
         write_whole(self.folder / "issued.json", f"{text}\n".encode(), mode=0o600)
-
-
-@contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """One at a time in a folder, over processes: nothing that was issued may be forgotten."""
-    if fcntl is None:
-        yield
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
 
 
 # ------------------------------------------------------------------------------------------------------------ checking
