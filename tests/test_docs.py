@@ -72,6 +72,21 @@ def test_the_commands_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.Monk
                 assert (tmp_path / words[words.index(option) + 1]).exists()
 
 
+def test_the_set_up_that_the_readme_shows_can_be_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to the agent's start, which asks for the certificate that the keeper of the authority has to make."""
+    monkeypatch.chdir(tmp_path)
+    blocks = [code for name, code in _blocks("text") if name.startswith("README") and "deepca init" in code]
+    [example, init, join, run] = [shlex.split(line, comments=True)[1:] for line in blocks[0].splitlines()]
+    assert example[-2:] == [">", "network.toml"]
+    shown = CliRunner().invoke(app, example[:-2])
+    Path("network.toml").write_text(shown.stdout, encoding="utf-8")
+    _invoke(*init)
+    _invoke(*join)
+    started = CliRunner().invoke(app, run)
+    assert started.exit_code == 2
+    assert "site.pem" in started.output or "rows" in started.output
+
+
 def test_the_plans_of_the_guides_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     blocks = [code for name, code in SHELL if name.startswith("guides") and "deepca plan" in code]

@@ -314,17 +314,6 @@ def test_a_neighbour_that_comes_back() -> None:
         assert [event[0] for event in south.heard.events] == ["opened", "closed", "opened", "closed"]
 
 
-def test_a_dropped_stream_is_made_again() -> None:
-    authority = Authority()
-    with listening(authority.issue("north")) as north, dialling(north.port, authority.issue("south")) as south:
-        for times, side in enumerate((north, south, north), start=1):
-            south.heard.wait_for("opened", times)
-            north.heard.wait_for("opened", times)
-            side.streams.drop(0 if side is north else 1, "just so")
-            assert side.heard.wait_for("closed", times) == "just so"
-        south.heard.wait_for("opened", 4)
-
-
 def test_a_newer_stream_replaces_the_older() -> None:
     authority = Authority()
     with listening(authority.issue("north")) as north, dialling(north.port, authority.issue("south")) as first:

@@ -153,16 +153,6 @@ class Streams:
             if line.scheduled:
                 line.wake()
 
-    def drop(self, peer: int, why: str) -> None:
-        """Closes the stream; it will be made again."""
-        line = self._lines[peer]
-
-        def close() -> None:
-            if line.stream is not None:
-                self._close(line, line.stream, why)
-
-        self._soon(close)
-
     @property
     def credentials(self) -> Credentials | None:
         """Those in use now."""
