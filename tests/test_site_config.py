@@ -16,8 +16,6 @@ from deepca.sites.config import (
     EXAMPLE,
     NetworkFile,
     SiteEntry,
-    duration,
-    duration_text,
     is_loopback,
     read_network,
     read_site,
@@ -25,6 +23,7 @@ from deepca.sites.config import (
     write_network,
     write_site,
 )
+from deepca.sites.toml import duration, duration_text
 
 NETWORK = """
 name = "three-hospitals"

@@ -193,7 +193,8 @@ def _shown(site: SiteFile, watch: Watch, voice: _Voice) -> Iterator[None]:
 
 
 def _read(path: Path, run_name: str | None, deadline: str | None) -> SiteFile:
-    from deepca.sites.config import duration, read_site
+    from deepca.sites.config import read_site
+    from deepca.sites.toml import duration
 
     site = read_site(path)
     try:

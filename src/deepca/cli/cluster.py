@@ -24,7 +24,7 @@ from deepca.cli.show import show_model, show_status, size, summary
 from deepca.cli.topology import complete_name
 from deepca.errors import InvalidInput
 from deepca.pca import ALGORITHMS
-from deepca.sites.config import duration
+from deepca.sites.toml import duration
 
 if TYPE_CHECKING:
     from deepca.model import Model

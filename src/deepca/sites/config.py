@@ -16,13 +16,11 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import ipaddress
 import json
 import math
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -37,6 +35,7 @@ from deepca._files import write_whole
 from deepca.coding import Messages
 from deepca.errors import InvalidInput
 from deepca.pca import Settings, check
+from deepca.sites.toml import TomlTable, as_toml, duration_text, listed, load_toml, meant
 from deepca.topology import Topology
 
 __all__ = [
@@ -45,8 +44,6 @@ __all__ = [
     "OnLoss",
     "SiteEntry",
     "SiteFile",
-    "duration",
-    "duration_text",
     "is_loopback",
     "is_network_name",
     "is_site_name",
@@ -61,7 +58,6 @@ __all__ = [
 OnLoss = Literal["wait", "shrink"]
 """What happens when a site is gone for longer than patience lasts."""
 
-_UNITS = {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
 _HOST = re.compile(
@@ -180,7 +176,7 @@ class NetworkFile:
         if not 0.0 < self.patience < math.inf:
             raise InvalidInput(f"patience = {self.patience:g} s: it must be longer than nothing")
         if self.on_loss not in get_args(OnLoss):
-            raise InvalidInput(f"on_loss = {self.on_loss!r}: choose {_listed(get_args(OnLoss))}")
+            raise InvalidInput(f"on_loss = {self.on_loss!r}: choose {listed(get_args(OnLoss))}")
         check(self.settings)
         for i, j in self.links:
             if self.sites[i].address is None and self.sites[j].address is None:
@@ -232,7 +228,7 @@ class NetworkFile:
         """The place of a site in the list of sites, from 0."""
         names = [site.name for site in self.sites]
         if name not in names:
-            raise InvalidInput(f"there is no site {name!r} in {self.name}; {_meant(name, names)}")
+            raise InvalidInput(f"there is no site {name!r} in {self.name}; {meant(name, names)}")
         return names.index(name)
 
     def neighbors(self, name: str) -> tuple[int, ...]:
@@ -331,7 +327,7 @@ class SiteFile:
 
 def read_network(path: Path) -> NetworkFile:
     """``network.toml``, checked."""
-    table = _Table(_load(path), str(path), _NETWORK_KEYS)
+    table = TomlTable(load_toml(path), str(path), _NETWORK_KEYS)
     given: dict[str, Any] = {
         "name": table.text("name"),
         "sites": tuple(_site_entry(path, j, entry) for j, entry in enumerate(table.tables("sites"), 1)),
@@ -361,10 +357,10 @@ def read_site(path: Path) -> SiteFile:
     ``path`` : the file, or the folder it lies in.
     """
     path = (path / "site.toml" if path.is_dir() else path).absolute()
-    table = _Table(_load(path), str(path), _SITE_KEYS)
-    security = _Table(table.table("security"), f"{path}, [security]", _SECURITY_KEYS)
+    table = TomlTable(load_toml(path), str(path), _SITE_KEYS)
+    security = TomlTable(table.table("security"), f"{path}, [security]", _SECURITY_KEYS)
 
-    def file(where: _Table, key: str, *default: str) -> Path:
+    def file(where: TomlTable, key: str, *default: str) -> Path:
         name = where.text(key, *default)
         if not name:
             raise InvalidInput(f"{where.where}: {key} is empty; give the name of a file")
@@ -460,7 +456,7 @@ def _check_sites(sites: Sequence[SiteEntry]) -> None:
 
 
 def _site_entry(path: Path, number: int, entry: Mapping[str, Any]) -> SiteEntry:
-    table = _Table(entry, f"{path}, [[sites]] number {number}", ("name", "address"))
+    table = TomlTable(entry, f"{path}, [[sites]] number {number}", ("name", "address"))
     return SiteEntry(table.text("name"), table.text("address", None))
 
 
@@ -510,135 +506,6 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def duration(text: str) -> float:
-    """``"500ms"``, ``"30s"``, ``"5min"``, ``"2h"`` or ``"1d"`` in seconds."""
-    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]+)\s*", text)
-    if found is None or found[2] not in _UNITS:
-        raise InvalidInput(f"{text!r}: write a number and its unit, such as 500ms, 30s, 5min, 2h or 1d")
-    value = float(found[1]) * _UNITS[found[2]]
-    if not 0.0 < value < math.inf:
-        raise InvalidInput(f"{text!r}: it must be longer than nothing")
-    return value
-
-
-def duration_text(seconds: float) -> str:
-    """Seconds in the largest unit that makes a whole number; :func:`duration` reads it back."""
-    for unit in ("d", "h", "min", "s"):
-        if seconds >= _UNITS[unit] and seconds % _UNITS[unit] == 0.0:
-            return f"{int(seconds // _UNITS[unit])}{unit}"
-    thousandths = round(seconds * 1e3)
-    if thousandths * _UNITS["ms"] == seconds:
-        return f"{thousandths}ms"
-    return f"{np.format_float_positional(seconds, trim='0')}s"
-
-
-def _load(path: Path) -> dict[str, Any]:
-    """A TOML file."""
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        raise InvalidInput(f"{path}: there is no such file") from None
-    except IsADirectoryError:
-        raise InvalidInput(f"{path}: this is a folder; give the name of a file") from None
-    except OSError as error:
-        raise InvalidInput(f"{path}: cannot be read ({error.strerror})") from None
-    try:
-        return tomllib.loads(content.decode("utf-8-sig"))  # some editors put a mark in front
-    except UnicodeDecodeError:
-        raise InvalidInput(f"{path}: not a text in UTF-8; save it as UTF-8") from None
-    except tomllib.TOMLDecodeError as error:
-        raise InvalidInput(f"{path}: not valid TOML: {error}; text stands in quotes") from None
-    except RecursionError:
-        raise InvalidInput(f"{path}: not valid TOML: brackets within brackets without end") from None
-
-
-_NEEDED: Any = object()
-
-
-class _Table:
-    """Values of a TOML table by name and type; unknown names and wrong types are errors that say where."""
-
-    def __init__(self, values: Mapping[str, Any], where: str, known: Sequence[str]) -> None:
-        self._values, self.where = values, where
-        for key in values:
-            if key not in known:
-                raise InvalidInput(f"{where}: there is nothing called {key!r} here; {_meant(key, known)}")
-
-    def _get(self, key: str, kind: type | tuple[type, ...], words: str, default: Any) -> Any:
-        if key not in self._values:
-            if default is _NEEDED:
-                raise InvalidInput(f"{self.where}: {key} is missing; write {key} = {words}")
-            return default
-        value = self._values[key]
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise InvalidInput(f"{self.where}: {key} = {_shown(value)}: write {key} = {words}")
-        return value
-
-    def text(self, key: str, default: Any = _NEEDED) -> Any:
-        return self._get(key, str, '"…", a text in quotes', default)
-
-    def flag(self, key: str, default: Any = _NEEDED) -> bool | None:
-        return cast("bool | None", self._get(key, bool, "true or false", default))
-
-    def whole(self, key: str, default: Any = _NEEDED) -> int | None:
-        return cast("int | None", self._get(key, int, "a whole number", default))
-
-    def number(self, key: str, default: Any = _NEEDED) -> float | None:
-        value = self._get(key, (int, float), "a number", default)
-        return None if value is None else float(value)
-
-    def duration(self, key: str, default: Any = _NEEDED) -> float | None:
-        value = self._get(key, str, 'a number with its unit in quotes, such as "30s", "5min" or "2h"', default)
-        if not isinstance(value, str):
-            return cast("float | None", value)
-        try:
-            return duration(value)
-        except InvalidInput as error:
-            raise InvalidInput(f"{self.where}: {key} = {error}") from None
-
-    def components(self, key: str) -> int | float | None:
-        words = 'a whole number, a share of variance such as 0.95, or "all"'
-        value = self._get(key, (int, float, str), words, _NEEDED)
-        if isinstance(value, str) and value != "all":
-            raise InvalidInput(f"{self.where}: {key} = {_shown(value)}: write {key} = {words}")
-        return None if isinstance(value, str) else cast("int | float", value)
-
-    def table(self, key: str) -> dict[str, Any]:
-        return cast("dict[str, Any]", self._get(key, dict, f"a table: a line [{key}] with its values below", {}))
-
-    def tables(self, key: str) -> list[dict[str, Any]]:
-        words = f"one [[{key}]] for each of them"
-        value = self._get(key, list, words, [])
-        if not all(isinstance(entry, dict) for entry in value):
-            raise InvalidInput(f"{self.where}: {key} = {_shown(value)}: write {words}")
-        return cast("list[dict[str, Any]]", value)
-
-    def pairs(self, key: str) -> tuple[tuple[str, str], ...] | None:
-        words = 'pairs of sites, such as [["north", "south"], ["south", "west"]]'
-        value = self._get(key, list, words, None)
-        if value is None:
-            return None
-        for pair in value:
-            if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(name, str) for name in pair):
-                raise InvalidInput(f"{self.where}: {key}: {_shown(pair)} is not a pair; write {words}")
-        return tuple((a, b) for a, b in value)
-
-
-def _meant(name: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"known are {_listed(known)}"
-
-
-def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:20])
-    return f"{shown}, …" if len(names) > 20 else shown
-
-
-def _shown(value: object) -> str:
-    text = json.dumps(value, default=str, ensure_ascii=False)
-    return text if len(text) <= 60 else f"{text[:57]}…"
-
-
 # ------------------------------------------------------------------------------------------------------------- writing
 
 
@@ -654,10 +521,10 @@ def write_network(path: Path, network: NetworkFile) -> None:
         said.append(("edges", [list(pair) for pair in network.edges]))
     said += [("on_loss", network.on_loss), ("patience", duration_text(network.patience))]
     said.append(("checkpoint_every", network.checkpoint_every))
-    text = "".join(f"{key} = {_toml(value)}\n" for key, value in said)
+    text = "".join(f"{key} = {as_toml(value)}\n" for key, value in said)
     for site in network.sites:
-        text += f"\n[[sites]]\nname = {_toml(site.name)}\n"
-        text += "" if site.address is None else f"address = {_toml(site.address)}\n"
+        text += f"\n[[sites]]\nname = {as_toml(site.name)}\n"
+        text += "" if site.address is None else f"address = {as_toml(site.address)}\n"
     write_whole(path, text.encode())
 
 
@@ -692,7 +559,7 @@ def site_text(
     note = "EDIT THIS: the file" if edit_data else "the file"
 
     def line(name: str, value: object, remark: str, *, example: object = None) -> str:
-        said = f"{name} = {_toml(value)}" if value is not None else f"# {name} = {_toml(example)}"
+        said = f"{name} = {as_toml(value)}" if value is not None else f"# {name} = {as_toml(example)}"
         return f"{said:<32}# {remark}\n"
 
     return (
@@ -714,15 +581,3 @@ def site_text(
         + line("revoked", revoked, "certificates that are no longer valid; need not exist")
         + (line("plaintext", True, "without certificates; on one machine only") if plaintext else "")
     )
-
-
-def _toml(value: object) -> str:
-    """A value as TOML writes it."""
-    if isinstance(value, str):
-        # U+007F is the one character that JSON leaves as it is and TOML forbids; beyond U+FFFF JSON writes two halves
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(_toml, value))}]"
-    if isinstance(value, float):
-        return repr(value)
-    return json.dumps(value)
