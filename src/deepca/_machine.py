@@ -14,29 +14,48 @@ from typing import Any
 import scipy.linalg  # noqa: F401 - loads its BLAS, so that it is found
 from threadpoolctl import ThreadpoolController
 
-__all__ = ["available_memory", "keep_freed_memory", "one_blas_thread", "usable_cores"]
+__all__ = ["available_memory", "keep_freed_memory", "launched_ranks", "one_blas_thread", "usable_cores"]
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of mallopt(3)
 
 
 def usable_cores() -> int:
-    """Cores this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Cores this process may use: those it may run on, or its share where a launcher has not bound ranks to cores."""
+    every = os.cpu_count() or 1
+    own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else every
+    return own if own < every else max(own // _ranks_here(), 1)
+
+
+def launched_ranks() -> int:
+    """Processes of the MPI job that this one belongs to, as its launcher says; 1 without a launcher."""
+    return _said("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+
+
+def _ranks_here() -> int:
+    """Those of them on this machine."""
+    return _said("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+
+
+def _said(*names: str) -> int:
+    for name in names:
+        if os.environ.get(name, "").isdecimal():
+            return max(int(os.environ[name]), 1)
+    return 1
 
 
 def available_memory() -> int:
-    """Bytes that can be had without swapping (an estimate; 4 GiB where the system does not say)."""
+    """Bytes that this process can have without swapping (an estimate; 4 GiB where the system does not say)."""
     try:
         for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
             if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
+                return int(line.split()[1]) * 1024 // _ranks_here()
     except OSError:
         pass
     return 4 << 30
 
 
-def keep_freed_memory() -> None:
-    """Let the process keep a few megabytes that it has freed (glibc; elsewhere nothing happens).
+def keep_freed_memory(largest: int = 4 << 20) -> None:
+    """Let the process keep arrays of up to ``largest`` bytes that it has freed (glibc; elsewhere nothing happens).
 
     A message of a megabyte is copied a few times on its way. If each copy is given back to the system at once, taking
     memory for the next costs a page fault for every 4 KB, and 15 times as long as the copying itself.
@@ -45,8 +64,8 @@ def keep_freed_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
         return
-    mallopt(_M_MMAP_THRESHOLD, 4 << 20)
-    mallopt(_M_TRIM_THRESHOLD, 16 << 20)
+    mallopt(_M_MMAP_THRESHOLD, largest)
+    mallopt(_M_TRIM_THRESHOLD, 4 * largest)
 
 
 @lru_cache(maxsize=1)

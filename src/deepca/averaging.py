@@ -44,7 +44,8 @@ def average(network: Network, x: Array, rounds: int, enough: Callable[[Averaged]
     """
     if network.reliable:
         mean = exact_average(network, x)
-        return Averaged(mean, np.zeros_like(mean), exact_mixer(network.topology).length(network.topology))
+        rounds = exact_mixer(network.topology, collective=network.collective).length(network.topology)
+        return Averaged(mean, np.zeros_like(mean), rounds)
     made, before = 0, np.inf
     mix = Chebyshev(rounds)
     while True:

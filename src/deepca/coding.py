@@ -102,6 +102,9 @@ class CodedAveraging:
         y, self.copies = self.network.gossip_coded(x, self.copies, self.code)
         return y
 
+    def total_mean(self, x: Array, /) -> Array:
+        return self.network.total_mean(x)
+
 
 def encode(x: Array, code: Messages, batch: int) -> npt.NDArray[Any]:
     """The message(s) for x, whose first ``batch`` axes count agents: ``(*B, d + 1, k)``, exponents in the last row.

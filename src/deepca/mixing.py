@@ -337,6 +337,9 @@ class _Diagonal:
             raise InvalidInput("a mixer with weights of its own in each round has no response in the eigenbasis of 𝐋")
         return self.values * x
 
+    def total_mean(self, x: Array, /) -> Array:
+        raise InvalidInput("the mean over all agents at once has no response in the eigenbasis of 𝐋")
+
 
 def _interval(topology: Topology) -> tuple[float, float]:
     """c and μ for the interval [λ_min, λ₂]."""

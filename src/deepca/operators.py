@@ -65,6 +65,10 @@ class Operator(ABC):
     def agent(self, j: int) -> Operator:
         """``A_j`` alone, with ``B = ()``."""
 
+    def agents(self, which: npt.NDArray[np.int64]) -> Operator:
+        """Those ``A_j`` of a batch, in that order."""
+        return PerAgent([self.agent(int(j)) for j in which])
+
     @abstractmethod
     def dense(self) -> Array:
         """All ``A_j`` as explicit matrices, ``(*B, d, d)``."""
@@ -117,6 +121,9 @@ class Covariances(Operator):
             return self
         counts = None if self.row_counts is None else np.asarray(self.row_counts[j])
         return Covariances(self.stack[j], row_counts=counts)
+
+    def agents(self, which: npt.NDArray[np.int64]) -> Covariances:
+        return Covariances(self.stack[which], row_counts=None if self.row_counts is None else self.row_counts[which])
 
     def dense(self) -> Array:
         return self.stack

@@ -235,12 +235,14 @@ def basis(orthonormalise: Orthonormalise | None, S: Array, t: int) -> tuple[Arra
 
 
 def matching_operator(A: OperatorLike, network: Network) -> Operator:
-    """A as an Operator for just the agents that the network holds."""
+    """A as an Operator for just the agents that the network holds; of all agents, those of this rank are taken."""
     if not isinstance(network, Network):
         raise InvalidInput(f"network = {network!r}: give a network, such as deepca.SimulatedNetwork(topology)")
     operator = as_operator(A)
     if not operator.batch and network.batch == (1,):
         operator = PerAgent([operator])
+    if operator.batch == (network.n_agents,) != network.batch and network.batch:
+        operator = operator.agents(network.local)
     if operator.batch != network.batch:
         have, want = (f"{b[0]} agents" if b else "one agent alone" for b in (operator.batch, network.batch))
         raise DataError(

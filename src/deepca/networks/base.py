@@ -14,7 +14,7 @@ from scipy import sparse
 
 from deepca._typing import Array, Csr
 from deepca.coding import Code, Copies, graph_of
-from deepca.errors import EpochChanged, InvalidInput, TopologyError
+from deepca.errors import EpochChanged, InvalidInput, MixingError, TopologyError
 from deepca.topology import Topology
 
 __all__ = ["Averaging", "LinearMixer", "Network", "Op", "Pending", "Traffic", "reducer"]
@@ -69,6 +69,7 @@ class Averaging(Protocol):
     @property
     def topology(self) -> Topology: ...
     def gossip(self, x: Array, weights: Csr | None = None, /) -> Array: ...
+    def total_mean(self, x: Array, /) -> Array: ...
 
 
 class LinearMixer(Protocol):
@@ -115,11 +116,13 @@ class Network(ABC):
     epoch : which incarnation of the run this is; it grows when tracking has to begin again.
     local : numbers of the agents held here, with shape ``batch``.
     reliable : whether every message is sure to arrive, so that averages may rely on each of them.
+    collective : whether exact averages are left to the machine (:meth:`total_mean`) instead of a tree of messages.
     full_rounds : rounds so far that used every edge.  sweeps : exact averages so far. Both carry values along.
     """
 
     local: npt.NDArray[np.int64]
     reliable: bool = False
+    collective: bool = False
 
     def __init__(self, topology: Topology, batch: tuple[int, ...]) -> None:
         self._topology, self.batch = topology, batch
@@ -130,7 +133,8 @@ class Network(ABC):
         self.sweeps = 0
         self._sweeping = False
         self._riding: list[Pending] = []
-        self._traffic = Traffic(agents=batch[0] if batch else 1)
+        self._agents = batch[0] if batch else 1
+        self._sent = [0] * 5  # as in Traffic: rounds, control rounds, messages, bytes, control bytes
         self._weights: dict[int, tuple[Csr, Any]] = {}
 
     @property
@@ -139,7 +143,8 @@ class Network(ABC):
 
     @property
     def traffic(self) -> Traffic:
-        return self._traffic
+        rounds, control_rounds, messages, sent, control = self._sent
+        return Traffic(rounds, control_rounds, messages, sent, control, self._agents)
 
     @property
     def n_agents(self) -> int:
@@ -189,6 +194,16 @@ class Network(ABC):
     def reduce_later(self, x: Array, op: Op, /) -> Pending:
         """As ``reduce``, but the value rides along with the next gossip rounds and costs none of its own."""
 
+    def total_mean(self, x: Array, /) -> Array:
+        """The mean over all agents at every local one, by an operation of the machine in which all take part at once.
+
+        Only engines of one machine or cluster have one; between sites there is nobody to carry it out.
+        """
+        raise MixingError(
+            f"{type(self).__name__} has no operation over all agents at once: they talk to their neighbours only; "
+            "use deepca.exact.TreeSweep for exact averages"
+        )
+
     def mix(self, mixer: LinearMixer, x: Array, K: int, /) -> Array:
         """Run a mixer. An engine that sees the whole graph may apply the same linear map in one go."""
         if not mixer.spreads:
@@ -216,20 +231,17 @@ class Network(ABC):
         self, *, rounds: int = 0, control_rounds: int = 0, messages: int = 0, payload: int = 0, control: int = 0
     ) -> None:
         """Add rounds, and ``messages`` of ``payload`` array bytes and ``control`` bytes of agreed values each."""
-        old = self._traffic
-        self._traffic = replace(
-            old,
-            rounds=old.rounds + rounds,
-            control_rounds=old.control_rounds + control_rounds,
-            messages=old.messages + messages,
-            bytes_sent=old.bytes_sent + messages * (payload + control),
-            control_bytes=old.control_bytes + messages * control,
-        )
+        sent = self._sent
+        sent[0] += rounds
+        sent[1] += control_rounds
+        sent[2] += messages
+        sent[3] += messages * (payload + control)
+        sent[4] += messages * control
 
     def _count_riding(self, nbytes: int) -> None:
         """Add bytes of agreed values that travelled on messages counted elsewhere."""
-        old = self._traffic
-        self._traffic = replace(old, bytes_sent=old.bytes_sent + nbytes, control_bytes=old.control_bytes + nbytes)
+        self._sent[3] += nbytes
+        self._sent[4] += nbytes
 
     def _ride(self, rounds: int) -> None:
         """That many rounds used every edge, and values under way have travelled along."""

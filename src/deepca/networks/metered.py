@@ -203,6 +203,9 @@ class _Listener:
             self.heard.append(weights)
         return x
 
+    def total_mean(self, x: Array, /) -> Array:
+        return x
+
 
 def _weights(mixer: LinearMixer, topology: Topology, K: int) -> list[Csr]:
     """Of every round of a mixer that has its own; none for a polynomial of 𝐋."""

@@ -70,6 +70,13 @@ class SimulatedNetwork(Network):
         apart = D - D[:1]  # (𝐋 − I) D does not change, and its rounding shrinks with the differences
         return x + (_apply(self._L, apart) - apart), Copies(D, graph=self._graph)
 
+    def total_mean(self, x: Array, /) -> Array:
+        """Counted as ``⌈log₂ m⌉`` rounds of pairs, as a machine of m processes would make them."""
+        self._check_epoch()
+        rounds = (self.n_agents - 1).bit_length()
+        self._count(rounds=rounds, messages=rounds * self.n_agents, payload=x[0].nbytes)
+        return np.array(np.broadcast_to(x.mean(axis=0), x.shape))
+
     def mix(self, mixer: LinearMixer, x: Array, K: int, /) -> Array:
         m = self.n_agents
         cheaper = m * m <= _SPARSE_COST * K * self.topology.gossip_sparse.nnz

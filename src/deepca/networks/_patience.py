@@ -1,0 +1,76 @@
+"""A deadline for calls that have none: MPI waits for ever for a rank that does not answer."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+
+__all__ = ["Patience"]
+
+_LOOKS = 20  # times that the clock is looked at before patience is over
+_EXIT = 1
+
+
+class Patience:
+    """Ends the process when one wait takes longer than ``timeout`` seconds; the launcher then ends the other ranks.
+
+    There is no other way out: a rank inside of an MPI call cannot be called back.
+    """
+
+    def __init__(self, timeout: float | None, rank: int) -> None:
+        self._timeout, self._rank = timeout, rank
+        self._since = 0.0  # when the present wait began; 0 while nothing is waited for
+        self._where: Callable[[], str] = str
+        self._whom: Sequence[int] | str = ""
+        self._watch: threading.Thread | None = None
+
+    def waiting(self, where: Callable[[], str], whom: Sequence[int] | str) -> Patience:
+        """For ``with``: what happens inside waits for ``whom``."""
+        self._where, self._whom = where, whom
+        return self
+
+    def __enter__(self) -> None:
+        if self._timeout is None:
+            return
+        if self._watch is None:
+            self._watch = threading.Thread(target=_look, args=(weakref.ref(self),), name="deepca-patience", daemon=True)
+            self._watch.start()
+        self._since = time.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        self._since = 0.0
+
+    @property
+    def pause(self) -> float:
+        """Seconds between two looks at the clock."""
+        return (self._timeout or 0.0) / _LOOKS
+
+    def check(self) -> None:
+        """Ends the process if the present wait has taken too long."""
+        since, timeout = self._since, self._timeout
+        if timeout is not None and since and time.monotonic() - since > timeout:
+            self._give_up(timeout)
+
+    def _give_up(self, timeout: float) -> None:
+        whom = self._whom if isinstance(self._whom, str) else f"rank{'s' if len(self._whom) > 1 else ''} "
+        if not isinstance(self._whom, str):
+            whom += ", ".join(map(str, self._whom))
+        sys.stderr.write(
+            f"error: rank {self._rank} has waited {timeout:g} s in {self._where()} for {whom}; the job is ended. "
+            "Checkpoints, if any were asked for, are kept.\n"
+        )
+        sys.stderr.flush()
+        os._exit(_EXIT)
+
+
+def _look(at: weakref.ref[Patience]) -> None:
+    """Until whoever might wait is gone."""
+    while (patience := at()) is not None:
+        patience.check()
+        pause = patience.pause
+        del patience
+        time.sleep(pause)

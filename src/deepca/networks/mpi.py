@@ -1,0 +1,369 @@
+"""Agents on the ranks of an MPI job. Needs the ``mpi`` extra (mpi4py, and an MPI library).
+
+Every rank holds one agent or several; neighbours on the same rank exchange nothing, those on other ranks are reached
+through a distributed-graph communicator. What all agree on goes through ``MPI_Allreduce``: a cluster has one owner, so
+there is nobody to hide from, and one operation is faster than flooding the graph.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from mpi4py import MPI
+from scipy import sparse
+from scipy.linalg.blas import daxpy
+
+from deepca._machine import keep_freed_memory
+from deepca._typing import Array, Csr, csr
+from deepca.coding import Code, Copies, decode, encode
+from deepca.errors import TopologyError
+from deepca.networks._patience import Patience
+from deepca.networks.base import Network, Op, Pending, reducer
+from deepca.networks.shares import even_shares
+from deepca.topology import Topology
+
+__all__ = ["MpiNetwork"]
+
+_KEPT = 32  # buffers, and data types, of different sizes
+_DENSE_UP_TO = 64  # local agents whose weights are multiplied as a dense matrix
+_PIECE = 1 << 15  # numbers weighted at a time, so that they stay in the cache
+_FREED = 32 << 20  # bytes: larger arrays are given back to the system at once
+
+
+class MpiNetwork(Network):
+    """Arrays are ``(m_local, d, k)``: agents are numbered rank by rank, and each rank holds those of its share.
+
+    Parameters
+    ----------
+    topology : the graph of all agents, the same at every rank.
+    comm : the ranks that take part; all of the job by default. A duplicate is made, so messages never mix with others.
+    shares : how many agents each rank holds; as even as possible by default. At least one each.
+    allreduce : exact averages by ``MPI_Allreduce`` instead of a tree of messages between neighbours.
+    timeout : seconds that a rank waits in one exchange before it ends the whole job and says for whom it has waited;
+        None for as long as it takes. MPI itself would wait for ever.
+
+    One round is one ``Neighbor_allgather`` into a buffer that is used again and again, sent from where the numbers are
+    (``Neighbor_alltoallw`` where ranks hold several agents: of those, only what a neighbour needs is sent). Rounds with
+    weights of their own use messages along just their edges.
+
+    Traffic is that of the local agents, neighbours on the same rank included, so that it can be compared with other
+    engines; ``left_the_rank`` counts the bytes that did. What is agreed counts as ``⌈log₂ ranks⌉`` control rounds.
+    """
+
+    reliable = True
+
+    def __init__(
+        self,
+        topology: Topology,
+        comm: MPI.Intracomm | None = None,
+        *,
+        shares: Sequence[int] | None = None,
+        allreduce: bool = False,
+        timeout: float | None = 600.0,
+    ) -> None:
+        world = MPI.COMM_WORLD if comm is None else comm
+        held = even_shares(topology.n_agents, world.size) if shares is None else tuple(shares)
+        _check_shares(held, topology, world.size)
+        first = int(sum(held[: world.rank]))
+        super().__init__(topology, (held[world.rank],))
+        keep_freed_memory(_FREED)
+        self.collective = allreduce
+        self.local = np.arange(first, first + held[world.rank])
+        self._held = held
+        self._rank_of = np.repeat(np.arange(world.size), held)
+        self._comm = world.Dup()
+        self._depth = (world.size - 1).bit_length()
+        self._patience = Patience(timeout, world.rank)
+        self._full = self._route(topology.gossip_sparse)
+        around = self._full.ranks
+        self._graph_comm = self._comm.Create_dist_graph_adjacent(around, around, reorder=False)
+        self._one_each = all(share == 1 for share in held)
+        self._buffers: dict[tuple[int, int, str], npt.NDArray[Any]] = {}
+        self.left_the_rank = 0
+
+    def gossip(self, x: Array, weights: Csr | None = None, /) -> Array:
+        self._check_epoch()
+        own = _rows(x)
+        if weights is None:
+            route = self._full
+            y = route.weighted(own, self._around(own))
+            self._ride(1)
+        else:
+            route = self._prepared(weights, self._route)
+            y = route.weighted(own, self._along(route, own))
+        self._counted(route, own[0].nbytes)
+        return y.reshape(x.shape)
+
+    def gossip_coded(self, x: Array, copies: Copies | None, code: Code, /) -> tuple[Array, Copies]:
+        self._check_epoch()
+        route = self._full
+        before = Copies.before(x, copies, 0, self._graph)
+        anew = before is not copies
+        far = np.zeros((route.n_far, *x.shape[1:])) if anew else before.others[0]
+        messages = encode(x - before.own, "float64" if anew else code, 1)
+        received = self._around(_rows(messages)).reshape(route.n_far, *messages.shape[1:])
+        self._counted(route, messages[0].nbytes)
+        self._ride(1)
+        D = before.own + decode(messages, x.shape)
+        far = far + decode(received, far.shape)
+        near = D - D[:1]  # (𝐋 − I) D does not change, and its rounding shrinks with the differences
+        change = route.weighted(_rows(near), _rows(far - D[:1])).reshape(x.shape) - near
+        return x + change, Copies(D, (far,), self._graph)
+
+    def total_mean(self, x: Array, /) -> Array:
+        self._check_epoch()
+        total = np.asarray(_rows(x).sum(axis=0))
+        with self._patience.waiting(self._where, "all ranks"):
+            self._comm.Allreduce(MPI.IN_PLACE, total, MPI.SUM)
+        self._count(rounds=self._depth, messages=self._depth, payload=total.nbytes)
+        self.left_the_rank += self._depth * total.nbytes
+        return np.array(np.broadcast_to((total / self.n_agents).reshape(x.shape[1:]), x.shape))
+
+    def reduce(self, x: Array, op: Op, /) -> Array:
+        self._check_epoch()
+        agreed = self._agreed(x, op, 0)
+        self._count(control_rounds=self._depth, messages=self._depth, control=agreed.nbytes)
+        return agreed.value
+
+    def reduce_later(self, x: Array, op: Op, /) -> Pending:
+        pending = self._agreed(x, op, self.topology.flood_rounds)
+        self._count_riding(self._depth * pending.nbytes)
+        if not pending.ready:
+            self._riding.append(pending)
+        return pending
+
+    def begin(self, epoch: int, t: int, /, phase: str = "step") -> None:
+        if epoch != self.epoch:
+            self._finish_riding()
+        super().begin(epoch, t, phase)
+
+    def forget(self) -> None:
+        self._finish_riding()
+        super().forget()
+
+    def close(self) -> None:
+        """Give the communicators back; every rank has to. The network cannot be used after that."""
+        self._finish_riding()
+        self._graph_comm.Free()
+        self._comm.Free()
+
+    # ------------------------------------------------------------------------------------------------ exchanges
+
+    def _around(self, own: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Every agent's row to all its neighbours: the rows ``(n_far, n)`` of agents on other ranks."""
+        route, n = self._full, own.shape[1]
+        far = self._buffer(route, own)
+        with self._patience.waiting(self._where, route.ranks):
+            if self._one_each:
+                self._graph_comm.Neighbor_allgather(own, far)
+            else:
+                kinds = route.kinds(n, own.dtype)
+                starts = [begin * n * own.itemsize for begin in route.begins]
+                once = [1] * len(kinds.sent)
+                self._graph_comm.Neighbor_alltoallw(
+                    (own, (once, [0] * len(once)), kinds.sent), (far, (once, starts), kinds.received)
+                )
+        return far
+
+    def _along(self, route: _Route, own: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The same along the edges of a round with weights of its own."""
+        far = self._buffer(route, own)
+        kinds = route.kinds(own.shape[1], own.dtype)
+        with self._patience.waiting(self._where, route.ranks):
+            under_way = [
+                self._graph_comm.Irecv((far[begin:], 1, kind), rank)
+                for rank, begin, kind in zip(route.ranks, route.begins, kinds.received, strict=True)
+                if kind is not MPI.DATATYPE_NULL
+            ]
+            under_way += [
+                self._graph_comm.Isend((own, 1, kind), rank)
+                for rank, kind in zip(route.ranks, kinds.sent, strict=True)
+                if kind is not MPI.DATATYPE_NULL
+            ]
+            MPI.Request.Waitall(under_way)
+        return far
+
+    def _agreed(self, x: Array, op: Op, rounds: int) -> _Agreed:
+        own = np.asarray(reducer(op).reduce(np.asarray(x, dtype=np.float64), axis=0))
+        return _Agreed(own, op, rounds, self._comm, lambda: self._patience.waiting(self._where, "all ranks"))
+
+    def _finish_riding(self) -> None:
+        """An operation that was begun has to be completed, at all ranks, even if nobody asks for its value."""
+        for pending in self._riding:
+            if isinstance(pending, _Agreed):
+                pending.finish()
+
+    def _buffer(self, route: _Route, own: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Room for what other ranks send, the same again for the same size."""
+        key = (route.n_far, own.shape[1], own.dtype.str)
+        found = self._buffers.get(key)
+        if found is None:
+            if len(self._buffers) >= _KEPT:
+                self._buffers.clear()
+            found = self._buffers[key] = np.empty((route.n_far, own.shape[1]), dtype=own.dtype)
+        return found
+
+    def _counted(self, route: _Route, payload: int) -> None:
+        self._count(rounds=1, messages=route.messages, payload=payload)
+        self.left_the_rank += route.rows_sent * payload
+
+    def _where(self) -> str:
+        return f"iteration {self._t} ({self._phase})"
+
+    def _route(self, weights: Csr) -> _Route:
+        return _Route.of(weights, self._rank_of, self._comm.rank)
+
+
+@dataclass(frozen=True)
+class _Kinds:
+    """MPI data types of one size, per neighbouring rank: which rows are sent, and how many come."""
+
+    sent: list[MPI.Datatype]
+    received: list[MPI.Datatype]
+
+
+class _Agreed(Pending):
+    """The minimum or maximum over all ranks, on its way from the beginning; asking for the value waits for it."""
+
+    def __init__(self, own: Array, op: Op, rounds: int, comm: MPI.Intracomm, waiting: Callable[[], Any]) -> None:
+        self._sign = 1.0 if op == "max" else -1.0
+        # MPI_MAX may drop NaN, so that it travels by itself
+        flat = np.atleast_1d(own).ravel()
+        missing = np.isnan(flat)
+        self._sent = np.concatenate([np.where(missing, -np.inf, self._sign * flat), missing])
+        self._found = np.empty_like(self._sent)
+        self._shape, self._waiting = own.shape, waiting
+        self._request: MPI.Request | None = comm.Iallreduce(self._sent, self._found, MPI.MAX)
+        self.nbytes = self._sent.nbytes
+        self.op, self.rounds_left = op, rounds
+
+    def finish(self) -> None:
+        if self._request is not None:
+            with self._waiting():
+                self._request.Wait()
+            self._request = None
+
+    @property
+    def value(self) -> Array:  # type: ignore[override]
+        self.finish()
+        n = self._found.size // 2
+        found = np.where(self._found[n:] > 0.0, np.nan, self._sign * self._found[:n])
+        return np.asarray(found.reshape(self._shape))
+
+
+class _Route:
+    """What one rank sends and receives in a round with certain weights, and how it weighs what it has.
+
+    ranks : that this one exchanges rows with.  begins : where the rows of each begin among those that come.
+    n_far : rows that come.  rows_sent : rows that go.  messages : between agents, those of the same rank included.
+    """
+
+    def __init__(self, own: Csr, far: Csr, exchanged: dict[int, tuple[list[int], int]], messages: int) -> None:
+        self._own: Array | Csr = own.toarray() if own.shape[0] <= _DENSE_UP_TO else own
+        self._far: Array | Csr = far.toarray() if far.shape[0] <= _DENSE_UP_TO >= far.shape[1] else far
+        self.ranks = tuple(exchanged)
+        self._rows = [rows for rows, _ in exchanged.values()]
+        self._counts = [count for _, count in exchanged.values()]
+        self.begins = [sum(self._counts[:i]) for i in range(len(self._counts))]
+        self.n_far, self.rows_sent, self.messages = sum(self._counts), sum(map(len, self._rows)), messages
+        self._kinds: dict[tuple[int, str], _Kinds] = {}
+
+    @classmethod
+    def of(cls, weights: Csr, rank_of: npt.NDArray[np.int64], rank: int) -> _Route:
+        entries = sparse.coo_array(weights)
+        used = (entries.row != entries.col) & (entries.data != 0.0)
+        receivers, senders = entries.row[used], entries.col[used]
+        mine, m = np.flatnonzero(rank_of == rank), rank_of.size
+        comes = (rank_of[receivers] == rank) & (rank_of[senders] != rank)
+        goes = (rank_of[senders] == rank) & (rank_of[receivers] != rank)
+        near = sorted({*rank_of[senders[comes]].tolist(), *rank_of[receivers[goes]].tolist()})
+        exchanged, order = {}, [np.empty(0, dtype=np.int64)]
+        for other in near:
+            wanted = np.unique(senders[comes & (rank_of[senders] == other)])
+            given = np.unique(senders[goes & (rank_of[receivers] == other)]) - mine[0]
+            exchanged[int(other)] = (given.tolist(), wanted.size)
+            order.append(wanted)
+        local = csr(weights)[mine]
+        far = np.concatenate(order)
+        messages = int(np.count_nonzero(rank_of[senders] == rank))
+        empty = sparse.csr_array((mine.size, 0))
+        return cls(csr(local[:, mine]), csr(local[:, far]) if m and far.size else csr(empty), exchanged, messages)
+
+    def weighted(self, own: npt.NDArray[Any], far: npt.NDArray[Any]) -> Array:
+        """``Σ_i 𝐋_ji x_i`` of the local agents j, from the rows of the local agents and of others."""
+        if own.shape[0] == 1 and isinstance(self._own, np.ndarray) and isinstance(self._far, np.ndarray):
+            return _weighted_sum(float(self._own[0, 0]), own[0], self._far[0].tolist(), far)
+        y = np.asarray(self._own @ own)
+        if far.shape[0]:
+            y += self._far @ far
+        return y
+
+    def kinds(self, n: int, dtype: np.dtype[Any]) -> _Kinds:
+        """Of rows with n numbers."""
+        found = self._kinds.get((n, dtype.str))
+        if found is None:
+            if len(self._kinds) >= _KEPT:
+                self._release()
+            found = self._kinds[n, dtype.str] = self._made(n, dtype)
+        return found
+
+    def _made(self, n: int, dtype: np.dtype[Any]) -> _Kinds:
+        row = n * dtype.itemsize
+        sent = [
+            MPI.BYTE.Create_hindexed_block(row, [i * row for i in rows]).Commit() if rows else MPI.DATATYPE_NULL
+            for rows in self._rows
+        ]
+        received = [
+            MPI.BYTE.Create_contiguous(count * row).Commit() if count else MPI.DATATYPE_NULL for count in self._counts
+        ]
+        return _Kinds(sent, received)
+
+    def _release(self) -> None:
+        for kinds in self._kinds.values():
+            for kind in (*kinds.sent, *kinds.received):
+                if kind is not MPI.DATATYPE_NULL:
+                    kind.Free()
+        self._kinds.clear()
+
+
+def _weighted_sum(weight: float, x: Array, weights: Sequence[float], others: Array) -> Array:
+    """``weight · x + Σ_i weights_i others_i`` in one row, piece by piece: what is added to stays in the cache."""
+    y = np.multiply(x, weight)
+    if y.size <= _PIECE:
+        for w, other in zip(weights, others, strict=True):
+            daxpy(other, y, a=w)
+        return y[None]
+    for begin in range(0, y.size, _PIECE):
+        piece = y[begin : begin + _PIECE]
+        for w, other in zip(weights, others, strict=True):
+            daxpy(other[begin : begin + _PIECE], piece, a=w)
+    return y[None]
+
+
+def _rows(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """``(m_local, n)`` without gaps, in the order that all ranks have in common."""
+    return np.ascontiguousarray(x).reshape(x.shape[0], math.prod(x.shape[1:]))
+
+
+def _check_shares(shares: tuple[int, ...], topology: Topology, ranks: int) -> None:
+    m = topology.n_agents
+    if len(shares) != ranks:
+        raise TopologyError(f"shares of {len(shares)} ranks for a job of {ranks}; give one number per rank")
+    if m < ranks and min(shares, default=0) < 1:
+        raise TopologyError(
+            f"{topology.name} has {m} agent{'s' if m > 1 else ''}, but the job has {ranks} ranks, and every rank holds "
+            f"at least one agent; start it with mpiexec -n {m}, or fewer"
+        )
+    idle = [rank for rank, share in enumerate(shares) if share < 1]
+    if idle:
+        raise TopologyError(f"rank {idle[0]} holds no agent; every rank needs at least one")
+    if sum(shares) != m:
+        raise TopologyError(
+            f"the {ranks} ranks hold {sum(shares)} agents together, but {topology.name} has {m}; start as many ranks, "
+            "or give each as many agents, as the network needs"
+        )
