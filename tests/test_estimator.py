@@ -849,6 +849,9 @@ def test_parameters_clone_and_repr() -> None:
         "random_state": 5,
         "warm_start": True,
         "verbose": 1,
+        "engine": "mpi",
+        "allreduce": True,
+        "checkpoints": "kept",
     }
     pca = DecentralizedPCA(**given)
     assert pca.get_params() == given

@@ -1,4 +1,4 @@
-"""Checkpoints of one agent: the State of its algorithm in a file that is whole, or is not used.
+"""Checkpoints of the agents of one process: the State of their algorithm in a file that is whole, or is not used.
 
 A file is, in this order:
 

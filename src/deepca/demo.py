@@ -19,9 +19,10 @@ from deepca._typing import Array
 from deepca.algorithms import CPCA, DeEPCA, DePCA, QRSignAdjust
 from deepca.algorithms.base import Algorithm
 from deepca.centring import agreed_mean
+from deepca.engines import Engine
 from deepca.linalg import random_orthonormal, tan_theta
 from deepca.mixing import FastMix
-from deepca.networks import SimulatedNetwork
+from deepca.networks import Network
 from deepca.observers import Observer, Trace
 from deepca.operators import from_rows, split_rows
 from deepca.plots import Curve
@@ -73,22 +74,27 @@ def run(
     tol: float = 1e-10,
     seed: int = 0,
     watch: Callable[[str], Observer] | None = None,
+    engine: Engine | None = None,
 ) -> Demo:
     """DeEPCA, DePCA and CPCA on the same data, from the same W⁰; compared with scikit-learn on the pooled rows.
 
-    DeEPCA runs twice: with everything left to the library, and as printed (K rounds, QR and SignAdjust).
+    DeEPCA runs twice: with everything left to the library, and as printed (K rounds, QR and SignAdjust). On an engine
+    with several ranks each has its share of the agents; CPCA runs on each of them, alone.
     """
+    engine = engine or Engine()
     X = np.asarray(load_digits().data, dtype=np.float64)
     n, d = X.shape
     blocks = split_rows(X, agents)
     topology = topologies.erdos_renyi(agents, 0.5, seed=seed)
-    network = SimulatedNetwork(topology)
+    network = engine.network(topology, engine.shares(agents))
     W0 = random_orthonormal(d, k, seed=seed)
 
     # the agents agree on the mean of all rows before anything else, and subtract it at home
-    sums, counts = np.array([B.sum(axis=0) for B in blocks]), np.array([float(len(B)) for B in blocks])
+    local = [blocks[j] for j in network.local]
+    sums, counts = np.array([B.sum(axis=0) for B in local]), np.array([float(len(B)) for B in local])
     means = agreed_mean(network, FastMix(rounds=1), sums, counts)
-    A = from_rows([B - mean for B, mean in zip(blocks, means, strict=True)])
+    A = from_rows([B - mean for B, mean in zip(local, means, strict=True)])
+    pooled_A = from_rows([B - means[0] for B in blocks]).mean()
 
     pooled = PCA(n_components=k, svd_solver="full").fit(X)
     U = np.asarray(pooled.components_, dtype=np.float64).T
@@ -97,7 +103,7 @@ def run(
         ("DeEPCA", DeEPCA(A, W0, network)),
         ("DeEPCA, as printed", DeEPCA(A, W0, network, FastMix(rounds=K), QRSignAdjust(W0))),
         ("DePCA", DePCA(A, W0, network, FastMix(rounds=K))),
-        ("CPCA, pooled", CPCA(A.mean(), W0)),
+        ("CPCA, pooled", CPCA(pooled_A, W0)),
     ]
     limit = 2000
     for label, algorithm in methods:
@@ -108,13 +114,14 @@ def run(
             stop=Tolerance(tol),
             observers=[trace, *([watch(label)] if watch else [])],
         )
-        worst, proof = float(np.max(tan_theta(U, result.W))), result.certificate
+        worst, proof = _worst(network, np.asarray(tan_theta(U, result.W))), result.certificate
+        together = engine.summed(result.traffic)
         rows.append(
             Row(
                 label,
                 result.iterations,
-                result.traffic.rounds,
-                result.traffic.bytes_per_agent,
+                together.rounds,
+                together.bytes_per_agent,
                 worst,
                 proof.worst_angle if proof is not None else math.inf,
                 proof.traffic.rounds + proof.traffic.control_rounds if proof is not None else 0,
@@ -122,8 +129,16 @@ def run(
                 result.status.advice,
             )
         )
-        curves.append(Curve(label, trace.tan_theta_max, trace.rounds))
+        angles = np.broadcast_to(trace.tan_theta_max, (*network.batch, len(trace)))
+        curves.append(Curve(label, network.reduce(angles, "max"), trace.rounds))
         if not variance.size:
             variance = result.eigenvalues[0] * agents / (n - 1)
             limit = max(3 * result.iterations, 50)  # the others may take three times as long
+    engine.close(network)
     return Demo(topology, n, d, k, K, tol, tuple(rows), tuple(curves), variance, pooled.explained_variance_)
+
+
+def _worst(network: Network, angles: Array) -> float:
+    """The largest angle at any agent of any rank."""
+    own = np.full((*network.batch, 1), float(np.max(angles)))
+    return float(network.reduce(own, "max")[0])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -21,9 +23,10 @@ from deepca._typing import Array
 from deepca.coding import Messages
 from deepca.data.moments import check_finite
 from deepca.data.sources import ArraySource, Source, as_source, numeric
+from deepca.engines import Engine, engine_of
 from deepca.errors import DataError, InvalidInput, TopologyError
+from deepca.keeping import Keeping
 from deepca.model import Model
-from deepca.networks import SimulatedNetwork
 from deepca.observers import Observer
 from deepca.operators import split_rows
 from deepca.pca import Settings, decompose, model_of
@@ -72,6 +75,13 @@ class DecentralizedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         Begin with the components of the fit before, as far as they go.
     verbose : bool or int
         Show progress and time left.
+    engine : "simulator" or "mpi"
+        All agents in this process, or spread over the ranks of an MPI job. There, every rank makes the same calls:
+        ``fit_agents`` with the rows of its own agents (one array is one agent), ``fit`` with all rows.
+    allreduce : bool
+        With "mpi": exact averages by MPI_Allreduce over all ranks, instead of messages between neighbours.
+    checkpoints : path or None
+        Folder in which the run is kept while it lasts; a run that was interrupted goes on from there.
 
     Attributes
     ----------
@@ -113,6 +123,9 @@ class DecentralizedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         random_state: Any = 0,
         warm_start: bool = False,
         verbose: bool | int = False,
+        engine: str = "simulator",
+        allreduce: bool = False,
+        checkpoints: str | os.PathLike[str] | None = None,
     ) -> None:
         self.n_components = n_components
         self.whiten = whiten
@@ -128,6 +141,9 @@ class DecentralizedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         self.random_state = random_state
         self.warm_start = warm_start
         self.verbose = verbose
+        self.engine = engine
+        self.allreduce = allreduce
+        self.checkpoints = checkpoints
 
     # ----------------------------------------------------------------------------------------------------- fitting
 
@@ -173,7 +189,12 @@ class DecentralizedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
             parts, names = [X[i] for i in rows], [f"agent {label}" for label in found]
             shares = None if weights is None else [weights[i] for i in rows]
         sources = [ArraySource(part, name, named) for part, name in zip(parts, names, strict=True)]
-        return self._fitted(sources, topology, shares)
+        engine = self._engine()
+        with engine.guard():
+            each = engine.shares(len(sources))
+            first = sum(each[: engine.rank])
+            here = slice(first, first + each[engine.rank])
+            return self._fitted(engine, each, sources[here], topology, None if shares is None else shares[here])
 
     def fit_agents(
         self, Xs: Iterable[Any], y: Any = None, *, sample_weight: Sequence[npt.ArrayLike] | None = None
@@ -184,25 +205,34 @@ class DecentralizedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         ----------
         Xs : arrays (memory-mapped ones too), sparse matrices, data frames, paths of files, iterators of blocks of rows,
             or functions that return such an iterator. Row counts may differ; columns must be the same, and are put
-            into the order of the first agent where they have names.
+            into the order of the first agent where they have names. On a rank of an MPI job, the agents of that rank;
+            one array alone is one agent.
         y : ignored.
         sample_weight : one array per agent.
         """
-        given = list(Xs)
-        if not given:
-            raise DataError("no agents: fit_agents needs one block of rows per agent")
-        sources = [as_source(X, f"agent {j}") for j, X in enumerate(given)]
-        weights = None
-        if sample_weight is not None:
-            shares = list(sample_weight)
-            if len(shares) != len(sources):
-                raise DataError(f"weights of {len(shares)} agents for {len(sources)} agents")
-            weights = [_agent_weights(w, source) for w, source in zip(shares, sources, strict=True)]
-        if self.n_agents is not None and self.n_agents != len(sources):
-            raise InvalidInput(f"n_agents = {self.n_agents}, but rows of {len(sources)} agents were given")
-        topology = self._topology(len(sources), most=len(sources))
+        engine = self._engine()
+        with engine.guard():
+            return self._fit_agents(engine, Xs, sample_weight)
+
+    def _fit_agents(self, engine: Engine, Xs: Any, sample_weight: Any) -> Self:
+        given = [Xs] if engine.ranks > 1 and _is_one_agent(Xs) else list(Xs)
+        each = engine.counted(len(given))
+        agents, first = sum(each), sum(each[: engine.rank])
+        with engine.together():
+            if not given:
+                raise DataError("no agents: fit_agents needs one block of rows per agent")
+            sources = [as_source(X, f"agent {first + j}") for j, X in enumerate(given)]
+            weights = None
+            if sample_weight is not None:
+                shares = [sample_weight] if given and given[0] is Xs else list(sample_weight)
+                if len(shares) != len(sources):
+                    raise DataError(f"weights of {len(shares)} agents for {len(sources)} agents")
+                weights = [_agent_weights(w, source) for w, source in zip(shares, sources, strict=True)]
+        if self.n_agents is not None and self.n_agents != agents:
+            raise InvalidInput(f"n_agents = {self.n_agents}, but rows of {agents} agents were given")
+        topology = self._topology(agents, most=agents)
         columns = sources[0].columns
-        self._fitted(sources, topology, weights)
+        self._fitted(engine, each, sources, topology, weights)
         self.n_features_in_ = sources[0].d
         if columns is not None:
             self.feature_names_in_ = np.array(columns, dtype=object)
@@ -210,8 +240,19 @@ class DecentralizedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
             del self.feature_names_in_
         return self
 
-    def _fitted(self, sources: Sequence[Source], topology: Topology, weights: Sequence[Array] | None) -> Self:
-        network = SimulatedNetwork(topology)
+    def _engine(self) -> Engine:
+        return engine_of(self.engine, allreduce=bool(self.allreduce))
+
+    def _fitted(
+        self,
+        engine: Engine,
+        each: Sequence[int],
+        sources: Sequence[Source],
+        topology: Topology,
+        weights: Sequence[Array] | None,
+    ) -> Self:
+        """``each`` : how many agents every rank has.  sources, weights : of the local ones."""
+        network = engine.network(topology, each)
         seed = self._seed()
         settings = Settings(
             n_components=_plain_number(self.n_components),
@@ -228,11 +269,24 @@ class DecentralizedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         known = getattr(self, "_directions", None)
         if self.warm_start and known is not None and known.shape[1] == sources[0].d:
             start = known
-        watchers = _watchers(bool(self.verbose))
-        found = decompose(sources, network, settings, weights=weights, start=start, observers=watchers)
-        single = all(source.dtype == np.float32 for source in sources)
+        watchers = _watchers(bool(self.verbose) and engine.speaks)
+        found = decompose(
+            sources,
+            network,
+            settings,
+            weights=weights,
+            start=start,
+            observers=watchers,
+            engine=engine,
+            keeping=None if self.checkpoints is None else Keeping(Path(self.checkpoints), warn=_warn),
+        )
+        found = replace(found, traffic=engine.summed(found.traffic))
+        engine.close(network)
+        single = min(engine.counted(all(source.dtype == np.float32 for source in sources))) == 1
         self._keep(model_of(found, topology, settings, whiten=bool(self.whiten), single=single))
         self.result_, self.topology_, self.traffic_ = found.result, topology, found.traffic
+        if found.keeper is not None:
+            found.keeper.clear()
         self.n_iter_, self._directions = max(found.result.iterations, 1), found.directions
         if not found.result.status.ok:
             warnings.warn(str(found.result.status), ConvergenceWarning, stacklevel=3)
@@ -363,6 +417,15 @@ def _watchers(wanted: bool) -> tuple[Observer, ...]:
         warnings.warn("progress is shown with rich only; pip install 'deepca[cli]'", stacklevel=4)
         return ()
     return (ProgressBar(),)
+
+
+def _warn(line: str) -> None:
+    warnings.warn(line, stacklevel=4)
+
+
+def _is_one_agent(Xs: Any) -> bool:
+    """Whether these are the rows of one agent, not a collection of agents."""
+    return isinstance(Xs, (str, os.PathLike)) or getattr(Xs, "ndim", 0) == 2
 
 
 def _plain_number(k: Any) -> Any:

@@ -18,10 +18,12 @@ from deepca.algorithms import AcceleratedDeEPCA, Algorithm, BlockKrylov, Covaria
 from deepca.axes import filled_up, principal_axes
 from deepca.certificate import digest_of
 from deepca.coding import Messages
-from deepca.data.columns import agree_on_columns, common_columns
+from deepca.data.columns import agree_on_columns
 from deepca.data.holdings import Holdings, read
 from deepca.data.sources import Source
+from deepca.engines import Engine
 from deepca.errors import DataError, InvalidInput
+from deepca.keeping import Keeper, Keeping
 from deepca.linalg import random_orthonormal
 from deepca.mixing import Chebyshev, FastMix, PositiveChebyshev
 from deepca.model import Model
@@ -85,6 +87,7 @@ class Decomposition:
     n_rows, weight : of all agents.  n_counted : rows, each as often as its weight says.  columns : names, if any.
     directions : ``(s, d)``, the components and whatever else the search has seen, to start another one from.
     result : how the run went; its certificate speaks of ``components``.  traffic : of everything, certificate included.
+    keeper : of its checkpoints, where some were asked for.
     """
 
     components: Array
@@ -99,6 +102,7 @@ class Decomposition:
     directions: Array
     result: Result[Any]
     traffic: Traffic
+    keeper: Keeper | None = None
 
 
 @dataclass(frozen=True)
@@ -123,6 +127,8 @@ def decompose(
     start: Array | None = None,
     observers: Sequence[Observer] = (),
     tell: Callable[[int], None] | None = None,
+    engine: Engine | None = None,
+    keeping: Keeping | None = None,
 ) -> Decomposition:
     """The principal components of the rows of all agents.
 
@@ -132,17 +138,27 @@ def decompose(
     weights : one array per local agent; a weight of 2 counts as a row given twice.
     start : ``(k', d)`` orthonormal rows to begin with, the same at every agent; as many are added or dropped as needed.
     observers : told of every iteration.  tell : told of rows as they are read.
+    engine : where several processes run this together, so that what fails in one of them is known to all.
+    keeping : where checkpoints are kept; a run that was interrupted goes on from those it finds there. They stay until
+        :meth:`Keeper.clear <deepca.keeping.Keeper.clear>` of the result's keeper is called, when the result is safe.
     """
     check(settings)
     local = int(np.prod(network.batch)) if network.batch else 1
     if len(sources) != local:
         raise DataError(f"{len(sources)} blocks of rows for {local} agents; give one per agent")
-    before = network.traffic
-    sources = common_columns(sources)
+    before, engine = network.traffic, engine or Engine()
+    sources = engine.common_columns(sources)
     agree_on_columns(network, sources[0])
-    held = read(sources, weights, form=settings.form, tell=tell)
-    found = decompose_held(held, network, settings, start=start, observers=observers)
-    return replace(found, traffic=network.traffic - before)
+    with engine.together():
+        held = read(sources, weights, form=settings.form, tell=tell)
+    keeper, resume = None, None
+    if keeping is not None:
+        keeper = Keeper(keeping, network, held, settings)
+        state = keeper.find()
+        resume = None if state is None else Resumption(state=state)
+    keepers = () if keeper is None else (keeper,)
+    found = decompose_held(held, network, settings, start=start, observers=observers, keepers=keepers, resume=resume)
+    return replace(found, traffic=network.traffic - before, keeper=keeper)
 
 
 def decompose_held(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,6 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from deepca import __version__
+from deepca._machine import launched_ranks
 from deepca._typing import Array
 from deepca._units import size
 from deepca.cli.agent import agent
@@ -26,6 +28,7 @@ from deepca.cli.init import init
 from deepca.cli.inspect import inspect
 from deepca.cli.join import join
 from deepca.cli.plan import plan
+from deepca.cli.ranks import consoles, ending_together, with_ranks
 from deepca.cli.reproduce import reproduce
 from deepca.cli.sample import sample
 from deepca.cli.topology import topology
@@ -36,6 +39,8 @@ if TYPE_CHECKING:
     from deepca.demo import Demo, Row
 
 __all__ = ["app"]
+
+_RANKS = 4  # of a demonstration on MPI without a launcher
 
 app = typer.Typer(
     name="deepca",
@@ -52,7 +57,8 @@ app.command(
     "  deepca fit north.csv south.csv west.csv -k 5 -o model.npz\n\n"
     "  deepca fit sites/*.parquet -k 0.95 --scale --label-column diagnosis --topology ring -o model.npz\n\n"
     "  deepca fit all.npy -k 10 --agents 50 --topology torus:5x10 -o model.npz\n\n"
-    "  deepca fit cells.h5ad -k 20 --agent-column donor -o model.npz --json | jq '.certificate'"
+    "  deepca fit cells.h5ad -k 20 --agent-column donor -o model.npz --json | jq '.certificate'\n\n"
+    "  mpiexec -n 8 deepca fit --engine mpi 'shards/*.npy' -k 5 --checkpoints kept -o model.npz"
 )(fit)
 
 
@@ -148,6 +154,7 @@ def common(
     epilog="Examples:\n\n"
     "  deepca demo\n\n"
     "  deepca demo --real\n\n"
+    "  mpiexec -n 4 deepca demo --engine mpi\n\n"
     "  deepca demo --agents 20 --components 3 --rounds 8 --out results\n\n"
     "  deepca demo --json --quiet | jq '.rows[0]'"
 )
@@ -163,6 +170,12 @@ def demo(
     real: Annotated[
         bool, typer.Option("--real", help="A process for every agent, over real connections; DeEPCA alone.")
     ] = False,
+    engine: Annotated[
+        str,
+        typer.Option(
+            help="simulator, or mpi: on the ranks that mpiexec has started; without mpiexec, on four of this machine."
+        ),
+    ] = "simulator",
     as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON instead.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")] = False,
 ) -> None:
@@ -171,10 +184,16 @@ def demo(
     DeEPCA, its predecessor DePCA and the centralised power method run from the same start; the angle is measured
     against scikit-learn's PCA of the pooled rows.
     """
-    with errors():
+    if engine == "mpi" and launched_ranks() == 1 and not real:
+        with errors():
+            require("mpi4py", extra="mpi")
+            raise typer.Exit(with_ranks(min(_RANKS, agents or _RANKS), sys.argv[1:]))
+    with ending_together(engine) as ranks:
         if not 1 <= components <= 64:
             raise InvalidInput(f"--components {components}: the digits have 64 features, so choose 1 … 64")
         if real:
+            if engine != "simulator":
+                raise InvalidInput("--real starts processes of its own, so it cannot run on --engine mpi; give one")
             require("sklearn", extra="demo")
             code = real_demo(
                 agents=5 if agents is None else agents, k=components, tol=tol, seed=seed, as_json=as_json, quiet=quiet
@@ -186,8 +205,8 @@ def demo(
         from deepca.progress import ProgressBar, bars
 
         agents = 50 if agents is None else agents
-        console, notes = Console(), Console(stderr=True)
-        with bars(notes, disable=quiet) as progress:
+        notes, console = consoles(ranks)
+        with bars(notes, disable=quiet or not ranks.speaks) as progress:
             found = demonstration.run(
                 agents=agents,
                 k=components,
@@ -195,7 +214,10 @@ def demo(
                 tol=tol,
                 seed=seed,
                 watch=lambda label: ProgressBar(progress, description=label),
+                engine=ranks,
             )
+        if not ranks.speaks:
+            return
         figure = out / "convergence.png"
         out.mkdir(parents=True, exist_ok=True)
         convergence(
@@ -207,15 +229,16 @@ def demo(
         if as_json:
             typer.echo(json.dumps({"figure": str(figure), "rows": [_plain(row) for row in found.rows]}, indent=2))
             return
-        _show(console, found)
+        _show(console, found, ranks.ranks)
         console.print(f"Figure: {escape(str(figure))}")
 
 
-def _show(console: Console, found: Demo) -> None:
+def _show(console: Console, found: Demo, ranks: int) -> None:
     net = found.topology
+    where = f" on {ranks} ranks" if ranks > 1 else ""
     console.print(
         f"\n[bold]{found.n_rows} rows × {found.n_features} features[/bold] on {net.n_agents} "
-        f"agent{'s' if net.n_agents > 1 else ''} with {net.n_edges} links (1 − λ₂ = {1 - net.lambda2:.3f}). "
+        f"agent{'s' if net.n_agents > 1 else ''}{where} with {net.n_edges} links (1 − λ₂ = {1 - net.lambda2:.3f}). "
         "The mean was agreed by gossip first.\n"
         f"DeEPCA was told the tolerance {found.tol:.0e} and nothing else; as printed and DePCA make K = {found.K} "
         "rounds per iteration.\n"

@@ -18,14 +18,17 @@ __all__ = ["check_output", "errors", "require"]
 
 
 @contextmanager
-def errors(*, resumes: bool = False) -> Iterator[None]:
+def errors(*, resumes: bool = False, silent: bool = False) -> Iterator[None]:
     """A user's mistake is one line on stderr and exit code 2, never a traceback.
 
     ``resumes`` : whether an interrupted command goes on where it stopped when it is called again.
+    ``silent`` : whether another process says it.
     """
     try:
         yield
     except (DeepcaError, OSError) as error:
+        if silent:
+            raise typer.Exit(2) from None
         Console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         raise typer.Exit(2) from None
     except KeyboardInterrupt:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, cast
@@ -14,19 +14,23 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress, TaskID
 
-from deepca import SimulatedNetwork
-from deepca.cli.common import check_output, errors
+from deepca.cli.common import check_output
+from deepca.cli.ranks import consoles, ending_together
 from deepca.cli.show import show_model, show_status, summary
 from deepca.cli.topology import complete_name
 from deepca.coding import Messages
 from deepca.data.allot import by_label, in_equal_shares
 from deepca.data.columns import common_columns
 from deepca.data.readers import open_source, open_sources, spool
+from deepca.data.shards import expanded, open_shares
 from deepca.data.sources import Source
+from deepca.engines import ENGINES, Engine
 from deepca.errors import DataError, InvalidInput
+from deepca.keeping import Keeping
+from deepca.model import Model
 from deepca.observers import Start, Step
 from deepca.pca import ALGORITHMS, Settings, check, decompose, model_of
-from deepca.progress import ProgressBar, bars
+from deepca.progress import ProgressBar, ProgressLines, bars
 from deepca.result import Result
 from deepca.topology_names import from_name
 
@@ -63,6 +67,24 @@ def fit(
     messages: Annotated[
         str, typer.Option(help="What a number takes in a message of gossip: float64, float32 or float16.")
     ] = "float64",
+    engine: Annotated[
+        str,
+        typer.Option(
+            help="Where it runs: simulator (this process), or mpi (all ranks that mpiexec has started).",
+            autocompletion=lambda: list(ENGINES),
+        ),
+    ] = "simulator",
+    allreduce: Annotated[
+        bool, typer.Option("--allreduce", help="With mpi: exact averages by MPI_Allreduce, over all ranks at once.")
+    ] = False,
+    timeout: Annotated[
+        float, typer.Option(min=1.0, help="With mpi: seconds that a rank waits for others before the job is ended.")
+    ] = 600.0,
+    checkpoints: Annotated[
+        Path | None,
+        typer.Option(help="Folder for checkpoints; the same command goes on from them after an interruption."),
+    ] = None,
+    checkpoint_every: Annotated[int, typer.Option(min=1, help="Iterations from one checkpoint to the next.")] = 10,
     dataset: Annotated[str | None, typer.Option(help="Which array of an .npz or HDF5 file.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="For random networks and the start.")] = 0,
     accept_unproven: Annotated[
@@ -77,7 +99,7 @@ def fit(
 
     The model is written when the tolerance is proven, or as much as rounding allows; else exit code 1 says why not.
     """
-    with errors(), TemporaryDirectory(prefix="deepca-") as folder:
+    with ending_together(engine, allreduce=allreduce, timeout=timeout, resumes=checkpoints is not None) as ranks:
         settings = Settings(
             n_components=_components(components),
             center=center,
@@ -96,42 +118,75 @@ def fit(
             raise InvalidInput("--agents and --agent-column both say who holds the rows; give one of them")
         if agent_column is not None and agent_column == label_column:
             raise InvalidInput(f"--agent-column and --label-column both name {agent_column!r}; leave the latter out")
-        check_output(out, "--out", files)
-        notes = Console(stderr=True)
-        with bars(notes, disable=quiet or as_json) as progress:
-            sources = _sources(files, agents, agent_column, label_column, dataset, Path(folder))
-            net = from_name(topology, len(sources), seed=seed)
+        files = expanded(files)
+        with ranks.together():
+            if ranks.speaks:
+                check_output(out, "--out", files)
+        notes, console = consoles(ranks)
+        quiet = quiet or not ranks.speaks
+        in_lines = ranks.ranks > 1 and not notes.is_terminal and not (quiet or as_json)
+        keeping = None
+        if checkpoints is not None:
+            tell = _teller(notes, ranks)
+            keeping = Keeping(checkpoints, checkpoint_every, tell, tell)
+        with (
+            TemporaryDirectory(prefix="deepca-") as folder,
+            bars(notes, disable=quiet or as_json or in_lines) as progress,
+        ):
+            held = _sources(ranks, files, agents, agent_column, label_column, dataset, Path(folder))
+            net = from_name(topology, sum(held.shares), seed=seed)
+            network = ranks.network(net, held.shares)
+            sources = held.sources
             n = None if any(s.n is None for s in sources) else sum(s.n or 0 for s in sources)
-            task = progress.add_task("reading", total=n, iteration="—", note=f"{len(sources)} agents")
+            task = progress.add_task("reading", total=n, iteration="—", note=_who(net.n_agents, ranks))
+            lines = [ProgressLines(lambda line: notes.print(line, highlight=False))] if in_lines else []
             found = decompose(
                 sources,
-                SimulatedNetwork(net),
+                network,
                 settings,
-                observers=[_ReadingDone(progress, task), ProgressBar(progress)],
+                observers=[_ReadingDone(progress, task), ProgressBar(progress), *lines],
                 tell=lambda rows: progress.advance(task, rows),
+                engine=ranks,
+                keeping=keeping,
             )
-        single = all(source.dtype == "float32" for source in sources)
+            found = replace(found, traffic=ranks.summed(found.traffic))
+            ranks.close(network)
+        single = min(ranks.counted(all(source.dtype == "float32" for source in sources))) == 1
         model = model_of(found, net, settings, whiten=whiten, single=single)
         if (first := sources[0].first_index) is not None:  # how svmlight counts columns, for transform
             model = replace(model, about={**model.about, "first_index": first})
-        console = Console()
         written = model.status.ok or accept_unproven
-        if written:
-            model.save(out)
-        if as_json:
-            typer.echo(
-                json.dumps({**summary(model), "model": str(out) if written else None}, indent=2, ensure_ascii=False)
-            )
-        elif not quiet and written:
-            show_model(console, model)
-            console.print(f"\nModel: [bold]{escape(str(out))}[/]", highlight=False, soft_wrap=True)
-        elif not written:
-            show_status(notes, model)
-            notes.print(
-                "No model was written. --accept-unproven writes it all the same.", highlight=False, soft_wrap=True
-            )
+        with ranks.together():
+            if written and ranks.speaks:
+                model.save(out)
+        if found.keeper is not None and written:
+            found.keeper.clear()
+        if ranks.speaks:
+            _say(model, out if written else None, notes, console, as_json=as_json, quiet=quiet)
         if not model.status.ok:
             raise typer.Exit(1)
+
+
+def _say(model: Model, written: Path | None, notes: Console, console: Console, *, as_json: bool, quiet: bool) -> None:
+    """What came out."""
+    if written is None:
+        show_status(notes, model)
+        notes.print("No model was written. --accept-unproven writes it all the same.", highlight=False, soft_wrap=True)
+    if as_json:
+        said = {**summary(model), "model": None if written is None else str(written)}
+        typer.echo(json.dumps(said, indent=2, ensure_ascii=False))
+    elif written is not None and not quiet:
+        show_model(console, model)
+        console.print(f"\nModel: [bold]{escape(str(written))}[/]", highlight=False, soft_wrap=True)
+
+
+def _teller(notes: Console, ranks: Engine) -> Callable[[str], None]:
+    who = "" if ranks.speaks else f"rank {ranks.rank}: "
+    return lambda line: notes.print(f"{who}{line}", highlight=False, soft_wrap=True, markup=False)
+
+
+def _who(agents: int, ranks: Engine) -> str:
+    return f"{agents} agents" if ranks.ranks == 1 else f"rank 0's share of {agents} agents on {ranks.ranks} ranks"
 
 
 class _ReadingDone:
@@ -151,7 +206,40 @@ class _ReadingDone:
         pass
 
 
+@dataclass(frozen=True)
+class _Held:
+    """The sources of this rank's agents, and how many agents each rank has."""
+
+    sources: tuple[Source, ...]
+    shares: tuple[int, ...]
+
+
 def _sources(
+    ranks: Engine,
+    files: Sequence[Path],
+    agents: int | None,
+    agent_column: str | None,
+    label_column: str | None,
+    dataset: str | None,
+    folder: Path,
+) -> _Held:
+    """What each agent of this rank holds. A rank opens no file of others, unless one file is spread over agents."""
+    seen: set[Path] = set()
+    for file in files:
+        if file.resolve() in seen:
+            raise DataError(f"{file} is named twice: its rows would count double")
+        seen.add(file.resolve())
+    if agents is None and agent_column is None:
+        shares = ranks.shares(len(files))
+        return _Held(open_shares(ranks, files, shares, label_column=label_column, dataset=dataset), shares)
+    with ranks.together():
+        every = _spread(files, agents, agent_column, label_column, dataset, folder)
+    shares = ranks.shares(len(every))
+    first = sum(shares[: ranks.rank])
+    return _Held(every[first : first + shares[ranks.rank]], shares)
+
+
+def _spread(
     files: Sequence[Path],
     agents: int | None,
     agent_column: str | None,
@@ -159,17 +247,10 @@ def _sources(
     dataset: str | None,
     folder: Path,
 ) -> tuple[Source, ...]:
-    """What each agent holds."""
-    seen: set[Path] = set()
-    for file in files:
-        if file.resolve() in seen:
-            raise DataError(f"{file} is named twice: its rows would count double")
-        seen.add(file.resolve())
+    """The rows of all files, dealt to agents evenly or by a column."""
     if agent_column is None:
         opened = common_columns(open_sources(files, label_column=label_column, dataset=dataset))
-        if agents is None:
-            return opened
-        return in_equal_shares([spool(source, folder) for source in opened], agents)
+        return in_equal_shares([spool(source, folder) for source in opened], agents or 0)
     kept = []
     for file in files:
         source = open_source(file, label_column=agent_column, dataset=dataset)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from deepca.data.sources import Block, Source
 from deepca.errors import DataError
 from deepca.networks.base import Network
 
-__all__ = ["Reordered", "agree_on_columns", "common_columns", "in_order_of"]
+__all__ = ["Header", "Reordered", "agree_on_columns", "common_columns", "in_order_of"]
 
 _SHOWN = 6
 _WORDS = 8  # of 32 bits, each exact in a float
@@ -29,16 +30,25 @@ def common_columns(sources: Sequence[Source]) -> tuple[Source, ...]:
     return tuple(in_order_of(sources[0], source) for source in sources)
 
 
-def in_order_of(first: Source, source: Source) -> Source:
+@dataclass(frozen=True)
+class Header:
+    """What another process says of its columns."""
+
+    name: str
+    d: int
+    columns: tuple[str, ...] | None
+
+
+def in_order_of(first: Source | Header, source: Source) -> Source:
     """``source`` with its columns in the order of ``first``."""
     if source.d != first.d and (source.columns is None or first.columns is None):
         raise DataError(
             f"{source.name} has {source.d} columns, {first.name} has {first.d}; all agents need the same columns"
         )
     if (source.columns is None) != (first.columns is None):
-        named, bare = (source, first) if first.columns is None else (first, source)
+        named, bare = (source.name, first.name) if first.columns is None else (first.name, source.name)
         raise DataError(
-            f"{named.name} names its columns and {bare.name} does not, so nobody can tell whether they are the same; "
+            f"{named} names its columns and {bare} does not, so nobody can tell whether they are the same; "
             "name them everywhere, or nowhere"
         )
     if source.columns == first.columns:

@@ -18,13 +18,13 @@ from pathlib import Path
 from deepca import __version__
 from deepca._files import try_lock, write_whole
 from deepca._machine import keep_freed_memory
+from deepca.checkpoints import Checkpoints
 from deepca.data.readers import open_source
 from deepca.data.sources import Source
 from deepca.errors import DataError, DeepcaError, InvalidInput, Unfinished
 from deepca.observers import Observer
 from deepca.pca import Settings
 from deepca.sites.certificates import Identity as Certificates
-from deepca.sites.checkpoints import Checkpoints
 from deepca.sites.clocks import RealClock
 from deepca.sites.config import NetworkFile, SiteFile
 from deepca.sites.handshake import PROTOCOL

@@ -13,6 +13,7 @@ import numpy as np
 
 from deepca._typing import Array
 from deepca.algorithms.base import State
+from deepca.checkpoints import Checkpoint
 from deepca.data.holdings import Holdings, read
 from deepca.data.sources import Source
 from deepca.errors import InvalidInput, ModelError, NetworkError, NotFiniteError, Regroup
@@ -21,7 +22,6 @@ from deepca.networks.agent import AgentNetwork
 from deepca.observers import Observer, Start, Step
 from deepca.pca import Decomposition, Resumption, Settings, check, decompose_held, model_of
 from deepca.result import Result
-from deepca.sites.checkpoints import Checkpoint
 from deepca.sites.node import Node
 from deepca.sites.records import Kept, Offer, Plan
 from deepca.sites.vault import Vault
@@ -63,7 +63,7 @@ class Header(Protocol):
 
 
 class Store(Protocol):
-    """Where checkpoints are kept; see :class:`deepca.sites.checkpoints.Checkpoints`."""
+    """Where checkpoints are kept; see :class:`deepca.checkpoints.Checkpoints`."""
 
     @property
     def run(self) -> bytes: ...

@@ -11,12 +11,12 @@ from typing import Literal
 import numpy as np
 
 from deepca._typing import Array
+from deepca.checkpoints import Checkpoint
 from deepca.data.sources import ArraySource
 from deepca.errors import DeepcaError, Unfinished
 from deepca.experiments.faults.virtual import Host, Stuck, VirtualClock, VirtualNetwork
 from deepca.observers import Observer
 from deepca.pca import Settings
-from deepca.sites.checkpoints import Checkpoint
 from deepca.sites.link import Identity
 from deepca.sites.node import Membership, Node, Policy
 from deepca.sites.records import Kept
@@ -71,7 +71,7 @@ class Outcome:
 
 
 class _Disk:
-    """What survives when an agent is killed; as :class:`deepca.sites.checkpoints.Checkpoints`, and a vault."""
+    """What survives when an agent is killed; as :class:`deepca.checkpoints.Checkpoints`, and a vault."""
 
     def __init__(self, run: bytes) -> None:
         self.run, self.data = run, b"\0" * 32
