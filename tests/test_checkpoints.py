@@ -21,15 +21,15 @@ import numpy as np
 import pytest
 
 import deepca
+from deepca import checkpoints
 from deepca.algorithms.accelerated import AcceleratedDeEPCA, AcceleratedState
 from deepca.algorithms.base import Algorithm, State, TrackedState
 from deepca.algorithms.covariance import CovarianceAveraging, CovarianceState
 from deepca.algorithms.krylov import BlockKrylov, KrylovState
+from deepca.checkpoints import Checkpoint, Checkpoints, Kept
 from deepca.coding import Copies
 from deepca.networks.agent import AgentNetwork, run_agents
 from deepca.operators import as_operator
-from deepca.sites import checkpoints
-from deepca.sites.checkpoints import Checkpoint, Checkpoints, Kept
 from tests.problems import spectrum, spectrum_problem
 
 RUN, DATA, MEMBERS = (hashlib.sha256(word).digest() for word in (b"run", b"data", b"members"))
@@ -612,7 +612,7 @@ def run_script(script: str, *arguments: str, before: tuple[str, ...] = ()) -> An
 
 FULL = """
     import json, pathlib, sys
-    from tests.test_site_checkpoints import Folder, check_goes_on_in_memory, check_recovers, iterations, made_of, small
+    from tests.test_checkpoints import Folder, check_goes_on_in_memory, check_recovers, iterations, made_of, small
     folder = Folder(pathlib.Path(sys.argv[1]))
     found = folder.open()
     for t in (10, 20):
@@ -642,7 +642,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
 KILLED = """
     import json, os, pathlib, random, signal, sys, time
     import numpy as np
-    from tests.test_site_checkpoints import Folder, made_of, small
+    from tests.test_checkpoints import Folder, made_of, small
     folder, chance = Folder(pathlib.Path(sys.argv[1])), random.Random(7)
     numbers = np.random.default_rng(0).standard_normal((400, 400))
     from deepca.algorithms.base import State

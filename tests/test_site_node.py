@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
+from deepca.checkpoints import Checkpoint
 from deepca.data.holdings import read
 from deepca.data.sources import ArraySource
 from deepca.errors import DeepcaError, InvalidInput, Unfinished
@@ -22,7 +23,6 @@ from deepca.networks.agent import AgentNetwork, run_agents
 from deepca.observers import Start, Step
 from deepca.pca import ALGORITHMS, Settings, decompose_held, model_of
 from deepca.sites.agent import largest_message
-from deepca.sites.checkpoints import Checkpoint
 from deepca.sites.link import Identity
 from deepca.sites.node import Membership, Node, Policy, View
 from deepca.sites.parcels import pack
