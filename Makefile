@@ -4,12 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --editable
 
-.PHONY: help demo test lint format bench check-memory figures proto reference reproduce study-robustness bench-communication faults faults-quick clean
+.PHONY: help demo test test-mpi lint format bench bench-mpi check-memory figures proto reference reproduce study-robustness bench-communication faults faults-quick clean
 help:
 	@echo "make demo     the main job, on data that ships with scikit-learn (seconds, once installed)"
 	@echo "make test     everything that proves it"
+	@echo "make test-mpi  of these, the algorithms once more under mpiexec on four ranks"
 	@echo "make lint     formatting, lint, strict types"
 	@echo "make bench    speed as ratios to the floor, into docs/benchmarks.md"
+	@echo "make bench-mpi  the MPI engine: parity, rounds over a bare exchange, scaling, predictions, into docs/cluster-figures.md"
 	@echo "make check-memory  a 2 GB file fit in less than 300 MB of anonymous memory"
 	@echo "make figures  the pictures of the docs"
 	@echo "make reference  docs/reference.md from the code"
@@ -35,6 +37,10 @@ demo: $(VENV)/demo.stamp
 
 test: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest -n auto --dist loadgroup
+	$(BIN)/python -m tests.mpi_matrix
+
+test-mpi: $(VENV)/dev.stamp
+	$(BIN)/python -m tests.mpi_matrix
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff format --check .
@@ -47,6 +53,9 @@ format: $(VENV)/dev.stamp
 
 bench: $(VENV)/dev.stamp
 	$(BIN)/python -m benchmarks --markdown docs/benchmarks.md
+
+bench-mpi: $(VENV)/dev.stamp
+	$(BIN)/python -m benchmarks.cluster $(if $(DATA),--data $(DATA)) --out docs/cluster-figures.md
 
 check-memory: $(VENV)/dev.stamp
 	$(BIN)/python -m benchmarks.memory --gigabytes 2 --columns 256 --most 300

@@ -23,12 +23,14 @@ from deepca._typing import Array, Csr, csr
 from deepca.coding import Code, Copies, decode, encode
 from deepca.errors import TopologyError
 from deepca.networks._patience import Patience
+from deepca.networks._shelf import Shelf
 from deepca.networks.base import Network, Op, Pending, reducer
 from deepca.networks.shares import even_shares
 from deepca.topology import Topology
 
 __all__ = ["MpiNetwork"]
 
+_FarRows = Sequence[npt.NDArray[Any]] | npt.NDArray[Any]
 _KEPT = 32  # buffers, and data types, of different sizes
 _DENSE_UP_TO = 64  # local agents whose weights are multiplied as a dense matrix
 _PIECE = 1 << 15  # numbers weighted at a time, so that they stay in the cache
@@ -46,10 +48,12 @@ class MpiNetwork(Network):
     allreduce : exact averages by ``MPI_Allreduce`` instead of a tree of messages between neighbours.
     timeout : seconds that a rank waits in one exchange before it ends the whole job and says for whom it has waited;
         None for as long as it takes. MPI itself would wait for ever.
+    node : the ranks that share memory with this one; those on the same machine by default.
 
     One round is one ``Neighbor_allgather`` into a buffer that is used again and again, sent from where the numbers are
-    (``Neighbor_alltoallw`` where ranks hold several agents: of those, only what a neighbour needs is sent). Rounds with
-    weights of their own use messages along just their edges.
+    (``Neighbor_alltoallw`` where ranks hold several agents: of those, only what a neighbour needs is sent). Where every
+    rank holds one agent, those on the same machine read each other's numbers from shared memory, and the messages
+    between them only say that they are there. Rounds with weights of their own use messages along just their edges.
 
     Traffic is that of the local agents, neighbours on the same rank included, so that it can be compared with other
     engines; ``left_the_rank`` counts the bytes that did. What is agreed counts as ``⌈log₂ ranks⌉`` control rounds.
@@ -65,6 +69,7 @@ class MpiNetwork(Network):
         shares: Sequence[int] | None = None,
         allreduce: bool = False,
         timeout: float | None = 600.0,
+        node: MPI.Intracomm | None = None,
     ) -> None:
         world = MPI.COMM_WORLD if comm is None else comm
         held = even_shares(topology.n_agents, world.size) if shares is None else tuple(shares)
@@ -83,6 +88,10 @@ class MpiNetwork(Network):
         around = self._full.ranks
         self._graph_comm = self._comm.Create_dist_graph_adjacent(around, around, reorder=False)
         self._one_each = all(share == 1 for share in held)
+        self._shelf = Shelf(self._comm, around, node)
+        self._beside = tuple(self._shelf.beside(rank) for rank in around)
+        self._all_beside = self._everywhere(all(self._beside))
+        self._nodding: MPI.Prequest | None = None
         self._buffers: dict[tuple[int, int, str], npt.NDArray[Any]] = {}
         self.left_the_rank = 0
 
@@ -106,7 +115,7 @@ class MpiNetwork(Network):
         anew = before is not copies
         far = np.zeros((route.n_far, *x.shape[1:])) if anew else before.others[0]
         messages = encode(x - before.own, "float64" if anew else code, 1)
-        received = self._around(_rows(messages)).reshape(route.n_far, *messages.shape[1:])
+        received = np.asarray(self._around(_rows(messages))).reshape(route.n_far, *messages.shape[1:])
         self._counted(route, messages[0].nbytes)
         self._ride(1)
         D = before.own + decode(messages, x.shape)
@@ -149,31 +158,59 @@ class MpiNetwork(Network):
     def close(self) -> None:
         """Give the communicators back; every rank has to. The network cannot be used after that."""
         self._finish_riding()
+        if self._nodding is not None:
+            self._nodding.Free()
+            self._nodding = None
+        self._shelf.close()
         self._graph_comm.Free()
         self._comm.Free()
 
     # ------------------------------------------------------------------------------------------------ exchanges
 
-    def _around(self, own: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Every agent's row to all its neighbours: the rows ``(n_far, n)`` of agents on other ranks."""
-        route, n = self._full, own.shape[1]
-        far = self._buffer(route, own)
-        with self._patience.waiting(self._where, route.ranks):
-            if self._one_each:
+    def _around(self, own: npt.NDArray[Any]) -> _FarRows:
+        """Every agent's row to all its neighbours: the rows of agents on other ranks, good until the next round."""
+        shelf, row, ranks = self._shelf, own[0], self._full.ranks
+        with self._patience.waiting(self._where, ranks):
+            if not self._one_each:
+                return self._exchanged(own)
+            if shelf.refused or not shelf.holds(row.nbytes):
+                far = self._buffer(self._full, own)
                 self._graph_comm.Neighbor_allgather(own, far)
-            else:
-                kinds = route.kinds(n, own.dtype)
-                starts = [begin * n * own.itemsize for begin in route.begins]
-                once = [1] * len(kinds.sent)
-                self._graph_comm.Neighbor_alltoallw(
-                    (own, (once, [0] * len(once)), kinds.sent), (far, (once, starts), kinds.received)
-                )
+                return far
+            shelf.put(row)
+            if self._all_beside:
+                self._nod()
+                return [shelf.row(rank, row) for rank in ranks]
+            far = self._exchanged(own, nods=self._beside)
+            return [shelf.row(rank, row) if self._beside[i] else far[i] for i, rank in enumerate(ranks)]
+
+    def _exchanged(self, own: npt.NDArray[Any], nods: tuple[bool, ...] = ()) -> npt.NDArray[Any]:
+        """Rows from and to other ranks; of those in ``nods`` a single byte, to say that they are there."""
+        route, row = self._full, own[0].nbytes
+        far = self._buffer(route, own)
+        kinds = route.kinds(row, nods)
+        once, starts = [1] * len(kinds.sent), [begin * row for begin in route.begins]
+        self._graph_comm.Neighbor_alltoallw(
+            (own, (once, [0] * len(once)), kinds.sent), (far, (once, starts), kinds.received)
+        )
         return far
+
+    def _nod(self) -> None:
+        """Wait until every neighbour has come to this round."""
+        if self._nodding is None:
+            nods = np.zeros((len(self._full.ranks) + 1, 1), dtype=np.uint8)
+            try:
+                self._nodding = self._graph_comm.Neighbor_allgather_init(nods[-1], nods[:-1])
+            except NotImplementedError:  # an MPI library older than MPI 4
+                self._graph_comm.Neighbor_allgather(nods[-1], nods[:-1])
+                return
+        self._nodding.Start()
+        self._nodding.Wait()
 
     def _along(self, route: _Route, own: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """The same along the edges of a round with weights of its own."""
         far = self._buffer(route, own)
-        kinds = route.kinds(own.shape[1], own.dtype)
+        kinds = route.kinds(own[0].nbytes)
         with self._patience.waiting(self._where, route.ranks):
             under_way = [
                 self._graph_comm.Irecv((far[begin:], 1, kind), rank)
@@ -211,6 +248,11 @@ class MpiNetwork(Network):
     def _counted(self, route: _Route, payload: int) -> None:
         self._count(rounds=1, messages=route.messages, payload=payload)
         self.left_the_rank += route.rows_sent * payload
+
+    def _everywhere(self, here: bool) -> bool:
+        found = np.array([here])
+        self._comm.Allreduce(MPI.IN_PLACE, found, MPI.LAND)
+        return bool(found[0])
 
     def _where(self) -> str:
         return f"iteration {self._t} ({self._phase})"
@@ -271,7 +313,7 @@ class _Route:
         self._counts = [count for _, count in exchanged.values()]
         self.begins = [sum(self._counts[:i]) for i in range(len(self._counts))]
         self.n_far, self.rows_sent, self.messages = sum(self._counts), sum(map(len, self._rows)), messages
-        self._kinds: dict[tuple[int, str], _Kinds] = {}
+        self._kinds: dict[tuple[int, tuple[bool, ...]], _Kinds] = {}
 
     @classmethod
     def of(cls, weights: Csr, rank_of: npt.NDArray[np.int64], rank: int) -> _Route:
@@ -294,34 +336,30 @@ class _Route:
         empty = sparse.csr_array((mine.size, 0))
         return cls(csr(local[:, mine]), csr(local[:, far]) if m and far.size else csr(empty), exchanged, messages)
 
-    def weighted(self, own: npt.NDArray[Any], far: npt.NDArray[Any]) -> Array:
+    def weighted(self, own: npt.NDArray[Any], far: _FarRows) -> Array:
         """``Σ_i 𝐋_ji x_i`` of the local agents j, from the rows of the local agents and of others."""
         if own.shape[0] == 1 and isinstance(self._own, np.ndarray) and isinstance(self._far, np.ndarray):
             return _weighted_sum(float(self._own[0, 0]), own[0], self._far[0].tolist(), far)
         y = np.asarray(self._own @ own)
-        if far.shape[0]:
-            y += self._far @ far
+        if len(far):
+            y += self._far @ np.asarray(far)
         return y
 
-    def kinds(self, n: int, dtype: np.dtype[Any]) -> _Kinds:
-        """Of rows with n numbers."""
-        found = self._kinds.get((n, dtype.str))
+    def kinds(self, row: int, nods: tuple[bool, ...] = ()) -> _Kinds:
+        """Of rows with so many bytes; where ``nods`` says so, of one byte instead."""
+        found = self._kinds.get((row, nods))
         if found is None:
             if len(self._kinds) >= _KEPT:
                 self._release()
-            found = self._kinds[n, dtype.str] = self._made(n, dtype)
+            found = self._kinds[row, nods] = self._made(row, nods or (False,) * len(self.ranks))
         return found
 
-    def _made(self, n: int, dtype: np.dtype[Any]) -> _Kinds:
-        row = n * dtype.itemsize
-        sent = [
-            MPI.BYTE.Create_hindexed_block(row, [i * row for i in rows]).Commit() if rows else MPI.DATATYPE_NULL
-            for rows in self._rows
-        ]
-        received = [
-            MPI.BYTE.Create_contiguous(count * row).Commit() if count else MPI.DATATYPE_NULL for count in self._counts
-        ]
-        return _Kinds(sent, received)
+    def _made(self, row: int, nods: tuple[bool, ...]) -> _Kinds:
+        sent, received = [], []
+        for rows, count, nod in zip(self._rows, self._counts, nods, strict=True):
+            sent.append(MPI.BYTE.Create_hindexed_block(1 if nod else row, [i * row for i in rows]) if rows else None)
+            received.append(MPI.BYTE.Create_contiguous(count * (1 if nod else row)) if count else None)
+        return _Kinds(*([_ready(kind) for kind in kinds] for kinds in (sent, received)))
 
     def _release(self) -> None:
         for kinds in self._kinds.values():
@@ -331,7 +369,11 @@ class _Route:
         self._kinds.clear()
 
 
-def _weighted_sum(weight: float, x: Array, weights: Sequence[float], others: Array) -> Array:
+def _ready(kind: MPI.Datatype | None) -> MPI.Datatype:
+    return MPI.DATATYPE_NULL if kind is None else kind.Commit()
+
+
+def _weighted_sum(weight: float, x: Array, weights: Sequence[float], others: _FarRows) -> Array:
     """``weight · x + Σ_i weights_i others_i`` in one row, piece by piece: what is added to stays in the cache."""
     y = np.multiply(x, weight)
     if y.size <= _PIECE:
