@@ -6,6 +6,7 @@ there is one: how many agents each brings, what their columns are called, and wh
 
 from __future__ import annotations
 
+import builtins
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -62,7 +63,7 @@ class Engine:
         failed: Exception | None = None
         try:
             yield
-        except (DeepcaError, OSError) as error:
+        except (DeepcaError, OSError, ValueError, TypeError) as error:  # what a user's mistake can raise
             failed = error
         if self.ranks == 1:
             if failed is not None:
@@ -128,7 +129,7 @@ def _error_named(kind: str) -> type[Exception]:
     found = getattr(errors, kind, None)
     if isinstance(found, type) and issubclass(found, (InvalidInput, errors.NotFiniteError, errors.MissingExtraError)):
         return found
-    return DataError if isinstance(found, type) else OSError
+    return OSError if issubclass(getattr(builtins, kind, Exception), OSError) else DataError
 
 
 def _listed(traffic: Traffic) -> list[int]:

@@ -157,6 +157,26 @@ class DecentralizedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         agents : one label per row, saying who holds it; without them the rows are dealt in equal blocks.
         sample_weight : one per row; a weight of 2 counts as a row given twice.
         """
+        engine = self._engine()
+        with engine.guard():
+            seed = self._common_seed(engine)
+            with engine.together():
+                sources, topology, shares = self._dealt(X, agents, sample_weight, seed)
+            each = engine.shares(len(sources))
+            first = sum(each[: engine.rank])
+            here = slice(first, first + each[engine.rank])
+            self._fitted(engine, each, sources[here], topology, None if shares is None else shares[here], seed)
+        self._warn_unless_proven()
+        return self
+
+    def _warn_unless_proven(self) -> None:
+        if not self.result_.status.ok:
+            warnings.warn(str(self.result_.status), ConvergenceWarning, stacklevel=3)
+
+    def _dealt(
+        self, X: Any, agents: Any, sample_weight: Any, seed: int
+    ) -> tuple[list[Source], Topology, list[Array] | None]:
+        """Rows that are all here, by agent, with their network and their weights."""
         X = validate_data(
             self,
             X,
@@ -177,24 +197,19 @@ class DecentralizedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
             X, weights = X[kept], weights[kept]
             holders = None if holders is None else holders[kept]
         if holders is None:
-            topology = self._topology(None, most=X.shape[0])
+            topology = self._topology(None, most=X.shape[0], seed=seed)
             parts, names = split_rows(X, topology.n_agents), [f"agent {j}" for j in range(topology.n_agents)]
             shares = None if weights is None else split_rows(weights, topology.n_agents)
         else:
             found, index = np.unique(holders, return_inverse=True)
             if self.n_agents is not None and self.n_agents != len(found):
                 raise InvalidInput(f"n_agents = {self.n_agents}, but agents has {len(found)} different labels")
-            topology = self._topology(len(found), most=len(found))
+            topology = self._topology(len(found), most=len(found), seed=seed)
             rows = [np.flatnonzero(index == j) for j in range(len(found))]
             parts, names = [X[i] for i in rows], [f"agent {label}" for label in found]
             shares = None if weights is None else [weights[i] for i in rows]
-        sources = [ArraySource(part, name, named) for part, name in zip(parts, names, strict=True)]
-        engine = self._engine()
-        with engine.guard():
-            each = engine.shares(len(sources))
-            first = sum(each[: engine.rank])
-            here = slice(first, first + each[engine.rank])
-            return self._fitted(engine, each, sources[here], topology, None if shares is None else shares[here])
+        sources: list[Source] = [ArraySource(part, name, named) for part, name in zip(parts, names, strict=True)]
+        return sources, topology, shares
 
     def fit_agents(
         self, Xs: Iterable[Any], y: Any = None, *, sample_weight: Sequence[npt.ArrayLike] | None = None
@@ -212,10 +227,12 @@ class DecentralizedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         """
         engine = self._engine()
         with engine.guard():
-            return self._fit_agents(engine, Xs, sample_weight)
+            self._fit_agents(engine, Xs, sample_weight)
+        self._warn_unless_proven()
+        return self
 
-    def _fit_agents(self, engine: Engine, Xs: Any, sample_weight: Any) -> Self:
-        given = [Xs] if engine.ranks > 1 and _is_one_agent(Xs) else list(Xs)
+    def _fit_agents(self, engine: Engine, Xs: Any, sample_weight: Any) -> None:
+        given = [Xs] if engine.name == "mpi" and _is_one_agent(Xs) else list(Xs)
         each = engine.counted(len(given))
         agents, first = sum(each), sum(each[: engine.rank])
         with engine.together():
@@ -230,15 +247,14 @@ class DecentralizedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
                 weights = [_agent_weights(w, source) for w, source in zip(shares, sources, strict=True)]
         if self.n_agents is not None and self.n_agents != agents:
             raise InvalidInput(f"n_agents = {self.n_agents}, but rows of {agents} agents were given")
-        topology = self._topology(agents, most=agents)
-        columns = sources[0].columns
-        self._fitted(engine, each, sources, topology, weights)
-        self.n_features_in_ = sources[0].d
+        seed = self._common_seed(engine)
+        topology = self._topology(agents, most=agents, seed=seed)
+        self._fitted(engine, each, sources, topology, weights, seed)
+        self.n_features_in_, columns = sources[0].d, self.model_.columns
         if columns is not None:
             self.feature_names_in_ = np.array(columns, dtype=object)
         elif hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
-        return self
 
     def _engine(self) -> Engine:
         return engine_of(self.engine, allreduce=bool(self.allreduce))
@@ -250,10 +266,10 @@ class DecentralizedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         sources: Sequence[Source],
         topology: Topology,
         weights: Sequence[Array] | None,
-    ) -> Self:
+        seed: int,
+    ) -> None:
         """``each`` : how many agents every rank has.  sources, weights : of the local ones."""
         network = engine.network(topology, each)
-        seed = self._seed()
         settings = Settings(
             n_components=_plain_number(self.n_components),
             center=bool(self.center),
@@ -288,9 +304,6 @@ class DecentralizedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         if found.keeper is not None:
             found.keeper.clear()
         self.n_iter_, self._directions = max(found.result.iterations, 1), found.directions
-        if not found.result.status.ok:
-            warnings.warn(str(found.result.status), ConvergenceWarning, stacklevel=3)
-        return self
 
     def _keep(self, model: Model) -> None:
         self.model_ = model
@@ -305,7 +318,11 @@ class DecentralizedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
             return int(self.random_state)
         return int(check_random_state(self.random_state).randint(2**31 - 1))
 
-    def _topology(self, agents: int | None, *, most: int) -> Topology:
+    def _common_seed(self, engine: Engine) -> int:
+        """Rank 0's, at all ranks."""
+        return int(engine.texts(str(self._seed()))[0])
+
+    def _topology(self, agents: int | None, *, most: int, seed: int) -> Topology:
         if isinstance(self.topology, Topology):
             asked = agents if agents is not None else self.n_agents
             m = self.topology.n_agents if asked is None else asked
@@ -318,25 +335,25 @@ class DecentralizedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
             raise InvalidInput(f"topology = {self.topology!r}: give a name such as 'ring', or a deepca.Topology")
         wanted = agents if agents is not None else self.n_agents
         if wanted is None:
-            return self._default_topology(self.topology, most)
+            return self._default_topology(self.topology, most, seed)
         m = wanted
         if isinstance(m, bool) or not isinstance(m, (int, np.integer)) or m < 1:
             raise InvalidInput(f"n_agents = {m!r}: a whole number of at least one agent is needed")
         if m > most:
             raise DataError(f"{most} rows cannot be spread over {m} agents: every agent needs at least one row")
-        return from_name(self.topology, int(m), seed=self._seed())
+        return from_name(self.topology, int(m), seed=seed)
 
-    def _default_topology(self, name: str, most: int) -> Topology:
+    def _default_topology(self, name: str, most: int, seed: int) -> Topology:
         """As many agents as the name says; else ten, or the next smaller number that has such a network."""
         m = named_agents(name)
         if m is not None and m > most:
             raise DataError(f"{most} rows cannot be spread over {m} agents: every agent needs at least one row")
         if m is not None:
-            return from_name(name, seed=self._seed())
+            return from_name(name, seed=seed)
         for fewer in range(min(_DEFAULT_AGENTS, most), 1, -1):
             with suppress(TopologyError):
-                return from_name(name, fewer, seed=self._seed())
-        return from_name(name, 1, seed=self._seed())
+                return from_name(name, fewer, seed=seed)
+        return from_name(name, 1, seed=seed)
 
     @staticmethod
     def _checked_weights(sample_weight: Any, X: Any) -> Array:

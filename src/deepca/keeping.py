@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ import numpy as np
 from deepca.checkpoints import Checkpoint, Checkpoints
 from deepca.coding import graph_of
 from deepca.data.holdings import Holdings
-from deepca.data.moments import Moments
 from deepca.errors import InvalidInput
 from deepca.networks.base import Network
 from deepca.observers import Start, Step
@@ -59,7 +58,7 @@ class Keeper:
         weights = np.ascontiguousarray(network.topology.gossip_sparse.data, dtype="<f8").tobytes()
         run = hashlib.sha256(json.dumps(about, sort_keys=True).encode() + weights).digest()
         self._run, folder = run, keeping.folder / f"agents-{first:05d}-{last:05d}"
-        self._checkpoints = Checkpoints(folder, run, _digest(held.moments), warn=keeping.warn)
+        self._checkpoints = Checkpoints(folder, run, _digest(held), warn=keeping.warn)
 
     def find(self) -> Any:
         """The State that all processes can go on from, or None."""
@@ -110,9 +109,18 @@ class Keeper:
         return bool(self._network.reduce(own, "min")[0])
 
 
-def _digest(moments: Sequence[Moments]) -> bytes:
-    """Of the rows behind them, as far as their counts, means and squares tell."""
-    digest = hashlib.sha256()
-    for of in moments:
-        digest.update(np.array([of.n, of.weight, *of.mean, *of.squares], dtype="<f8").tobytes())
+def _digest(held: Holdings) -> bytes:
+    """Of the local rows: of all that later products use, so other rows never pass for these."""
+    digest = hashlib.sha256(np.array([held.form == "covariance"]).tobytes())
+    for source, of in zip(held.sources, held.moments, strict=True):
+        digest.update(np.array([of.n, of.weight, *of.reference, *of.shift, *of.squares], dtype="<f8").tobytes())
+        if of.scatter is not None:
+            digest.update(np.ascontiguousarray(of.scatter, dtype="<f8").data)
+            continue
+        for block in source.blocks():  # read in every iteration anyway
+            parts = (block,) if isinstance(block, np.ndarray) else (block.indptr, block.indices, block.data)
+            for part in parts:
+                digest.update(np.ascontiguousarray(part).data)
+    for weights in held.weights or ():
+        digest.update(np.ascontiguousarray(weights).data)
     return digest.digest()

@@ -78,7 +78,7 @@ class MpiEngine(Engine):
         try:
             yield
         except BaseException as error:
-            if _reached_by_all(alone):
+            if _reached_by_all(alone, _GRACE if self._timeout is None else min(_GRACE, self._timeout / 2.0)):
                 raise
             known = isinstance(error, (DeepcaError, OSError))
             said = str(error) if known else "".join(traceback.format_exception(error)).rstrip()
@@ -90,9 +90,9 @@ class MpiEngine(Engine):
             alone.Free()
 
 
-def _reached_by_all(comm: MPI.Intracomm) -> bool:
-    """Whether all ranks come here within the time of grace."""
-    request, deadline = comm.Ibarrier(), time.monotonic() + _GRACE
+def _reached_by_all(comm: MPI.Intracomm, grace: float) -> bool:
+    """Whether all ranks come here within so many seconds."""
+    request, deadline = comm.Ibarrier(), time.monotonic() + grace
     while not request.Test():
         if time.monotonic() > deadline:
             return False

@@ -22,7 +22,7 @@ from deepca.coding import Messages
 from deepca.data.allot import by_label, in_equal_shares
 from deepca.data.columns import common_columns
 from deepca.data.readers import open_source, open_sources, spool
-from deepca.data.shards import expanded, open_shares
+from deepca.data.shards import agree_on_files, expanded, open_shares
 from deepca.data.sources import Source
 from deepca.engines import ENGINES, Engine
 from deepca.errors import DataError, InvalidInput
@@ -118,7 +118,9 @@ def fit(
             raise InvalidInput("--agents and --agent-column both say who holds the rows; give one of them")
         if agent_column is not None and agent_column == label_column:
             raise InvalidInput(f"--agent-column and --label-column both name {agent_column!r}; leave the latter out")
-        files = expanded(files)
+        with ranks.together():
+            files = expanded(files)
+        agree_on_files(ranks, files)
         with ranks.together():
             if ranks.speaks:
                 check_output(out, "--out", files)

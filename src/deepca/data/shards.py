@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from deepca.data.sources import Source
 from deepca.engines import Engine
 from deepca.errors import DataError
 
-__all__ = ["expanded", "open_shares"]
+__all__ = ["agree_on_files", "expanded", "open_shares"]
 
 
 def expanded(files: Sequence[Path]) -> list[Path]:
@@ -47,18 +48,33 @@ def open_shares(
     with ranks.together():
         sources = open_sources(own, label_column=label_column, dataset=dataset)
     if ranks.ranks > 1:
-        told = [[s.first_index, s.first_index + s.d] for s in sources if s.first_index is not None]
+        told = [[source.first_index, source.d] for source in sources]
         everyone = [pair for text in ranks.texts(json.dumps(told)) for pair in json.loads(text)]
-        if everyone and told:
-            begin, end = min(low for low, _ in everyone), max(high for _, high in everyone)
+        firsts = [first_index for first_index, _ in everyone if first_index is not None]
+        if firsts:
+            begin = min(firsts)
+            widest = max(d + (begin if at is None else at) - begin for at, d in everyone)
             with ranks.together():
                 sources = open_sources(
-                    own, label_column=label_column, dataset=dataset, n_features=end - begin, first_index=begin
+                    own, label_column=label_column, dataset=dataset, n_features=widest, first_index=begin
                 )
-        elif everyone:
-            with ranks.together():  # the others open theirs again
-                pass
     return tuple(sources)
+
+
+def agree_on_files(ranks: Engine, files: Sequence[Path]) -> None:
+    """An error where ranks see other files: one would leave some out, or read some that another reads, too."""
+    names = [str(file) for file in files]
+    digests = ranks.texts(hashlib.sha256(json.dumps(names).encode()).hexdigest())
+    if len(set(digests)) == 1:
+        return
+    lists = [json.loads(text) for text in ranks.texts(json.dumps(names))]
+    rank = next(rank for rank, digest in enumerate(digests) if digest != digests[0])
+    only = sorted(set(lists[rank]).symmetric_difference(lists[0]))
+    where = f"; {only[0]} is there for one of them only" if only else " in another order"
+    raise DataError(
+        f"rank {rank} finds {len(lists[rank])} files and rank 0 {len(lists[0])}{where}; shards must be in a folder "
+        "that all ranks see, and all of them must be there before the job begins"
+    )
 
 
 def _in_order(name: str) -> list[tuple[int, str]]:

@@ -9,9 +9,12 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 
+from deepca.errors import InvalidInput
+
 __all__ = ["Patience"]
 
 _LOOKS = 20  # times that the clock is looked at before patience is over
+_LONGEST = 60.0  # seconds between two looks
 _EXIT = 1
 
 
@@ -22,6 +25,8 @@ class Patience:
     """
 
     def __init__(self, timeout: float | None, rank: int) -> None:
+        if timeout is not None and not timeout > 0.0:
+            raise InvalidInput(f"timeout = {timeout}: seconds, more than 0, or None for as long as it takes")
         self._timeout, self._rank = timeout, rank
         self._since = 0.0  # when the present wait began; 0 while nothing is waited for
         self._where: Callable[[], str] = str
@@ -47,7 +52,7 @@ class Patience:
     @property
     def pause(self) -> float:
         """Seconds between two looks at the clock."""
-        return (self._timeout or 0.0) / _LOOKS
+        return min((self._timeout or 0.0) / _LOOKS, _LONGEST)
 
     def check(self) -> None:
         """Ends the process if the present wait has taken too long."""
