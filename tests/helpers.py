@@ -124,17 +124,21 @@ def run_threads(
 
 
 def summed(results: Sequence[Result[Any]]) -> Traffic:
-    """Traffic of all agents together: rounds are common, messages and bytes add up."""
-    first = results[0].traffic
-    assert all(r.traffic.rounds == first.rounds for r in results)
-    assert all(r.traffic.control_rounds == first.control_rounds for r in results)
+    """Traffic of all agents together."""
+    return added([result.traffic for result in results])
+
+
+def added(sent: Sequence[Traffic]) -> Traffic:
+    """That of agents alone, together: rounds are common, messages and bytes add up."""
+    first = sent[0]
+    assert all((t.rounds, t.control_rounds) == (first.rounds, first.control_rounds) for t in sent)
     return Traffic(
         first.rounds,
         first.control_rounds,
-        sum(r.traffic.messages for r in results),
-        sum(r.traffic.bytes_sent for r in results),
-        sum(r.traffic.control_bytes for r in results),
-        len(results),
+        sum(t.messages for t in sent),
+        sum(t.bytes_sent for t in sent),
+        sum(t.control_bytes for t in sent),
+        len(sent),
     )
 
 

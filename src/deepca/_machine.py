@@ -28,7 +28,7 @@ def usable_cores() -> int:
 
 def launched_ranks() -> int:
     """Processes of the MPI job that this one belongs to, as its launcher says; 1 without a launcher."""
-    return _said("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+    return _said("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 
 
 def _ranks_here() -> int:

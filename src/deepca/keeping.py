@@ -58,6 +58,11 @@ class Keeper:
         weights = np.ascontiguousarray(network.topology.gossip_sparse.data, dtype="<f8").tobytes()
         run = hashlib.sha256(json.dumps(about, sort_keys=True).encode() + weights).digest()
         self._run, folder = run, keeping.folder / f"agents-{first:05d}-{last:05d}"
+        others = [] if folder.exists() else sorted(keeping.folder.glob("agents-*"))
+        if others and first == 0:
+            keeping.warn(
+                f"{keeping.folder} holds checkpoints of another number of ranks ({others[0].name}, …); they are not used"
+            )
         self._checkpoints = Checkpoints(folder, run, _digest(held), warn=keeping.warn)
 
     def find(self) -> Any:

@@ -10,8 +10,9 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from deepca._machine import launched_ranks
 from deepca.engines import Engine
-from deepca.errors import DeepcaError, MissingExtraError
+from deepca.errors import DeepcaError, MissingExtraError, NetworkError
 from deepca.networks.base import Network
 from deepca.topology import Topology
 
@@ -50,6 +51,11 @@ class MpiEngine(Engine):
     ) -> None:
         self._comm = MPI.COMM_WORLD if comm is None else comm
         self.rank, self.ranks = self._comm.rank, self._comm.size
+        if comm is None and self.ranks == 1 and launched_ranks() > 1:
+            raise NetworkError(
+                f"{launched_ranks()} processes were started, but MPI sees each of them alone: launcher and MPI library "
+                "do not belong together; use the mpiexec of the library that mpi4py has found, or srun --mpi=pmix"
+            )
         self._allreduce, self._timeout = allreduce, timeout
 
     def texts(self, own: str) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import get_args
+from typing import Any, TypeVar, get_args
 
 import networkx as nx
 import numpy as np
@@ -13,16 +13,26 @@ from hypothesis import strategies as st
 from deepca import topology
 from deepca.mixing import Chebyshev, FastMix, Gossip, Mixer
 from deepca.topology import Rule, Topology
+from tests import engines
 
 __all__ = ["connected", "edge_lists", "mixed_topologies", "mixers", "quick", "seeds", "topologies"]
 
+_Test = TypeVar("_Test", bound=Callable[..., Any])
 RULES: tuple[Rule, ...] = get_args(Rule)
 seeds = st.integers(min_value=0, max_value=2**31 - 1)
 
 
-def quick(examples: int) -> settings:
-    """Settings for a test whose examples are the same on every machine."""
-    return settings(max_examples=examples, deadline=None, derandomize=True)
+def quick(examples: int) -> Callable[[_Test], _Test]:
+    """For a test whose examples are the same on every machine, and at every rank; there are fewer of them over MPI."""
+
+    def decorate(test: _Test) -> _Test:
+        if not engines.over_mpi():
+            return settings(max_examples=examples, deadline=None, derandomize=True)(test)
+        from tests.mpi_ranks import agreeing
+
+        return settings(max_examples=max(examples // 8, 5))(agreeing(test))
+
+    return decorate
 
 
 def edge_lists(m: int, extra: float, seed: int) -> list[tuple[int, int]]:

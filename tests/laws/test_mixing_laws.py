@@ -6,17 +6,20 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.polynomial import chebyshev
 from scipy import sparse
 
-from deepca import AgentNetwork, Chebyshev, FastMix, Gossip, SimulatedNetwork, run_agents, topology
+from deepca import AgentNetwork, Chebyshev, FastMix, Gossip, SimulatedNetwork, topology
 from deepca._typing import csr
 from deepca.errors import InvalidInput, MixingError, TopologyError
 from deepca.mixing import Mixer, PositiveChebyshev, accelerated_rate, fastmix_eta, response
+from deepca.networks import Network
 from deepca.topology import Rule, Topology
+from tests.engines import ENGINES, at_every_agent, everyone, mine, network_of
 from tests.laws.strategies import connected, mixed_topologies, quick, seeds, topologies
 from tests.problems import Array, close
 
@@ -26,7 +29,14 @@ PSD_RULES: tuple[Rule, ...] = ("paper", "lazy-metropolis")
 
 def _one_by_one(mixer: Mixer, place: Topology, x: Array, K: int) -> Array:
     """K rounds of ``network.gossip``, without the collapsed matrix."""
-    return mixer.run(SimulatedNetwork(place), x, K)
+    m = place.n_agents
+    return everyone(mixer.run(network_of(place), x[mine(m)], K), m)
+
+
+def _mixed(mixer: Mixer, place: Topology, x: Array, t: int = 0) -> Array:
+    """As a network mixes it."""
+    m = place.n_agents
+    return everyone(mixer(network_of(place), x[mine(m)], t), m)
 
 
 def _matrix(mixer: Mixer, place: Topology, K: int) -> Array:
@@ -68,7 +78,8 @@ def test_mixing_is_linear(made: tuple[Topology, Mixer], seed: int) -> None:
     rng = np.random.default_rng(seed)
     x, y = rng.standard_normal((2, place.n_agents, 3, 2))
     a, b = rng.standard_normal(2)
-    network = SimulatedNetwork(place)
+    x, y = x[mine(place.n_agents)], y[mine(place.n_agents)]
+    network = network_of(place)
     close(mixer(network, a * x + b * y), a * mixer(network, x) + b * mixer(network, y), atol=1e-12)
 
 
@@ -77,10 +88,10 @@ def test_mixing_is_linear(made: tuple[Topology, Mixer], seed: int) -> None:
 def test_mixing_keeps_the_mean(made: tuple[Topology, Mixer], seed: int) -> None:
     place, mixer = made
     x = np.random.default_rng(seed).standard_normal((place.n_agents, 3, 2))
-    mixed = mixer(SimulatedNetwork(place), x)
+    mixed = _mixed(mixer, place, x)
     close(mixed.mean(axis=0), x.mean(axis=0), atol=1e-13)
     same = np.broadcast_to(x[0], x.shape).copy()
-    close(mixer(SimulatedNetwork(place), same), same, atol=1e-13)
+    close(_mixed(mixer, place, same), same, atol=1e-13)
 
 
 @given(mixed_topologies(min_agents=2, max_rounds=40), seeds)
@@ -90,7 +101,7 @@ def test_mixing_contracts_at_least_as_proven(made: tuple[Topology, Mixer], seed:
     K = mixer.rounds_at(0)
     bound = mixer.contraction(place, K)
     x = np.random.default_rng(seed).standard_normal((place.n_agents, 4))
-    assert _ratio(x, mixer(SimulatedNetwork(place), x)) <= bound * (1 + 1e-9) + 1e-14
+    assert _ratio(x, _mixed(mixer, place, x)) <= bound * (1 + 1e-9) + 1e-14
     # and not only for this x: the worst case is the norm of the map without the mean
     worst = np.linalg.norm(_matrix(mixer, place, K) - 1.0 / place.n_agents, 2)
     assert worst <= bound * (1 + 1e-9) + 1e-14
@@ -230,7 +241,7 @@ def test_one_agent_and_the_complete_graph_need_one_round(kind: Callable[[int], M
 def test_the_complete_graph_is_exact_after_one_round_and_stays_so(m: int, K: int, kind: Callable[[int], Mixer]) -> None:
     place = topology.complete(m)
     x = np.random.default_rng(m).standard_normal((m, 5, 2))
-    mixed = kind(K)(SimulatedNetwork(place), x)
+    mixed = _mixed(kind(K), place, x)
     close(mixed, np.broadcast_to(x.mean(axis=0), x.shape), atol=1e-14)
     assert kind(K).contraction(place, K) == 0.0
     assert fastmix_eta(place.lambda2) == 0.0
@@ -240,7 +251,7 @@ def test_the_complete_graph_is_exact_after_one_round_and_stays_so(m: int, K: int
 def test_one_agent_alone_keeps_what_it_has(kind: Callable[[int], Mixer]) -> None:
     x = np.random.default_rng(0).standard_normal((1, 4, 2))
     for K in (1, 2, 3, 10):
-        close(kind(K)(SimulatedNetwork(topology.ring(1)), x), x, rtol=1e-14)
+        close(kind(K)(network_of(topology.ring(1)), x), x, rtol=1e-14)
         alone = kind(K)(AgentNetwork(topology.ring(1), 0), x[0])
         close(alone, x[0], rtol=1e-14)
         assert kind(K).contraction(topology.ring(1), K) == 0.0
@@ -251,7 +262,7 @@ def test_one_agent_alone_keeps_what_it_has(kind: Callable[[int], Mixer]) -> None
 def test_bounds_hold_for_graphs_that_are_almost_complete(lambda2: float, kind: Callable[[int], Mixer]) -> None:
     place = topology.from_gossip_matrix(_two_valued(lambda2))
     x = np.array([[1.0], [-1.0], [0.0], [0.0]])
-    assert _ratio(x, kind(1)(SimulatedNetwork(place), x)) <= kind(1).contraction(place, 1) * (1 + 1e-6) + 1e-15
+    assert _ratio(x, _mixed(kind(1), place, x)) <= kind(1).contraction(place, 1) * (1 + 1e-6) + 1e-15
 
 
 def test_eta_is_the_formula_of_the_paper() -> None:
@@ -267,7 +278,7 @@ def test_eta_is_the_formula_of_the_paper() -> None:
 def test_fastmix_refuses_indefinite_matrices_and_points_to_chebyshev(rule: Rule) -> None:
     place = topology.ring(8, rule=rule)
     with pytest.raises(MixingError, match="Chebyshev"):
-        FastMix(3)(SimulatedNetwork(place), np.ones((8, 2, 1)))
+        FastMix(3)(network_of(place), np.ones((8, 2, 1))[mine(8)])
     with pytest.raises(MixingError, match=f"{rule} weights of ring"):
         FastMix(3).check(place)
 
@@ -293,7 +304,7 @@ def test_chebyshev_and_gossip_take_every_rule(made: tuple[int, list[tuple[int, i
         place = topology.from_edges(*made, rule=rule)
         x = np.random.default_rng(0).standard_normal((place.n_agents, 2))
         for mixer in (Gossip(4), Chebyshev(4)):
-            assert _ratio(x, mixer(SimulatedNetwork(place), x)) <= mixer.contraction(place, 4) * (1 + 1e-9) + 1e-14
+            assert _ratio(x, _mixed(mixer, place, x)) <= mixer.contraction(place, 4) * (1 + 1e-9) + 1e-14
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -306,7 +317,7 @@ def test_bad_numbers_of_rounds_are_refused(bad: object, kind: Callable[[object],
 @pytest.mark.parametrize("bad", [0, -2, 1.5, None])
 def test_a_schedule_that_gives_a_bad_number_is_refused_with_the_iteration(bad: int) -> None:
     mixer = Gossip(lambda t: 2 if t < 3 else bad)
-    network, x = SimulatedNetwork(topology.ring(4)), np.ones((4, 2, 1))
+    network, x = network_of(topology.ring(4)), np.ones((4, 2, 1))[mine(4)]
     mixer(network, x, 2)
     with pytest.raises(InvalidInput, match="in iteration 3"):
         mixer(network, x, 3)
@@ -321,8 +332,9 @@ def test_a_schedule_gives_each_iteration_its_rounds(kind: Callable[..., Mixer]) 
     scheduled = kind(lambda t: 1 + t // 2)
     x = np.random.default_rng(0).standard_normal((7, 3, 2))
     for t in range(7):
-        network = SimulatedNetwork(place)
-        close(scheduled(network, x, t), _one_by_one(kind(1), place, x, 1 + t // 2), atol=1e-14)
+        network = network_of(place)
+        mixed = everyone(scheduled(network, x[mine(7)], t), 7)
+        close(mixed, _one_by_one(kind(1), place, x, 1 + t // 2), atol=1e-14)
         assert network.traffic.rounds == 1 + t // 2
         assert scheduled.rounds_at(t) == 1 + t // 2
     fixed = scheduled.with_rounds(5)
@@ -330,14 +342,15 @@ def test_a_schedule_gives_each_iteration_its_rounds(kind: Callable[..., Mixer]) 
 
 
 def test_rounds_may_be_numpy_integers() -> None:
-    x = np.random.default_rng(0).standard_normal((5, 2, 1))
-    network = SimulatedNetwork(topology.ring(5))
+    x = np.random.default_rng(0).standard_normal((5, 2, 1))[mine(5)]
+    network = network_of(topology.ring(5))
     close(Gossip(np.int64(3))(network, x), Gossip(3)(network, x), atol=0.0)  # type: ignore[arg-type]
 
 
 # ------------------------------------------------------------------------------------------ engines
 
 
+@pytest.mark.simulator(reason="K rounds as one matrix")
 @given(mixed_topologies(max_rounds=20), seeds)
 @quick(60)
 def test_the_collapsed_map_gives_what_the_rounds_give(made: tuple[Topology, Mixer], seed: int) -> None:
@@ -356,6 +369,7 @@ def test_the_collapsed_map_gives_what_the_rounds_give(made: tuple[Topology, Mixe
     close(mixer(together, swapped), mixed, atol=1e-13)
 
 
+@pytest.mark.simulator(reason="which matrix it keeps")
 @pytest.mark.parametrize("kind", KINDS)
 def test_large_sparse_graphs_are_mixed_without_a_dense_matrix_and_alike(kind: Callable[[int], Mixer]) -> None:
     """On a large ring the discrete Fourier transform diagonalises 𝐋, which gives an independent answer."""
@@ -373,6 +387,7 @@ def test_large_sparse_graphs_are_mixed_without_a_dense_matrix_and_alike(kind: Ca
     assert network.traffic.messages == 2 * m * K
 
 
+@pytest.mark.simulator(reason="which matrix it keeps")
 @pytest.mark.parametrize("kind", KINDS)
 def test_small_dense_graphs_are_collapsed_once(kind: Callable[[int], Mixer]) -> None:
     place = topology.erdos_renyi(20, 0.5, seed=0)
@@ -403,14 +418,15 @@ def test_weights_of_one_round_replace_the_gossip_matrix_and_send_only_where_they
     weights.data[weights.data == 1.0] = 0.0  # zeros that are stored, and the last agent's own weight
     weights = csr(weights + sparse.csr_array(([1.0], ([m - 1], [m - 1])), shape=(m, m)))
     x = np.random.default_rng(0).standard_normal((m, 3, 2))
-    network = SimulatedNetwork(place)
-    close(network.gossip(x, weights), np.einsum("ij,jdk->idk", weights.toarray(), x), atol=1e-14)
-    assert network.traffic.rounds == 1
-    assert network.traffic.messages == 6  # three pairs, both ways
-    assert network.traffic.bytes_sent == 6 * 3 * 2 * 8
+    for kind in ENGINES:
+        done = at_every_agent(kind, place, lambda network: network.gossip(x[network.local], weights))
+        close(done.values, np.einsum("ij,jdk->idk", weights.toarray(), x), atol=1e-14)
+        assert done.traffic.rounds == 1
+        assert done.traffic.messages == 6  # three pairs, both ways
+        assert done.traffic.bytes_sent == 6 * 3 * 2 * 8
 
 
-def test_explicit_zeros_send_nothing_on_either_engine() -> None:
+def test_explicit_zeros_send_nothing_on_any_engine() -> None:
     place = topology.ring(4)
     weights = csr(place.gossip_sparse.copy())
     edge = (np.array([0, 1]), np.array([1, 0]))
@@ -421,46 +437,52 @@ def test_explicit_zeros_send_nothing_on_either_engine() -> None:
     full.data[:] = dense[np.nonzero(full.toarray())]  # … and most hold a zero
     assert full.nnz == 16
     x = np.random.default_rng(0).standard_normal((4, 2, 1))
-    network = SimulatedNetwork(place)
-    mixed = network.gossip(x, full)
-    close(mixed, np.einsum("ij,jdk->idk", dense, x), atol=1e-14)
-    assert network.traffic.messages == 6
+    for kind in ENGINES:
+        sent = np.zeros(4, dtype=np.int64)
 
-    def work(agent: AgentNetwork) -> tuple[Array, int, int]:
-        y = agent.gossip(x[agent.agent], full)
-        return y, agent.traffic.messages, agent.traffic.bytes_sent
+        def work(network: Network, sent: npt.NDArray[np.int64] = sent) -> Array:
+            y = network.gossip(x[network.local], full)
+            sent[network.local] = network.traffic.messages
+            return y
 
-    answers = run_agents(place, work, timeout=20.0)
-    close(np.stack([a[0] for a in answers]), mixed, atol=1e-14)
-    assert [a[1] for a in answers] == [1, 1, 2, 2]
-    assert sum(a[2] for a in answers) == network.traffic.bytes_sent == 6 * 16
+        done = at_every_agent(kind, place, work)
+        close(done.values, np.einsum("ij,jdk->idk", dense, x), atol=1e-14)
+        assert done.traffic.messages == 6
+        assert done.traffic.bytes_sent == 6 * 16
+        if kind == "threads":
+            assert sent.tolist() == [1, 1, 2, 2]
 
 
 def test_weights_that_go_one_way_send_one_way() -> None:
     place = topology.path(3)
     weights = csr(np.array([[1.0, 0.0, 0.0], [0.25, 0.75, 0.0], [0.0, 0.0, 1.0]]))
     x = np.arange(6.0).reshape(3, 2, 1)
-    network = SimulatedNetwork(place)
-    expected = np.einsum("ij,jdk->idk", weights.toarray(), x)
-    close(network.gossip(x, weights), expected, atol=1e-15)
-    assert network.traffic.messages == 1
-    answers = run_agents(place, lambda n: (n.gossip(x[n.agent], weights), n.traffic.messages), timeout=20.0)
-    close(np.stack([a[0] for a in answers]), expected, atol=1e-15)
-    assert [a[1] for a in answers] == [1, 0, 0]
+    for kind in ENGINES:
+        sent = np.zeros(3, dtype=np.int64)
+
+        def work(network: Network, sent: npt.NDArray[np.int64] = sent) -> Array:
+            y = network.gossip(x[network.local], weights)
+            sent[network.local] = network.traffic.messages
+            return y
+
+        done = at_every_agent(kind, place, work)
+        close(done.values, np.einsum("ij,jdk->idk", weights.toarray(), x), atol=1e-15)
+        assert done.traffic.messages == 1
+        if kind == "threads":
+            assert sent.tolist() == [1, 0, 0]
 
 
 def test_weights_off_the_graph_are_refused_with_the_pair() -> None:
     place = topology.path(3)
     weights = csr(np.array([[0.5, 0.0, 0.5], [0.0, 1.0, 0.0], [0.5, 0.0, 0.5]]))
-    with pytest.raises(TopologyError, match=r"pair \(0, 2\)"):
-        SimulatedNetwork(place).gossip(np.ones((3, 1, 1)), weights)
-    with pytest.raises(TopologyError, match=r"pair \(0, 2\)"):
-        run_agents(place, lambda n: n.gossip(np.ones((1, 1)), weights), timeout=20.0)
+    for kind in ENGINES:
+        with pytest.raises(TopologyError, match=r"pair \(0, 2\)"):
+            at_every_agent(kind, place, lambda network: network.gossip(np.ones((3, 1, 1))[network.local], weights))
 
 
 def test_weights_of_the_wrong_shape_are_refused() -> None:
     with pytest.raises(TopologyError, match=r"\(4, 4\); expected \(3, 3\)"):
-        SimulatedNetwork(topology.path(3)).gossip(np.ones((3, 1, 1)), csr(np.eye(4)))
+        network_of(topology.path(3)).gossip(np.ones((3, 1, 1))[mine(3)], csr(np.eye(4)))
 
 
 def test_a_mixer_with_weights_of_its_own_has_no_response() -> None:

@@ -1,4 +1,4 @@
-"""The simulator and one agent per thread are the same run: same numbers, same iterations, same traffic."""
+"""The simulator and agents apart (one per thread, or on MPI ranks) are the same run: numbers, iterations, traffic."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from deepca.operators import Operator
 from deepca.result import Result
 from deepca.stopping import StopRule
 from deepca.topology import Rule, Topology
-from tests.helpers import GRAPHS, Make, RoundByRound, Tracked, run_threads, summed
+from tests.engines import assert_same_traffic, network_of, over_mpi, run_apart
+from tests.helpers import GRAPHS, Make, RoundByRound, Tracked
 from tests.problems import spectrum, spectrum_problem
 
 D, K_COMPONENTS = 6, 2
@@ -51,33 +52,34 @@ def maker(algorithm: str, mixer: Mixer, schedule: Mixer, seed: int = 5) -> Make:
     return make
 
 
-def assert_same(simulated: Result[TrackedState], agents: list[Result[TrackedState]]) -> None:
+def assert_same(simulated: Result[TrackedState], apart: Result[TrackedState], topology: Topology) -> None:
     """Numbers to 1e-12, everything that counts exactly."""
-    np.testing.assert_allclose(np.stack([r.W for r in agents]), simulated.W, rtol=0, atol=1e-12)
-    np.testing.assert_allclose(np.stack([r.state.S for r in agents]), simulated.state.S, rtol=0, atol=1e-12)
-    np.testing.assert_allclose(np.stack([r.eigenvalues for r in agents]), simulated.eigenvalues, rtol=0, atol=1e-12)
-    assert {r.iterations for r in agents} == {simulated.iterations}
-    assert {r.status.code for r in agents} == {simulated.status.code}
-    assert {r.rank for r in agents} == {simulated.rank}
-    assert summed(agents) == simulated.traffic
+    np.testing.assert_allclose(apart.W, simulated.W, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(apart.state.S, simulated.state.S, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(apart.eigenvalues, simulated.eigenvalues, rtol=0, atol=1e-12)
+    assert apart.iterations == simulated.iterations
+    assert apart.status.code == simulated.status.code
+    assert apart.rank == simulated.rank
+    assert_same_traffic(apart.traffic, simulated.traffic, topology)
 
 
 def compare(topology: Topology, make: Make, *, max_iter: int, stop: StopRule | None) -> Result[TrackedState]:
-    """Run the simulator with and without its short cut, and the threads; return what the simulator says."""
+    """Run the simulator with and without its short cut, and agents apart; return what the simulator says."""
     A = problem(topology.n_agents)
     simulated = deepca.solve(make(A, SimulatedNetwork(topology)), max_iter=max_iter, stop=stop)
-    slowly = deepca.solve(make(A, RoundByRound(topology)), max_iter=max_iter, stop=stop)
-    assert slowly.traffic == simulated.traffic
-    assert slowly.iterations == simulated.iterations
-    np.testing.assert_allclose(slowly.W, simulated.W, rtol=0, atol=1e-12)
-    assert_same(simulated, run_threads(topology, A, make, max_iter=max_iter, stop=stop))
+    if not over_mpi():
+        slowly = deepca.solve(make(A, RoundByRound(topology)), max_iter=max_iter, stop=stop)
+        assert slowly.traffic == simulated.traffic
+        assert slowly.iterations == simulated.iterations
+        np.testing.assert_allclose(slowly.W, simulated.W, rtol=0, atol=1e-12)
+    assert_same(simulated, run_apart(topology, A, make, max_iter=max_iter, stop=stop).whole, topology)
     return simulated
 
 
 @pytest.mark.parametrize("algorithm", ["DeEPCA", "DePCA", "DePCA growing K"])
 @pytest.mark.parametrize("mixer", MIXERS)
 @pytest.mark.parametrize("graph", GRAPHS)
-def test_threads_match_the_simulator(graph: str, mixer: str, algorithm: str) -> None:
+def test_agents_apart_match_the_simulator(graph: str, mixer: str, algorithm: str) -> None:
     """Every topology × mixer × algorithm, with a fixed number of iterations and with a stop rule."""
     topology = GRAPHS[graph]()
     make = maker(algorithm, MIXERS[mixer](ROUNDS[mixer]), MIXERS[mixer](growing))
@@ -103,7 +105,7 @@ def test_threads_match_the_simulator(graph: str, mixer: str, algorithm: str) -> 
     ],
     ids=["erdos-renyi", "star", "grid"],
 )
-def test_threads_match_the_simulator_with_every_weight_rule(
+def test_agents_apart_match_the_simulator_with_every_weight_rule(
     graph: Callable[[Rule], Topology], rule: Rule, mixer: str
 ) -> None:
     """The other weight rules, with the mixers they allow; FastMix says no where the weights are not PSD."""
@@ -112,7 +114,7 @@ def test_threads_match_the_simulator_with_every_weight_rule(
     if mixer == "FastMix" and not topology.positive_semidefinite:
         assert np.linalg.eigvalsh(topology.gossip_matrix)[0] < 0.0
         with pytest.raises(deepca.errors.MixingError, match="Chebyshev"):
-            make(problem(topology.n_agents), SimulatedNetwork(topology))
+            make(problem(topology.n_agents), network_of(topology))
         return
     compare(topology, make, max_iter=12, stop=None)
 
@@ -133,7 +135,7 @@ def test_a_stop_rule_ends_both_engines_in_the_same_iteration_before_the_limit() 
     [lambda X: X, sparse.csr_array, lambda X: X.astype(np.float32)],
     ids=["dense", "csr", "float32"],
 )
-def test_threads_match_the_simulator_on_rows(make_rows: Callable[[Array], Any]) -> None:
+def test_agents_apart_match_the_simulator_on_rows(make_rows: Callable[[Array], Any]) -> None:
     """The same with data kept as rows instead of matrices."""
     topology = deepca.topology.ring(5)
     rng = np.random.default_rng(0)
@@ -142,19 +144,19 @@ def test_threads_match_the_simulator_on_rows(make_rows: Callable[[Array], Any]) 
     A = deepca.operators.from_rows(rows, scale=1 / 12, form="rows")
     make = maker("DeEPCA", FastMix(5), FastMix(5))
     simulated = deepca.solve(make(A, SimulatedNetwork(topology)), max_iter=15)
-    assert_same(simulated, run_threads(topology, A, make, max_iter=15))
+    assert_same(simulated, run_apart(topology, A, make, max_iter=15).whole, topology)
 
 
-def test_threads_resume_like_the_simulator() -> None:
+def test_agents_apart_resume_like_the_simulator() -> None:
     """Both engines go on from the states they ended with."""
     topology = deepca.topology.star(5)
     A, make = problem(5), maker("DeEPCA", Chebyshev(4), Chebyshev(4))
     first = deepca.solve(make(A, SimulatedNetwork(topology)), max_iter=7)
     second = deepca.solve(make(A, SimulatedNetwork(topology)), max_iter=8, start=first.state)
-    agents = run_threads(topology, A, make, max_iter=7)
-    again = run_threads(topology, A, make, max_iter=8, start=[r.state for r in agents])
-    assert_same(second, again)
-    assert again[0].state.t == 15
+    agents = run_apart(topology, A, make, max_iter=7)
+    again = run_apart(topology, A, make, max_iter=8, start=[r.state for r in agents.parts])
+    assert_same(second, again.whole, topology)
+    assert again.whole.state.t == 15
 
 
 # ------------------------------------------------------------------------------------------- weights in each round
@@ -210,11 +212,12 @@ def test_a_stop_rule_works_with_weights_of_their_own_in_every_round() -> None:
     """Even when no round is a full one, the rule must be able to end the run."""
     topology = deepca.topology.ring(6)
     A, make = problem(6), maker("DeEPCA", Matchings(8), Matchings(8))
-    result = deepca.solve(make(A, SimulatedNetwork(topology)), max_iter=400, stop=Tolerance(1e-8))
+    result = deepca.solve(make(A, network_of(topology)), max_iter=400, stop=Tolerance(1e-8))
     assert result.status.code == "converged"
     assert result.iterations < 400
 
 
+@pytest.mark.threads(reason="AgentNetwork")
 def test_a_lone_agent_needs_no_transport() -> None:
     """One agent of a network of one: nothing is sent, and the run is the simulator's."""
     topology = deepca.topology.complete(1)

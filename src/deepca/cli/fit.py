@@ -78,8 +78,9 @@ def fit(
         bool, typer.Option("--allreduce", help="With mpi: exact averages by MPI_Allreduce, over all ranks at once.")
     ] = False,
     timeout: Annotated[
-        float, typer.Option(min=1.0, help="With mpi: seconds that a rank waits for others before the job is ended.")
-    ] = 600.0,
+        float | None,
+        typer.Option(min=1.0, help="With mpi: seconds that a rank waits for others before the job is ended. [600]"),
+    ] = None,
     checkpoints: Annotated[
         Path | None,
         typer.Option(help="Folder for checkpoints; the same command goes on from them after an interruption."),

@@ -22,7 +22,7 @@ __all__ = ["consoles", "ending_together", "with_ranks"]
 
 @contextmanager
 def ending_together(
-    name: str, *, allreduce: bool = False, timeout: float = 600.0, resumes: bool = False
+    name: str, *, allreduce: bool = False, timeout: float | None = None, resumes: bool = False
 ) -> Iterator[Engine]:
     """The engine of that name. A mistake that all ranks see is said once, by rank 0, and all have its exit code."""
     with errors(resumes=resumes):
@@ -30,7 +30,9 @@ def ending_together(
             raise InvalidInput(
                 f"{launched_ranks()} ranks were started, but the simulator is one process; add --engine mpi"
             )
-        engine = engine_of(name, allreduce=allreduce, timeout=timeout)
+        if name == "simulator" and timeout is not None:
+            raise InvalidInput("--timeout is for ranks that wait for each other; add --engine mpi, or leave it out")
+        engine = engine_of(name, allreduce=allreduce, timeout=600.0 if timeout is None else timeout)
     with errors(resumes=resumes, silent=not engine.speaks), engine.guard():
         yield engine
 
