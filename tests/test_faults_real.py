@@ -13,11 +13,12 @@ pytest.importorskip("grpc")
 pytest.importorskip("cryptography")
 pytest.importorskip("sklearn")
 
-from deepca.experiments.faults.cases import Found, Scale, all_finish, certificates, play, repeated, summed
 from deepca.experiments.faults.exchanges import large_message
 from deepca.experiments.faults.hurt import UNFINISHED, Hurt
+from deepca.experiments.faults.playing import Found, Scale, all_finish, play, repeated, summed
 from deepca.experiments.faults.processes import CLOSE, Fleet, Hung, Setup, Verdict
 from deepca.experiments.faults.report import section
+from deepca.experiments.faults.strangers import certificates
 
 pytestmark = pytest.mark.xdist_group("real")
 

@@ -61,7 +61,7 @@ class Keeper:
         others = [] if folder.exists() else sorted(keeping.folder.glob("agents-*"))
         if others and first == 0:
             keeping.warn(
-                f"{keeping.folder} holds checkpoints of another number of ranks ({others[0].name}, …); they are not used"
+                f"{keeping.folder} holds checkpoints of another number of ranks ({others[0].name}, …), not used"
             )
         self._checkpoints = Checkpoints(folder, run, _digest(held), warn=keeping.warn)
 

@@ -32,7 +32,8 @@ def main(
     with errors():
         require("grpc", "cryptography", extra="agent")
         require("sklearn", extra="experiments")
-        from deepca.experiments.faults.cases import CASES, Scale
+        from deepca.experiments.faults.cases import CASES
+        from deepca.experiments.faults.playing import Scale
         from deepca.experiments.faults.report import section
 
         names = [case.name for case in CASES]

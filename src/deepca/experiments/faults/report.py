@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Sequence
 
-from deepca.experiments.faults.cases import Found
+from deepca.experiments.faults.playing import Found
 from deepca.experiments.shared.report import Assertion, Section, Table
 
 __all__ = ["section"]
