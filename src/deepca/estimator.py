@@ -212,7 +212,7 @@ class DecentralizedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         return sources, topology, shares
 
     def fit_agents(
-        self, Xs: Iterable[Any], y: Any = None, *, sample_weight: Sequence[npt.ArrayLike] | None = None
+        self, Xs: Iterable[Any], y: Any = None, *, sample_weight: npt.ArrayLike | Sequence[npt.ArrayLike] | None = None
     ) -> Self:
         """Fit rows that are apart already: one entry of ``Xs`` per agent, in any mixture of kinds.
 
@@ -223,7 +223,7 @@ class DecentralizedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
             into the order of the first agent where they have names. On a rank of an MPI job, the agents of that rank;
             one array alone is one agent.
         y : ignored.
-        sample_weight : one array per agent.
+        sample_weight : one array per agent; one alone where Xs is.
         """
         engine = self._engine()
         with engine.guard():

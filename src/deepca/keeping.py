@@ -52,17 +52,12 @@ class Keeper:
     """
 
     def __init__(self, keeping: Keeping, network: Network, held: Holdings, settings: object) -> None:
-        self._every, self._network, self._say = keeping.every, network, keeping.say
+        self._keeping, self._network = keeping, network
         first, last = int(network.local.min()), int(network.local.max())
         about = {"settings": asdict(settings), "graph": graph_of(network.topology)}  # type: ignore[call-overload]
         weights = np.ascontiguousarray(network.topology.gossip_sparse.data, dtype="<f8").tobytes()
         run = hashlib.sha256(json.dumps(about, sort_keys=True).encode() + weights).digest()
         self._run, folder = run, keeping.folder / f"agents-{first:05d}-{last:05d}"
-        others = [] if folder.exists() else sorted(keeping.folder.glob("agents-*"))
-        if others and first == 0:
-            keeping.warn(
-                f"{keeping.folder} holds checkpoints of another number of ranks ({others[0].name}, …), not used"
-            )
         self._checkpoints = Checkpoints(folder, run, _digest(held), warn=keeping.warn)
 
     def find(self) -> Any:
@@ -80,8 +75,14 @@ class Keeper:
             if self._all(state is not None) and state is not None:
                 self._checkpoints.keep_until(offered)
                 if self._network.local.min() == 0:
-                    self._say(f"goes on from the checkpoint of iteration {state.t}")
+                    self._keeping.say(f"goes on from the checkpoint of iteration {state.t}")
                 return state
+        others = sorted(self._keeping.folder.glob("agents-*/*.checkpoint"))
+        if others and not kept and self._network.local.min() == 0:
+            self._keeping.warn(
+                f"nothing in {self._keeping.folder} can be gone on from: its checkpoints ({others[0].parent.name}, …) are "
+                "of another number of ranks, another run or other rows"
+            )
         return None
 
     def begin(self, start: Start) -> None:
@@ -89,7 +90,7 @@ class Keeper:
 
     def observe(self, step: Step) -> None:
         state = step.after
-        if state.t % self._every:
+        if state.t % self._keeping.every:
             return
         k, at = state.W.shape[-1], self._checkpoints
         key = hashlib.sha256(self._run + f"{state.t}/{k}".encode()).digest()

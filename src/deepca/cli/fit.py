@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated, Any, cast
 
 import typer
@@ -132,11 +131,8 @@ def fit(
         if checkpoints is not None:
             tell = _teller(notes, ranks)
             keeping = Keeping(checkpoints, checkpoint_every, tell, tell)
-        with (
-            TemporaryDirectory(prefix="deepca-") as folder,
-            bars(notes, disable=quiet or as_json or in_lines) as progress,
-        ):
-            held = _sources(ranks, files, agents, agent_column, label_column, dataset, Path(folder))
+        with bars(notes, disable=quiet or as_json or in_lines) as progress:
+            held = _sources(ranks, files, agents, agent_column, label_column, dataset)
             net = from_name(topology, sum(held.shares), seed=seed)
             network = ranks.network(net, held.shares)
             sources = held.sources
@@ -224,7 +220,6 @@ def _sources(
     agent_column: str | None,
     label_column: str | None,
     dataset: str | None,
-    folder: Path,
 ) -> _Held:
     """What each agent of this rank holds. A rank opens no file of others, unless one file is spread over agents."""
     seen: set[Path] = set()
@@ -236,7 +231,7 @@ def _sources(
         shares = ranks.shares(len(files))
         return _Held(open_shares(ranks, files, shares, label_column=label_column, dataset=dataset), shares)
     with ranks.together():
-        every = _spread(files, agents, agent_column, label_column, dataset, folder)
+        every = _spread(files, agents, agent_column, label_column, dataset)
     shares = ranks.shares(len(every))
     first = sum(shares[: ranks.rank])
     return _Held(every[first : first + shares[ranks.rank]], shares)
@@ -248,12 +243,11 @@ def _spread(
     agent_column: str | None,
     label_column: str | None,
     dataset: str | None,
-    folder: Path,
 ) -> tuple[Source, ...]:
     """The rows of all files, dealt to agents evenly or by a column."""
     if agent_column is None:
         opened = common_columns(open_sources(files, label_column=label_column, dataset=dataset))
-        return in_equal_shares([spool(source, folder) for source in opened], agents or 0)
+        return in_equal_shares([spool(source) for source in opened], agents or 0)
     kept = []
     for file in files:
         source = open_source(file, label_column=agent_column, dataset=dataset)
@@ -263,7 +257,7 @@ def _spread(
             names = [name for name in source.columns if name != label_column]
             source = open_source(file, label_column=agent_column, dataset=dataset, columns=names)
         kept.append(source)
-    return by_label([spool(source, folder) for source in common_columns(kept)])
+    return by_label([spool(source) for source in common_columns(kept)])
 
 
 def _components(given: str) -> int | float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import weakref
 from collections.abc import Sequence
@@ -26,7 +27,7 @@ def spool(source: Source, folder: Path | None = None) -> ArraySource:
     """Read a source once and keep it as an array, with its columns and labels.
 
     The array is in memory if it takes less than a quarter of what is available. Otherwise it is in temporary .npy files
-    in ``folder`` (by default the system's), which go away with the array.
+    in ``folder`` (by default the system's) without a name, which go away with the array or the process.
     """
     whole = source.matrix()
     if whole is None:
@@ -121,7 +122,10 @@ class _Store:
 
 def _map(path: Path) -> npt.NDArray[Any]:
     array = np.load(path, mmap_mode="r")
-    weakref.finalize(array, path.unlink, missing_ok=True)  # views hold the array, so the file outlives none of them
+    if os.name == "posix":
+        path.unlink()  # what is mapped stays; a process that is killed leaves no rows of anybody behind
+    else:
+        weakref.finalize(array, path.unlink, missing_ok=True)  # views hold the array: the file outlives none of them
     return cast("npt.NDArray[Any]", array)
 
 
