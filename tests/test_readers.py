@@ -940,7 +940,7 @@ def test_a_source_is_kept_in_memory_or_on_disk(
     parts = [held] if isinstance(held, np.ndarray) else [held.data, held.indices, held.indptr]
     on_disk = [_is_mapped(part) for part in parts]
     assert on_disk == [budget < 1 << 40] * len(parts)
-    assert len(list(folder.iterdir())) == sum(on_disk)
+    assert not list(folder.iterdir())  # files have no name: whoever is killed leaves no rows behind
     np.testing.assert_array_equal(whole(kept), X)
     np.testing.assert_array_equal(whole(kept), X)
     assert (kept.name, kept.columns, kept.d, kept.n) == (str(path), source.columns, D, N)
@@ -949,9 +949,7 @@ def test_a_source_is_kept_in_memory_or_on_disk(
     if not isinstance(held, np.ndarray):
         held.check_format(full_check=True)
     del kept
-    np.testing.assert_array_equal(dense(held), X)  # files are still there
-    del held, parts
-    assert not list(folder.iterdir())
+    np.testing.assert_array_equal(dense(held), X)  # they are still there
 
 
 def _is_mapped(part: Any) -> bool:

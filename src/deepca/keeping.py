@@ -80,7 +80,7 @@ class Keeper:
         others = sorted(self._keeping.folder.glob("agents-*/*.checkpoint"))
         if others and not kept and self._network.local.min() == 0:
             self._keeping.warn(
-                f"nothing in {self._keeping.folder} can be gone on from: its checkpoints ({others[0].parent.name}, …) are "
+                f"{self._keeping.folder} holds nothing to go on from: its checkpoints ({others[0].parent.name}, …) are "
                 "of another number of ranks, another run or other rows"
             )
         return None
