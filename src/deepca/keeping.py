@@ -54,7 +54,9 @@ class Keeper:
     def __init__(self, keeping: Keeping, network: Network, held: Holdings, settings: object) -> None:
         self._keeping, self._network = keeping, network
         first, last = int(network.local.min()), int(network.local.max())
-        about = {"settings": asdict(settings), "graph": graph_of(network.topology)}  # type: ignore[call-overload]
+        asked = asdict(settings)  # type: ignore[call-overload]
+        del asked["max_iter"]  # a run that was given too few may go on with more
+        about = {"settings": asked, "graph": graph_of(network.topology)}
         weights = np.ascontiguousarray(network.topology.gossip_sparse.data, dtype="<f8").tobytes()
         run = hashlib.sha256(json.dumps(about, sort_keys=True).encode() + weights).digest()
         self._run, folder = run, keeping.folder / f"agents-{first:05d}-{last:05d}"
