@@ -11,6 +11,7 @@ import os
 import secrets
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +19,27 @@ import numpy as np
 import numpy.typing as npt
 from mpi4py import MPI
 
-__all__ = ["Shelf"]
+__all__ = ["Place", "Shelf"]
 
 _PLACES = 2  # a neighbour may still read the row of the round before, but not of the one before that
 _SHARED = Path("/dev/shm")  # noqa: S108 - where Linux keeps memory that processes share
 _PAGE = 4096  # bytes to which rows are rounded up
+_KEPT = 32  # lengths of rows whose places are remembered
 _TOKEN = 8  # random bytes in the name of a file
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where rows of one length are in one round: this rank's, and those of its neighbours, None for those elsewhere."""
+
+    own: npt.NDArray[Any]
+    others: tuple[npt.NDArray[Any] | None, ...]
 
 
 class Shelf:
     """One row per rank and round, read by neighbours on the same machine.
 
-    Between :meth:`put` and :meth:`row` neighbours must have heard from each other, and in every round that uses the
+    Between :meth:`put` and reading, neighbours must have heard from each other, and in every round that uses the
     shelf each must hear from all: so whoever puts a row there knows that nobody reads the one it replaces.
 
     Parameters
@@ -45,9 +55,11 @@ class Shelf:
         here.Allgather(np.array([comm.rank], dtype=np.int64), ranks)
         here.Free()
         self._beside = set(ranks.tolist()).intersection(neighbors)
+        self._neighbors = tuple(neighbors)
         self.refused = not _SHARED.is_dir() or not self._anywhere(bool(self._beside))
         """Whether nobody has a neighbour to share memory with, or there is not enough of it; the same at all ranks."""
         self._memory: dict[int, npt.NDArray[np.uint8]] = {}
+        self._places: dict[tuple[int, str], tuple[Place, ...]] = {}
         self._length = self._turn = 0
 
     def beside(self, rank: int) -> bool:
@@ -60,20 +72,33 @@ class Shelf:
             self._grow(-(-max(nbytes, 2 * self._length) // _PAGE) * _PAGE)
         return 0 < nbytes <= self._length
 
-    def put(self, row: npt.NDArray[Any]) -> None:
-        """Lay out this rank's row of the round that begins."""
+    def put(self, row: npt.NDArray[Any]) -> Place:
+        """Lay out this rank's row of the round that begins; where the others' rows of this round will be."""
         self._turn = (self._turn + 1) % _PLACES
-        np.copyto(self.row(self._comm.rank, row), row)
-
-    def row(self, rank: int, like: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """That rank's row of this round, which has as many numbers of the same kind."""
-        begin = self._turn * self._length
-        return self._memory[rank][begin : begin + like.nbytes].view(like.dtype)
+        key = (row.nbytes, row.dtype.char)
+        places = self._places.get(key)
+        if places is None:
+            if len(self._places) >= _KEPT:
+                self._places.clear()
+            places = self._places[key] = tuple(self._place(turn, row) for turn in range(_PLACES))
+        place = places[self._turn]
+        np.copyto(place.own, row)
+        return place
 
     def close(self) -> None:
+        self._places.clear()
         self._memory.clear()
 
     # ---------------------------------------------------------------------------------------------------- memory
+
+    def _place(self, turn: int, like: npt.NDArray[Any]) -> Place:
+        begin = turn * self._length
+
+        def row(rank: int) -> npt.NDArray[Any]:
+            return self._memory[rank][begin : begin + like.nbytes].view(like.dtype)
+
+        others = tuple(row(rank) if rank in self._beside else None for rank in self._neighbors)
+        return Place(row(self._comm.rank), others)
 
     def _grow(self, length: int) -> None:
         """Files without a name: they are gone with the last process that has them, however it ends."""
@@ -92,6 +117,7 @@ class Shelf:
         complete = self._everywhere(made and len(found) == len(self._beside) + 1)
         own.unlink(missing_ok=True)
         if complete:
+            self._places.clear()
             self._memory, self._length = found, length
         else:
             self.refused = True

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -177,12 +177,12 @@ class MpiNetwork(Network):
                 far = self._buffer(self._full, own)
                 self._graph_comm.Neighbor_allgather(own, far)
                 return far
-            shelf.put(row)
+            place = shelf.put(row)
             if self._all_beside:
                 self._nod()
-                return [shelf.row(rank, row) for rank in ranks]
+                return cast("_FarRows", place.others)
             far = self._exchanged(own, nods=self._beside)
-            return [shelf.row(rank, row) if self._beside[i] else far[i] for i, rank in enumerate(ranks)]
+            return [far[i] if other is None else other for i, other in enumerate(place.others)]
 
     def _exchanged(self, own: npt.NDArray[Any], nods: tuple[bool, ...] = ()) -> npt.NDArray[Any]:
         """Rows from and to other ranks; of those in ``nods`` a single byte, to say that they are there."""
@@ -246,7 +246,10 @@ class MpiNetwork(Network):
         return found
 
     def _counted(self, route: _Route, payload: int) -> None:
-        self._count(rounds=1, messages=route.messages, payload=payload)
+        sent = self._sent
+        sent[0] += 1
+        sent[2] += route.messages
+        sent[3] += route.messages * payload
         self.left_the_rank += route.rows_sent * payload
 
     def _everywhere(self, here: bool) -> bool:
@@ -308,6 +311,7 @@ class _Route:
     def __init__(self, own: Csr, far: Csr, exchanged: dict[int, tuple[list[int], int]], messages: int) -> None:
         self._own: Array | Csr = own.toarray() if own.shape[0] <= _DENSE_UP_TO else own
         self._far: Array | Csr = far.toarray() if far.shape[0] <= _DENSE_UP_TO >= far.shape[1] else far
+        self._alone = (float(own.toarray()[0, 0]), far.toarray()[0].tolist()) if own.shape[0] == 1 else None
         self.ranks = tuple(exchanged)
         self._rows = [rows for rows, _ in exchanged.values()]
         self._counts = [count for _, count in exchanged.values()]
@@ -338,8 +342,8 @@ class _Route:
 
     def weighted(self, own: npt.NDArray[Any], far: _FarRows) -> Array:
         """``Σ_i 𝐋_ji x_i`` of the local agents j, from the rows of the local agents and of others."""
-        if own.shape[0] == 1 and isinstance(self._own, np.ndarray) and isinstance(self._far, np.ndarray):
-            return _weighted_sum(float(self._own[0, 0]), own[0], self._far[0].tolist(), far)
+        if self._alone is not None:
+            return _weighted_sum(*self._alone, own[0], far)
         y = np.asarray(self._own @ own)
         if len(far):
             y += self._far @ np.asarray(far)
@@ -373,17 +377,17 @@ def _ready(kind: MPI.Datatype | None) -> MPI.Datatype:
     return MPI.DATATYPE_NULL if kind is None else kind.Commit()
 
 
-def _weighted_sum(weight: float, x: Array, weights: Sequence[float], others: _FarRows) -> Array:
+def _weighted_sum(weight: float, weights: Sequence[float], x: Array, others: _FarRows) -> Array:
     """``weight · x + Σ_i weights_i others_i`` in one row, piece by piece: what is added to stays in the cache."""
     y = np.multiply(x, weight)
     if y.size <= _PIECE:
         for w, other in zip(weights, others, strict=True):
-            daxpy(other, y, a=w)
+            daxpy(other, y, y.size, w)
         return y[None]
     for begin in range(0, y.size, _PIECE):
         piece = y[begin : begin + _PIECE]
         for w, other in zip(weights, others, strict=True):
-            daxpy(other[begin : begin + _PIECE], piece, a=w)
+            daxpy(other[begin : begin + _PIECE], piece, piece.size, w)
     return y[None]
 
 
