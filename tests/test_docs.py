@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import os
 import re
 import shlex
 import shutil
 import socket
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 from typer.testing import CliRunner
 
 import deepca
 from deepca.cli.app import app
+from tests.mpi_jobs import Job, run_job
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -62,11 +67,14 @@ def test_the_commands_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.Monk
     """In their order, in an empty folder, each writing what it says."""
     monkeypatch.chdir(tmp_path)
     lines = [line for name, code in SHELL if name.startswith("README") for line in code.splitlines()]
-    commands = [shlex.split(line, comments=True) for line in lines if line.startswith("deepca ")]
+    commands = [shlex.split(line, comments=True) for line in lines if line.startswith(("deepca ", "mpiexec "))]
     assert {words[1] for words in commands} >= {"sample", "fit", "inspect", "transform", "topology", "cluster", "demo"}
     for words in commands:
-        done = CliRunner().invoke(app, words[1:])
-        assert done.exit_code == 0, f"{' '.join(words)}:\n{done.output}"
+        if "mpi" in words:
+            job = _on_ranks(words, tmp_path)
+            assert job.code == 0, job.said
+        else:
+            _invoke(*words[1:])
         for option in ("-o", "--out", "--plot"):
             if option in words:
                 assert (tmp_path / words[words.index(option) + 1]).exists()
@@ -144,6 +152,111 @@ def test_the_commands_of_the_sites_page_run(tmp_path: Path, monkeypatch: pytest.
     assert np.abs(deepca.load("north/model.npz").components - pooled.components_).max() < 1e-10
 
 
+def test_the_commands_of_the_cluster_page_run(tmp_path: Path) -> None:
+    """As user of a container or a laptop, with the environment that the page says such a user needs."""
+    lines = [line for name, code in SHELL if name.startswith("cluster.md") for line in code.splitlines()]
+    commands = [shlex.split(line, comments=True) for line in lines]
+    assert [words[:2] for words in commands][:2] == [["deepca", "demo"], ["deepca", "sample"]]  # demo: as in the README
+    for words in commands[1:]:
+        if words[1] != "plan":
+            job = _on_ranks(words, tmp_path)
+            assert job.code == 0, job.said
+    assert _from_digits(tmp_path / "model.npz", 5) < 1e-9
+    assert not list((tmp_path / "kept").rglob("*.checkpoint"))
+    for line in _lines_of("cluster.md", "text", "python -m mpi4py --mpi"):
+        job = _on_ranks(shlex.split(line), tmp_path)
+        assert job.code == 0, job.said
+        assert "mpi" in job.stdout.lower()
+
+
+def test_the_plans_of_the_cluster_page_are_what_it_says() -> None:
+    commands = [shlex.split(line)[1:] for line in _lines_of("cluster.md", "sh", "deepca plan")]
+    page = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
+    said = re.findall(r"(?m)^\| `([\w.:-]+)`[^|]*\| (\d+) \| ([\d.]+) MB \|$", page)
+    assert [words[words.index("--topology") + 1] for words in commands] == [name for name, _, _ in said]
+    for words, (name, rounds, megabytes) in zip(commands, said, strict=True):
+        found = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
+        [krylov] = [one for one in found["predictions"] if one["method"] == "krylov"]
+        assert krylov["running"]["rounds"] == int(rounds) * krylov["iterations"], name
+        assert krylov["total"]["busiest_bytes"] / 1e6 == pytest.approx(float(megabytes), rel=0.1), name
+
+
+def test_the_snippets_of_the_cluster_page_run_on_four_ranks(tmp_path: Path) -> None:
+    [command] = _lines_of("cluster.md", "text", "mpiexec")
+    estimator, below = [code for name, code in PYTHON if name.startswith("cluster.md")]
+    for code in (estimator, below):
+        (tmp_path / "rows.py").write_text(code, encoding="utf-8")
+        job = _on_ranks(shlex.split(command), tmp_path)
+        assert job.code == 0, job.said
+    mine = [np.random.default_rng(rank).standard_normal((1000, 50)) * np.linspace(3, 1, 50) for rank in range(4)]
+    pooled = PCA(3).fit(np.concatenate(mine))
+    assert np.abs(deepca.load(tmp_path / "model.npz").components - pooled.components_).max() < 1e-9
+
+
+def test_the_example_for_ranks_compares_on_four_of_them() -> None:
+    script = (ROOT / "examples" / "mpi_rows.py").read_text(encoding="utf-8")
+    [command] = re.findall(r"(?m)^ +(mpiexec .*)$", script)
+    job = _on_ranks(shlex.split(command), ROOT)
+    assert job.code == 0, job.said
+    found = re.findall(r"rank (\d): components (\w+), as scikit-learn's", job.stdout)
+    assert sorted(rank for rank, _ in found) == ["0", "1", "2", "3"]
+    assert len({digest for _, digest in found}) == 1
+
+
+def test_the_batch_script_of_the_cluster_page_runs(tmp_path: Path) -> None:
+    """With four ranks of mpiexec in the place of srun."""
+    [script] = [code for name, code in _blocks("bash") if name.startswith("cluster.md")]
+    (tmp_path / "pca.sh").write_text(script, encoding="utf-8")
+    (tmp_path / "home" / "pca" / "bin").mkdir(parents=True)
+    (tmp_path / "home" / "pca" / "bin" / "activate").touch()
+    stand_ins = {
+        "module": 'echo "$@" > module.txt',
+        "srun": 'while [ "${1#-}" != "$1" ]; do echo "$1" >> srun.txt; shift; done\nexec mpiexec -n 4 "$@"',
+    }
+    for name, text in stand_ins.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
+        (tmp_path / name).chmod(0o755)
+    [sample] = _lines_of("cluster.md", "sh", "deepca sample")
+    assert _on_ranks(shlex.split(sample), tmp_path).code == 0
+    job = _on_ranks(["bash", "pca.sh"], tmp_path, {"HOME": str(tmp_path / "home")}, first=tmp_path)
+    assert job.code == 0, job.said
+    assert (tmp_path / "srun.txt").read_text().split() == ["--mpi=pmix", "--cpu-bind=cores", "--kill-on-bad-exit=1"]
+    assert "hypercube(3)" in job.stdout
+    assert _from_digits(tmp_path / "model.npz", 5) < 1e-9
+
+
+def test_extras_that_pages_name_are_there() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    named = [
+        extra
+        for page in PAGES
+        for extras in re.findall(r"pip install '(?:deepca|\.)\[([\w,]+)\]'", page.read_text(encoding="utf-8"))
+        for extra in extras.split(",")
+    ]
+    assert "mpi" in named
+    assert set(named) <= project["optional-dependencies"].keys()
+
+
+def _lines_of(page: str, language: str, begin: str) -> list[str]:
+    """Lines of a page's blocks that begin like this."""
+    blocks = [code for name, code in _blocks(language) if name.startswith(f"{page}-")]
+    return [line for code in blocks for line in code.splitlines() if line.startswith(begin)]
+
+
+def _on_ranks(words: list[str], cwd: Path, more: dict[str, str] | None = None, *, first: Path | None = None) -> Job:
+    """A command that starts ranks, where this Python's commands are found, and those of ``first`` before them."""
+    exported = [word for line in _lines_of("cluster.md", "text", "export ") for word in shlex.split(line)[1:]]
+    assert len(exported) == 3  # root, root, and more ranks than cores
+    found = [*([first] if first else []), Path(sys.executable).parent, os.environ["PATH"]]
+    path = {"PATH": os.pathsep.join(map(str, found))}
+    return run_job(*words, cwd=cwd, more=dict(word.split("=", 1) for word in exported) | path | (more or {}))
+
+
+def _from_digits(model: Path, k: int) -> float:
+    """How far a model's components are from scikit-learn's for the pooled digits, signs included."""
+    return float(np.abs(deepca.load(model).components - PCA(k).fit(load_digits().data).components_).max())
+
+
 def _invoke(*words: str) -> None:
     done = CliRunner().invoke(app, list(words))
     assert done.exit_code == 0, f"{' '.join(words)}:\n{done.output}"
@@ -162,6 +275,8 @@ def test_shell_commands_exist(name: str, code: str) -> None:
         command = line.split("#")[0].split()
         if not command:
             continue
+        if command[0] == "mpiexec":
+            command = command[command.index("deepca") :]
         assert command[0] in ("make", "deepca") or line == ". .venv/bin/activate", f"{name}: add a test for {line!r}"
         if command[0] == "deepca":
             named = command[1:3] if command[1] in ("agent", "cluster") else command[1:2]
