@@ -33,7 +33,7 @@ __all__ = ["MpiNetwork"]
 _FarRows = Sequence[npt.NDArray[Any]] | npt.NDArray[Any]
 _KEPT = 32  # buffers, and data types, of different sizes
 _DENSE_UP_TO = 64  # local agents whose weights are multiplied as a dense matrix
-_PIECE = 1 << 15  # numbers weighted at a time, so that they stay in the cache
+_PIECE = 1 << 14  # numbers weighted at a time, so that they stay in the cache
 _FREED = 32 << 20  # bytes: larger arrays are given back to the system at once
 
 
@@ -394,13 +394,14 @@ def _ready(kind: MPI.Datatype | None) -> MPI.Datatype:
 
 def _weighted_sum(weight: float, weights: Sequence[float], x: Array, others: _FarRows) -> Array:
     """``weight · x + Σ_i weights_i others_i`` in one row, piece by piece: what is added to stays in the cache."""
-    y = np.multiply(x, weight)
-    if y.size <= _PIECE:
+    if x.size <= _PIECE:
+        y = np.multiply(x, weight)
         for w, other in zip(weights, others, strict=True):
             daxpy(other, y, y.size, w)
         return y[None]
+    y = np.empty(x.size)
     for begin in range(0, y.size, _PIECE):
-        piece = y[begin : begin + _PIECE]
+        piece = np.multiply(x[begin : begin + _PIECE], weight, out=y[begin : begin + _PIECE])
         for w, other in zip(weights, others, strict=True):
             daxpy(other[begin : begin + _PIECE], piece, piece.size, w)
     return y[None]
