@@ -97,7 +97,7 @@ class MpiNetwork(Network):
 
     def gossip(self, x: Array, weights: Csr | None = None, /) -> Array:
         self._check_epoch()
-        own = _rows(x)
+        own = _rows(np.asarray(x, dtype=np.float64))
         if weights is None:
             route = self._full
             y = self._swift(own) if self._all_beside and self._one_each else route.weighted(own, self._around(own))
@@ -396,6 +396,8 @@ def _weighted_sum(weight: float, weights: Sequence[float], x: Array, others: _Fa
     """``weight · x + Σ_i weights_i others_i`` in one row, piece by piece: what is added to stays in the cache."""
     if x.size <= _PIECE:
         y = np.multiply(x, weight)
+        if not x.size:  # BLAS refuses to add nothing
+            return y[None]
         for w, other in zip(weights, others, strict=True):
             daxpy(other, y, y.size, w)
         return y[None]
@@ -409,7 +411,7 @@ def _weighted_sum(weight: float, weights: Sequence[float], x: Array, others: _Fa
 
 def _rows(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """``(m_local, n)`` without gaps, in the order that all ranks have in common."""
-    return x if x.ndim == 2 and x.flags.c_contiguous else x.reshape(x.shape[0], math.prod(x.shape[1:]))
+    return np.ascontiguousarray(x).reshape(x.shape[0], math.prod(x.shape[1:]))
 
 
 def _check_shares(shares: tuple[int, ...], topology: Topology, ranks: int) -> None:
