@@ -198,9 +198,7 @@ def test_the_mean_of_T_is_the_mean_of_A_X_in_every_iteration(seed: int, k: int, 
     place = GRAPHS[graph]()
     stack = spectrum_problem(place.n_agents, 12, 0.7 ** np.arange(12), seed % 10**6, heterogeneity=0.9, indefinite=True)
     size = np.linalg.norm(stack, 2, axis=(-2, -1)).max()
-    algorithm = AcceleratedDeEPCA(
-        stack, random_orthonormal(12, k, seed=seed), network_of(place), Chebyshev(rounds)
-    )
+    algorithm = AcceleratedDeEPCA(stack, random_orthonormal(12, k, seed=seed), network_of(place), Chebyshev(rounds))
     seen = Recorder()
     deepca.solve(algorithm, max_iter=40, observers=[seen], certify=False)
     for step in seen.steps:
@@ -247,7 +245,8 @@ def test_it_needs_a_fraction_of_the_papers_rounds() -> None:
         return float(trace.rounds[reached[0]]), float(sent[:, reached[0]].sum()) / m
 
     A, W0 = from_matrices(stack), random_orthonormal(60, 3, seed=1)
-    paper = [spent(DeEPCA(A, W0, network_of(PAPER), FastMix(K)), 1000) for K in (1, 3, 5, 10)]
+    rounds_of_the_paper = (5,) if over_mpi() else (1, 3, 5, 10)
+    paper = [spent(DeEPCA(A, W0, network_of(PAPER), FastMix(K)), 1000) for K in rounds_of_the_paper]
     rounds, sent = spent(AcceleratedDeEPCA(A, W0, network_of(PAPER)), 300)
     assert min(paper)[0] < np.inf
     assert rounds <= min(r for r, _ in paper) / 4.0
@@ -378,6 +377,7 @@ def test_another_methods_state_is_no_start() -> None:
         deepca.solve(other, max_iter=5, start=state)
 
 
+@pytest.mark.simulator(reason="ranks whose own numbers still are finite would wait for the one that raises")
 @pytest.mark.parametrize("method", [AcceleratedDeEPCA, DeEPCA])
 def test_numbers_that_overflow_are_named(method: Any) -> None:
     stack = 1.7e308 * agents(PAPER, 1.0 / np.arange(1.0, 21.0), 0.3)
@@ -428,6 +428,4 @@ def test_scaling_the_data_changes_nothing(scale: float) -> None:
 @pytest.mark.parametrize("guards", [0, -1, 1.5, "3", True])
 def test_a_guard_is_needed(guards: Any) -> None:
     with pytest.raises(InvalidInput, match="one column beyond k"):
-        AcceleratedDeEPCA(
-            np.ones((2, 3, 3)), random_orthonormal(3, 1), network_of(topology.path(2)), guards=guards
-        )
+        AcceleratedDeEPCA(np.ones((2, 3, 3)), random_orthonormal(3, 1), network_of(topology.path(2)), guards=guards)

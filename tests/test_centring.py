@@ -1,4 +1,4 @@
-"""The mean of all rows, agreed by gossip, on both networks."""
+"""The mean of all rows, agreed by gossip, on every engine."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import pytest
 
 import deepca
 from deepca.centring import agreed_mean
+from deepca.networks import Network
+from tests.engines import ENGINES, mine, network_of, over_mpi
 from tests.problems import close
 
 TOPOLOGIES = {
@@ -23,32 +25,41 @@ def _blocks(m: int) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("name", TOPOLOGIES)
-def test_the_simulator_agrees_on_the_mean_of_all_rows(name: str) -> None:
+def test_all_agents_agree_on_the_mean_of_all_rows(name: str) -> None:
     topology = TOPOLOGIES[name]
     blocks = _blocks(topology.n_agents)
     sums, counts = np.array([B.sum(axis=0) for B in blocks]), np.array([float(len(B)) for B in blocks])
-    means = agreed_mean(deepca.SimulatedNetwork(topology), deepca.FastMix(rounds=1), sums, counts)
+    here = mine(topology.n_agents)
+    means = agreed_mean(network_of(topology), deepca.FastMix(rounds=1), sums[here], counts[here])
     close(means, np.broadcast_to(np.concatenate(blocks).mean(axis=0), means.shape), atol=1e-12)
 
 
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", TOPOLOGIES)
-def test_agents_agree_on_the_mean_and_go_straight_on_to_solve(name: str) -> None:
+def test_agents_agree_on_the_mean_and_go_straight_on_to_solve(name: str, engine: str) -> None:
     topology = TOPOLOGIES[name]
     blocks = _blocks(topology.n_agents)
     W0 = deepca.linalg.random_orthonormal(5, 2, seed=0)
 
-    def work(network: deepca.AgentNetwork) -> tuple[np.ndarray, np.ndarray]:
-        rows = blocks[network.agent]
-        mean = agreed_mean(network, deepca.FastMix(rounds=1), rows.sum(axis=0), np.array(float(len(rows))))
-        A = deepca.operators.from_rows([rows - mean]).agent(0)
+    tol, within = (1e-3, 1e-2) if over_mpi() else (1e-9, 1e-7)  # the gap is small, and ranks are slow
+
+    def work(network: Network) -> tuple[np.ndarray, np.ndarray]:
+        own = [blocks[j] for j in np.atleast_1d(network.local)]
+        sums, counts = np.array([rows.sum(axis=0) for rows in own]), np.array([float(len(rows)) for rows in own])
+        B = network.batch
+        means = agreed_mean(network, deepca.FastMix(rounds=1), sums.reshape(*B, 5), counts.reshape(B))
+        A = deepca.operators.from_rows([rows - m for rows, m in zip(own, means.reshape(-1, 5), strict=True)])
         result = deepca.solve(
-            deepca.DeEPCA(A, W0, network, deepca.FastMix(rounds=12)), max_iter=5000, stop=deepca.Tolerance(1e-9)
+            deepca.DeEPCA(A if B else A.agent(0), W0, network, deepca.FastMix(rounds=12)),
+            max_iter=5000,
+            stop=deepca.Tolerance(tol),
         )
-        return mean, result.W
+        return means, result.W
 
     pooled = np.concatenate(blocks)
     _, U = deepca.linalg.top_eigenvectors(np.cov(pooled.T), 2)
-    for _ in range(5):  # an order of threads that does harm does not show every time
-        for mean, W in deepca.run_agents(topology, work, timeout=20.0):
-            close(mean, pooled.mean(axis=0), atol=1e-12)
-            assert deepca.linalg.tan_theta(U, W) <= 1e-7
+    for _ in range(5 if engine == "threads" else 1):  # an order of threads that does harm does not show every time
+        ended = deepca.run_agents(topology, work, timeout=20.0) if engine == "threads" else [work(network_of(topology))]
+        for mean, W in ended:
+            close(mean, np.broadcast_to(pooled.mean(axis=0), mean.shape), atol=1e-12)
+            assert np.max(deepca.linalg.tan_theta(U, W)) <= within

@@ -28,7 +28,20 @@ from deepca.operators import from_matrices
 from deepca.result import Result
 from deepca.topology import Topology
 from deepca.transports import Message
-from tests.helpers import GRAPHS, AtIteration, Recorder, RoundByRound, run_threads, summed, tangents, worst_tangent
+from tests.engines import (
+    ENGINES,
+    Engine,
+    Stepwise,
+    assert_same_traffic,
+    at_every_agent,
+    everyone,
+    mine,
+    network_of,
+    payload,
+    run_apart,
+    total,
+)
+from tests.helpers import GRAPHS, AtIteration, Recorder, tangents, worst_tangent
 from tests.laws.strategies import mixed_topologies, quick, seeds
 from tests.problems import pooled_answer, spectrum, spectrum_problem
 
@@ -56,9 +69,14 @@ def iterate(algorithm: DeEPCA | DePCA, iterations: int) -> list[TrackedState]:
     return states
 
 
+def mean_tangent(state: TrackedState, exact: Array = U) -> float:
+    """Over all agents."""
+    return float(np.mean(everyone(tangents(exact, state.W), M)))
+
+
 def needed(states: list[TrackedState], accuracy: float = 1e-12) -> int:
     """Iterations until the mean tangent is that small."""
-    return next(state.t for state in states if float(np.mean(tangents(U, state.W))) <= accuracy)
+    return next(state.t for state in states if mean_tangent(state) <= accuracy)
 
 
 def equal(one: TrackedState, other: TrackedState) -> None:
@@ -85,10 +103,10 @@ def test_all_digits_are_reached_as_fast_with_half_and_a_quarter_of_the_bytes(kin
     iterations: dict[Messages, int] = {}
     sent: dict[Messages, int] = {}
     for messages, size in BYTES.items():
-        network = SimulatedNetwork(PLACE)
+        network = network_of(PLACE)
         states = iterate(algorithm_on(network, kind(5, messages)), ENOUGH)
-        iterations[messages], sent[messages] = needed(states), network.traffic.bytes_sent
-        assert float(np.mean(tangents(U, states[-1].W))) <= 1e-12
+        iterations[messages], sent[messages] = needed(states), total(network.traffic, M).bytes_sent
+        assert mean_tangent(states[-1]) <= 1e-12
         rows, first = (D, 0) if messages == "float64" else (D + 1, 8 - size)
         assert sent[messages] == 2 * PLACE.n_edges * rows * K * (ENOUGH * 5 * size + first)
     assert max(iterations.values()) - min(iterations.values()) <= 1
@@ -96,18 +114,18 @@ def test_all_digits_are_reached_as_fast_with_half_and_a_quarter_of_the_bytes(kin
     assert sent["float16"] <= 0.265 * sent["float64"]
 
 
-class Cast(RoundByRound):
+class Cast(Stepwise):
     """What is sent is rounded, and nothing else is done about it."""
 
     code: Code = "float32"
 
     def gossip(self, x: Array, weights: Csr | None = None, /) -> Array:
-        own = np.diag(self.topology.gossip_matrix)[:, None, None]
+        own = np.diag(self.topology.gossip_matrix)[self.local, None, None]
         sent = x.astype(self.code).astype(np.float64)
         return super().gossip(sent, weights) + own * (x - sent)
 
 
-class Forgetful(SimulatedNetwork):
+class Forgetful(Engine):
     """Coded rounds in which the copies are empty at the beginning of every mix."""
 
     def begin(self, epoch: int, t: int, /, phase: str = "step") -> None:
@@ -116,7 +134,8 @@ class Forgetful(SimulatedNetwork):
 
     def gossip_coded(self, x: Array, copies: Copies | None, code: Code, /) -> tuple[Array, Copies]:
         if self.fresh and copies is not None:
-            copies = replace(copies, own=np.zeros_like(copies.own))
+            others = tuple(np.zeros_like(other) for other in copies.others)
+            copies = replace(copies, own=np.zeros_like(copies.own), others=others)
         self.fresh = False
         return super().gossip_coded(x, copies, code)
 
@@ -127,24 +146,24 @@ def test_messages_that_are_simply_rounded_stall(code: Code) -> None:
     network = Cast(PLACE)
     network.code = code
     states = iterate(algorithm_on(network, FastMix(5)), 3 * ENOUGH)
-    assert min(float(np.mean(tangents(U, state.W))) for state in states) > 1e-9
+    assert min(mean_tangent(state) for state in states) > 1e-9
 
 
 def test_copies_that_are_forgotten_in_every_iteration_stall() -> None:
     """The copies must be part of the state."""
     states = iterate(algorithm_on(Forgetful(PLACE), FastMix(3, "float16")), 3 * ENOUGH)
-    assert min(float(np.mean(tangents(U, state.W))) for state in states) > 1e-9
-    assert needed(iterate(algorithm_on(SimulatedNetwork(PLACE), FastMix(3, "float16")), ENOUGH)) <= ENOUGH
+    assert min(mean_tangent(state) for state in states) > 1e-9
+    assert needed(iterate(algorithm_on(network_of(PLACE), FastMix(3, "float16")), ENOUGH)) <= ENOUGH
 
 
 @pytest.mark.parametrize("kind", MIXERS)
 @pytest.mark.parametrize("code", CODES)
 def test_the_mean_is_tracked_in_every_iteration(code: Code, kind: type[Mixer]) -> None:
     """``mean S^{t+1} = mean A W^t``, the product made here."""
-    states = iterate(algorithm_on(SimulatedNetwork(PLACE), kind(3, code)), 2 * ENOUGH)
+    states = iterate(algorithm_on(network_of(PLACE), kind(3, code)), 2 * ENOUGH)
     for before, after in pairwise(states):
-        expected = np.einsum("jde,jek->dk", STACK, before.W) / M
-        off = np.linalg.norm(after.S.mean(axis=0) - expected) / np.linalg.norm(expected)
+        expected = np.einsum("jde,jek->dk", STACK, everyone(before.W, M)) / M
+        off = np.linalg.norm(everyone(after.S, M).mean(axis=0) - expected) / np.linalg.norm(expected)
         assert off <= 1e-14, f"iteration {before.t}"
 
 
@@ -153,33 +172,47 @@ def test_without_tracking_the_stall_is_that_of_float64(code: Code) -> None:
     """DePCA injects disagreement anew in every iteration; rounding adds little to it."""
     errors = []
     for messages in ("float64", code):
-        algorithm = DePCA(from_matrices(STACK), W0, SimulatedNetwork(PLACE), FastMix(6, messages))
-        errors.append(float(np.mean(tangents(U, iterate(algorithm, ENOUGH)[-1].W))))
+        algorithm = DePCA(from_matrices(STACK), W0, network_of(PLACE), FastMix(6, messages))
+        errors.append(mean_tangent(iterate(algorithm, ENOUGH)[-1]))
     assert errors[0] > 1e-9
     assert errors[1] <= 1.5 * errors[0]
 
 
 def test_float64_is_what_it_was() -> None:
     """By default nothing is coded, and there is nothing to remember."""
-    network = SimulatedNetwork(PLACE)
-    mixed, copies = FastMix(4).remember(network, STACK, None)
+    network = network_of(PLACE)
+    mixed, copies = FastMix(4).remember(network, STACK[mine(M)], None)
     assert copies is None
-    np.testing.assert_array_equal(mixed, network.mix(FastMix(4), STACK, 4))
+    np.testing.assert_array_equal(mixed, network.mix(FastMix(4), STACK[mine(M)], 4))
     assert FastMix(4).messages == "float64"
     assert iterate(algorithm_on(network, FastMix(4)), 2)[-1].copies is None
 
 
-# ------------------------------------------------------------------------------------------------- both engines
+# ------------------------------------------------------------------------------------------------ several engines
 
 
 def on_every_agent(place: Topology, work: Callable[[AgentNetwork], Any]) -> list[Any]:
     return deepca.run_agents(place, work, timeout=20.0)
 
 
+def known_by(network: Network) -> list[int]:
+    """Whose copies a network keeps beside those of its own agents, in their order; none where it holds all agents."""
+    held = {int(j) for j in np.atleast_1d(network.local)}
+    return sorted({i for j in held for i in network.topology.neighbors(j)} - held)
+
+
+def check_copies(network: Network, copies: Copies, everybodys: Array) -> None:
+    """They are those that their owners have, to the last bit."""
+    np.testing.assert_array_equal(copies.own, everybodys[network.local])
+    others = copies.others if not network.batch or not copies.others else tuple(copies.others[0])
+    for i, other in zip(known_by(network), others, strict=True):
+        np.testing.assert_array_equal(other, everybodys[i])
+
+
 @pytest.mark.parametrize("code", CODES)
 @pytest.mark.parametrize("graph", GRAPHS)
-def test_one_round_sends_the_same_bits_on_both_engines(graph: str, code: Code) -> None:
-    """Two rounds: both ends hold the same copies, on both engines, and the round is ``x + (𝐋 − I) D``."""
+def test_one_round_sends_the_same_bits_on_every_engine(graph: str, code: Code) -> None:
+    """Two rounds: both ends hold the same copies, on every engine, and the round is ``x + (𝐋 − I) D``."""
     place = GRAPHS[graph]()
     m = place.n_agents
     x = np.random.default_rng(0).standard_normal((2, m, 5, 2)) * np.array([1.0, 1e-6])
@@ -192,21 +225,19 @@ def test_one_round_sends_the_same_bits_on_both_engines(graph: str, code: Code) -
     np.testing.assert_allclose(y, expected, rtol=0, atol=1e-14)
     assert 0.0 < np.abs(second.own - x[1]).max() <= DIGITS[code] * np.abs(x[1] - x[0]).max()
 
-    def work(agent: AgentNetwork) -> tuple[Array, Copies, int]:
-        _, copies = agent.gossip_coded(x[0, agent.agent], None, code)
-        z, copies = agent.gossip_coded(x[1, agent.agent], copies, code)
-        return z, copies, agent.traffic.bytes_sent
+    def work(apart: Network) -> Array:
+        _, copies = apart.gossip_coded(x[0, apart.local], None, code)
+        z, copies = apart.gossip_coded(x[1, apart.local], copies, code)
+        check_copies(apart, copies, second.own)
+        return z
 
-    answers = on_every_agent(place, work)
-    for j, (z, copies, _) in enumerate(answers):
-        np.testing.assert_allclose(z, y[j], rtol=0, atol=1e-14)
-        np.testing.assert_array_equal(copies.own, second.own[j])
-        for i, other in zip(place.neighbors(j), copies.others, strict=True):
-            np.testing.assert_array_equal(other, second.own[i])
-    sent = sum(answer[2] for answer in answers)
+    done = at_every_agent(ENGINES[-1], place, work)
+    np.testing.assert_allclose(done.values, y, rtol=0, atol=1e-14)
+    sent = done.traffic.bytes_sent
     assert sent == network.traffic.bytes_sent == 2 * place.n_edges * 6 * 2 * (8 + BYTES[code])
 
 
+@pytest.mark.threads(reason="the messages of AgentNetwork")
 def test_what_is_sent_is_a_small_array() -> None:
     """Not a float64 that is counted as less."""
     sent: list[Message] = []
@@ -231,51 +262,54 @@ def test_what_is_sent_is_a_small_array() -> None:
 @pytest.mark.parametrize("kind", MIXERS)
 @pytest.mark.parametrize("code", CODES)
 @pytest.mark.parametrize("method", [DeEPCA, DePCA])
-def test_threads_match_the_simulator(method: type[DeEPCA | DePCA], code: Code, kind: type[Mixer]) -> None:
+def test_agents_apart_match_the_simulator(method: type[DeEPCA | DePCA], code: Code, kind: type[Mixer]) -> None:
     """Numbers, iterations and traffic, with a fixed number of iterations."""
     A = from_matrices(STACK)
+    networks: dict[int, Network] = {}
 
     def make(operator: deepca.operators.Operator, network: Network) -> DeEPCA | DePCA:
+        networks[int(np.min(network.local))] = network
         return method(operator, W0, network, kind(4, code))
 
     simulated = deepca.solve(make(A, SimulatedNetwork(PLACE)), max_iter=12)
-    agents = run_threads(PLACE, A, make, max_iter=12)
+    networks.clear()
+    apart = run_apart(PLACE, A, make, max_iter=12)
     # a difference of 1e-16 may turn a rounding the other way; then it is one of the last digit of a small difference
-    np.testing.assert_allclose(np.stack([r.W for r in agents]), simulated.W, rtol=0, atol=1e-9)
-    np.testing.assert_allclose(np.stack([r.state.S for r in agents]), simulated.state.S, rtol=0, atol=1e-9)
-    assert summed(agents) == simulated.traffic
-    for j, result in enumerate(agents):
-        assert result.state.copies is not None
-        for i, other in zip(PLACE.neighbors(j), result.state.copies.others, strict=True):
-            owner = agents[i].state.copies
-            assert owner is not None
-            np.testing.assert_array_equal(other, owner.own)
+    np.testing.assert_allclose(apart.whole.W, simulated.W, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(apart.whole.state.S, simulated.state.S, rtol=0, atol=1e-9)
+    assert_same_traffic(apart.whole.traffic, simulated.traffic, PLACE)
+    copies = [result.state.copies for result in apart.parts]
+    everybodys = np.stack([c.own for c in copies]) if len(copies) > 1 else everyone(copies[0].own, M)
+    for part, known in zip(sorted(networks), copies, strict=True):
+        check_copies(networks[part], known, everybodys)
 
 
 @pytest.mark.parametrize("rounds", [4, "auto"])
 @pytest.mark.parametrize("code", CODES)
-def test_a_stop_rule_ends_both_engines_alike_and_the_answer_is_proven(code: Code, rounds: Any) -> None:
-    """Numbers under way to agreement ride along with coded messages, in both engines."""
+def test_a_stop_rule_ends_all_engines_alike_and_the_answer_is_proven(code: Code, rounds: Any) -> None:
+    """Numbers under way to agreement ride along with coded messages, in all engines."""
     A, mixer = from_matrices(STACK), FastMix(rounds, code)
     simulated = deepca.solve(algorithm_on(SimulatedNetwork(PLACE), mixer), max_iter=400, stop=Tolerance(1e-11))
-    agents = run_threads(
+    apart = run_apart(
         PLACE, A, lambda operator, net: DeEPCA(operator, W0, net, mixer), max_iter=400, stop=Tolerance(1e-11)
     )
-    for result in (simulated, *agents):
+    for result in (simulated, apart.whole):
         assert result.status.code == "converged"
         assert result.iterations == simulated.iterations < 400
+        assert worst_tangent(U, result.W) <= 1e-11
+    for result in (simulated, *apart.parts):
         assert result.certificate is not None
         assert result.certificate.proves(1e-11)
-        assert worst_tangent(U, result.W) <= 1e-11
-    assert summed(agents) == simulated.traffic
-    assert simulated.traffic.control_rounds == 0
-    assert simulated.traffic.control_bytes > 0
-    sent, size = simulated.traffic, BYTES[code]
-    full = -(-simulated.iterations // REFRESHED)
-    numbers = 2 * PLACE.n_edges * (D + 1) * K
-    assert sent.bytes_sent - sent.control_bytes == numbers * ((sent.rounds - full) * size + full * 8)
+    assert_same_traffic(apart.whole.traffic, simulated.traffic, PLACE)
+    for sent in (simulated.traffic, apart.whole.traffic):
+        assert sent.control_rounds == 0
+        assert sent.control_bytes > 0
+        full = -(-simulated.iterations // REFRESHED)
+        numbers = 2 * PLACE.n_edges * (D + 1) * K
+        assert payload(sent) == numbers * ((sent.rounds - full) * BYTES[code] + full * 8)
 
 
+@pytest.mark.threads(reason="ranks run one program, which has one kind of messages")
 def test_agents_with_other_messages_are_named() -> None:
     def work(network: AgentNetwork) -> Array:
         return FastMix(2, "float16" if network.agent == 1 else "float32")(network, STACK[network.agent])
@@ -284,6 +318,7 @@ def test_agents_with_other_messages_are_named() -> None:
         on_every_agent(PLACE, work)
 
 
+@pytest.mark.simulator(reason="which matrix it keeps")
 def test_a_coded_mixer_is_not_collapsed_to_a_matrix() -> None:
     """It is not linear: the codes of a sum are not the sum of codes."""
     network = SimulatedNetwork(PLACE)
@@ -299,15 +334,16 @@ def test_a_coded_mixer_is_not_collapsed_to_a_matrix() -> None:
 
 @pytest.mark.parametrize("code", CODES)
 def test_a_step_that_is_retried_gives_the_same_state(code: Code) -> None:
-    algorithm = algorithm_on(SimulatedNetwork(PLACE), FastMix(3, code))
+    algorithm = algorithm_on(network_of(PLACE), FastMix(3, code))
     state = iterate(algorithm, 6)[-1]
     kept = pickle.loads(pickle.dumps(state))
     first = algorithm.step(state)
     equal(state, kept)
     equal(algorithm.step(state), first)
-    equal(algorithm_on(SimulatedNetwork(PLACE), FastMix(3, code)).step(kept), first)
+    equal(algorithm_on(network_of(PLACE), FastMix(3, code)).step(kept), first)
 
 
+@pytest.mark.threads(reason="the test above, in threads")
 def test_an_agent_that_retries_a_step_gives_the_same_state() -> None:
     """All agents make the step twice from the same state, as after a fault."""
 
@@ -324,10 +360,12 @@ def test_an_agent_that_retries_a_step_gives_the_same_state() -> None:
 
 
 def test_copies_cannot_be_written_to() -> None:
-    state = iterate(algorithm_on(SimulatedNetwork(PLACE), FastMix(3, "float32")), 1)[-1]
+    state = iterate(algorithm_on(network_of(PLACE), FastMix(3, "float32")), 1)[-1]
     assert state.copies is not None
     with pytest.raises(ValueError, match="read-only"):
         state.copies.own[0] = 0.0
+    for array in state.copies.others:
+        assert not array.flags.writeable
     alone = AgentNetwork(topology.complete(1), 0).gossip_coded(np.ones((2, 1)), None, "float32")[1]
     for array in (alone.own, *alone.others):
         assert not array.flags.writeable
@@ -336,28 +374,29 @@ def test_copies_cannot_be_written_to() -> None:
 @pytest.mark.parametrize("code", CODES)
 def test_a_run_that_is_resumed_is_the_run_in_one_go(code: Code) -> None:
     def run(iterations: int, start: TrackedState | None = None) -> Result[TrackedState]:
-        algorithm = algorithm_on(SimulatedNetwork(PLACE), FastMix(3, code))
+        algorithm = algorithm_on(network_of(PLACE), FastMix(3, code))
         return deepca.solve(algorithm, max_iter=iterations, start=start, certify=False)
 
     equal(run(8, run(7).state).state, run(15).state)
 
 
 def test_a_restart_uses_no_copy_of_before() -> None:
-    algorithm = algorithm_on(SimulatedNetwork(PLACE), FastMix(3, "float16"))
+    algorithm = algorithm_on(network_of(PLACE), FastMix(3, "float16"))
     state = iterate(algorithm, 6)[-1]
     assert state.copies is not None
-    spoilt = replace(state, copies=replace(state.copies, own=state.copies.own + 1.0))
+    others = tuple(other + 1.0 for other in state.copies.others)
+    spoilt = replace(state, copies=replace(state.copies, own=state.copies.own + 1.0, others=others))
     restarted = algorithm.restart(state, 20)
     equal(algorithm.restart(spoilt, 20), restarted)
     equal(algorithm.restart(replace(state, copies=None), 20), restarted)
-    baseline = DePCA(from_matrices(STACK), W0, SimulatedNetwork(PLACE), FastMix(3, "float16"))
+    baseline = DePCA(from_matrices(STACK), W0, network_of(PLACE), FastMix(3, "float16"))
     assert baseline.restart(spoilt, 20).copies is None
 
 
 @pytest.mark.parametrize("code", CODES)
 def test_a_new_epoch_loses_nothing(code: Code) -> None:
     """Restarted at full accuracy: the first mix, from empty copies, is as exact as with float64."""
-    network, recorder = SimulatedNetwork(PLACE), Recorder()
+    network, recorder = network_of(PLACE), Recorder()
     announce = AtIteration(ENOUGH, lambda: network.announce_epoch(1))
     result = deepca.solve(
         algorithm_on(network, FastMix(4, code)), max_iter=ENOUGH + 20, observers=[recorder, announce], certify=False
@@ -370,14 +409,14 @@ def test_a_new_epoch_loses_nothing(code: Code) -> None:
 
 def test_copies_of_another_shape_or_graph_are_not_used() -> None:
     """Both are the same at every agent, so all begin anew, or none; other weights on the same edges change nothing."""
-    x = STACK[:, :, :2]
-    network = SimulatedNetwork(PLACE)
-    _, copies = network.gossip_coded(STACK[:, :, :3], None, "float16")
+    x = STACK[mine(M), :, :2]
+    network = network_of(PLACE)
+    _, copies = network.gossip_coded(STACK[mine(M), :, :3], None, "float16")
     fresh, _ = network.gossip_coded(x, None, "float16")
     np.testing.assert_array_equal(network.gossip_coded(x, copies, "float16")[0], fresh)
     _, copies = network.gossip_coded(2.0 * x, None, "float16")
-    assert np.abs(network.gossip_coded(x, copies, "float16")[0] - fresh).max() > 0.0
-    elsewhere = SimulatedNetwork(topology.ring(M))
+    assert everyone(np.abs(network.gossip_coded(x, copies, "float16")[0] - fresh), M).max() > 0.0
+    elsewhere = network_of(topology.ring(M))
     fresh, _ = elsewhere.gossip_coded(x, None, "float16")
     np.testing.assert_array_equal(elsewhere.gossip_coded(x, copies, "float16")[0], fresh)
     assert graph_of(topology.ring(M)) == graph_of(topology.ring(M, rule="metropolis")) != graph_of(topology.path(M))
@@ -391,17 +430,16 @@ def test_agents_who_move_to_another_graph_begin_anew_and_stay_exact() -> None:
     def make(operator: deepca.operators.Operator, network: Network) -> DeEPCA:
         return DeEPCA(operator, W0, network, mixer)
 
-    first = run_threads(ring, A, make, max_iter=10)
-    second = run_threads(path, A, make, max_iter=6, start=[result.state for result in first])
-    mean = np.mean([result.state.S for result in second], axis=0)
-    expected = np.mean([result.state.AW for result in second], axis=0)
+    first = run_apart(ring, A, make, max_iter=10)
+    second = run_apart(path, A, make, max_iter=6, start=[result.state for result in first.parts]).whole
+    mean, expected = second.state.S.mean(axis=0), second.state.AW.mean(axis=0)
     assert np.linalg.norm(mean - expected) <= 1e-13 * np.linalg.norm(expected)
 
 
 # -------------------------------------------------------------------------------------------------- lost messages
 
 
-class Lossy(SimulatedNetwork):
+class Lossy(Engine):
     """In some iteration agent 0 misses a message of agent 1: from then on its copy of agent 1 lacks that difference."""
 
     when, lost = 2, False
@@ -412,9 +450,9 @@ class Lossy(SimulatedNetwork):
         if copies is None:
             self.missing = None
         elif self._phase == "step" and self._t == self.when and not self.lost:
-            self.lost, self.missing = True, after.own[1] - copies.own[1]
+            self.lost, self.missing = True, everyone(after.own - copies.own, M)[1]
         if self.missing is not None:
-            y[0] -= self.topology.gossip_matrix[0, 1] * self.missing
+            y[self.local == 0] -= self.topology.gossip_matrix[0, 1] * self.missing
         return y, after
 
 
@@ -434,11 +472,11 @@ class LossyAgent(AgentNetwork):
 
 def run_lossy(kind: str, code: Code, when: int, **options: Any) -> tuple[list[Result[Any]], Array]:
     place, mixer = topology.ring(M), FastMix(8, code)
-    if kind == "simulator":
+    if kind != "threads":
         network = Lossy(place)
         network.when = when
         result = deepca.solve(algorithm_on(network, mixer), **options)
-        return [result], result.W
+        return [result], everyone(result.W, M)
 
     def work(network: AgentNetwork) -> Result[Any]:
         lossy = LossyAgent(place, network.agent, network._transport)
@@ -450,7 +488,7 @@ def run_lossy(kind: str, code: Code, when: int, **options: Any) -> tuple[list[Re
 
 
 @pytest.mark.parametrize("code", CODES)
-@pytest.mark.parametrize("kind", ["simulator", "threads"])
+@pytest.mark.parametrize("kind", ENGINES)
 def test_a_lost_message_is_noticed(kind: str, code: Code) -> None:
     """Copies that differ move the mean; fresh averages contradict what is tracked."""
     results, W = run_lossy(kind, code, 10, max_iter=100)
@@ -462,7 +500,7 @@ def test_a_lost_message_is_noticed(kind: str, code: Code) -> None:
 
 @pytest.mark.parametrize("when", [2, 10])
 @pytest.mark.parametrize("code", CODES)
-@pytest.mark.parametrize("kind", ["simulator", "threads"])
+@pytest.mark.parametrize("kind", ENGINES)
 def test_a_lost_message_is_repaired_when_a_tolerance_is_asked_for(kind: str, code: Code, when: int) -> None:
     """Tracking begins again, without copies, and the answer is right.
 
@@ -529,7 +567,7 @@ def test_what_is_not_finite_stays_in_its_column() -> None:
     assert np.isnan(back[0, 1])
     assert np.isinf(back[0, 2])
     stack = STACK.copy()
-    network = SimulatedNetwork(PLACE)
+    network = network_of(PLACE)
     algorithm = algorithm_on(network, FastMix(3, "float16"), stack)
     state = algorithm.init()
     spoilt = replace(state, S=np.full_like(state.S, np.nan))
@@ -541,9 +579,9 @@ def test_what_is_not_finite_stays_in_its_column() -> None:
 @pytest.mark.parametrize("scale", [1e150, 1e-150])
 def test_scaling_the_data_changes_nothing(scale: float, code: Code) -> None:
     """float32 ends at 3e38 and float16 at 65504; the exponents travel apart."""
-    algorithm = algorithm_on(SimulatedNetwork(PLACE), FastMix(4, code), scale * STACK)
+    algorithm = algorithm_on(network_of(PLACE), FastMix(4, code), scale * STACK)
     states = iterate(algorithm, ENOUGH)
-    assert float(np.mean(tangents(U, states[-1].W))) <= 1e-12
+    assert mean_tangent(states[-1]) <= 1e-12
     assert np.isfinite(states[-1].S).all()
 
 
@@ -557,15 +595,15 @@ def test_eigenvalues_over_six_orders_are_as_exact_as_with_float64(code: Code) ->
     start = deepca.linalg.random_orthonormal(D, k, seed=1)
     errors = []
     for messages in ("float64", code):
-        algorithm = DeEPCA(stack, start, SimulatedNetwork(PLACE), FastMix(6, messages))
-        errors.append(float(np.mean(tangents(exact, iterate(algorithm, ENOUGH)[-1].W))))
+        algorithm = DeEPCA(stack, start, network_of(PLACE), FastMix(6, messages))
+        errors.append(mean_tangent(iterate(algorithm, ENOUGH)[-1], exact))
     assert errors[0] <= 1e-8  # rounding, magnified by λ_1 / λ_k
     assert errors[1] <= 3.0 * errors[0] + 1e-12
 
 
 @pytest.mark.parametrize("code", CODES)
 def test_matrices_of_zeros(code: Code) -> None:
-    network = SimulatedNetwork(PLACE)
+    network = network_of(PLACE)
     states = iterate(algorithm_on(network, FastMix(3, code), np.zeros_like(STACK)), 5)
     np.testing.assert_array_equal(states[-1].S, 0.0)
     assert np.isfinite(states[-1].W).all()
@@ -579,17 +617,19 @@ def test_the_mean_is_kept_whatever_is_mixed(
 ) -> None:
     """Entries over many orders of magnitude, copies of something else: the mean stays, to rounding of the largest."""
     place, mixer = made
+    m = place.n_agents
     rng = np.random.default_rng(seed)
 
     def values() -> Array:
         sizes = 10.0 ** (exponent - orders * rng.random((1, 6, 2)))
-        return np.asarray(sizes * rng.standard_normal((place.n_agents, 6, 2)))
+        return np.asarray(sizes * rng.standard_normal((m, 6, 2)))
 
-    network, coded = SimulatedNetwork(place), replace(mixer, messages=code)
-    _, copies = coded.remember(network, values(), None)
+    network, coded = network_of(place), replace(mixer, messages=code)
+    _, copies = coded.remember(network, values()[mine(m)], None)
     x = values()
-    y, _ = coded.remember(network, x, copies)
-    reach = max(np.abs(x).max(), np.abs(y).max(), np.abs(copies.own).max() if copies else 0.0)
+    y, _ = coded.remember(network, x[mine(m)], copies)
+    y = everyone(y, m)
+    reach = max(np.abs(x).max(), np.abs(y).max(), np.abs(everyone(copies.own, m)).max() if copies else 0.0)
     assert np.abs(y.mean(axis=0) - x.mean(axis=0)).max() <= 1e-15 * 40 * reach
 
 
@@ -599,8 +639,8 @@ def test_a_long_mix_from_empty_copies_reaches_the_mean_to_rounding(kind: type[Mi
     """Rounding shrinks with what is left to say, so nothing of it remains."""
     x = np.random.default_rng(0).standard_normal((M, 20, 2))
     K_ = kind().rounds_for(PLACE, 1e-15) + 4
-    mixed = kind(K_, code)(SimulatedNetwork(PLACE), x)
-    np.testing.assert_allclose(mixed, np.broadcast_to(x.mean(axis=0), x.shape), rtol=0, atol=5e-14)
+    mixed = kind(K_, code)(network_of(PLACE), x[mine(M)])
+    np.testing.assert_allclose(mixed, np.broadcast_to(x.mean(axis=0), mixed.shape), rtol=0, atol=5e-14)
 
 
 # ---------------------------------------------------------------------------------------------------- refusals
@@ -632,10 +672,10 @@ class Half(Mixer):
 
 
 def test_weights_of_their_own_in_each_round_refuse_coded_messages() -> None:
-    network: Network = SimulatedNetwork(PLACE)
+    network: Network = network_of(PLACE)
     with pytest.raises(MixingError, match=r"every neighbour in every round.*float64"):
-        Half(1, "float32")(network, STACK)
-    Half(1)(network, STACK)
+        Half(1, "float32")(network, STACK[mine(M)])
+    Half(1)(network, STACK[mine(M)])
 
 
 def test_what_the_graph_says_of_a_mixer_does_not_depend_on_its_messages() -> None:
@@ -653,6 +693,6 @@ def test_one_agent_alone_sends_nothing() -> None:
     place = topology.complete(1)
     x: npt.NDArray[np.float64] = STACK[:1]
     for kind in MIXERS:
-        for network, values in ((SimulatedNetwork(place), x), (AgentNetwork(place, 0), x[0])):
+        for network, values in ((network_of(place), x), (AgentNetwork(place, 0), x[0])):
             np.testing.assert_allclose(kind(3, "float16")(network, values), values, rtol=1e-14)
             assert network.traffic.bytes_sent == 0

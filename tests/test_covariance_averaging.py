@@ -10,11 +10,12 @@ import deepca
 from deepca import CovarianceAveraging, SimulatedNetwork, Tolerance
 from deepca.algorithms import CovarianceState
 from deepca.linalg import random_orthonormal
-from deepca.networks import AgentNetwork
-from deepca.operators import from_matrices
+from deepca.networks import AgentNetwork, Network
+from deepca.operators import Operator, from_matrices
 from deepca.pca import ALGORITHMS, algorithm_of
 from deepca.result import Result
-from tests.helpers import GRAPHS, summed, worst_tangent
+from tests.engines import ENGINES, assert_same_traffic, network_of, payload, total, whole
+from tests.helpers import GRAPHS, worst_tangent
 from tests.problems import spectrum, spectrum_problem
 
 
@@ -23,7 +24,7 @@ def test_the_answer_is_that_of_pooling_and_costs_one_average(graph: str) -> None
     place = GRAPHS[graph]()
     stack = spectrum_problem(place.n_agents, 8, spectrum(8, 3), 1, heterogeneity=0.9, indefinite=True)
     result = deepca.solve(
-        CovarianceAveraging(stack, random_orthonormal(8, 3, seed=1), SimulatedNetwork(place)),
+        CovarianceAveraging(stack, random_orthonormal(8, 3, seed=1), network_of(place)),
         max_iter=20,
         stop=Tolerance(1e-10),
     )
@@ -32,33 +33,36 @@ def test_the_answer_is_that_of_pooling_and_costs_one_average(graph: str) -> None
     assert worst_tangent(U, result.W) <= 1e-12
     assert result.certificate is not None
     assert result.certificate.proves(1e-10)
-    payload = 8 * (8 * 9 // 2 + 1)  # the upper triangle and a control number
-    sent = result.traffic.bytes_sent - result.traffic.control_bytes
+    message = 8 * (8 * 9 // 2 + 1)  # the upper triangle and a control number
+    sent = payload(total(result.traffic, place.n_agents))
     exchanges = result.traffic.rounds > 0 and place.name.startswith("hypercube")
     most = place.n_agents * (place.n_agents.bit_length() - 1) if exchanges else 2 * (place.n_agents - 1)
-    assert sent == payload * most
+    assert sent == message * most
 
 
-def test_threads_match_the_simulator() -> None:
+def test_agents_apart_match_the_simulator() -> None:
     place = GRAPHS["erdos-renyi"]()
     A = from_matrices(spectrum_problem(place.n_agents, 8, spectrum(8, 2), 2))
     W0 = random_orthonormal(8, 2, seed=1)
 
-    def work(network: AgentNetwork) -> Result[CovarianceState]:
-        algorithm = CovarianceAveraging(A.agent(network.agent), W0, network)
-        return deepca.solve(algorithm, max_iter=20, stop=Tolerance(1e-10))
+    def run(A_local: Operator, network: Network) -> Result[CovarianceState]:
+        return deepca.solve(CovarianceAveraging(A_local, W0, network), max_iter=20, stop=Tolerance(1e-10))
 
-    threads = deepca.run_agents(place, work)
-    simulated = deepca.solve(CovarianceAveraging(A, W0, SimulatedNetwork(place)), max_iter=20, stop=Tolerance(1e-10))
-    assert summed(threads) == simulated.traffic
-    np.testing.assert_allclose(np.stack([r.components for r in threads]), simulated.components, rtol=0, atol=1e-12)
+    def work(network: AgentNetwork) -> Result[CovarianceState]:
+        return run(A.agent(network.agent), network)
+
+    parts = deepca.run_agents(place, work) if ENGINES[-1] == "threads" else [run(A, network_of(place))]
+    apart = whole(parts, place.n_agents)
+    simulated = run(A, SimulatedNetwork(place))
+    assert_same_traffic(apart.traffic, simulated.traffic, place)
+    np.testing.assert_allclose(apart.components, simulated.components, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("reliable", [True, False])
 @pytest.mark.parametrize("messages", ["float64", "float32"])
 def test_it_is_never_chosen_silently(reliable: bool, messages: str) -> None:
     place = GRAPHS["ring"]()
-    network = SimulatedNetwork(place)
+    network = network_of(place)
     network.reliable = reliable
     stack = spectrum_problem(6, 4, spectrum(4, 1), 3)
     chosen = algorithm_of("auto", stack, random_orthonormal(4, 1), network, messages=messages)  # type: ignore[arg-type]
@@ -70,6 +74,6 @@ def test_it_is_never_chosen_silently(reliable: bool, messages: str) -> None:
 
 @pytest.mark.parametrize("name", ["krylov", "covariance"])
 def test_exact_averages_need_all_digits(name: str) -> None:
-    network = SimulatedNetwork(GRAPHS["ring"]())
+    network = network_of(GRAPHS["ring"]())
     with pytest.raises(deepca.errors.InvalidInput, match="accelerated"):
         algorithm_of(name, np.ones((6, 2, 2)), random_orthonormal(2, 1), network, messages="float32")

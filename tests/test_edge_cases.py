@@ -13,11 +13,11 @@ import deepca
 from deepca import CPCA, Chebyshev, DeEPCA, DePCA, FastMix, Gossip, Tolerance
 from deepca._typing import Array
 from deepca.mixing import Mixer
-from deepca.networks import SimulatedNetwork
 from deepca.operators import Form, from_rows
 from deepca.result import Result
 from deepca.topology import Topology
-from tests.helpers import random_psd_rows, run_threads, worst_tangent
+from tests.engines import everyone, network_of, over_mpi, run_apart
+from tests.helpers import random_psd_rows, worst_tangent
 from tests.problems import pooled_answer, spectrum, spectrum_problem
 
 MIXERS: list[Callable[[int], Mixer]] = [FastMix, Gossip, Chebyshev]
@@ -32,7 +32,7 @@ def test_a_single_agent(mixer: Callable[[int], Mixer], stop: Tolerance | None) -
     stack = spectrum_problem(1, 7, spectrum(7, 2, decay=0.7), 0, heterogeneity=0.0)
     _, U = pooled_answer(stack, 2)
     W0 = deepca.linalg.random_orthonormal(7, 2, seed=0)
-    network = SimulatedNetwork(deepca.topology.complete(1))
+    network = network_of(deepca.topology.complete(1))
     result = deepca.solve(DeEPCA(stack, W0, network, mixer(3)), max_iter=200, stop=stop)
     assert result.status.ok
     assert worst_tangent(U, result.W) <= 1e-10
@@ -50,7 +50,7 @@ def test_the_complete_graph_is_exact_after_one_round(m: int, mixer: Callable[[in
     stack = spectrum_problem(m, 7, spectrum(7, 2, decay=0.7), 1, heterogeneity=0.9)
     _, U = pooled_answer(stack, 2)
     W0 = deepca.linalg.random_orthonormal(7, 2, seed=0)
-    result = deepca.solve(DeEPCA(stack, W0, SimulatedNetwork(topology), mixer(1)), max_iter=60)
+    result = deepca.solve(DeEPCA(stack, W0, network_of(topology), mixer(1)), max_iter=60)
     central = deepca.solve(CPCA(stack.mean(axis=0), W0), max_iter=60)
     np.testing.assert_allclose(result.W, np.broadcast_to(central.W, result.W.shape), atol=1e-11)
     assert worst_tangent(U, result.W) <= 1e-12
@@ -73,7 +73,7 @@ def test_the_scale_of_the_data_changes_nothing(
     def run(scale: float) -> Result[Any]:
         A = from_rows([X * scale for X in rows], form=form)
         mixer = FastMix(8)
-        return deepca.solve(algorithm(A, W0, SimulatedNetwork(topology), mixer), max_iter=120, stop=Tolerance(1e-9))
+        return deepca.solve(algorithm(A, W0, network_of(topology), mixer), max_iter=120, stop=Tolerance(1e-9))
 
     plain, scaled = run(1.0), run(factor)
     assert scaled.iterations == plain.iterations
@@ -95,7 +95,7 @@ def test_scaled_data_reach_full_accuracy(factor: float) -> None:
     W0 = deepca.linalg.random_orthonormal(7, 3, seed=0)
     topology = deepca.topology.erdos_renyi(8, 0.5, seed=0)
     A = from_rows([X * factor for X in rows])
-    result = deepca.solve(DeEPCA(A, W0, SimulatedNetwork(topology), FastMix(6)), max_iter=150)
+    result = deepca.solve(DeEPCA(A, W0, network_of(topology), FastMix(6)), max_iter=150)
     assert worst_tangent(U, result.W) <= 1e-12
 
 
@@ -150,32 +150,31 @@ def test_more_components_than_the_data_have(case: str, form: Form, stop: Toleran
     """The status says so and names the rank; the leading columns are the answer; the others agree everywhere."""
     rows, topology, d, k, r, K, V = low_rank(case)
     W0 = deepca.linalg.random_orthonormal(d, k, seed=1)
-    network = SimulatedNetwork(topology)
-    result = deepca.solve(DeEPCA(from_rows(rows, form=form), W0, network, FastMix(K)), max_iter=400, stop=stop)
+    network = network_of(topology)
+    max_iter = 200 if over_mpi() and stop is None else 400
+    result = deepca.solve(DeEPCA(from_rows(rows, form=form), W0, network, FastMix(K)), max_iter=max_iter, stop=stop)
     assert result.status.code == "rank_deficient"
     assert result.status.ok
     assert result.rank == r
     assert f"rank {r}" in result.status.advice
-    assert_completed(result.W, result.components, result.eigenvalues, V, k, r)
+    m = topology.n_agents
+    assert_completed(everyone(result.W, m), everyone(result.components, m), everyone(result.eigenvalues, m), V, k, r)
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_more_components_than_the_data_have_in_threads(case: str) -> None:
-    """One agent per thread: everyone finds the same rank and completes the basis the same way."""
+def test_more_components_than_the_data_have_with_agents_apart(case: str) -> None:
+    """Everyone finds the same rank and completes the basis the same way."""
     rows, topology, d, k, r, K, V = low_rank(case)
     W0 = deepca.linalg.random_orthonormal(d, k, seed=1)
-    results = run_threads(
+    result = run_apart(
         topology,
         from_rows(rows),
         lambda A_j, network: DeEPCA(A_j, W0, network, FastMix(K)),
         max_iter=400,
         stop=Tolerance(1e-10),
-    )
-    assert {result.status.code for result in results} == {"rank_deficient"}
-    assert {result.rank for result in results} == {r}
-    assert len({result.iterations for result in results}) == 1
-    W, components = np.stack([result.W for result in results]), np.stack([result.components for result in results])
-    assert_completed(W, components, np.stack([result.eigenvalues for result in results]), V, k, r)
+    ).whole
+    assert (result.status.code, result.rank) == ("rank_deficient", r)
+    assert_completed(result.W, result.components, result.eigenvalues, V, k, r)
 
 
 @pytest.mark.parametrize("rank", [0, 1, 3])
@@ -188,10 +187,11 @@ def test_the_baselines_complete_the_basis_too(rank: int) -> None:
     central = deepca.solve(CPCA(stack.mean(axis=0), W0), max_iter=200)
     assert (central.status.code, central.rank) == ("rank_deficient", rank)
     assert_completed(central.W[None], central.components[None], central.eigenvalues[None], V, 5, rank)
-    network = SimulatedNetwork(deepca.topology.complete(6))
+    network = network_of(deepca.topology.complete(6))
     mixed = deepca.solve(DePCA(stack, W0, network, FastMix(1)), max_iter=200)
     assert (mixed.status.code, mixed.rank) == ("rank_deficient", rank)
-    assert_completed(mixed.W, mixed.components, mixed.eigenvalues, V, 5, rank)
+    W, components, eigenvalues = (everyone(x, 6) for x in (mixed.W, mixed.components, mixed.eigenvalues))
+    assert_completed(W, components, eigenvalues, V, 5, rank)
 
 
 @pytest.mark.parametrize("stop", [None, Tolerance(1e-9)], ids=["no stop rule", "stop rule"])
@@ -201,18 +201,18 @@ def test_all_components_of_data_of_full_rank(stop: Tolerance | None) -> None:
     values = np.array([5.0, 3.0, 2.0, 1.0, 0.6, 0.3])
     rows = random_psd_rows(m, 12, d, list(values), seed=2)
     W0 = deepca.linalg.random_orthonormal(d, d, seed=1)
-    network = SimulatedNetwork(deepca.topology.ring(m))
+    network = network_of(deepca.topology.ring(m))
     result = deepca.solve(DeEPCA(from_rows(rows), W0, network, FastMix(6)), max_iter=200, stop=stop)
     assert result.status.ok
     assert result.rank == d
-    np.testing.assert_allclose(result.eigenvalues, np.broadcast_to(values, (m, d)), rtol=1e-7)
+    np.testing.assert_allclose(result.eigenvalues, np.broadcast_to(values, result.eigenvalues.shape), rtol=1e-7)
 
 
 def test_a_constant_matrix_everywhere_is_no_trouble() -> None:
     """A_j = I: every subspace is invariant, the run settles at once, and says that none is the answer."""
     stack = np.stack([np.eye(5)] * 4)
     W0 = deepca.linalg.random_orthonormal(5, 2, seed=1)
-    network = SimulatedNetwork(deepca.topology.ring(4))
+    network = network_of(deepca.topology.ring(4))
     result = deepca.solve(DeEPCA(stack, W0, network, FastMix(3)), max_iter=50, stop=Tolerance(1e-9))
     assert result.status.code == "not_unique"
     assert not result.status.ok

@@ -13,10 +13,10 @@ import deepca
 from deepca import CPCA, Chebyshev, DeEPCA, FastMix, Gossip
 from deepca._typing import Array
 from deepca.mixing import Mixer
-from deepca.networks import SimulatedNetwork
 from deepca.operators import from_rows, split_rows
 from deepca.topology import Topology
-from tests.helpers import run_threads, worst_tangent
+from tests.engines import network_of, run_apart
+from tests.helpers import worst_tangent
 from tests.problems import spectrum, spectrum_problem
 
 TOPOLOGIES: list[Callable[[int], Topology]] = [
@@ -55,7 +55,7 @@ def test_deepca_is_exact_at_every_agent(seed: int) -> None:
     mixer: Mixer = MIXERS[seed % 3](1)
     mixer = mixer.with_rounds(mixer.rounds_for(topology, 0.05))
     W0 = deepca.linalg.random_orthonormal(stack.shape[-1], k, seed=seed)
-    result = deepca.solve(DeEPCA(stack, W0, SimulatedNetwork(topology), mixer), max_iter=300)
+    result = deepca.solve(DeEPCA(stack, W0, network_of(topology), mixer), max_iter=300)
     assert result.status.code == "completed"
     assert worst_tangent(U, result.W) <= 1e-12
     np.testing.assert_allclose(result.eigenvalues, np.broadcast_to(values, result.eigenvalues.shape), rtol=1e-11)
@@ -73,20 +73,20 @@ def test_cpca_is_exact(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_threads_are_exact(seed: int) -> None:
-    """One agent per thread."""
+def test_agents_apart_are_exact(seed: int) -> None:
+    """One per thread, or some per rank."""
     topology = deepca.topology.erdos_renyi(6, 0.5, seed=seed)
     stack, k = random_problem(seed + 200, 6)
     _, U = answer(stack.mean(axis=0), k)
     W0 = deepca.linalg.random_orthonormal(stack.shape[-1], k, seed=seed)
     rounds = FastMix(1).rounds_for(topology, 0.05)
-    results = run_threads(
+    result = run_apart(
         topology,
         deepca.operators.from_matrices(stack),
         lambda A_j, network: DeEPCA(A_j, W0, network, FastMix(rounds)),
         max_iter=250,
-    )
-    assert worst_tangent(U, np.stack([result.W for result in results])) <= 1e-12
+    ).whole
+    assert worst_tangent(U, result.W) <= 1e-12
 
 
 @pytest.mark.parametrize("form", ["rows", "covariance"])
@@ -103,7 +103,7 @@ def test_the_components_are_those_of_scikit_learn(form: deepca.operators.Form) -
     blocks = [X[:30], X[30:50], X[50:180], X[180:181], X[181:]]
     A = from_rows(blocks, scale=5 / 399, form=form)
     W0 = deepca.linalg.random_orthonormal(12, 3, seed=0)
-    network = SimulatedNetwork(deepca.topology.ring(5))
+    network = network_of(deepca.topology.ring(5))
     result = deepca.solve(DeEPCA(A, W0, network, FastMix(12)), max_iter=300)
     assert worst_tangent(pca.components_.T, result.W) <= 1e-12
     np.testing.assert_allclose(result.eigenvalues[0], pca.explained_variance_, rtol=1e-12)
@@ -121,7 +121,7 @@ def test_few_rounds_are_enough_and_more_change_nothing(seed: int) -> None:
     topology = deepca.topology.erdos_renyi(12, 0.5, seed=seed)
     W0 = deepca.linalg.random_orthonormal(10, 3, seed=seed)
     for rounds in (4, 40):
-        result = deepca.solve(DeEPCA(A, W0, SimulatedNetwork(topology), FastMix(rounds)), max_iter=300)
+        result = deepca.solve(DeEPCA(A, W0, network_of(topology), FastMix(rounds)), max_iter=300)
         assert worst_tangent(U, result.W) <= 1e-12
 
 
@@ -132,7 +132,7 @@ def test_a_wide_range_of_eigenvalues_is_no_obstacle() -> None:
     pooled = stack.mean(axis=0)
     _, U = answer(pooled, 5)
     W0 = deepca.linalg.random_orthonormal(8, 5, seed=1)
-    network = SimulatedNetwork(deepca.topology.complete(6))
+    network = network_of(deepca.topology.complete(6))
     result = deepca.solve(DeEPCA(stack, W0, network, FastMix(3)), max_iter=200)
     gram = np.swapaxes(result.W, 1, 2) @ result.W
     np.testing.assert_allclose(gram, np.broadcast_to(np.eye(5), gram.shape), atol=1e-13)

@@ -14,13 +14,14 @@ import pytest
 import deepca
 from deepca import BlockKrylov, Tolerance
 from deepca.algorithms import KrylovState
-from deepca.networks import AgentNetwork, SimulatedNetwork
+from deepca.networks import AgentNetwork, Network, SimulatedNetwork
 from deepca.operators import from_matrices, from_rows, split_rows
 from deepca.probing import probe
 from deepca.result import Result
 from deepca.topology import Topology
 from deepca.transports import MemoryHub
-from tests.helpers import GRAPHS, AtIteration, random_psd_rows, summed, worst_tangent
+from tests.engines import ENGINES, assert_same_traffic, everyone, mine, network_of, whole
+from tests.helpers import GRAPHS, AtIteration, random_psd_rows, worst_tangent
 from tests.problems import orthogonal, spectrum, spectrum_problem
 
 Array = npt.NDArray[np.float64]
@@ -43,20 +44,27 @@ def run(
     max_iter: int = 3000,
     guards: int | None = None,
     seed: int = 1,
+    network: Network | None = None,
 ) -> Result[KrylovState]:
     start = deepca.linalg.random_orthonormal(stack.shape[-1], k, seed=seed) if W0 is None else W0
-    algorithm = BlockKrylov(stack, start, SimulatedNetwork(topology), guards=guards)
+    algorithm = BlockKrylov(stack, start, network_of(topology) if network is None else network, guards=guards)
     return deepca.solve(algorithm, max_iter=max_iter, stop=Tolerance(tol))
 
 
-def run_in_threads(
-    stack: Array, k: int, *, topology: Topology = RING, hub: MemoryHub | None = None, announce_at: int | None = None
+def run_all(
+    engine: str, stack: Array, k: int, *, topology: Topology = RING, announce_at: int | None = None
 ) -> list[Result[KrylovState]]:
+    """What every agent ends with, or all agents held here; a new epoch may be announced after some iteration."""
     A, W0 = from_matrices(stack), deepca.linalg.random_orthonormal(stack.shape[-1], k, seed=1)
+    if engine != "threads":
+        network = network_of(topology)
+        announcing = [] if announce_at is None else [AtIteration(announce_at, lambda: network.announce_epoch(1))]
+        return [deepca.solve(BlockKrylov(A, W0, network), max_iter=500, stop=Tolerance(1e-10), observers=announcing)]
+    hub = MemoryHub(topology.n_agents, timeout=30.0)
 
     def work(network: AgentNetwork) -> Result[KrylovState]:
         observers = []
-        if announce_at is not None and hub is not None and network.agent == 0:
+        if announce_at is not None and network.agent == 0:
             observers = [AtIteration(announce_at, lambda: hub.announce_epoch(1))]
         algorithm = BlockKrylov(A.agent(network.agent), W0, network)
         return deepca.solve(algorithm, max_iter=500, stop=Tolerance(1e-10), observers=observers)
@@ -122,14 +130,14 @@ def test_the_top_of_the_spectrum_is_found_and_proven(name: str) -> None:
     assert worst_tangent(U, result.W) <= case.within
     assert worst_tangent(U, result.components) <= case.within
     np.testing.assert_allclose(
-        result.eigenvalues, np.broadcast_to(values[: case.k], (6, case.k)), rtol=0, atol=1e-13 * values[0]
+        result.eigenvalues, np.broadcast_to(values[: case.k], result.eigenvalues.shape), rtol=0, atol=1e-13 * values[0]
     )
-    assert len({W.tobytes() for W in np.ascontiguousarray(result.W)}) == 1
+    assert len({W.tobytes() for W in everyone(np.ascontiguousarray(result.W), 6)}) == 1
 
 
 @pytest.mark.parametrize("name", ["clear gap", "gap of 1e-4", "multiple within k", "k = d", "indefinite agents"])
 @pytest.mark.parametrize("graph", ["ring", "star", "edges"])
-def test_one_agent_per_thread(graph: str, name: str) -> None:
+def test_agents_apart_match_the_simulator(graph: str, name: str) -> None:
     """The same answer, in the same iterations and with the same traffic, as in the simulator."""
     topology = GRAPHS[graph]()
     case = CASES[name]()
@@ -138,14 +146,13 @@ def test_one_agent_per_thread(graph: str, name: str) -> None:
     stack = np.stack([mean + (A - mean) * 0.3 for A in case.stack[: topology.n_agents]])
     stack += mean - stack.mean(axis=0)
     _, U, _ = truth(stack, case.k)
-    agents = run_in_threads(stack, case.k, topology=topology)
-    simulated = run(stack, case.k, topology=topology)
-    assert {r.status.code for r in agents} == {"converged"} == {simulated.status.code}
-    assert {r.iterations for r in agents} == {simulated.iterations}
-    assert summed(agents) == simulated.traffic
-    assert len({np.ascontiguousarray(r.W).tobytes() for r in agents}) == 1  # an exact average is the same everywhere
-    for r in agents:
-        assert worst_tangent(U, r.W) <= max(case.within, 1e-12)
+    agents = whole(run_all(ENGINES[-1], stack, case.k, topology=topology), topology.n_agents)
+    simulated = run(stack, case.k, topology=topology, network=SimulatedNetwork(topology))
+    assert agents.status.code == "converged" == simulated.status.code
+    assert agents.iterations == simulated.iterations
+    assert_same_traffic(agents.traffic, simulated.traffic, topology)
+    assert len({np.ascontiguousarray(W).tobytes() for W in agents.W}) == 1  # an exact average is the same everywhere
+    assert worst_tangent(U, agents.W) <= max(case.within, 1e-12)
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
@@ -199,7 +206,7 @@ def test_rows_of_lower_rank_than_k() -> None:
     rows = random_psd_rows(6, 1, 30, [3.0, 2.0, 1.0], seed=0)
     A = from_rows(rows, form="rows")
     W0 = deepca.linalg.random_orthonormal(30, 3, seed=0)
-    result = deepca.solve(BlockKrylov(A, W0, SimulatedNetwork(RING)), max_iter=100, stop=Tolerance(1e-10))
+    result = deepca.solve(BlockKrylov(A, W0, network_of(RING)), max_iter=100, stop=Tolerance(1e-10))
     assert result.status.code == "converged"
     U = np.linalg.svd(np.vstack(rows))[2][:3].T
     assert worst_tangent(U, result.W) <= 1e-12
@@ -260,7 +267,7 @@ def test_thick_restarts_keep_what_was_found() -> None:
     """Q is cut down again and again, stays orthonormal, the best Ritz value never falls, and the end is right."""
     stack = slow(250, 1, 1e-3)
     values, U, _ = truth(stack, 1)
-    network = SimulatedNetwork(deepca.topology.complete(4))
+    network = network_of(deepca.topology.complete(4))
     algorithm = BlockKrylov(stack, deepca.linalg.random_orthonormal(250, 1, seed=0), network)
     states = steps(algorithm, 150)
     widths = [state.Q.shape[1] for state in states]
@@ -295,7 +302,7 @@ def test_a_slow_spectrum_is_proven_too(gap: float, k: int) -> None:
 def test_q_stays_orthonormal_when_it_fills_the_whole_space() -> None:
     """Up to d columns and beyond: P runs empty, and further steps change nothing."""
     stack = spectrum_problem(6, 23, spectrum(23, 3, decay=0.7), 0)
-    algorithm = BlockKrylov(stack, deepca.linalg.random_orthonormal(23, 3, seed=0), SimulatedNetwork(RING))
+    algorithm = BlockKrylov(stack, deepca.linalg.random_orthonormal(23, 3, seed=0), network_of(RING))
     states = steps(algorithm, 12)
     for state in states[1:]:
         assert state.Q.shape[1] <= 23
@@ -310,7 +317,7 @@ def test_q_stays_orthonormal_when_it_fills_the_whole_space() -> None:
 def test_the_same_state_gives_the_same_next_state() -> None:
     """Steps are pure, and leave their state alone."""
     stack = spectrum_problem(6, 20, spectrum(20, 3), 0)
-    algorithm = BlockKrylov(stack, deepca.linalg.random_orthonormal(20, 3, seed=0), SimulatedNetwork(RING))
+    algorithm = BlockKrylov(stack, deepca.linalg.random_orthonormal(20, 3, seed=0), network_of(RING))
     state = steps(algorithm, 2)[-1]
     algorithm.network.begin(0, 2)
     one = algorithm.step(state)
@@ -325,9 +332,9 @@ def test_a_run_goes_on_from_its_state() -> None:
     stack = spectrum_problem(6, 40, spectrum(40, 2, gap=0.97, decay=0.98), 0)
     W0 = deepca.linalg.random_orthonormal(40, 2, seed=0)
     _, U, _ = truth(stack, 2)
-    first = deepca.solve(BlockKrylov(stack, W0, SimulatedNetwork(RING)), max_iter=3, certify=False)
+    first = deepca.solve(BlockKrylov(stack, W0, network_of(RING)), max_iter=3, certify=False)
     second = deepca.solve(
-        BlockKrylov(stack, W0, SimulatedNetwork(RING)), max_iter=100, stop=Tolerance(1e-10), start=first.state
+        BlockKrylov(stack, W0, network_of(RING)), max_iter=100, stop=Tolerance(1e-10), start=first.state
     )
     whole = run(stack, 2, W0=W0)
     assert second.status.code == whole.status.code == "converged"
@@ -339,9 +346,7 @@ def test_it_needs_far_fewer_iterations_than_the_power_method() -> None:
     """About the root of what DeEPCA needs."""
     stack = spectrum_problem(6, 60, falling(60, 1.0, 0.99, below=0.97, rate=0.99), 0)
     W0 = deepca.linalg.random_orthonormal(60, 2, seed=0)
-    power = deepca.solve(
-        deepca.DeEPCA(stack, W0, SimulatedNetwork(RING)), max_iter=5000, stop=Tolerance(1e-8), certify=False
-    )
+    power = deepca.solve(deepca.DeEPCA(stack, W0, network_of(RING)), max_iter=5000, stop=Tolerance(1e-8), certify=False)
     krylov = run(stack, 2, W0=W0, tol=1e-8)
     assert power.status.ok
     assert krylov.status.code == "converged"
@@ -397,10 +402,10 @@ def test_probes_find_nothing_that_is_not_there(n: int, d: int, k: int, accuracy:
     """Fewer rows than columns leave directions of noise only; no Ritz value exceeds λ_{k+1} by more than its doubt."""
     X = np.random.default_rng(0).standard_normal((n, d)) * 0.9 ** np.arange(d)
     values, vectors = np.linalg.eigh(X.T @ X / n)
-    A = from_rows(split_rows(X, 6), scale=6.0 / n)
+    A = from_rows(split_rows(X, 6), scale=6.0 / n).agents(mine(6))
     top = np.ascontiguousarray(vectors[:, ::-1][:, :k])
     for seed in range(8):
-        for found in probe(A, top, SimulatedNetwork(RING), seed=seed, accuracy=accuracy, rounding=3e-15):
+        for found in probe(A, top, network_of(RING), seed=seed, accuracy=accuracy, rounding=3e-15):
             assert found.values[0] <= values[-k - 1] + 4.0 * found.doubt + 1e-12
 
 
@@ -412,7 +417,7 @@ def test_an_announced_epoch_restarts_from_w(at: int) -> None:
     """In the simulator: W is kept, everything else is made anew, and the answer is the same."""
     stack = spectrum_problem(6, 40, spectrum(40, 2, gap=0.95, decay=0.97), 0)
     _, U, _ = truth(stack, 2)
-    network = SimulatedNetwork(RING)
+    network = network_of(RING)
     algorithm = BlockKrylov(stack, deepca.linalg.random_orthonormal(40, 2, seed=1), network)
     announce = AtIteration(at, lambda: network.announce_epoch(1))
     result = deepca.solve(algorithm, max_iter=200, stop=Tolerance(1e-10), observers=[announce])
@@ -424,18 +429,15 @@ def test_an_announced_epoch_restarts_from_w(at: int) -> None:
 
 
 @pytest.mark.parametrize("at", [1, 3])
-def test_an_epoch_announced_to_threads(at: int) -> None:
+def test_an_epoch_announced_to_agents_apart(at: int) -> None:
     """Agents may be caught in neighbouring iterations; all end alike."""
     stack = spectrum_problem(6, 40, spectrum(40, 2, gap=0.95, decay=0.97), 0)
     _, U, _ = truth(stack, 2)
-    hub = MemoryHub(6, timeout=30.0)
-    agents = run_in_threads(stack, 2, hub=hub, announce_at=at)
-    assert {r.restarts for r in agents} == {1}
-    assert {r.status.code for r in agents} == {"converged"}
-    assert len({r.iterations for r in agents}) == 1
-    assert len({np.ascontiguousarray(r.W).tobytes() for r in agents}) == 1
-    for r in agents:
-        assert worst_tangent(U, r.W) <= 1e-11
+    agents = whole(run_all(ENGINES[-1], stack, 2, announce_at=at), 6)
+    assert agents.restarts == 1
+    assert agents.status.code == "converged"
+    assert len({np.ascontiguousarray(W).tobytes() for W in agents.W}) == 1
+    assert worst_tangent(U, agents.W) <= 1e-11
 
 
 def test_an_epoch_with_other_data() -> None:
@@ -443,11 +445,11 @@ def test_an_epoch_with_other_data() -> None:
     values = spectrum(30, 2, gap=0.9, decay=0.95)
     stack = spectrum_problem(6, 30, values, 0)
     later = spectrum_problem(6, 30, values, 99)
-    A = from_matrices(stack.copy())
-    network = SimulatedNetwork(RING)
+    A = from_matrices(stack[mine(6)].copy())
+    network = network_of(RING)
 
     def change() -> None:
-        A.stack[...] = later
+        A.stack[...] = later[mine(6)]
         network.announce_epoch(1)
 
     algorithm = BlockKrylov(A, deepca.linalg.random_orthonormal(30, 2, seed=1), network)
@@ -465,7 +467,7 @@ def test_a_negative_number_of_guards(guards: int) -> None:
     """Named."""
     W0 = orthogonal(5, 0)[:, :2]
     with pytest.raises(deepca.errors.InvalidInput, match="guards"):
-        BlockKrylov(np.eye(5)[None].repeat(6, 0), W0, SimulatedNetwork(RING), guards=guards)
+        BlockKrylov(np.eye(5)[None].repeat(6, 0), W0, network_of(RING), guards=guards)
 
 
 @pytest.mark.parametrize(
@@ -476,4 +478,4 @@ def test_a_negative_number_of_guards(guards: int) -> None:
 def test_starts_that_cannot_be_used(W0: Any) -> None:
     """As everywhere else."""
     with pytest.raises(deepca.errors.StartError):
-        BlockKrylov(np.eye(5)[None].repeat(6, 0), W0, SimulatedNetwork(RING))
+        BlockKrylov(np.eye(5)[None].repeat(6, 0), W0, network_of(RING))

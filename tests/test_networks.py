@@ -15,9 +15,21 @@ from deepca.errors import EpochChanged, InvalidInput, PeerFailed, PeerTimeout, T
 from deepca.networks import AgentNetwork, Network, SimulatedNetwork, Traffic
 from deepca.networks.base import Op
 from deepca.operators import Operator
-from deepca.topology import Topology
 from deepca.transports import MemoryHub, Message, Tag
-from tests.helpers import GRAPHS, AtIteration, Recorder, RoundByRound, Tracked, run_threads, worst_tangent
+from tests.engines import (
+    ENGINES,
+    Engine,
+    Stepwise,
+    at_every_agent,
+    everyone,
+    gossip_messages,
+    mine,
+    network_of,
+    of_all,
+    over_mpi,
+    total,
+)
+from tests.helpers import GRAPHS, AtIteration, Recorder, Tracked, run_threads, worst_tangent
 from tests.problems import pooled_answer, spectrum, spectrum_problem
 
 
@@ -25,75 +37,79 @@ def per_agent(m: int, shape: tuple[int, ...] = (4, 2), seed: int = 0) -> Array:
     return np.random.default_rng(seed).standard_normal((m, *shape))
 
 
-def on_every_agent(topology: Topology, work: Callable[[AgentNetwork], Array]) -> Array:
-    return np.stack(deepca.run_agents(topology, work, timeout=20.0))
-
-
 # -------------------------------------------------------------------------------------------------- one round
 
 
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("graph", GRAPHS)
-def test_gossip_multiplies_by_the_gossip_matrix(graph: str) -> None:
-    """``x_j ← Σ_i 𝐋_ji x_i``, in the simulator and among threads."""
+def test_gossip_multiplies_by_the_gossip_matrix(graph: str, engine: str) -> None:
+    """``x_j ← Σ_i 𝐋_ji x_i``."""
     topology = GRAPHS[graph]()
     x = per_agent(topology.n_agents)
     expected = np.einsum("ij,jdk->idk", topology.gossip_matrix, x)
-    np.testing.assert_allclose(SimulatedNetwork(topology).gossip(x), expected, rtol=0, atol=1e-15 * 10)
-    threads = on_every_agent(topology, lambda network: network.gossip(x[network.agent]))
-    np.testing.assert_allclose(threads, expected, rtol=0, atol=1e-15 * 10)
+    done = at_every_agent(engine, topology, lambda network: network.gossip(x[network.local]))
+    np.testing.assert_allclose(done.values, expected, rtol=0, atol=1e-15 * 10)
 
 
 @pytest.mark.parametrize("m", [6, 300])
 def test_gossip_takes_any_shape_and_memory_order(m: int) -> None:
     """Vectors, matrices, and arrays whose last axes are swapped in memory; small dense and large sparse 𝐋."""
     topology = deepca.topology.ring(m)
-    L = topology.gossip_matrix
+    L, here = topology.gossip_matrix, mine(m)
     vector, block = per_agent(m, ()), per_agent(m, (3, 5))
-    network = SimulatedNetwork(topology)
-    np.testing.assert_allclose(network.gossip(vector), L @ vector, atol=1e-14)
+    network = network_of(topology)
+    np.testing.assert_allclose(network.gossip(vector[here]), (L @ vector)[here], atol=1e-14)
     swapped = np.swapaxes(block, 1, 2)
-    assert not swapped.flags.c_contiguous
-    np.testing.assert_allclose(network.gossip(swapped), np.einsum("ij,jdk->idk", L, swapped), atol=1e-14)
+    own = np.swapaxes(block[here], 1, 2)
+    assert not own.flags.c_contiguous
+    np.testing.assert_allclose(network.gossip(own), np.einsum("ij,jdk->idk", L, swapped)[here], atol=1e-14)
 
 
 def test_gossip_does_not_change_its_argument() -> None:
     """Rounds give new arrays."""
     topology = deepca.topology.ring(4)
-    x = per_agent(4)
+    x = per_agent(4)[mine(4)]
     kept = x.copy()
-    y = SimulatedNetwork(topology).gossip(x)
-    on_every_agent(topology, lambda network: network.gossip(x[network.agent]))
+    network = network_of(topology)
+    y = network.gossip(x)
+    z = network.gossip(2.0 * x)
     np.testing.assert_array_equal(x, kept)
     assert not np.shares_memory(x, y)
+    assert not np.shares_memory(y, z)
+    np.testing.assert_allclose(z, 2.0 * y, rtol=1e-14)  # nor is what came before overwritten
+    if "threads" in ENGINES:
+        at_every_agent("threads", topology, lambda agent: agent.gossip(x[agent.local]))
+        np.testing.assert_array_equal(x, kept)
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 7])
 @pytest.mark.parametrize("m", [5, 100])
 def test_the_short_cut_for_mixing_is_the_same_map(m: int, rounds: int) -> None:
-    """K rounds at once, K rounds one by one, and 𝐋 to the power K agree, whichever way the simulator takes."""
+    """K rounds at once, K rounds one by one, and 𝐋 to the power K agree, whichever way the engine takes."""
     topology = deepca.topology.ring(m)
-    x = per_agent(m)
-    expected = np.einsum("ij,jdk->idk", np.linalg.matrix_power(topology.gossip_matrix, rounds), x)
-    quick, slow = SimulatedNetwork(topology), RoundByRound(topology)
-    np.testing.assert_allclose(Gossip(rounds)(quick, x), expected, atol=1e-14)
-    np.testing.assert_allclose(Gossip(rounds)(slow, x), expected, atol=1e-14)
+    x, here = per_agent(m), mine(m)
+    expected = np.einsum("ij,jdk->idk", np.linalg.matrix_power(topology.gossip_matrix, rounds), x)[here]
+    quick, slow = network_of(topology), Stepwise(topology)
+    np.testing.assert_allclose(Gossip(rounds)(quick, x[here]), expected, atol=1e-14)
+    np.testing.assert_allclose(Gossip(rounds)(slow, x[here]), expected, atol=1e-14)
     assert quick.traffic == slow.traffic
-    assert quick.traffic.rounds == rounds
-    assert quick.traffic.messages == rounds * 2 * m
-    assert quick.traffic.bytes_sent == rounds * 2 * m * 4 * 2 * 8
+    sent = total(quick.traffic, m)
+    assert sent.rounds == rounds
+    assert sent.messages == rounds * 2 * m
+    assert sent.bytes_sent == rounds * 2 * m * 4 * 2 * 8
     assert quick.traffic.bytes_per_agent == rounds * 2 * 4 * 2 * 8
 
 
 def test_a_change_of_rounds_is_not_taken_from_memory() -> None:
     """The matrix of K = 2 is not used again for K = 3, nor that of one mixer for another."""
-    topology = deepca.topology.path(4)
-    network, x = SimulatedNetwork(topology), per_agent(4)
+    topology, here = deepca.topology.path(4), mine(4)
+    network, x = network_of(topology), per_agent(4)
     L = topology.gossip_matrix
     for rounds in (2, 3, 2):
-        expected = np.einsum("ij,jdk->idk", np.linalg.matrix_power(L, rounds), x)
-        np.testing.assert_allclose(Gossip(rounds)(network, x), expected, atol=1e-14)
-    fast = FastMix(2)(network, x)
-    assert np.abs(fast - Gossip(2)(network, x)).max() > 1e-3
+        expected = np.einsum("ij,jdk->idk", np.linalg.matrix_power(L, rounds), x)[here]
+        np.testing.assert_allclose(Gossip(rounds)(network, x[here]), expected, atol=1e-14)
+    fast = FastMix(2)(network, x[here])
+    assert np.abs(fast - Gossip(2)(network, x[here])).max() > 1e-3
 
 
 # --------------------------------------------------------------------------------------- weights of one round
@@ -105,87 +121,90 @@ def one_pair(m: int, i: int, j: int) -> Csr:
     return csr(L)
 
 
-def test_weights_of_a_round_replace_the_gossip_matrix() -> None:
+@pytest.mark.parametrize("engine", ENGINES)
+def test_weights_of_a_round_replace_the_gossip_matrix(engine: str) -> None:
     """Only the pair that has a weight talks; the traffic says so."""
     topology = deepca.topology.ring(5)
     x, weights = per_agent(5), one_pair(5, 1, 2)
-    expected = np.einsum("ij,jdk->idk", weights.toarray(), x)
-    network = SimulatedNetwork(topology)
-    np.testing.assert_allclose(network.gossip(x, weights), expected, atol=1e-15)
-    assert (network.traffic.messages, network.traffic.bytes_sent) == (2, 2 * 4 * 2 * 8)
 
-    def work(agent: AgentNetwork) -> Array:
-        y = agent.gossip(x[agent.agent], weights)
-        assert agent.traffic.messages == (1 if agent.agent in (1, 2) else 0)
+    def work(network: Network) -> Array:
+        y = network.gossip(x[network.local], weights)
+        assert network.traffic.messages == np.isin(network.local, (1, 2)).sum()
         return y
 
-    np.testing.assert_allclose(on_every_agent(topology, work), expected, atol=1e-15)
+    done = at_every_agent(engine, topology, work)
+    np.testing.assert_allclose(done.values, np.einsum("ij,jdk->idk", weights.toarray(), x), atol=1e-15)
+    assert (done.traffic.messages, done.traffic.bytes_sent) == (2, 2 * 4 * 2 * 8)
 
 
-def test_weights_that_go_one_way_are_sent_one_way() -> None:
+@pytest.mark.parametrize("engine", ENGINES)
+def test_weights_that_go_one_way_are_sent_one_way(engine: str) -> None:
     """A zero weight sends nothing, also where the opposite weight is not zero."""
     topology = deepca.topology.path(3)
     L = np.array([[0.5, 0.5, 0.0], [0.0, 1.0, 0.0], [0.0, 0.25, 0.75]])
     x = per_agent(3)
-    network = SimulatedNetwork(topology)
-    np.testing.assert_allclose(network.gossip(x, csr(L)), np.einsum("ij,jdk->idk", L, x), atol=1e-15)
-    assert network.traffic.messages == 2
 
-    def work(agent: AgentNetwork) -> Array:
-        y = agent.gossip(x[agent.agent], csr(L))
-        assert agent.traffic.messages == (2 if agent.agent == 1 else 0)
+    def work(network: Network) -> Array:
+        y = network.gossip(x[network.local], csr(L))
+        assert network.traffic.messages == 2 * (network.local == 1).sum()
         return y
 
-    np.testing.assert_allclose(on_every_agent(topology, work), np.einsum("ij,jdk->idk", L, x), atol=1e-15)
+    done = at_every_agent(engine, topology, work)
+    np.testing.assert_allclose(done.values, np.einsum("ij,jdk->idk", L, x), atol=1e-15)
 
 
 def test_weights_outside_the_graph_are_refused_and_named() -> None:
     """A round cannot use a pair that is no edge, nor a matrix of another size."""
     topology = deepca.topology.path(4)
     x = per_agent(4)
-    for network in (SimulatedNetwork(topology), AgentNetwork(topology, 0, MemoryHub(4, timeout=1.0).transport(0))):
-        local = x if network.batch else x[0]
+    for network in (network_of(topology), AgentNetwork(topology, 0, MemoryHub(4, timeout=1.0).transport(0))):
         with pytest.raises(TopologyError, match=r"\(0, 3\)|\(3, 0\)"):
-            network.gossip(local, one_pair(4, 0, 3))
+            network.gossip(x[network.local], one_pair(4, 0, 3))
         with pytest.raises(TopologyError, match=r"\(3, 3\).*expected \(4, 4\)"):
-            network.gossip(local, one_pair(3, 0, 1))
+            network.gossip(x[network.local], one_pair(3, 0, 1))
 
 
 # --------------------------------------------------------------------------------------------------- agreement
 
 
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("op", ["min", "max"])
 @pytest.mark.parametrize("graph", GRAPHS)
-def test_reduce_gives_everyone_the_extreme_over_all_agents(graph: str, op: Op) -> None:
-    """Element by element, the same everywhere, by a diameter of control rounds."""
+def test_reduce_gives_everyone_the_extreme_over_all_agents(graph: str, op: Op, engine: str) -> None:
+    """Element by element, the same everywhere, by a diameter of control rounds; ranks have another way."""
     topology = GRAPHS[graph]()
     m = topology.n_agents
     x = per_agent(m, (3,))
     expected = x.min(axis=0) if op == "min" else x.max(axis=0)
-    network = SimulatedNetwork(topology)
-    np.testing.assert_array_equal(network.reduce(x, op), expected)
 
-    def work(agent: AgentNetwork) -> Array:
-        value = agent.reduce(x[agent.agent], op)
-        assert agent.traffic.control_rounds == network.traffic.control_rounds == topology.flood_rounds
-        assert agent.traffic.rounds == 0
-        assert agent.traffic.bytes_sent == agent.traffic.control_bytes == agent.traffic.messages * 3 * 8
-        assert agent.traffic.messages == topology.flood_rounds * len(topology.neighbors(agent.agent))
-        return value
+    def work(network: Network) -> Array:
+        value = network.reduce(x[network.local], op)
+        sent = network.traffic
+        assert sent.rounds == 0
+        assert sent.bytes_sent == sent.control_bytes
+        if engine != "mpi":
+            assert sent.control_rounds == topology.flood_rounds
+            assert sent.bytes_sent == sent.messages * 3 * 8
+            links = sum(len(topology.neighbors(j)) for j in np.atleast_1d(network.local))
+            assert sent.messages == topology.flood_rounds * links
+        return np.broadcast_to(value, (*network.batch, 3))
 
-    np.testing.assert_array_equal(on_every_agent(topology, work), np.broadcast_to(expected, (m, 3)))
-    assert network.traffic.messages == 2 * topology.n_edges * topology.flood_rounds
-    assert network.traffic.bytes_sent == network.traffic.messages * 3 * 8
+    done = at_every_agent(engine, topology, work)
+    np.testing.assert_array_equal(done.values, np.broadcast_to(expected, (m, 3)))
+    assert gossip_messages(done.traffic, topology) == 0
 
 
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("op", ["min", "max"])
-def test_reduce_carries_nan_to_everyone(op: Op) -> None:
+def test_reduce_carries_nan_to_everyone(op: Op, engine: str) -> None:
     """One agent's NaN is everyone's: no agent may believe that all is well."""
     topology = deepca.topology.path(4)
     x = np.array([[1.0, 1.0], [2.0, np.nan], [3.0, 3.0], [4.0, 4.0]])
-    whole = SimulatedNetwork(topology).reduce(x, op)
-    threads = on_every_agent(topology, lambda network: network.reduce(x[network.agent], op))
-    for value in (whole, *threads):
+
+    def work(network: Network) -> Array:
+        return np.broadcast_to(network.reduce(x[network.local], op), (*network.batch, 2))
+
+    for value in at_every_agent(engine, topology, work).values:
         assert value[0] == (1.0 if op == "min" else 4.0)
         assert np.isnan(value[1])
 
@@ -193,7 +212,7 @@ def test_reduce_carries_nan_to_everyone(op: Op) -> None:
 def test_an_unknown_reduction_is_refused() -> None:
     """Only "min" and "max" can be flooded."""
     topology = deepca.topology.complete(1)
-    for network in (SimulatedNetwork(topology), AgentNetwork(topology, 0)):
+    for network in (network_of(topology), AgentNetwork(topology, 0)):
         x = np.zeros((*network.batch, 1))
         with pytest.raises(InvalidInput, match="'min' or 'max'"):
             network.reduce(x, "sum")  # type: ignore[arg-type]
@@ -201,57 +220,59 @@ def test_an_unknown_reduction_is_refused() -> None:
             network.reduce_later(x, "sum")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("graph", GRAPHS)
-def test_a_value_that_rides_along_is_ready_after_a_diameter_of_rounds(graph: str) -> None:
+def test_a_value_that_rides_along_is_ready_after_a_diameter_of_rounds(graph: str, engine: str) -> None:
     """Not earlier, not later, equal to what reduce gives, and without control rounds."""
     topology = GRAPHS[graph]()
     m, needed = topology.n_agents, topology.flood_rounds
     x, values = per_agent(m), per_agent(m, (3,), seed=1)
 
-    def ride(network: Network, x_local: Array, value: Array) -> Array:
-        pending = network.reduce_later(value, "max")
+    def ride(network: Network) -> Array:
+        pending = network.reduce_later(values[network.local], "max")
         for made in range(needed):
             assert not pending.ready, made
-            network.gossip(x_local)
+            network.gossip(x[network.local])
         assert pending.ready
-        network.gossip(x_local)
+        network.gossip(x[network.local])
         assert network.traffic.control_rounds == 0
-        return pending.value
+        return np.broadcast_to(pending.value, (*network.batch, 3))
 
-    simulator = SimulatedNetwork(topology)
-    np.testing.assert_array_equal(ride(simulator, x, values), values.max(axis=0))
-    assert simulator.traffic.control_bytes == needed * 2 * topology.n_edges * 3 * 8
-    threads = on_every_agent(topology, lambda network: ride(network, x[network.agent], values[network.agent]))
-    np.testing.assert_array_equal(threads, np.broadcast_to(values.max(axis=0), (m, 3)))
+    done = at_every_agent(engine, topology, ride)
+    np.testing.assert_array_equal(done.values, np.broadcast_to(values.max(axis=0), (m, 3)))
+    if engine != "mpi":
+        assert done.traffic.control_bytes == needed * 2 * topology.n_edges * 3 * 8
 
 
 def test_values_ride_on_mixing_done_at_once_as_on_single_rounds() -> None:
     """The short cut moves them K rounds and counts the same bytes."""
-    topology = deepca.topology.path(6)  # five rounds to the other end
+    topology, here = deepca.topology.path(6), mine(6)  # five rounds to the other end
     x, values = per_agent(6), per_agent(6, (2,))
     sent: list[Traffic] = []
-    for network in (SimulatedNetwork(topology), RoundByRound(topology)):
-        early = network.reduce_later(values, "min")
-        FastMix(3)(network, x)
+    for network in (network_of(topology), Stepwise(topology)):
+        early = network.reduce_later(values[here], "min")
+        FastMix(3)(network, x[here])
         assert not early.ready
-        late = network.reduce_later(values, "max")
-        FastMix(3)(network, x)
+        late = network.reduce_later(values[here], "max")
+        FastMix(3)(network, x[here])
         assert early.ready
         assert not late.ready
         np.testing.assert_array_equal(early.value, values.min(axis=0))
-        FastMix(3)(network, x)
+        FastMix(3)(network, x[here])
         assert late.ready
+        np.testing.assert_array_equal(late.value, values.max(axis=0))
         sent.append(network.traffic)
     assert sent[0] == sent[1]
-    assert sent[0].control_bytes == 2 * 5 * 5 * 2 * 8 * 2  # two values of two numbers, five rounds, ten messages
+    if not over_mpi():
+        assert sent[0].control_bytes == 2 * 5 * 5 * 2 * 8 * 2  # two values of two numbers, five rounds, ten messages
 
 
 def test_values_do_not_ride_on_rounds_that_use_only_some_edges() -> None:
     """They would not reach everyone in time."""
     topology = deepca.topology.path(3)
-    x = per_agent(3)
-    network = SimulatedNetwork(topology)
-    pending = network.reduce_later(np.arange(3.0)[:, None], "max")
+    x = per_agent(3)[mine(3)]
+    network = network_of(topology)
+    pending = network.reduce_later(np.arange(3.0)[mine(3), None], "max")
     for _ in range(5):
         network.gossip(x, one_pair(3, 0, 1))
     assert not pending.ready
@@ -275,6 +296,11 @@ def test_two_runs_in_a_row_over_the_same_network_do_not_disturb_each_other() -> 
 
     simulated = twice(SimulatedNetwork(topology), A)
     np.testing.assert_array_equal(simulated[0], simulated[1])
+    if over_mpi():
+        first, second = twice(network_of(topology), A)
+        np.testing.assert_array_equal(first, second)
+        np.testing.assert_allclose(everyone(first, 5), simulated[0], atol=1e-12)
+        return
     threads = deepca.run_agents(topology, lambda network: twice(network, A.agent(network.agent)), timeout=20.0)
     for j, (first, second) in enumerate(threads):
         np.testing.assert_array_equal(first, second)
@@ -298,7 +324,7 @@ def deepca_of(mixer: FastMix | Gossip) -> Callable[[Operator, Network], Tracked]
 def test_an_announced_epoch_interrupts_every_kind_of_round_until_it_begins() -> None:
     """gossip, mix and reduce raise EpochChanged; after begin they work again and report the new epoch."""
     topology = deepca.topology.complete(3)
-    network, x = SimulatedNetwork(topology), per_agent(3)
+    network, x = network_of(topology), per_agent(3)[mine(3)]
     network.announce_epoch(2)
     calls: list[Callable[[], object]] = [
         lambda: network.gossip(x),
@@ -312,11 +338,13 @@ def test_an_announced_epoch_interrupts_every_kind_of_round_until_it_begins() -> 
         assert caught.value.epoch == 2
     network.begin(2, 0)
     assert network.epoch == 2
-    np.testing.assert_allclose(network.gossip(x), np.broadcast_to(x.mean(axis=0), x.shape), atol=1e-14)
+    mean = per_agent(3).mean(axis=0)
+    np.testing.assert_allclose(network.gossip(x), np.broadcast_to(mean, x.shape), atol=1e-14)
     network.announce_epoch(1)  # older than where we are: nothing happens
     network.gossip(x)
 
 
+@pytest.mark.threads(reason="AgentNetwork and its transport")
 def test_an_agent_hears_of_an_epoch_through_its_own_network_and_through_the_hub() -> None:
     """Both ways end its next exchange with EpochChanged."""
     topology = deepca.topology.path(2)
@@ -335,12 +363,16 @@ def test_an_agent_hears_of_an_epoch_through_its_own_network_and_through_the_hub(
 def test_a_new_epoch_drops_what_was_on_its_way() -> None:
     """Values of the old epoch are no longer sent."""
     topology = deepca.topology.path(3)
-    network, x = SimulatedNetwork(topology), per_agent(3)
-    network.reduce_later(np.zeros((3, 1)), "max")
+    network, x = network_of(topology), per_agent(3)[mine(3)]
+    pending = network.reduce_later(np.zeros((len(x), 1)), "max")
+    sent = network.traffic.control_bytes
     network.announce_epoch(1)
     network.begin(1, 0)
-    network.gossip(x)
-    assert network.traffic.control_bytes == 0
+    for _ in range(3):
+        network.gossip(x)
+    assert not pending.ready
+    assert network.traffic.control_bytes == sent
+    assert over_mpi() or sent == 0
 
 
 def test_a_restart_goes_on_at_the_same_w_and_stays_exact() -> None:
@@ -348,7 +380,7 @@ def test_a_restart_goes_on_at_the_same_w_and_stays_exact() -> None:
     topology = deepca.topology.ring(8)
     stack = spectrum_problem(8, 6, spectrum(6, 2, decay=0.6), 3, heterogeneity=0.8)
     _, U = pooled_answer(stack, 2)
-    network, recorder, trace = SimulatedNetwork(topology), Recorder(), deepca.observers.Trace(U=U)
+    network, recorder, trace = network_of(topology), Recorder(), deepca.observers.Trace(U=U)
     make = deepca_of(FastMix(3))
     announce = AtIteration(100, lambda: network.announce_epoch(1))
     result = deepca.solve(
@@ -362,16 +394,17 @@ def test_a_restart_goes_on_at_the_same_w_and_stays_exact() -> None:
     assert trace.tan_theta_max[99] <= 1e-13  # so that a loss would show
     assert trace.tan_theta_max[99:].max() <= 1e-12
     assert worst_tangent(U, result.W) <= 1e-12
-    mean_S = result.state.S.mean(axis=0)
-    np.testing.assert_allclose(mean_S, result.state.AW.mean(axis=0), atol=1e-14)
-    last = recorder.steps[-1].before.W
+    state = of_all(result.state, 8)
+    mean_S = state.S.mean(axis=0)
+    np.testing.assert_allclose(mean_S, state.AW.mean(axis=0), atol=1e-14)
+    last = everyone(recorder.steps[-1].before.W, 8)
     np.testing.assert_allclose(mean_S, np.einsum("jde,jek->dk", stack, last) / 8, atol=1e-14)
 
 
 def test_the_first_mix_after_a_restart_is_no_longer_than_the_accuracy_reached_asks_for() -> None:
     """Restarted early, at a change of about 1e-3 that everyone knows of, full accuracy would be a waste of rounds."""
     topology = deepca.topology.ring(8)
-    network, recorder = SimulatedNetwork(topology), Recorder()
+    network, recorder = network_of(topology), Recorder()
     mixer = FastMix(4)
     announce = AtIteration(6, lambda: network.announce_epoch(1))
     deepca.solve(
@@ -394,13 +427,14 @@ def test_a_lost_message_needs_a_restart_to_be_repaired(announce: bool) -> None:
     (With the polar factor they keep turning a little, and do not even agree.)
     """
 
-    class Lossy(RoundByRound):
+    class Lossy(Stepwise):
         """In iteration 10 agent 0 misses a message in the first round and puts its own value in its place."""
 
         def gossip(self, x: Array, weights: Csr | None = None, /) -> Array:
             y = super().gossip(x, weights)
             if self._t == 10 and self._round_made() == 1 and self.epoch == 0:
-                y[0] += self.topology.gossip_matrix[0, 1] * (x[0] - x[1])
+                values = everyone(x, 6)
+                y[self.local == 0] += self.topology.gossip_matrix[0, 1] * (values[0] - values[1])
             return y
 
         def _round_made(self) -> int:
@@ -414,17 +448,18 @@ def test_a_lost_message_needs_a_restart_to_be_repaired(announce: bool) -> None:
     W0 = deepca.linalg.random_orthonormal(6, 2, seed=5)
     algorithm = DeEPCA(stack, W0, network, FastMix(4), deepca.QRSignAdjust(W0))
     result = deepca.solve(algorithm, max_iter=90, observers=observers)
-    assert np.ptp(result.W, axis=0).max() <= 1e-12  # they agree in any case
+    W = everyone(result.W, 6)
+    assert np.ptp(W, axis=0).max() <= 1e-12  # they agree in any case
     if announce:
-        assert worst_tangent(U, result.W) <= 1e-12
+        assert worst_tangent(U, W) <= 1e-12
     else:
-        assert worst_tangent(U, result.W) > 1e-7
+        assert worst_tangent(U, W) > 1e-7
 
 
 def test_an_epoch_announced_during_the_restart_itself_is_followed_too() -> None:
     """The restart begins again in the newest epoch."""
 
-    class Restless(SimulatedNetwork):
+    class Restless(Engine):
         def reduce(self, x: Array, op: Op, /) -> Array:
             value = super().reduce(x, op)
             if self.epoch == 1:
@@ -447,7 +482,7 @@ def test_an_epoch_announced_during_the_restart_itself_is_followed_too() -> None:
 def test_an_epoch_announced_in_the_last_iteration_does_not_escape_from_solve(stop: Tolerance | None) -> None:
     """The closing agreement is a round like any other: the run ends with a result, not with EpochChanged."""
     topology = deepca.topology.ring(5)
-    network = SimulatedNetwork(topology)
+    network = network_of(topology)
     announce = AtIteration(10, lambda: network.announce_epoch(1))
     result = deepca.solve(
         deepca_of(FastMix(4))(small_problem(5), network), max_iter=10, stop=stop, observers=[announce]
@@ -456,6 +491,7 @@ def test_an_epoch_announced_in_the_last_iteration_does_not_escape_from_solve(sto
     assert np.isfinite(result.eigenvalues).all()
 
 
+@pytest.mark.threads(reason="agents that are apart in time")
 @pytest.mark.timeout(60)
 def test_threads_survive_an_epoch_announced_in_the_last_iteration() -> None:
     """Announced before anyone can have left: all restart, and all end with a result."""
@@ -472,6 +508,7 @@ def test_threads_survive_an_epoch_announced_in_the_last_iteration() -> None:
     assert len({result.status.code for result in results}) == 1
 
 
+@pytest.mark.threads(reason="agents that are apart in time")
 @pytest.mark.timeout(60)
 def test_threads_restart_together_when_an_epoch_is_announced_from_outside() -> None:
     """Announced by another thread while they run; afterwards the answer is exact and the invariant holds."""
@@ -503,6 +540,7 @@ def test_threads_restart_together_when_an_epoch_is_announced_from_outside() -> N
     np.testing.assert_allclose(mean_S, np.mean([result.state.AW for result in results], axis=0), atol=1e-13)
 
 
+@pytest.mark.threads(reason="agents that are apart in time")
 @pytest.mark.timeout(60)
 def test_threads_caught_in_different_iterations_restart_in_the_same_one() -> None:
     """A path with one round per iteration lets its ends drift apart; all go on from the latest iteration together."""
@@ -545,6 +583,7 @@ def test_threads_caught_in_different_iterations_restart_in_the_same_one() -> Non
 # --------------------------------------------------------------------------------- silent, failing and copied
 
 
+@pytest.mark.threads(reason="agents that fail while others go on")
 @pytest.mark.timeout(20)
 def test_an_agent_that_stops_answering_is_named_within_the_deadline() -> None:
     """Everyone else waits for agent 2 and says so."""
@@ -575,6 +614,7 @@ def test_an_agent_that_stops_answering_is_named_within_the_deadline() -> None:
     assert all(isinstance(e, TimeoutError) for e in seen.values() if isinstance(e, PeerTimeout))
 
 
+@pytest.mark.threads(reason="agents that fail while others go on")
 @pytest.mark.timeout(20)
 def test_everyone_missing_is_named() -> None:
     """In the middle of a star, all silent agents are listed."""
@@ -584,6 +624,7 @@ def test_everyone_missing_is_named() -> None:
         hub.transport(0).exchange(Tag(0, "step", 0, 0), {}, [1, 2, 3])
 
 
+@pytest.mark.threads(reason="agents that fail while others go on")
 @pytest.mark.timeout(20)
 def test_the_error_of_a_failing_agent_is_raised_and_the_others_learn_of_it_at_once() -> None:
     """Nobody waits for the deadline, and what is raised is the cause, with the agent's number."""
@@ -611,6 +652,7 @@ def test_the_error_of_a_failing_agent_is_raised_and_the_others_learn_of_it_at_on
         assert "agent 3 gave up (KeyError" in str(seen[agent])
 
 
+@pytest.mark.threads(reason="agents that fail while others go on")
 @pytest.mark.timeout(20)
 def test_a_step_that_fails_in_one_agent_ends_the_run_of_all() -> None:
     """The same through solve: an observer that raises is the cause that comes out."""
@@ -644,6 +686,7 @@ class Captured:
         return {source: Message(np.zeros((3, 2)), riders) for source in sources}
 
 
+@pytest.mark.threads(reason="AgentNetwork")
 def test_messages_are_copies() -> None:
     """Whatever the sender does to its array afterwards, the receiver sees what was sent."""
     transport = Captured()
@@ -660,18 +703,21 @@ def test_messages_are_copies() -> None:
         message.payload[0, 0] = 2.0
 
 
+@pytest.mark.threads(reason="AgentNetwork")
 def test_an_agent_with_neighbours_needs_a_transport() -> None:
     """And the message names them."""
     with pytest.raises(TopologyError, match=r"agent 1 has neighbours \(0, 2\)"):
         AgentNetwork(deepca.topology.path(3), 1)
 
 
+@pytest.mark.threads(reason="AgentNetwork")
 def test_an_agent_outside_the_network_is_refused() -> None:
     """Agents are numbered from 0 to m − 1."""
     with pytest.raises(TopologyError, match="no agent 9"):
         AgentNetwork(deepca.topology.path(3), 9)
 
 
+@pytest.mark.threads(reason="AgentNetwork")
 def test_agents_answer_in_order() -> None:
     """The list that comes back is ordered by agent, whoever finishes first."""
     topology = deepca.topology.star(6)

@@ -10,13 +10,13 @@ import pytest
 from sklearn.datasets import load_digits
 
 import deepca
-from deepca import AgentNetwork, Chebyshev, DeEPCA, DePCA, FastMix, Gossip, SimulatedNetwork, Tolerance, solve
+from deepca import Chebyshev, DeEPCA, DePCA, FastMix, Gossip, SimulatedNetwork, Tolerance, solve
 from deepca.mixing import Mixer, first_rounds, response, tracking_rate
 from deepca.operators import from_matrices, from_rows
 from deepca.pacing import Searched
-from deepca.result import Result
 from deepca.stopping import Agreed
 from deepca.topology import Topology
+from tests.engines import everyone, network_of, run_apart
 from tests.helpers import Recorder, worst_tangent
 from tests.problems import orthogonal, pooled_answer, spectrum, spectrum_problem
 
@@ -64,31 +64,33 @@ def test_extreme_heterogeneity_needs_no_knob(kind: str, place: str) -> None:
     """Nothing is chosen but the tolerance."""
     A, U, k = extreme(kind)
     W0 = deepca.linalg.random_orthonormal(A.d, k, seed=4)
-    result = solve(DeEPCA(A, W0, SimulatedNetwork(PLACES[place])), max_iter=3000, stop=Tolerance(1e-8))
+    result = solve(DeEPCA(A, W0, network_of(PLACES[place])), max_iter=3000, stop=Tolerance(1e-8))
     assert result.status.code == "converged", str(result.status)
     assert worst_tangent(U, result.W) <= 1e-8
 
 
-def test_threads_use_the_same_rounds_as_the_simulator_in_every_iteration() -> None:
+def test_agents_apart_use_the_same_rounds_as_the_simulator_in_every_iteration() -> None:
     """And so they send the same, stop together and end alike; K changes on the way, or this would show nothing."""
     A, U, k = extreme("opposite")
     W0, place = deepca.linalg.random_orthonormal(A.d, k, seed=4), PLACES["ring"]
     simulated = Recorder()
     alone = solve(DeEPCA(A, W0, SimulatedNetwork(place)), max_iter=500, stop=Tolerance(1e-10), observers=[simulated])
     recorders = [Recorder() for _ in range(M)]
-
-    def work(network: AgentNetwork) -> Result[Any]:
-        j = network.agent
-        return solve(DeEPCA(A.agent(j), W0, network), max_iter=500, stop=Tolerance(1e-10), observers=[recorders[j]])
-
-    results = deepca.run_agents(place, work)
+    apart = run_apart(
+        place,
+        A,
+        lambda A_j, network: DeEPCA(A_j, W0, network),
+        max_iter=500,
+        stop=Tolerance(1e-10),
+        observers=lambda part: [recorders[part]],
+    )
     expected = [step.traffic.rounds for step in simulated.steps]
     assert len(set(np.diff(expected))) > 1
-    for recorder, result in zip(recorders, results, strict=True):
+    for recorder, result in zip(recorders, apart.parts, strict=False):  # the ranks of a job are one part each
         assert [step.traffic.rounds for step in recorder.steps] == expected
         assert result.iterations == alone.iterations
         assert result.status.code == "converged"
-    np.testing.assert_allclose(np.stack([result.W for result in results]), alone.W, atol=1e-9)
+    np.testing.assert_allclose(apart.whole.W, alone.W, atol=1e-9)
     assert worst_tangent(U, alone.W) <= 1e-10
 
 
@@ -120,12 +122,12 @@ def test_a_k_with_an_unstable_tracking_rate_fails_and_the_first_choice_does_not(
     unstable = [K for K in range(1, 8) if tracking_rate(FastMix(K), place, K) > 1.05]
     assert unstable
     for K in unstable:
-        result = solve(DeEPCA(stack, W0, SimulatedNetwork(place), FastMix(K)), max_iter=300, stop=Tolerance(1e-8))
-        assert worst_tangent(U, result.W) > 1e-8
+        result = solve(DeEPCA(stack, W0, network_of(place), FastMix(K)), max_iter=300, stop=Tolerance(1e-8))
+        assert worst_tangent(U, everyone(result.W, 20)) > 1e-8
         assert not result.status.ok
     K = first_rounds(FastMix(), place)
     assert tracking_rate(FastMix(K), place, K) <= 0.6 < tracking_rate(FastMix(K - 1), place, K - 1)
-    result = solve(DeEPCA(stack, W0, SimulatedNetwork(place), FastMix(K)), max_iter=300, stop=Tolerance(1e-8))
+    result = solve(DeEPCA(stack, W0, network_of(place), FastMix(K)), max_iter=300, stop=Tolerance(1e-8))
     assert result.status.code == "converged"
 
 
@@ -175,7 +177,7 @@ def test_depca_gets_the_growing_rounds_it_needs() -> None:
     W0 = deepca.linalg.random_orthonormal(8, 2, seed=1)
     recorder = Recorder()
     result = solve(
-        DePCA(stack, W0, SimulatedNetwork(PLACES["torus"])),
+        DePCA(stack, W0, network_of(PLACES["torus"])),
         max_iter=400,
         stop=Tolerance(1e-8),
         observers=[recorder],
@@ -189,11 +191,11 @@ def test_depca_gets_the_growing_rounds_it_needs() -> None:
 def test_a_resumed_run_goes_on_with_the_rounds_it_had() -> None:
     A, U, k = extreme("opposite")
     W0, place = deepca.linalg.random_orthonormal(A.d, k, seed=4), PLACES["star"]
-    first = solve(DeEPCA(A, W0, SimulatedNetwork(place)), max_iter=25, stop=Tolerance(1e-9))
+    first = solve(DeEPCA(A, W0, network_of(place)), max_iter=25, stop=Tolerance(1e-9))
     assert first.status.code == "out_of_iterations"
     recorder = Recorder()
     second = solve(
-        DeEPCA(A, W0, SimulatedNetwork(place)),
+        DeEPCA(A, W0, network_of(place)),
         max_iter=500,
         stop=Tolerance(1e-9),
         start=first.state,
@@ -208,7 +210,7 @@ def test_a_gossip_matrix_with_negative_eigenvalues_gets_the_mixer_that_can_take_
     place = deepca.topology.ring(M, rule="metropolis")
     assert not place.positive_semidefinite
     stack = spectrum_problem(M, 8, spectrum(8, 2, decay=0.6), 5, heterogeneity=0.6)
-    algorithm = DeEPCA(stack, deepca.linalg.random_orthonormal(8, 2, seed=1), SimulatedNetwork(place))
+    algorithm = DeEPCA(stack, deepca.linalg.random_orthonormal(8, 2, seed=1), network_of(place))
     assert isinstance(algorithm.mix, Chebyshev)
     assert solve(algorithm, max_iter=400, stop=Tolerance(1e-9)).status.code == "converged"
 

@@ -15,12 +15,14 @@ import deepca
 from deepca import CPCA, Chebyshev, DeEPCA, DePCA, FastMix, Gossip, Tolerance
 from deepca._typing import Array, Orthonormalise
 from deepca.algorithms import QRSignAdjust, State
-from deepca.networks import SimulatedNetwork
+from deepca.networks import Network
 from deepca.topology import Topology
-from tests.helpers import Recorder, run_threads, worst_tangent
+from tests.engines import everyone, network_of, over_mpi, run_apart
+from tests.helpers import Recorder, worst_tangent
 from tests.problems import pooled_answer, random_rows, spectrum, spectrum_problem
 
 D, K_COMPONENTS, M = 8, 3, 6
+GAPS = [0.5, 0.1, 0.05] if over_mpi() else [0.5, 0.3, 0.1, 0.05, 0.02, 0.01]  # the smallest take thousands of rounds
 AlgorithmMaker = Callable[[], Any]
 
 
@@ -32,8 +34,8 @@ def start(seed: int = 2) -> Array:
     return deepca.linalg.random_orthonormal(D, K_COMPONENTS, seed=seed)
 
 
-def network(m: int = M) -> SimulatedNetwork:
-    return SimulatedNetwork(deepca.topology.erdos_renyi(m, 0.6, seed=0))
+def network(m: int = M) -> Network:
+    return network_of(deepca.topology.erdos_renyi(m, 0.6, seed=0))
 
 
 MAKERS: dict[str, AlgorithmMaker] = {
@@ -75,7 +77,7 @@ def test_resuming_after_a_stop_rule_has_ended_the_run() -> None:
     )
     whole = deepca.solve(DeEPCA(stack, start(), network(), FastMix(4)), max_iter=500, stop=Tolerance(1e-10))
     assert coarse.status.code == fine.status.code == whole.status.code == "converged"
-    assert worst_tangent(U, coarse.W) > 1e-10 >= worst_tangent(U, fine.W)
+    assert worst_tangent(U, everyone(coarse.W, M)) > 1e-10 >= worst_tangent(U, everyone(fine.W, M))
     assert fine.iterations < whole.iterations
     assert abs(fine.state.t - whole.state.t) <= 8  # the finer rule needs a little history of its own
 
@@ -113,7 +115,7 @@ def test_a_start_elsewhere_is_used() -> None:
     _, U = pooled_answer(stack, K_COMPONENTS)
     algorithm = DeEPCA(stack, start(), network(), FastMix(60))
     first = algorithm.init(U)
-    np.testing.assert_array_equal(first.W, np.broadcast_to(U, (M, D, K_COMPONENTS)))
+    np.testing.assert_array_equal(everyone(first.W, M), np.broadcast_to(U, (M, D, K_COMPONENTS)))
     assert worst_tangent(U, deepca.solve(algorithm, max_iter=1, start=first).W) <= 1e-12
 
 
@@ -121,27 +123,27 @@ def test_a_start_elsewhere_is_used() -> None:
 
 
 def test_all_agents_stop_in_the_same_iteration_without_knowing_the_answer() -> None:
-    """Each in its own thread, with very different data, at the ends of a path: the rule sees agreed numbers only."""
+    """Agents apart, with very different data, at the ends of a path: the rule sees agreed numbers only."""
     topology = deepca.topology.path(5)
     rows = random_rows(5, [40, 3, 200, 7, 25], D, seed=4, decay=0.6)
     A = deepca.operators.from_rows(rows)
     _, U = pooled_answer(A.mean(), K_COMPONENTS)
-    results = run_threads(
+    apart = run_apart(
         topology,
         A,
         lambda A_j, net: DeEPCA(A_j, start(), net, FastMix(12)),
         max_iter=500,
         stop=Tolerance(1e-7),
     )
-    assert {result.status.code for result in results} == {"converged"}
-    assert len({result.iterations for result in results}) == 1
-    assert results[0].iterations < 500
-    assert worst_tangent(U, np.stack([result.W for result in results])) <= 1e-7
+    assert {result.status.code for result in apart.parts} == {"converged"}
+    assert len({result.iterations for result in apart.parts}) == 1
+    assert apart.whole.iterations < 500
+    assert worst_tangent(U, apart.whole.W) <= 1e-7
 
 
 @pytest.mark.parametrize("tol", [1e-4, 1e-9])
 @pytest.mark.parametrize("rounds", [4, 9])
-@pytest.mark.parametrize("gap", [0.5, 0.3, 0.1, 0.05, 0.02, 0.01])
+@pytest.mark.parametrize("gap", GAPS)
 def test_the_tolerance_is_reached_at_the_worst_agent(gap: float, rounds: int, tol: float) -> None:
     """Large and small eigengaps: where the rule says converged, the true angle is within the tolerance."""
     m = 10
@@ -150,7 +152,7 @@ def test_the_tolerance_is_reached_at_the_worst_agent(gap: float, rounds: int, to
     _, U = pooled_answer(stack, K_COMPONENTS)
     topology = deepca.topology.erdos_renyi(m, 0.5, seed=int(1000 * gap))
     result = deepca.solve(
-        DeEPCA(stack, start(), SimulatedNetwork(topology), FastMix(rounds)), max_iter=5000, stop=Tolerance(tol)
+        DeEPCA(stack, start(), network_of(topology), FastMix(rounds)), max_iter=5000, stop=Tolerance(tol)
     )
     assert result.status.code == "converged"
     assert worst_tangent(U, result.W) <= tol
@@ -175,7 +177,7 @@ def test_the_tolerance_is_reached_on_other_graphs(topology: Topology, rounds: in
     stack = spectrum_problem(m, D, values, seed=seed, heterogeneity=0.9)
     _, U = pooled_answer(stack, K_COMPONENTS)
     result = deepca.solve(
-        DeEPCA(stack, start(seed), SimulatedNetwork(topology), FastMix(rounds)), max_iter=3000, stop=Tolerance(1e-8)
+        DeEPCA(stack, start(seed), network_of(topology), FastMix(rounds)), max_iter=3000, stop=Tolerance(1e-8)
     )
     assert result.status.code == "converged"
     assert worst_tangent(U, result.W) <= 1e-8
@@ -188,9 +190,9 @@ def test_a_run_cut_short_is_not_called_converged() -> None:
     values = np.array([3.0, 2.0, 1.0, 0.95, 0.5, 0.3, 0.2, 0.1])
     stack = spectrum_problem(m, D, values, seed=3, heterogeneity=0.02)
     _, U = pooled_answer(stack, K_COMPONENTS)
-    net = SimulatedNetwork(topology)
+    net = network_of(topology)
     ratios, codes = [], []
-    for max_iter in range(208, 290, 4):
+    for max_iter in range(208, 290, 24 if over_mpi() else 4):
         result = deepca.solve(DeEPCA(stack, start(), net, Gossip(1)), max_iter=max_iter, stop=Tolerance(tol))
         codes.append(result.status.code)
         if result.status.code == "converged":
@@ -206,16 +208,13 @@ def test_too_few_rounds_are_named_as_the_reason() -> None:
     """DePCA with few rounds stalls at a disagreement; the advice is to raise rounds."""
     topology = deepca.topology.path(8)
     stack = stack_of(8, heterogeneity=0.9)
-    result = deepca.solve(
-        DePCA(stack, start(), SimulatedNetwork(topology), FastMix(3)), max_iter=200, stop=Tolerance(1e-8)
-    )
+    result = deepca.solve(DePCA(stack, start(), network_of(topology), FastMix(3)), max_iter=200, stop=Tolerance(1e-8))
     assert result.status.code == "disagreement"
     assert not result.status.ok
     assert "raise rounds" in result.status.advice
     assert result.iterations == 200
-    spread = max(
-        float(scipy.linalg.norm(a @ a.T - b @ b.T)) for a in result.W for b in result.W
-    )  # what the agents differ by
+    W = everyone(result.W, 8)
+    spread = max(float(scipy.linalg.norm(a @ a.T - b @ b.T)) for a in W for b in W)  # what the agents differ by
     assert spread > 1e-8
     stayed = re.search(r"disagreement stayed at ([0-9.e+-]+)", result.status.advice)
     assert stayed is not None
@@ -226,7 +225,7 @@ def test_too_few_rounds_are_named_without_a_stop_rule_too() -> None:
     """The same when only max_iter was given."""
     topology = deepca.topology.path(8)
     stack = stack_of(8, heterogeneity=0.9)
-    result = deepca.solve(DePCA(stack, start(), SimulatedNetwork(topology), FastMix(3)), max_iter=200)
+    result = deepca.solve(DePCA(stack, start(), network_of(topology), FastMix(3)), max_iter=200)
     assert result.status.code == "disagreement"
     assert not result.status.ok
     assert "raise rounds" in result.status.advice
@@ -250,8 +249,12 @@ def test_running_out_of_iterations_says_how_many_more_are_needed(gap: float) -> 
     told = re.search(r"about (\d+) more", result.status.advice)
     assert told is not None
     more = int(told.group(1))
-    assert worst_tangent(U, deepca.solve(algorithm(), max_iter=int(1.2 * more) + 1, start=result.state).W) <= tol
-    assert worst_tangent(U, deepca.solve(algorithm(), max_iter=int(0.8 * more) - 1, start=result.state).W) > tol
+
+    def after(iterations: int) -> float:
+        return worst_tangent(U, everyone(deepca.solve(algorithm(), max_iter=iterations, start=result.state).W, M))
+
+    assert after(int(1.2 * more) + 1) <= tol
+    assert after(int(0.8 * more) - 1) > tol
 
 
 def test_a_run_without_a_stop_rule_that_has_settled_is_completed() -> None:
@@ -298,7 +301,7 @@ def test_a_status_reads_as_a_sentence() -> None:
 def test_eigenvalues_are_those_of_the_pooled_matrix(name: str) -> None:
     """At every agent, in descending order, against scipy."""
     algorithm = MAKERS[name]()
-    pooled = algorithm.A.mean()
+    pooled = everyone(algorithm.A.dense(), M).mean(axis=0) if algorithm.A.batch else algorithm.A.mean()
     expected = scipy.linalg.eigh(pooled, eigvals_only=True)[::-1][:K_COMPONENTS]
     result = deepca.solve(algorithm, max_iter=400)
     assert result.eigenvalues.shape == (*algorithm.network.batch, K_COMPONENTS)
@@ -359,10 +362,10 @@ def test_deepca_is_algorithm_1_as_printed() -> None:
             previous, S = S, mixed
         W = [np.linalg.qr(S[j])[0] for j in range(m)]
         W = [W[j] * np.where((W[j] * W0).sum(axis=0) < 0, -1.0, 1.0) for j in range(m)]
-    algorithm = DeEPCA(stack, W0, SimulatedNetwork(topology), FastMix(K), QRSignAdjust(W0))
+    algorithm = DeEPCA(stack, W0, network_of(topology), FastMix(K), QRSignAdjust(W0))
     result = deepca.solve(algorithm, max_iter=T)
-    np.testing.assert_allclose(result.W, np.stack(W), atol=1e-12)
-    np.testing.assert_allclose(result.state.S, np.stack(S), atol=1e-12)
+    np.testing.assert_allclose(everyone(result.W, m), np.stack(W), atol=1e-12)
+    np.testing.assert_allclose(everyone(result.state.S, m), np.stack(S), atol=1e-12)
 
 
 def test_depca_mixes_the_local_products_only() -> None:
@@ -375,9 +378,9 @@ def test_depca_mixes_the_local_products_only() -> None:
         S = np.einsum("ij,jdk->idk", np.linalg.matrix_power(L, 1 + t // 2), stack @ W)
         W = np.stack([np.linalg.qr(s)[0] for s in S])
         W = W * np.where((W * W0).sum(axis=1, keepdims=True) < 0, -1.0, 1.0)
-    algorithm = DePCA(stack, W0, SimulatedNetwork(topology), Gossip(lambda t: 1 + t // 2), QRSignAdjust(W0))
+    algorithm = DePCA(stack, W0, network_of(topology), Gossip(lambda t: 1 + t // 2), QRSignAdjust(W0))
     result = deepca.solve(algorithm, max_iter=T)
-    np.testing.assert_allclose(result.W, W, atol=1e-12)
+    np.testing.assert_allclose(everyone(result.W, m), W, atol=1e-12)
     assert result.traffic.rounds == sum(1 + t // 2 for t in range(T))
 
 
@@ -388,11 +391,11 @@ def test_a_growing_number_of_rounds_takes_depca_further_than_a_fixed_one() -> No
     _, U = pooled_answer(stack, K_COMPONENTS)
 
     def tangent(algorithm: DeEPCA | DePCA) -> float:
-        return worst_tangent(U, deepca.solve(algorithm, max_iter=150).W)
+        return worst_tangent(U, everyone(deepca.solve(algorithm, max_iter=150).W, 8))
 
-    fixed = tangent(DePCA(stack, start(), SimulatedNetwork(topology), FastMix(5)))
-    growing = tangent(DePCA(stack, start(), SimulatedNetwork(topology), FastMix(lambda t: 5 + t // 5)))
-    tracked = tangent(DeEPCA(stack, start(), SimulatedNetwork(topology), FastMix(5)))
+    fixed = tangent(DePCA(stack, start(), network_of(topology), FastMix(5)))
+    growing = tangent(DePCA(stack, start(), network_of(topology), FastMix(lambda t: 5 + t // 5)))
+    tracked = tangent(DeEPCA(stack, start(), network_of(topology), FastMix(5)))
     assert fixed > 1e-5
     assert growing < 1e-2 * fixed
     assert tracked <= 1e-12

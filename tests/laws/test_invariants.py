@@ -133,8 +133,7 @@ def test_scaling_by_a_power_of_two_changes_no_bit(power: int, seed: int) -> None
     stack = spectrum_problem(5, 7, spectrum(7, 2), seed, heterogeneity=0.8, indefinite=True)
     W0 = random_orthonormal(7, 2, seed=seed)
     plain, scaled = (
-        _states(DeEPCA(A, W0, network_of(topology.path(5)), FastMix(rounds=6)), 30)
-        for A in (stack, stack * 2.0**power)
+        _states(DeEPCA(A, W0, network_of(topology.path(5)), FastMix(rounds=6)), 30) for A in (stack, stack * 2.0**power)
     )
     for a, b in zip(plain, scaled, strict=True):
         np.testing.assert_array_equal(b.W, a.W)

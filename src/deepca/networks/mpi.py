@@ -145,7 +145,9 @@ class MpiNetwork(Network):
     def reduce_later(self, x: Array, op: Op, /) -> Pending:
         pending = self._agreed(x, op, self.topology.flood_rounds)
         self._count_riding(self._depth * pending.nbytes)
-        if not pending.ready:
+        if pending.ready:
+            pending.finish()
+        else:
             self._riding.append(pending)
         return pending
 
@@ -246,9 +248,16 @@ class MpiNetwork(Network):
 
     def _finish_riding(self) -> None:
         """An operation that was begun has to be completed, at all ranks, even if nobody asks for its value."""
-        for pending in self._riding:
-            if isinstance(pending, _Agreed):
-                pending.finish()
+        _finish(self._riding)
+
+    def _ride(self, rounds: int) -> None:
+        riding = self._riding
+        super()._ride(rounds)
+        _finish([pending for pending in riding if pending.ready])
+
+    def _swept(self, riding: list[Pending]) -> None:
+        super()._swept(riding)
+        _finish(riding)
 
     def _buffer(self, route: _Route, own: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Room for what other ranks send, the same again for the same size."""
@@ -287,6 +296,10 @@ class _Kinds:
     received: list[MPI.Datatype]
 
 
+_under_way: set[Pending] = set()
+"""What MPI still writes to must stay, even if whoever has begun it is gone."""
+
+
 class _Agreed(Pending):
     """The minimum or maximum over all ranks, on its way from the beginning; asking for the value waits for it."""
 
@@ -301,12 +314,14 @@ class _Agreed(Pending):
         self._request: MPI.Request | None = comm.Iallreduce(self._sent, self._found, MPI.MAX)
         self.nbytes = self._sent.nbytes
         self.op, self.rounds_left = op, rounds
+        _under_way.add(self)
 
     def finish(self) -> None:
         if self._request is not None:
             with self._waiting():
                 self._request.Wait()
             self._request = None
+            _under_way.discard(self)
 
     @property
     def value(self) -> Array:  # type: ignore[override]
@@ -386,6 +401,12 @@ class _Route:
                 if kind is not MPI.DATATYPE_NULL:
                     kind.Free()
         self._kinds.clear()
+
+
+def _finish(pending: Sequence[Pending]) -> None:
+    for one in pending:
+        if isinstance(one, _Agreed):
+            one.finish()
 
 
 def _ready(kind: MPI.Datatype | None) -> MPI.Datatype:

@@ -1,0 +1,107 @@
+"""Iterations on few ranks, to hold the cost model against."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+
+import deepca
+from benchmarks.cluster.costs import round_trip
+from benchmarks.cluster.rounds import COLUMNS, in_turns
+from benchmarks.cluster.sharing import asleep
+from deepca.exact import AllReduce
+from deepca.linalg import random_orthonormal
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from deepca.mixing import Mixer
+
+__all__ = ["HELD", "ROUNDS", "Case", "Check", "cases", "measure"]
+
+ROUNDS = 6
+HELD = 16_000_000  # bytes of rows at each rank
+
+
+@dataclass(frozen=True)
+class Case:
+    """DeEPCA with a number of features; averaging by gossip on a torus, or by ``MPI_Allreduce``."""
+
+    ranks: int
+    features: int
+    collective: bool
+    repetitions: int
+    block: float
+    """Seconds that are timed at once, so that the beginning of a run does not count."""
+
+    @property
+    def cost(self) -> float:
+        """Seconds it takes, about, for the time left."""
+        return (self.repetitions + 3) * 1.5 * self.block
+
+
+@dataclass(frozen=True)
+class Check:
+    """Seconds per iteration, one entry per repetition; and what a message costs between two ranks on one core."""
+
+    ranks: int
+    features: int
+    collective: bool
+    neighbours: float
+    seconds: tuple[float, ...]
+    switch: float
+
+
+def cases(ranks: int, quick: bool) -> Iterator[Case]:
+    """Short messages and long ones, both ways of averaging."""
+    if ranks > 8:
+        return
+    for features in (10_000,) if quick else (300, 10_000):
+        for collective in (False, True)[: min(ranks, 2)]:
+            yield Case(ranks, features, collective, *((3, 0.1) if quick else (9, 0.2)))
+
+
+def measure(case: Case, comm: MPI.Intracomm) -> Check | None:
+    """Some iterations through the public call, in blocks between barriers; ranks do not share memory."""
+    from mpi4py import MPI
+
+    from deepca.networks.mpi import MpiNetwork
+
+    topology = deepca.topology.from_name("torus" if case.ranks > 2 else "ring", case.ranks)
+    network = MpiNetwork(topology, comm, allreduce=case.collective, node=MPI.COMM_SELF)
+    rng = np.random.default_rng(comm.rank)
+    X = rng.standard_normal((HELD // (8 * case.features), case.features))
+    X[:, :COLUMNS] *= np.linspace(9.0, 5.0, COLUMNS)
+    A = deepca.operators.from_rows([X], form="rows", workers=1)
+    mixer: Mixer = AllReduce() if case.collective else deepca.FastMix(rounds=ROUNDS)
+    algorithm = deepca.DeEPCA(A, random_orthonormal(case.features, COLUMNS, seed=0), network, mixer)
+    state = deepca.solve(algorithm, max_iter=3, certify=False).state
+
+    def iterate(count: int) -> None:
+        deepca.solve(algorithm, max_iter=count, start=state, certify=False)
+
+    (seconds,) = in_turns(comm, (iterate,), case.repetitions, case.block)
+    network.close()
+    switch = _switch(comm) if comm.size > 2 else 0.0
+    if comm.rank:
+        return None
+    return Check(case.ranks, case.features, case.collective, float(topology.degrees.mean()), seconds, switch)
+
+
+def _switch(comm: MPI.Intracomm) -> float:
+    """Seconds that a short message takes between two ranks that share a core, while the others sleep."""
+    pair = cast("MPI.Intracomm", comm.Split(0 if comm.rank < 2 else 1))
+    found = 0.0
+    if comm.rank < 2:
+        before = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, {min(before)})
+        (seconds,) = in_turns(pair, (round_trip(pair, 8),), 5, 0.01)
+        os.sched_setaffinity(0, before)
+        found = float(np.median(seconds)) / 2.0
+    asleep(comm)
+    pair.Free()
+    return found

@@ -1,0 +1,61 @@
+"""The rows that fits are timed with: dense ones that are drawn, and w8a."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from deepca._typing import Array
+from deepca.data.libsvm import load
+from deepca.errors import DeepcaError
+
+__all__ = ["AGENTS", "DENSE", "blocks", "dense_rows", "is_there", "rows_of"]
+
+AGENTS = 2  # whatever the number of cores, so that all engines solve the same problem
+DENSE = (40_000, 1_000)
+_W8A_ROWS = 40_000
+_DRAWN = 1_000  # rows at a time
+_SPREAD = (20.0, 10.0)  # standard deviations of the directions that stand out, the first and the last
+
+
+def rows_of(data: str, quick: bool) -> int:
+    """How many rows there are in all."""
+    return (DENSE[0] if data == "dense" else _W8A_ROWS) // (10 if quick else 1)
+
+
+def is_there(data: str, folder: Path | None) -> bool:
+    """Whether it can be had: dense rows are drawn, w8a is read from a folder or fetched."""
+    if data == "dense":
+        return True
+    try:
+        load(data, folder)
+    except DeepcaError:
+        return False
+    return True
+
+
+def blocks(data: str, rows: int, agents: list[int], folder: Path | None) -> list[Any]:
+    """The blocks of some of the agents, of the first ``rows`` rows."""
+    bounds = list(pairwise(rows * j // AGENTS for j in range(AGENTS + 1)))
+    if data == "dense":
+        return [dense_rows(*bounds[j]) for j in agents]
+    X = load(data, folder).X
+    return [X[first:last] for first, last in (bounds[j] for j in agents)]
+
+
+def dense_rows(first: int, last: int) -> Array:
+    """Five directions stand out of noise of variance 1. Row i is the same whoever draws it."""
+    d, k = DENSE[1], 5
+    axes = np.linalg.qr(np.random.default_rng(0).standard_normal((d, k)))[0] * np.geomspace(*_SPREAD, k)
+    X = np.empty((last - first, d))
+    for block in range(first // _DRAWN, -(-last // _DRAWN)):
+        rng = np.random.default_rng([1, block])
+        drawn = rng.standard_normal((_DRAWN, d))
+        drawn += rng.standard_normal((_DRAWN, k)) @ axes.T
+        begin = block * _DRAWN
+        a, b = max(first, begin), min(last, begin + _DRAWN)
+        X[a - first : b - first] = drawn[a - begin : b - begin]
+    return X

@@ -1,0 +1,198 @@
+"""One engine on so many cores, which waits to be asked for a measurement, and waits again.
+
+    python -m benchmarks.cluster.engines simulator --cores 2
+
+Several of them are kept alive and asked in turns, so that whatever disturbs one disturbs its neighbours too. A question
+is a line of JSON, so is the answer: ``{"data": "dense", "rows": 40000, "what": "fit"}`` gives seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.linalg import blas
+
+import deepca
+from benchmarks.cluster.data import AGENTS, blocks
+from benchmarks.cluster.sharing import asleep, on_own_core
+from deepca._machine import one_blas_thread
+from deepca.data.sources import as_source
+from deepca.linalg import random_orthonormal
+from deepca.pca import Settings, decompose
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from deepca.networks.base import Network
+
+__all__ = ["COMPONENTS", "SOLVERS", "TOL"]
+
+COMPONENTS, TOL = 5, 1e-8
+SOLVERS = ("covariance_eigh", "arpack")
+_IN_CACHE, _PRODUCTS = 200, 400  # size of matrices that are multiplied in cache, and how often
+_ITERATIONS = {("dense", "rows"): 4, ("dense", "covariance"): 60, ("w8a", "rows"): 30, ("w8a", "covariance"): 200}
+
+Answer = dict[str, Any]
+
+
+@dataclass
+class Bench:
+    """Rows and algorithms of the local agents, made when first asked for."""
+
+    network: Network
+    folder: Path | None
+    _blocks: dict[tuple[str, int], list[Any]] = field(default_factory=dict)
+    _algorithms: dict[tuple[str, int, str], deepca.DeEPCA] = field(default_factory=dict)
+
+    def rows(self, data: str, rows: int) -> list[Any]:
+        if (data, rows) not in self._blocks:
+            self._blocks[data, rows] = blocks(data, rows, [int(j) for j in self.network.local], self.folder)
+        return self._blocks[data, rows]
+
+    def prepared(self, what: str, data: str, rows: int) -> Callable[[], Answer]:
+        """What is timed, with everything there that it needs."""
+        X = self.rows(data, rows)
+        if what == "fit":
+            return partial(self._fit, X)
+        if what == "products":
+            return partial(_multiply, _PRODUCTS * len(X) // AGENTS)
+        if what == "reading":
+            return partial(_read, X)
+        key = (data, rows, what)
+        if key not in self._algorithms:
+            A = deepca.operators.from_rows(X, form="rows" if what == "rows" else "covariance")
+            W0 = random_orthonormal(A.d, COMPONENTS, seed=0)
+            self._algorithms[key] = deepca.DeEPCA(A, W0, self.network, deepca.FastMix(rounds=1))
+        return partial(_iterate, self._algorithms[key], _ITERATIONS[data, what])
+
+    def _fit(self, X: list[Any]) -> Answer:
+        sources = [as_source(block, f"agent {j}") for j, block in enumerate(X)]
+        found = decompose(sources, self.network, Settings(COMPONENTS, tol=TOL))
+        if not found.result.status.ok:
+            raise RuntimeError(f"the fit did not end well: {found.result.status}")
+        return {"variances": found.variances.tolist(), "iterations": found.result.iterations}
+
+
+def _iterate(algorithm: deepca.DeEPCA, count: int) -> Answer:
+    deepca.solve(algorithm, max_iter=count, certify=False)
+    return {"per": count}
+
+
+def _multiply(count: int) -> Answer:
+    """In cache, on one core: what a core has to give at the moment."""
+    X = np.ones((_IN_CACHE, _IN_CACHE))
+    with one_blas_thread():
+        for _ in range(count):
+            X @ X
+    return {}
+
+
+def _read(X: list[Any]) -> Answer:
+    """Once: what memory has to give at the moment."""
+    for block in X:
+        blas.dasum(np.asarray(block.data if not isinstance(block, np.ndarray) else block).ravel())
+    return {}
+
+
+# ---------------------------------------------------------------------------------------------------------- engines
+
+
+def on_ranks(folder: Path | None) -> None:
+    """Rank 0 is asked, all of them work."""
+    from mpi4py import MPI
+
+    comm = MPI.COMM_WORLD
+    on_own_core(comm)
+    from deepca.networks.mpi import MpiNetwork
+
+    bench = Bench(MpiNetwork(deepca.topology.ring(AGENTS), comm), folder)
+    while (question := _shared_question(comm)) is not None:
+        call = bench.prepared(**question)
+        comm.Barrier()
+        start = time.perf_counter()
+        answer = call()
+        comm.Barrier()
+        if comm.rank == 0:
+            _tell(time.perf_counter() - start, answer)
+    bench.network.close()  # type: ignore[attr-defined]
+
+
+def in_simulator(cores: int, folder: Path | None) -> None:
+    """All agents in this process."""
+    _pin(sorted(os.sched_getaffinity(0))[:cores])
+    bench = Bench(deepca.SimulatedNetwork(deepca.topology.ring(AGENTS)), folder)
+    while (question := _question()) is not None:
+        call = bench.prepared(**question)
+        start = time.perf_counter()
+        answer = call()
+        _tell(time.perf_counter() - start, answer)
+
+
+def pooled(cores: int, folder: Path | None) -> None:
+    """scikit-learn's PCA, with all rows in one place; ``what`` names the solver."""
+    from sklearn.decomposition import PCA
+
+    _pin(sorted(os.sched_getaffinity(0))[:cores])
+    kept: dict[tuple[str, int], Any] = {}
+    while (question := _question()) is not None:
+        at = (question["data"], question["rows"])
+        if at not in kept:
+            both = blocks(*at, list(range(AGENTS)), folder)
+            kept[at] = np.concatenate(both) if isinstance(both[0], np.ndarray) else _stacked(both)
+        model = PCA(COMPONENTS, svd_solver=question["what"], random_state=0)
+        start = time.perf_counter()
+        model.fit(kept[at])
+        _tell(time.perf_counter() - start, {"variances": model.explained_variance_.tolist()})
+
+
+def _stacked(both: list[Any]) -> Any:
+    from scipy import sparse
+
+    return sparse.vstack(both, format="csr")
+
+
+def _pin(cores: list[int]) -> None:
+    os.sched_setaffinity(0, cores)
+
+
+def _question() -> Any:
+    line = sys.stdin.readline()
+    return json.loads(line) if line.strip() else None
+
+
+def _shared_question(comm: MPI.Intracomm) -> Any:
+    """Ranks sleep while rank 0 waits to be asked."""
+    question = _question() if comm.rank == 0 else None
+    asleep(comm, 0.02)
+    return comm.bcast(question)
+
+
+def _tell(seconds: float, answer: Answer) -> None:
+    print(json.dumps({**answer, "seconds": seconds / answer.get("per", 1)}), flush=True)
+
+
+def main() -> None:
+    """Answer until nothing more is asked."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.cluster.engines", description=__doc__)
+    parser.add_argument("engine", choices=("mpi", "simulator", "scikit-learn"))
+    parser.add_argument("--cores", type=int, default=1)
+    parser.add_argument("--data", type=Path)
+    options = parser.parse_args()
+    if options.engine == "mpi":
+        on_ranks(options.data)
+    else:
+        (in_simulator if options.engine == "simulator" else pooled)(options.cores, options.data)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""Processes that measure: started with mpiexec or alone, telling what they find in lines of JSON, ended in time."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+__all__ = ["Job", "JobFailed", "environment", "mpiexec"]
+
+_GRACE = 10.0  # seconds that mpiexec has to end its ranks
+
+
+class JobFailed(RuntimeError):
+    """A job ended with an error, or did not end in time; the text has the last lines that it wrote."""
+
+
+class Job:
+    """A Python module run by ``ranks`` processes of mpiexec, or by one process without MPI.
+
+    Rank 0 prints one line of JSON for everything it has found; lines are read as they come. What is not over within
+    ``deadline`` seconds is ended, with all its ranks.
+
+    threads : of BLAS, in every process.
+    """
+
+    def __init__(
+        self, module: str, *arguments: str, ranks: int | None = None, threads: int = 1, deadline: float
+    ) -> None:
+        self._name = " ".join((module, *arguments)) + (f" on {ranks} ranks" if ranks else "")
+        start = [] if ranks is None else [mpiexec(), "-n", str(ranks), "--oversubscribe"]
+        self._errors = tempfile.TemporaryFile(mode="w+")  # noqa: SIM115 - closed with the job
+        self._process = subprocess.Popen(
+            [*start, sys.executable, "-m", module, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            env=environment(threads),
+        )
+        self._deadline, self._late = deadline, False
+        self._timer = threading.Timer(deadline, self._too_late)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if kind is not None:
+            self._end()
+        self._timer.cancel()
+        for stream in (self._process.stdin, self._process.stdout, self._errors):
+            if stream is not None:
+                with suppress(BrokenPipeError):
+                    stream.close()
+
+    def answers(self) -> Iterator[Any]:
+        """Everything that the job prints, until it is over."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        while (line := self._line()) is not None:
+            yield line
+        self.finish()
+
+    def ask(self, question: Any) -> Any:
+        """Send one line, and wait for the line that answers it. Another time, for the sake of taking turns."""
+        if self._process.stdin is None:
+            raise JobFailed(f"{self._name} cannot be asked")
+        try:
+            self._process.stdin.write(json.dumps(question) + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            self.finish()
+        answer = self._line()
+        if answer is None:
+            self.finish()
+            raise JobFailed(f"{self._name} was over before it answered")
+        return answer
+
+    def finish(self) -> None:
+        """Nothing more is asked, which an empty line says; an error if the job does not end well."""
+        if self._process.stdin is not None and not self._process.stdin.closed:
+            with suppress(BrokenPipeError):
+                self._process.stdin.write("\n")  # mpiexec does not tell its ranks that there is nothing more to read
+                self._process.stdin.close()
+        code = self._process.wait()
+        self._timer.cancel()
+        if code != 0:
+            why = f"took longer than {self._deadline:.0f} s" if self._late else f"ended with exit code {code}"
+            self._errors.seek(0)
+            said = "".join(self._errors.readlines()[-12:])
+            raise JobFailed(f"{self._name} {why}\n{said}".rstrip())
+
+    def _line(self) -> Any:
+        if self._process.stdout is None:
+            return None
+        line = self._process.stdout.readline()
+        return json.loads(line) if line else None
+
+    def _too_late(self) -> None:
+        self._late = True
+        self._end()
+
+    def _end(self) -> None:
+        self._process.terminate()  # mpiexec passes it on to its ranks
+        try:
+            self._process.wait(_GRACE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+
+
+def mpiexec() -> str:
+    """The launcher that came with this Python's packages, else that of the system."""
+    beside = Path(sys.executable).with_name("mpiexec")
+    found = str(beside) if beside.exists() else shutil.which("mpiexec")
+    if found is None:
+        raise JobFailed("there is no mpiexec: install deepca[mpi], or an MPI library")
+    return found
+
+
+def environment(threads: int) -> dict[str, str]:
+    """That of this process, with so many BLAS threads, and with leave to run as root where this is root."""
+    count = str(threads)
+    limits = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), count)
+    root = {}
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return {**os.environ, **limits, **root}

@@ -1,0 +1,202 @@
+"""The page's part on the cost model: its parts, how well it fits, and what it predicts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from benchmarks.cluster.check import HELD, ROUNDS, Check
+from benchmarks.cluster.model import (
+    NEIGHBOURS,
+    Costs,
+    Crowd,
+    Iteration,
+    Line,
+    Strong,
+    allreduce,
+    gossip,
+    torus_lambda2,
+    torus_rounds,
+    tree_sweep,
+)
+from benchmarks.cluster.rounds import COLUMNS
+from benchmarks.cluster.words import between, in_bytes, in_microseconds, in_milliseconds
+from benchmarks.timing import spread
+from deepca.experiments.shared.report import Section, Table
+
+__all__ = ["Predicted", "expected", "point", "predicted", "section"]
+
+SIDES = (8, 16, 32, 64)
+PROBLEMS = (Strong(4_000_000, 1_000, COLUMNS), Strong(10_000_000, 10_000, COLUMNS))
+LATENCY, BANDWIDTH = 1.5e-6, 12.5e9  # a cluster network, as an assumption
+_ASSUMED = "1.5 µs, 100 Gbit/s (assumed)"
+_HERE = "as between two cores here"
+_FORMULAS = """```text
+round      = call + g · (message(n) + add(n)) + combine(n)
+gossip     = product(r) + track(n) + K · round + orthonormalise(n) + loop
+allreduce  = product(r) + track(n) + call + ⌈log₂ P⌉ · (message(n) + add(n)) + orthonormalise(n) + loop
+tree sweep = product(r) + track(n) + 2⌈log₂ P⌉ · (call + message(n) + add(n)) + orthonormalise(n) + loop
+```"""
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """Iterations on side × side ranks, with so many rounds where agents gossip."""
+
+    side: int
+    rounds: int
+    torus: Iteration
+    allreduce: Iteration
+    tree: Iteration
+
+    @property
+    def ranks(self) -> int:
+        return self.side**2
+
+
+def predicted(costs: Costs, problem: Strong, sides: Sequence[int] = SIDES) -> list[Predicted]:
+    """The same problem on more and more ranks."""
+    found = []
+    for side in sides:
+        ranks, rounds = side**2, torus_rounds(side)
+        n, held = problem.message, problem.held(ranks)
+        found.append(
+            Predicted(
+                side,
+                rounds,
+                gossip(costs, rounds=rounds, neighbours=NEIGHBOURS, message=n, held=held),
+                allreduce(costs, ranks=ranks, message=n, held=held),
+                tree_sweep(costs, ranks=ranks, message=n, held=held),
+            )
+        )
+    return found
+
+
+def expected(costs: Costs, check: Check, cores: int) -> float:
+    """Seconds that an iteration of a check should take, on a machine where ranks may have to share cores."""
+    n = 8 * check.features * COLUMNS
+    if check.collective:
+        iteration = allreduce(costs, ranks=check.ranks, message=n, held=HELD)
+    else:
+        iteration = gossip(costs, rounds=ROUNDS, neighbours=check.neighbours, message=n, held=HELD)
+    return Crowd(check.ranks, cores, check.switch).seconds(iteration)
+
+
+def point(costs: Costs, checks: Sequence[Check], cores: int) -> str:
+    """In two sentences."""
+    shown = []
+    for problem in PROBLEMS:
+        entries = predicted(costs.over(LATENCY, BANDWIDTH), problem)
+        last = entries[-1]
+        gains = [
+            f"{first.seconds / iteration.seconds:.3g} {how}"
+            for first, iteration, how in (
+                (entries[0].torus, last.torus, "with gossip on a torus"),
+                (entries[0].allreduce, last.allreduce, "with `MPI_Allreduce`"),
+            )
+        ]
+        shown.append(f"{_size(problem)}, {' and '.join(gains)}")
+    fewest, most = SIDES[0] ** 2, SIDES[-1] ** 2
+    return (
+        f"**Predicted, not measured:** from {fewest} to {most:,} ranks ({most // fewest} times as many), over an "
+        f"assumed network of 1.5 µs and 100 Gbit/s, an iteration becomes faster by these factors: {'; '.join(shown)}. "
+        f"Where the model could be checked, it says {between(_ratios(costs, checks, cores))} times what was measured."
+    )
+
+
+def section(costs: Costs, checks: Sequence[Check], cores: int) -> Section:
+    """Formulas, parts, check, predictions."""
+    text = (
+        "How long an iteration of DeEPCA takes on ranks that are not here follows from what its parts take on those "
+        "that are. With n bytes of message (d × k numbers), K rounds, g neighbours, r bytes of rows per rank and P "
+        f"ranks:\n\n{_FORMULAS}\n\n"
+        "The messages of a round are taken one after the other, and nothing is hidden behind something else: networks "
+        "with several links per node, and MPI libraries with better algorithms for long messages, can only be faster. "
+        "Not in it: ranks that wait for a slow one, other jobs on the same network, and nodes whose many cores share "
+        "their memory more narrowly than the cores here."
+    )
+    tables = (_parts(costs), _checked(costs, checks, cores), *(_prediction(problem, costs) for problem in PROBLEMS))
+    return Section("A cost model, and what it predicts", text, (), tables)
+
+
+def _parts(costs: Costs) -> Table:
+    lines: tuple[tuple[str, str, Line], ...] = (
+        ("message", "from rank to rank: half a ping-pong", costs.message),
+        ("add", "weighting a neighbour's message and adding it", costs.add),
+        ("combine", "what FastMix does after a round", costs.combine),
+        ("track", "S + AW − AW, before the first round", costs.track),
+        ("orthonormalise", "the polar factor of S", costs.orthonormalise),
+        ("product", "Xᵀ(XW), by the bytes of X", costs.product),
+    )
+    rows = [
+        (name, what, in_microseconds(line.start), f"{line.slope * 1e9:.3f}", _rate(line)) for name, what, line in lines
+    ]
+    rows.append(("call", "the software around a round", in_microseconds(costs.call), "", ""))
+    rows.append(("loop", "the rest of an iteration", in_microseconds(costs.loop), "", ""))
+    note = (
+        "Straight lines, start + bytes × slope, through times at several sizes, with least relative errors; two "
+        "ranks busy at once. Absolute, and of this machine: the predictions are made of them."
+    )
+    return Table("Measured parts", ("part", "what", "start, µs", "ns per byte", "GB/s"), tuple(rows), note, heads=2)
+
+
+def _rate(line: Line) -> str:
+    return f"{1e-9 / line.slope:.1f}" if line.slope > 0.0 else ""
+
+
+def _ratios(costs: Costs, checks: Sequence[Check], cores: int) -> list[float]:
+    return [expected(costs, check, cores) / float(np.median(check.seconds)) for check in checks]
+
+
+def _checked(costs: Costs, checks: Sequence[Check], cores: int) -> Table:
+    rows = []
+    for check in sorted(checks, key=lambda check: (check.ranks, check.features, check.collective)):
+        ratio = spread([expected(costs, check, cores) / seconds for seconds in check.seconds])
+        neighbours = f"{check.neighbours:g} neighbour{'' if check.neighbours == 1.0 else 's'}"
+        how = "`MPI_Allreduce`" if check.collective else f"gossip, K = {ROUNDS}, {neighbours}"
+        message = in_bytes(8 * check.features * COLUMNS)
+        rows.append((str(check.ranks), how, message, str(ratio), in_milliseconds(check.seconds)))
+    note = (
+        f"An iteration of DeEPCA with {in_bytes(HELD)} of rows per rank, without shared memory. More than {cores} "
+        f"ranks share the {cores} cores: there, everything is taken as often as ranks share a core, and for every wait "
+        "the time in which a core goes from rank to rank, as measured in the same job. "
+        f"Predicted over measured: {between(_ratios(costs, checks, cores))}."
+    )
+    header = ("ranks", "averaging", "message", "predicted / measured", "measured, ms")
+    return Table("The model beside measurements", header, tuple(rows), note, heads=3)
+
+
+def _prediction(problem: Strong, costs: Costs) -> Table:
+    rows = []
+    for name, network in ((_ASSUMED, costs.over(LATENCY, BANDWIDTH)), (_HERE, costs)):
+        entries = predicted(network, problem)
+        first = entries[0]
+        for at in entries:
+            pairs = (first.torus, at.torus), (first.allreduce, at.allreduce), (first.tree, at.tree)
+            cells = [_gain(start, now) for start, now in pairs]
+            rows.append((name, f"{at.ranks:,}", f"{at.ranks / first.ranks:.0f}", str(at.rounds), *cells))
+    gaps = ", ".join(f"{1.0 - torus_lambda2(side, side):.2g}" for side in SIDES)
+    note = (
+        f"**A prediction, not a measurement:** {_size(problem)} float64 ({problem.held(1) / 1e9:,.0f} GB) divided "
+        f"among the ranks, k = {problem.components}, messages of {in_bytes(problem.message)}. How many times as fast "
+        f"as on {SIDES[0] ** 2} ranks an iteration is; in brackets, what it takes and which share of that is "
+        f"averaging. Torus: K rounds with four neighbours, K as the library begins with, from 1 − λ₂ = {gaps}. "
+        "Allreduce and sweep: an exact average on a fat tree, where any two ranks are equally far apart, by "
+        "`MPI_Allreduce` or by messages up a binary tree and down."
+    )
+    header = ("messages", "ranks", "ideal", "K on a torus", "torus, gossip", "fat tree, Allreduce", "fat tree, sweep")
+    return Table(f"Predicted: {_size(problem)} on up to {SIDES[-1] ** 2:,} ranks", header, tuple(rows), note)
+
+
+def _gain(start: Iteration, now: Iteration) -> str:
+    return f"{start.seconds / now.seconds:.3g} ({_duration(now.seconds)}, {100.0 * now.share:.0f} %)"
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds >= 1.0 else f"{seconds * 1e3:.3g} ms"
+
+
+def _size(problem: Strong) -> str:
+    return f"{problem.rows:,} × {problem.features:,}"

@@ -1,0 +1,83 @@
+"""The page's part on rounds of gossip."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from benchmarks.cluster.rounds import COLUMNS, GOAL, SIZES, Timing
+from benchmarks.cluster.words import GRAPHS, between, in_milliseconds
+from benchmarks.timing import Spread, spread
+from deepca.experiments.shared.report import Assertion, Section, Table
+
+__all__ = ["point", "section"]
+
+
+def point(found: Sequence[Timing]) -> str:
+    """In one sentence."""
+    shown = []
+    for size in SIZES:
+        seen = [_over_bare(timing).median for timing in found if timing.size == size]
+        if seen:
+            shown.append(f"{between(seen)} with messages of {size}")
+    return f"**A round of gossip** over the bare exchange of the same messages: {'; '.join(shown)}. Goal: {GOAL:g}."
+
+
+def section(found: Sequence[Timing], cores: int) -> Section:
+    """Goals and tables."""
+    assertions = []
+    for size in SIZES:
+        seen = [(_over_bare(timing).median, timing) for timing in found if timing.size == size]
+        if not seen:
+            continue
+        worst, where = max(seen, key=lambda entry: entry[0])
+        met = sum(median <= GOAL for median, _ in seen)
+        assertions.append(
+            Assertion(
+                f"A round of gossip with messages of {size} takes at most {GOAL:g} times the bare exchange.",
+                f"in {met} of {len(seen)} cases; at most {worst:.2f}, {where.ranks} ranks, {GRAPHS[where.graph]}",
+                met == len(seen),
+            )
+        )
+    text = (
+        "`MpiNetwork.gossip` with one agent per rank, beside a bare `Neighbor_allgather` on a dist-graph communicator "
+        "of the same graph, with the same sizes, in the same job. A block is a barrier, some rounds, a barrier; blocks "
+        "take turns, and a ratio is taken of those next to each other. What a round returns is what the next one "
+        "sends, as in a run. The bare exchange uses the same two buffers again and again, and nobody weighs or adds "
+        "what has arrived.\n\n"
+        "Ranks on the same machine read each other's numbers from shared memory, so a round can take less than the "
+        "exchange. Between machines they cannot: the second table has the same rounds with every rank made to believe "
+        "that it is alone on its machine. Messages still go through the memory of this one, which is faster than a "
+        "network; over a network the exchange takes longer, and what is done beside it counts for less."
+    )
+    note = (
+        f"Messages are d × {COLUMNS} float64; ✘ marks medians above {GOAL:g}. More than {cores} ranks share the "
+        f"{cores} cores, and what is measured there is also how ranks give way to each other."
+    )
+    tables = (
+        _table("A round over the bare exchange", found, note, apart=False),
+        _table("The same without shared memory, as between machines", found, "", apart=True),
+    )
+    return Section("Rounds of gossip", text, tuple(assertions), tables)
+
+
+def _over_bare(timing: Timing, *, apart: bool = False) -> Spread:
+    return spread(np.array(timing.apart if apart else timing.ours) / np.array(timing.bare))
+
+
+def _table(title: str, found: Sequence[Timing], note: str, *, apart: bool) -> Table:
+    cells = {(timing.ranks, timing.graph, timing.size): timing for timing in found}
+    rows = []
+    for ranks, graph in sorted({(timing.ranks, timing.graph) for timing in found}):
+        seen = {size: cells[ranks, graph, size] for size in SIZES if (ranks, graph, size) in cells}
+        neighbours = next(iter(seen.values())).neighbours
+        ratios = [_judged(_over_bare(seen[size], apart=apart)) if size in seen else "" for size in SIZES]
+        bare = " / ".join(in_milliseconds(timing.bare) for timing in seen.values())
+        rows.append((str(ranks), GRAPHS[graph], f"{neighbours:.3g}", *ratios, bare))
+    header = ("ranks", "graph", "neighbours", *SIZES, "bare, ms, by size")
+    return Table(title, header, tuple(rows), note, heads=2)
+
+
+def _judged(ratio: Spread) -> str:
+    return f"{ratio}{' ✘' if ratio.median > GOAL else ''}"

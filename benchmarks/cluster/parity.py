@@ -1,0 +1,119 @@
+"""Whether the ranks compute what the simulator computes, to the last digits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import deepca
+from benchmarks.cluster.sharing import first_alone
+from deepca.experiments.shared.synthetic import Synthetic, matrices
+from deepca.pca import algorithm_of
+from deepca.result import Result
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from deepca.networks.base import Network
+
+__all__ = ["ALGORITHMS", "FIXED", "GOAL", "GRAPHS", "TOL", "Agreement", "Case", "cases", "measure"]
+
+GOAL = 1e-12
+GRAPHS = ("ring", "erdos-renyi", "torus")
+ALGORITHMS = ("deepca", "accelerated", "krylov")
+_FEATURES, _COMPONENTS, TOL = 60, 5, 1e-10
+FIXED = 20  # iterations
+_MOST = 500
+
+
+@dataclass(frozen=True)
+class Case:
+    """Agents of a graph on ranks, in equal shares."""
+
+    ranks: int
+    agents: int
+    graph: str
+    algorithm: str
+
+    @property
+    def cost(self) -> float:
+        """Seconds it takes, about, for the time left."""
+        return (4.0 if self.graph == "ring" else 1.5) if self.ranks > 8 else 0.4
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What was found: the largest ``|W_mpi − W_sim|`` of any agent, after some iterations and at the end of a run.
+
+    iterations, simulated : made until the run to the tolerance ended, on ranks and in the simulator.
+    status : of both ends.
+    """
+
+    ranks: int
+    agents: int
+    graph: str
+    algorithm: str
+    fixed: float
+    stopped: float
+    iterations: int
+    simulated: int
+    status: tuple[str, str]
+
+
+def cases(ranks: int, quick: bool) -> Iterator[Case]:
+    """One agent per rank and, on few ranks, several; a torus of 3 × 3 where one agent per rank would make it a ring."""
+    if ranks < 4:
+        return
+    for graph in GRAPHS[-1:] if quick and ranks > 4 else GRAPHS:
+        for algorithm in ALGORITHMS:
+            yield Case(ranks, 9 if graph == "torus" and ranks == 4 else ranks, graph, algorithm)
+            if ranks <= 8 and not (quick and graph != "torus"):
+                yield Case(ranks, 50, graph, algorithm)
+
+
+def measure(case: Case, comm: MPI.Intracomm) -> Agreement | None:
+    """Run it on the ranks, then on rank 0 in the simulator; rank 0 compares."""
+    from deepca.networks.mpi import MpiNetwork
+
+    topology = deepca.topology.from_name(case.graph, case.agents, seed=0)
+    wanted = Synthetic(_FEATURES, gap=0.5)
+    A = matrices(wanted, _COMPONENTS, case.agents, "noise", seed=1)
+    network = MpiNetwork(topology, comm)
+    ours = _runs(case.algorithm, A, network)
+    network.close()
+    pieces = [comm.gather(result.W) for result in ours]
+    found: list[Agreement] = []
+
+    def compare() -> None:
+        theirs = _runs(case.algorithm, A, deepca.SimulatedNetwork(topology))
+        together = [np.concatenate(piece) for piece in pieces if piece is not None]
+        fixed, stopped = (float(np.abs(W - result.W).max()) for W, result in zip(together, theirs, strict=True))
+        status = (ours[1].status.code, theirs[1].status.code)
+        found.append(
+            Agreement(
+                case.ranks,
+                case.agents,
+                case.graph,
+                case.algorithm,
+                fixed,
+                stopped,
+                ours[1].iterations,
+                theirs[1].iterations,
+                status,
+            )
+        )
+
+    first_alone(comm, compare)
+    return found[0] if found else None
+
+
+def _runs(name: str, A: Any, network: Network) -> list[Result[Any]]:
+    W0 = deepca.linalg.random_orthonormal(_FEATURES, _COMPONENTS, seed=2)
+    algorithm = algorithm_of(name, A, W0, network)
+    return [
+        deepca.solve(algorithm, max_iter=FIXED, certify=False),
+        deepca.solve(algorithm, max_iter=_MOST, stop=deepca.Tolerance(TOL)),
+    ]

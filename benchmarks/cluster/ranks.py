@@ -1,0 +1,58 @@
+"""What the ranks of one job do, part by part; rank 0 prints a line of JSON for everything found.
+
+mpiexec -n 4 python -m benchmarks.cluster.ranks [--quick] parity rounds check
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.cluster import check, costs, parity, rounds
+from benchmarks.cluster.sharing import asleep, on_own_core
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+__all__ = ["PARTS", "lines"]
+
+PARTS: dict[str, ModuleType] = {"parity": parity, "rounds": rounds, "costs": costs, "check": check}
+
+
+def lines(parts: list[str], ranks: int, quick: bool) -> Iterator[tuple[str, Any]]:
+    """Which cases of which parts a job of so many ranks goes through; one line is printed for each."""
+    for part in parts:
+        for case in PARTS[part].cases(ranks, quick):
+            yield part, case
+
+
+def main() -> None:
+    """Measure all cases, one after the other."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.cluster.ranks", description=__doc__)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("parts", nargs="+", choices=sorted(PARTS))
+    options = parser.parse_args()
+
+    # MPI begins when it is imported, and its waiting takes a core: only after everything else is there
+    from mpi4py import MPI
+
+    comm = MPI.COMM_WORLD
+    on_own_core(comm)
+    asleep(comm)
+    if comm.rank == 0:
+        _tell({"part": "started", "found": {"library": MPI.Get_library_version().split(",")[0]}})
+    for part, case in lines(options.parts, comm.size, options.quick):
+        found = PARTS[part].measure(case, comm)
+        if found is not None:
+            _tell({"part": part, "found": asdict(found)})
+
+
+def _tell(line: dict[str, Any]) -> None:
+    print(json.dumps(line), flush=True)
+
+
+if __name__ == "__main__":
+    main()

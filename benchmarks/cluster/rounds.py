@@ -1,0 +1,135 @@
+"""A round of gossip beside the bare exchange: ``Neighbor_allgather`` on the same graph, with the same sizes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+import deepca
+from benchmarks.timing import WALL, Clock
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from deepca._typing import Array
+    from deepca.networks.base import Network
+
+__all__ = ["COLUMNS", "GOAL", "SIZES", "Case", "Timing", "cases", "in_turns", "measure"]
+
+GOAL = 1.3
+SIZES = {"12 KB": 300, "1 MB": 25_000, "8 MB": 200_000}
+"""Messages by name, and how many rows of five float64 each has."""
+COLUMNS = 5
+_BLOCK = 0.06  # seconds that a timed block should last
+_LEAST = 3  # rounds of a block
+
+
+@dataclass(frozen=True)
+class Case:
+    """One agent per rank, on a graph, with messages of a size."""
+
+    ranks: int
+    graph: str
+    size: str
+    repetitions: int
+
+    @property
+    def cost(self) -> float:
+        """Seconds it takes, about, for the time left."""
+        one = max(_BLOCK, _LEAST * SIZES[self.size] / 1e6 * self.ranks * 0.1)
+        return 3 * (self.repetitions + 2) * one
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds per round, one entry per repetition; entries with the same number were taken one after the other.
+
+    ours : ``MpiNetwork.gossip`` as it is.  apart : with every rank on a machine of its own, as far as it knows, so that
+    nobody shares memory.  bare : the exchange alone.
+    """
+
+    ranks: int
+    graph: str
+    size: str
+    neighbours: float
+    ours: tuple[float, ...]
+    apart: tuple[float, ...]
+    bare: tuple[float, ...]
+
+
+def cases(ranks: int, quick: bool) -> Iterator[Case]:
+    """Graphs and sizes for a number of ranks."""
+    graphs = ("ring",) if ranks == 2 else ("ring", "torus", "erdos-renyi") if ranks <= 8 else ("ring", "torus")
+    sizes = tuple(SIZES) if ranks <= 8 and not quick else tuple(SIZES)[:2]
+    for graph in graphs[:1] if quick else graphs:
+        for size in sizes:
+            yield Case(ranks, graph, size, 5 if quick else 15)
+
+
+def measure(case: Case, comm: MPI.Intracomm) -> Timing | None:
+    """All in turns; what one round returns is what the next one sends, as in a run."""
+    from mpi4py import MPI
+
+    from deepca.networks.mpi import MpiNetwork
+
+    topology = deepca.topology.from_name(case.graph, case.ranks, seed=0)
+    around = topology.neighbors(comm.rank)
+    networks = MpiNetwork(topology, comm), MpiNetwork(topology, comm, node=MPI.COMM_SELF)
+    graph = comm.Create_dist_graph_adjacent(around, around, reorder=False)
+    x: Array = np.random.default_rng(comm.rank).standard_normal((1, SIZES[case.size], COLUMNS))
+    sent, received = x.ravel().copy(), np.empty((len(around), x.size))
+
+    def ours(network: Network, count: int) -> None:
+        y = x
+        for _ in range(count):
+            y = network.gossip(y)
+
+    def bare(count: int) -> None:
+        for _ in range(count):
+            graph.Neighbor_allgather(sent, received)
+
+    calls = (partial(ours, networks[0]), partial(ours, networks[1]), bare)
+    times = in_turns(comm, calls, case.repetitions, _BLOCK)
+    graph.Free()
+    for network in networks:
+        network.close()
+    if comm.rank:
+        return None
+    return Timing(case.ranks, case.graph, case.size, float(topology.degrees.mean()), *times)
+
+
+def in_turns(
+    comm: MPI.Intracomm,
+    calls: tuple[Callable[[int], None], ...],
+    repetitions: int,
+    block: float,
+    clock: Clock = WALL,
+) -> list[tuple[float, ...]]:
+    """Seconds per unit of each, one entry per repetition: a barrier, so many units, a barrier; all of them in turn.
+
+    Every second repetition goes backwards, so that nobody always follows the same one. ``clock`` is WALL for what ranks
+    do together; with CPU, for what each does by itself, waiting at the second barrier does not count.
+    """
+
+    def timed(call: Callable[[int], None], count: int) -> float:
+        comm.Barrier()
+        start = clock()
+        call(count)
+        alone = clock()
+        comm.Barrier()
+        return ((clock() if clock is WALL else alone) - start) / count
+
+    for call in calls:
+        call(_LEAST)  # buffers, and the pages under them, are there from now on
+    first = [timed(call, _LEAST) for call in calls]
+    counts: list[int] = comm.bcast([max(_LEAST, math.ceil(block / max(seconds, 1e-9))) for seconds in first])
+    taken: list[list[float]] = [[] for _ in calls]
+    for repetition in range(repetitions):
+        for i in range(len(calls)) if repetition % 2 == 0 else reversed(range(len(calls))):
+            taken[i].append(timed(calls[i], counts[i]))
+    return [tuple(values) for values in taken]

@@ -1,0 +1,127 @@
+"""From one core to two: engines that are asked in turns, and the times they answer with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.cluster.data import is_there, rows_of
+from benchmarks.cluster.engines import SOLVERS
+from benchmarks.cluster.jobs import Job
+
+__all__ = ["CORES", "DATA", "Question", "Scaling", "asked", "measure", "present"]
+
+CORES = (1, 2)
+DATA = ("dense", "w8a")
+_ENGINES = ("mpi", "simulator", "scikit-learn")
+_AGREE = 1e-6  # how far variances may differ, relatively
+
+
+@dataclass(frozen=True)
+class Question:
+    """What one engine on so many cores is asked: ``whole`` is the whole of the data, else it is half of its rows."""
+
+    engine: str
+    cores: int
+    what: str
+    whole: bool = True
+
+
+Times = dict[Question, tuple[float, ...]]
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Seconds of every question, one entry per repetition, and how many iterations a fit made."""
+
+    data: str
+    rows: int
+    times: Times
+    iterations: int
+
+    def ratio(self, above: Question, below: Question) -> Any:
+        """One above the other, in every repetition."""
+        return np.array(self.times[above]) / np.array(self.times[below])
+
+    def best(self, cores: int, *, whole: bool = True) -> Question:
+        """The solver of scikit-learn that is faster here."""
+        solvers = [Question("scikit-learn", cores, solver, whole) for solver in SOLVERS]
+        return min(solvers, key=lambda question: float(np.median(self.times[question])))
+
+
+def asked() -> Iterator[Question]:
+    """Everything, in an order in which what is compared stands close together."""
+    for what in ("fit", "rows", "covariance"):
+        for engine in ("mpi", "simulator"):
+            for cores in CORES:
+                yield Question(engine, cores, what)
+            if what != "covariance":  # that one does not depend on how many rows there are
+                yield Question(engine, 1, what, whole=False)
+    for solver in SOLVERS:
+        for cores in CORES:
+            yield Question("scikit-learn", cores, solver)
+        yield Question("scikit-learn", 1, solver, whole=False)
+    for what in ("products", "reading"):
+        for cores in CORES:
+            yield Question("mpi", cores, what)
+
+
+def present(folder: Path | None) -> list[str]:
+    """Data that can be had here."""
+    return [data for data in DATA if is_there(data, folder)]
+
+
+def measure(
+    data: list[str], folder: Path | None, quick: bool, repetitions: int, tick: Callable[[str], None]
+) -> list[Scaling]:
+    """All engines are started once and asked in turns, every second time backwards."""
+    with ExitStack() as stack:
+        jobs = {
+            (engine, cores): stack.enter_context(_job(engine, cores, folder)) for engine in _ENGINES for cores in CORES
+        }
+        found = [_measured(name, rows_of(name, quick), jobs, repetitions, tick) for name in data]
+        for job in jobs.values():
+            job.finish()
+    return found
+
+
+def _measured(
+    data: str, rows: int, jobs: dict[tuple[str, int], Job], repetitions: int, tick: Callable[[str], None]
+) -> Scaling:
+    taken: dict[Question, list[float]] = {question: [] for question in asked()}
+    variances: dict[bool, list[Any]] = {True: [], False: []}
+    iterations = 0
+    for repetition in range(repetitions + 1):
+        questions = list(asked())
+        for question in questions if repetition % 2 == 0 else reversed(questions):
+            line = {"data": data, "rows": rows if question.whole else rows // 2, "what": question.what}
+            answer = jobs[question.engine, question.cores].ask(line)
+            if repetition:  # the first time, memory is fetched and matrices are made
+                taken[question].append(float(answer["seconds"]))
+            elif "variances" in answer:
+                variances[question.whole].append(answer["variances"])
+            iterations = max(iterations, int(answer.get("iterations", 0)))
+            tick(data)
+    for seen in variances.values():
+        _check_alike(np.array(seen), data)
+    return Scaling(data, rows, {question: tuple(seconds) for question, seconds in taken.items()}, iterations)
+
+
+def _check_alike(variances: Any, data: str) -> None:
+    """All engines must find the same, or comparing their times would be pointless."""
+    apart = float((np.ptp(variances, axis=0) / variances.mean(axis=0)).max())
+    if not apart <= _AGREE:
+        raise RuntimeError(f"{data}: the engines find variances that differ by {apart:.1e}; the benchmark is wrong")
+
+
+def _job(engine: str, cores: int, folder: Path | None) -> Job:
+    where = () if folder is None else ("--data", str(folder))
+    if engine == "mpi":
+        return Job("benchmarks.cluster.engines", engine, *where, ranks=cores, deadline=900.0)
+    threads = cores if engine == "scikit-learn" else 1
+    return Job("benchmarks.cluster.engines", engine, "--cores", str(cores), *where, threads=threads, deadline=900.0)

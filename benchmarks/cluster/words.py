@@ -1,0 +1,39 @@
+"""Numbers as text, the same on all parts of the page."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["GRAPHS", "between", "in_bytes", "in_microseconds", "in_milliseconds", "power"]
+
+GRAPHS = {"ring": "ring", "erdos-renyi": "Erdős–Rényi", "torus": "torus"}
+
+
+def between(values: Sequence[float]) -> str:
+    """``1.10 to 1.32``, or just ``1.10``."""
+    low, high = f"{min(values):.2f}", f"{max(values):.2f}"
+    return low if low == high else f"{low} to {high}"
+
+
+def in_bytes(count: float) -> str:
+    """``12 KB``, ``1.5 MB``."""
+    return f"{count / 1e6:.3g} MB" if count >= 1e6 else f"{count / 1e3:.3g} KB"
+
+
+def in_milliseconds(seconds: npt.ArrayLike) -> str:
+    """The median."""
+    return f"{float(np.median(np.asarray(seconds, dtype=np.float64))) * 1e3:.3g}"
+
+
+def in_microseconds(seconds: float) -> str:
+    """Three digits."""
+    return f"{seconds * 1e6:.3g}"
+
+
+def power(value: float) -> str:
+    """``1e-8``, without the zero that Python puts into exponents."""
+    return re.sub(r"e([+-])0+", r"e\1", f"{value:.0e}")

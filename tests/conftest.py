@@ -1,0 +1,35 @@
+"""``--engine mpi``: the algorithms' tests over the ranks of an MPI job (see ``tests/engines.py``)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests import engines
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--engine",
+        choices=("simulator", "mpi"),
+        default="simulator",
+        help="the network under the algorithms' tests; mpi is for mpiexec -n 4 … python -m pytest --engine mpi",
+    )
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "simulator(reason): about the simulator itself; not run over MPI")
+    config.addinivalue_line("markers", "threads(reason): about one agent per thread; not run over MPI")
+    config.addinivalue_line("markers", "mpi: about MpiNetwork itself; run over MPI only")
+    if config.getoption("engine") == "mpi":
+        engines.use_mpi()
+        from tests.mpi_session import MpiSession
+
+        config.pluginmanager.register(MpiSession(config), "deepca-mpi")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("engine") != "mpi":
+        left_out = [item for item in items if item.get_closest_marker("mpi")]
+        items[:] = [item for item in items if not item.get_closest_marker("mpi")]
+        config.hook.pytest_deselected(items=left_out)

@@ -1,0 +1,87 @@
+"""The algorithms' tests once more, over four MPI ranks: ``python -m tests.mpi_matrix``. Arguments go to pytest."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+__all__ = ["MATRIX", "main"]
+
+RANKS = 4
+DEADLINE = 15 * 60.0  # seconds
+MATRIX = (
+    "parity/test_parity.py",
+    "laws/test_invariants.py",
+    "laws/test_mixing_laws.py",
+    "test_accelerated.py",
+    "test_centring.py",
+    "test_certificate.py",
+    "test_coded_messages.py",
+    "test_components.py",
+    "test_covariance_averaging.py",
+    "test_edge_cases.py",
+    "test_exact.py",
+    "test_exactness.py",
+    "test_krylov.py",
+    "test_mpi_network.py",
+    "test_networks.py",
+    "test_observers.py",
+    "test_pacing.py",
+    "test_solve.py",
+    "test_status.py",
+    "test_stopping.py",
+    "test_theory.py",
+)
+"""Files of tests whose networks come from ``tests.engines``."""
+
+
+def main(arguments: list[str]) -> int:
+    """Pytest's exit code, or 1 where the job had to be ended."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # whoever ends this also ends the job
+    here = Path(__file__).parent
+    mpiexec = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
+    if mpiexec is None:
+        sys.stderr.write("error: no mpiexec beside this Python nor on the PATH; install deepca[mpi]\n")
+        return 1
+    command = [mpiexec, "-n", str(RANKS), "--oversubscribe", sys.executable, "-m", "pytest", "--engine", "mpi", "-q"]
+    command += ["-p", "no:cacheprovider", f"--color={'auto' if sys.stdout.isatty() else 'no'}"]
+    command += ["-o", "faulthandler_timeout=100"]  # every rank says where it is, shortly before a test is given up
+    with subprocess.Popen(
+        [*command, *arguments],
+        cwd=here.parent,
+        env=_environment(),
+        start_new_session=True,  # so that nothing of it is left over
+    ) as job:
+        try:
+            return job.wait(DEADLINE)
+        except subprocess.TimeoutExpired:
+            sys.stderr.write(f"error: the tests over MPI took more than {DEADLINE / 60:g} minutes, and were ended\n")
+            return 1
+        finally:
+            if job.poll() is None:
+                _end(job)
+
+
+def _end(job: subprocess.Popen[bytes]) -> None:
+    """mpiexec ends its ranks when it is asked to; if not, everything is ended."""
+    job.terminate()
+    try:
+        job.wait(10.0)
+    except subprocess.TimeoutExpired:
+        os.killpg(job.pid, 9)
+
+
+def _environment() -> dict[str, str]:
+    """One BLAS thread per rank, hashes that are the same at every rank, and permission for root, as in containers."""
+    found = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        found |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
