@@ -40,6 +40,7 @@ __all__ = [
     "of_mine",
     "over_mpi",
     "payload",
+    "ranks_of",
     "run_apart",
     "total",
     "use_mpi",
@@ -87,6 +88,15 @@ def mine(m: int) -> npt.NDArray[np.int64]:
     shares = even_shares(m, ranks.size)
     first = sum(shares[: ranks.rank])
     return np.arange(first, first + shares[ranks.rank])
+
+
+def ranks_of(m: int) -> int:
+    """How many ranks hold m agents together; 1 where there are none."""
+    if not over_mpi():
+        return 1
+    from tests.mpi_ranks import group
+
+    return group(m).size
 
 
 def everyone(x: npt.ArrayLike, m: int) -> npt.NDArray[Any]:
@@ -150,9 +160,7 @@ def gossip_messages(traffic: Traffic, topology: Topology) -> int:
     """Messages, without those of control rounds: of all agents together, the same on every engine."""
     if not over_mpi():
         return traffic.messages - 2 * topology.n_edges * traffic.control_rounds
-    from tests.mpi_ranks import group
-
-    return traffic.messages - group(topology.n_agents).size * traffic.control_rounds
+    return traffic.messages - ranks_of(topology.n_agents) * traffic.control_rounds
 
 
 def assert_same_traffic(one: Traffic, simulated: Traffic, topology: Topology) -> None:
@@ -165,7 +173,7 @@ def assert_same_traffic(one: Traffic, simulated: Traffic, topology: Topology) ->
     assert payload(one) == payload(simulated)
     links = 2 * topology.n_edges
     assert gossip_messages(one, topology) == simulated.messages - links * simulated.control_rounds
-    assert (one.control_rounds == 0) == (simulated.control_rounds == 0 or topology.n_agents == 1)
+    assert (one.control_rounds == 0) == (simulated.control_rounds == 0 or ranks_of(topology.n_agents) == 1)
 
 
 # ------------------------------------------------------------------------------------------------- one engine or other

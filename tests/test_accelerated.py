@@ -179,7 +179,7 @@ def test_the_edge_never_lies_above_the_block_once_agents_agree(seed: int, k: int
     values = np.sort(rng.choice([1e-3, 0.1, 0.5, 0.9, 1.0], size=14) * rng.uniform(0.9, 1.0, 14))[::-1]
     stack = agents(RING, values, heterogeneity, seed % 1000)
     seen = Recorder()
-    algorithm = AcceleratedDeEPCA(stack, random_orthonormal(14, k, seed=seed % 1000), network_of(RING))
+    algorithm = AcceleratedDeEPCA(stack, random_orthonormal(14, k, seed=seed % 1000), SimulatedNetwork(RING))
     deepca.solve(algorithm, max_iter=60, stop=Tolerance(1e-9), observers=[seen], certify=False)
     for step in seen.steps:
         state = step.after

@@ -37,7 +37,9 @@ from tests.engines import (
     everyone,
     mine,
     network_of,
+    over_mpi,
     payload,
+    ranks_of,
     run_apart,
     total,
 )
@@ -303,7 +305,7 @@ def test_a_stop_rule_ends_all_engines_alike_and_the_answer_is_proven(code: Code,
     assert_same_traffic(apart.whole.traffic, simulated.traffic, PLACE)
     for sent in (simulated.traffic, apart.whole.traffic):
         assert sent.control_rounds == 0
-        assert sent.control_bytes > 0
+        assert sent.control_bytes > 0 or (over_mpi() and ranks_of(M) == 1)
         full = -(-simulated.iterations // REFRESHED)
         numbers = 2 * PLACE.n_edges * (D + 1) * K
         assert payload(sent) == numbers * ((sent.rounds - full) * BYTES[code] + full * 8)

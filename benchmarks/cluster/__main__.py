@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -41,6 +42,7 @@ def main() -> None:
     options = parser.parse_args()
     folder = options.data or (_DATA if _DATA.is_dir() else None)
     console = Console(stderr=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that jobs end with it
     try:
         found = measure(folder, options.quick, console)
     except JobFailed as failed:

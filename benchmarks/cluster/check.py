@@ -62,7 +62,7 @@ def cases(ranks: int, quick: bool) -> Iterator[Case]:
         return
     for features in (10_000,) if quick else (300, 10_000):
         for collective in (False, True)[: min(ranks, 2)]:
-            yield Case(ranks, features, collective, *((3, 0.1) if quick else (9, 0.2)))
+            yield Case(ranks, features, collective, *((3, 0.2) if quick else (9, 0.5)))
 
 
 def measure(case: Case, comm: MPI.Intracomm) -> Check | None:

@@ -20,18 +20,21 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
     from deepca._typing import Array
+    from deepca.networks.base import Network
 
 __all__ = ["Case", "Samples", "as_costs", "cases", "measure", "round_trip"]
 
 _MESSAGES = (8, 1_000, 12_000, 100_000, 1_000_000, 4_000_000)
 _BYTES = (4_000, 12_000, 40_000, 400_000, 4_000_000)
 """Of d × k numbers that are worked on at home."""
-_ROWS = (1_000_000, 16_000_000, 64_000_000)
-"""Bytes of rows that a product reads."""
-_WIDTH = 1_000
+_FEATURES = (300, 1_000, 10_000)
+_ROWS = (16_000_000, 64_000_000)
+"""Bytes of rows that a product reads: more than caches hold."""
 _TINY, _AT_ONCE = 8, 50  # features of an iteration without work, and how many of them a run makes
 _BLOCK = 0.03  # seconds that a timed block should last
 _SHORTER = 8  # by what blocks of messages are shorter, and more
+
+Pairs = tuple[tuple[float, float], ...]
 
 
 @dataclass(frozen=True)
@@ -43,22 +46,24 @@ class Case:
     @property
     def cost(self) -> float:
         """Seconds it takes, about, for the time left."""
-        return 1.2 * (self.repetitions + 3)
+        return 2.0 * (self.repetitions + 3)
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Seconds by what was done, in pairs with the bytes: medians, and of messages the lower quartile."""
+    """Seconds by what was done, in pairs with the bytes: medians, and of messages the lower quartile.
 
-    message: tuple[tuple[float, float], ...]
-    add: tuple[tuple[float, float], ...]
-    combine: tuple[tuple[float, float], ...]
-    track: tuple[tuple[float, float], ...]
-    orthonormalise: tuple[tuple[float, float], ...]
-    product: tuple[tuple[float, float], ...]
-    call: float
+    product : of every number of features.  tiny : an iteration with one agent and almost no data.
+    """
+
+    message: Pairs
+    call: Pairs
+    add: Pairs
+    combine: Pairs
+    track: Pairs
+    orthonormalise: Pairs
+    product: tuple[tuple[int, Pairs], ...]
     tiny: float
-    """An iteration with one agent and almost no data: everything in it but the work."""
 
 
 def cases(ranks: int, quick: bool) -> Iterator[Case]:
@@ -69,45 +74,82 @@ def cases(ranks: int, quick: bool) -> Iterator[Case]:
 
 def measure(case: Case, comm: MPI.Intracomm) -> Samples | None:
     """Messages by the clock; what a rank does by itself by its processor time, while the other does the same."""
-    trips = {("message", nbytes): round_trip(comm, nbytes) for nbytes in _MESSAGES}
-    calls: dict[tuple[str, int], Callable[[int], None]] = {}
-    for nbytes in _BYTES:
-        x = np.random.default_rng(0).standard_normal((1, nbytes // (8 * COLUMNS), COLUMNS))
-        calls["add", nbytes] = _add(x)
-        calls["combine", nbytes] = _combine(x)
-        calls["track", nbytes] = _track(x)
-        calls["orthonormalise", nbytes] = _repeated(partial(polar, x))
-    for nbytes in _ROWS:
-        calls["product", nbytes] = _product(nbytes // (8 * _WIDTH))
-    calls["call", 0], calls["tiny", 0] = _alone()
-    times = in_turns(comm, tuple(trips.values()), _SHORTER * case.repetitions, _BLOCK / _SHORTER)
-    times += in_turns(comm, tuple(calls.values()), case.repetitions, _BLOCK, CPU)
+    trips = {nbytes: round_trip(comm, nbytes) for nbytes in _MESSAGES}
+    calls = _local_calls()
+    there = in_turns(comm, tuple(trips.values()), _SHORTER * case.repetitions, _BLOCK / _SHORTER)
+    times = in_turns(comm, tuple(calls.values()), case.repetitions, _BLOCK, CPU)
     if comm.rank:
         return None
     found: dict[str, list[tuple[float, float]]] = {}
-    for (what, size), seconds in zip((*trips, *calls), times, strict=True):
-        # whoever else wants a core makes a message late, never early
-        typical = np.quantile(seconds, 0.25 if what == "message" else 0.5)
-        found.setdefault(what, []).append((float(size), float(typical)))
-    (_, call), (_, tiny) = *found.pop("call"), *found.pop("tiny")
-    tiny /= _AT_ONCE
-    found["message"] = [(size, seconds / 2.0) for size, seconds in found["message"]]
-    return Samples(**{what: tuple(pairs) for what, pairs in found.items()}, call=call, tiny=tiny)
+    for (what, size), seconds in zip(calls, times, strict=True):
+        found.setdefault(what, []).append((float(size), float(np.median(seconds))))
+    ((_, tiny),), written = found.pop("tiny"), dict(found.pop("write"))
+    # whoever else wants a core makes a message late, never early
+    trip = {nbytes: float(np.quantile(seconds, 0.25)) for nbytes, seconds in zip(trips, there, strict=True)}
+    found["message"] = [(float(nbytes), max(trip[nbytes] / 2.0 - written[nbytes], 1e-9)) for nbytes in trips]
+    products = tuple((features, tuple(found.pop(f"product {features}"))) for features in _FEATURES)
+    rest: dict[str, Pairs] = {what: tuple(pairs) for what, pairs in found.items()}
+    return Samples(**rest, product=products, tiny=tiny / _AT_ONCE)
 
 
 def as_costs(samples: Samples) -> Costs:
     """Straight lines through them. What a tiny iteration takes beyond its known parts is the loop's."""
 
-    def line(pairs: tuple[tuple[float, float], ...]) -> Line:
+    def line(pairs: Pairs) -> Line:
         return fitted([nbytes for nbytes, _ in pairs], [seconds for _, seconds in pairs])
 
-    message, add, combine, track, orthonormalise, product = map(
-        line,
-        (samples.message, samples.add, samples.combine, samples.track, samples.orthonormalise, samples.product),
+    call, combine, track, orthonormalise = map(
+        line, (samples.call, samples.combine, samples.track, samples.orthonormalise)
     )
-    known = samples.call + combine.start + track.start + orthonormalise.start + product.start
-    loop = max(samples.tiny - known, 0.0)
-    return Costs(samples.call, message, add, combine, track, orthonormalise, product, loop)
+    known = call.start + combine.start + track.start + orthonormalise.start
+    return Costs(
+        call,
+        line(samples.message),
+        line(samples.add),
+        combine,
+        track,
+        orthonormalise,
+        tuple((features, line(pairs)) for features, pairs in samples.product),
+        max(samples.tiny - known, 0.0),
+    )
+
+
+def round_trip(comm: MPI.Intracomm, nbytes: int) -> Callable[[int], None]:
+    """There and back, between ranks 0 and 1. Numbers are new each time: others may still be in the receiver's cache."""
+    buffer = np.zeros(nbytes // 8)
+    write = _write(buffer)
+
+    def many(count: int) -> None:
+        for _ in range(count):
+            if comm.rank == 0:
+                write(1)
+                comm.Send(buffer, 1)
+                comm.Recv(buffer, 1)
+            elif comm.rank == 1:
+                comm.Recv(buffer, 0)
+                write(1)
+                comm.Send(buffer, 0)
+
+    return many
+
+
+def _local_calls() -> dict[tuple[str, int], Callable[[int], None]]:
+    calls: dict[tuple[str, int], Callable[[int], None]] = {}
+    alone, iterate = _alone()
+    for nbytes in _BYTES:
+        x = np.random.default_rng(0).standard_normal((1, nbytes // (8 * COLUMNS), COLUMNS))
+        calls["call", nbytes] = _repeated(partial(alone.gossip, x))
+        calls["add", nbytes] = _add(x)
+        calls["combine", nbytes] = _combine(x)
+        calls["track", nbytes] = _track(x)
+        calls["orthonormalise", nbytes] = _repeated(partial(polar, x))
+    for features in _FEATURES:
+        for nbytes in _ROWS:
+            calls[f"product {features}", nbytes] = _product(nbytes // (8 * features), features)
+    for nbytes in _MESSAGES:
+        calls["write", nbytes] = _write(np.zeros(nbytes // 8))
+    calls["tiny", 0] = iterate
+    return calls
 
 
 def _repeated(call: Callable[[], object]) -> Callable[[int], None]:
@@ -118,20 +160,8 @@ def _repeated(call: Callable[[], object]) -> Callable[[int], None]:
     return many
 
 
-def round_trip(comm: MPI.Intracomm, nbytes: int) -> Callable[[int], None]:
-    """There and back, between ranks 0 and 1."""
-    buffer = np.zeros(nbytes // 8)
-
-    def many(count: int) -> None:
-        for _ in range(count):
-            if comm.rank == 0:
-                comm.Send(buffer, 1)
-                comm.Recv(buffer, 1)
-            elif comm.rank == 1:
-                comm.Recv(buffer, 0)
-                comm.Send(buffer, 0)
-
-    return many
+def _write(buffer: Array) -> Callable[[int], None]:
+    return _repeated(partial(np.add, buffer, 1.0, out=buffer))
 
 
 def _add(x: Array) -> Callable[[int], None]:
@@ -145,20 +175,22 @@ def _combine(x: Array) -> Callable[[int], None]:
 
 
 def _track(x: Array) -> Callable[[int], None]:
-    S, AW, before = x.copy(), x.copy(), x.copy()
+    """Products come with the last axes swapped in memory, what was mixed does not."""
+    S, AW = x.copy(), np.swapaxes(np.swapaxes(x, -1, -2).copy(), -1, -2)
+    before = AW.copy(order="K")
     return _repeated(lambda: S + AW - before)
 
 
-def _product(rows: int) -> Callable[[int], None]:
+def _product(rows: int, features: int) -> Callable[[int], None]:
     """Xᵀ(XW) as in an iteration in the rows form."""
-    X = np.random.default_rng(0).standard_normal((rows, _WIDTH))
+    X = np.random.default_rng(0).standard_normal((rows, features))
     A = deepca.operators.from_rows([X], form="rows", workers=1)
-    W = np.ascontiguousarray(random_orthonormal(_WIDTH, COLUMNS, seed=0))[None]
+    W = np.ascontiguousarray(random_orthonormal(features, COLUMNS, seed=0))[None]
     return _repeated(lambda: A @ W)
 
 
-def _alone() -> tuple[Callable[[int], None], Callable[[int], None]]:
-    """A round, and an iteration, of one agent that has no neighbours and next to nothing to compute."""
+def _alone() -> tuple[Network, Callable[[int], None]]:
+    """One agent without neighbours, and iterations of it with next to nothing to compute."""
     from mpi4py import MPI
 
     from deepca.networks.mpi import MpiNetwork
@@ -168,9 +200,8 @@ def _alone() -> tuple[Callable[[int], None], Callable[[int], None]]:
     W0 = random_orthonormal(_TINY, COLUMNS, seed=0)
     algorithm = deepca.DeEPCA(A, W0, network, deepca.FastMix(rounds=1))
     state = deepca.solve(algorithm, max_iter=3, certify=False).state
-    x = np.zeros((1, _TINY, COLUMNS))
 
     def iterate(count: int) -> None:
         deepca.solve(algorithm, max_iter=_AT_ONCE * count, start=state, certify=False)
 
-    return _repeated(lambda: network.gossip(x)), iterate
+    return network, iterate

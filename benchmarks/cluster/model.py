@@ -2,10 +2,10 @@
 
 With n bytes of message (d × k numbers), K rounds, g neighbours, r bytes of rows per rank and P ranks:
 
-    round      = call + g · (message(n) + add(n)) + combine(n)
+    round      = call(n) + g · (message(n) + add(n)) + combine(n)
     gossip     = product(r) + track(n) + K · round + orthonormalise(n) + loop
-    allreduce  = product(r) + track(n) + call + ⌈log₂ P⌉ · (message(n) + add(n)) + orthonormalise(n) + loop
-    tree sweep = product(r) + track(n) + 2 ⌈log₂ P⌉ · (call + message(n) + add(n)) + orthonormalise(n) + loop
+    allreduce  = product(r) + track(n) + call(n) + ⌈log₂ P⌉ · (message(n) + add(n)) + orthonormalise(n) + loop
+    tree sweep = product(r) + track(n) + 2 ⌈log₂ P⌉ · (call(n) + message(n) + add(n)) + orthonormalise(n) + loop
 
 The messages of a round are taken one after the other, and nothing is hidden behind something else, so that networks
 with several links per node, and libraries with better algorithms for long messages, can only be faster.
@@ -29,6 +29,7 @@ __all__ = [
     "Crowd",
     "Iteration",
     "Line",
+    "Share",
     "Strong",
     "allreduce",
     "fitted",
@@ -56,19 +57,24 @@ class Line:
 class Costs:
     """Times of the parts, on one core each while the other one is busy as well.
 
-    call : a round without neighbours, which is what the software takes.  message : from rank to rank.
+    call : a round without neighbours: the software, and weighting what one has.  message : from rank to rank.
     add : a neighbour's message, weighted.  combine : what a mixer does after a round.  track : S + AW − AW before it.
-    orthonormalise : n bytes.  product : r bytes of rows, for both factors of Xᵀ(XW).  loop : the rest of an iteration.
+    orthonormalise : n bytes.  products : r bytes of rows, for both factors of Xᵀ(XW), by the number of features.
+    loop : the rest of an iteration.
     """
 
-    call: float
+    call: Line
     message: Line
     add: Line
     combine: Line
     track: Line
     orthonormalise: Line
-    product: Line
+    products: tuple[tuple[int, Line], ...]
     loop: float
+
+    def product(self, features: int) -> Line:
+        """Of rows with about so many features."""
+        return min(self.products, key=lambda entry: abs(math.log(entry[0] / features)))[1]
 
     def over(self, latency: float, bandwidth: float) -> Costs:
         """The same over another interconnect: seconds, and bytes per second."""
@@ -108,6 +114,20 @@ class Crowd:
 
 
 @dataclass(frozen=True)
+class Share:
+    """What one rank has to do with. held : bytes of rows."""
+
+    features: int
+    components: int
+    held: float
+
+    @property
+    def message(self) -> int:
+        """Bytes of what is averaged."""
+        return 8 * self.features * self.components
+
+
+@dataclass(frozen=True)
 class Strong:
     """A problem of a given size, divided among the ranks."""
 
@@ -115,34 +135,29 @@ class Strong:
     features: int
     components: int
 
-    @property
-    def message(self) -> int:
-        """Bytes of what is averaged."""
-        return 8 * self.features * self.components
-
-    def held(self, ranks: int) -> float:
-        """Bytes of rows at each rank."""
-        return 8.0 * self.rows * self.features / ranks
+    def share(self, ranks: int) -> Share:
+        """Of each of them."""
+        return Share(self.features, self.components, 8.0 * self.rows * self.features / ranks)
 
 
-def gossip(costs: Costs, *, rounds: int, neighbours: float, message: float, held: float) -> Iteration:
+def gossip(costs: Costs, share: Share, *, rounds: int, neighbours: float) -> Iteration:
     """An iteration with K rounds of gossip."""
-    one = costs.call + neighbours * (costs.message(message) + costs.add(message)) + costs.combine(message)
-    return Iteration(_local(costs, message, held), rounds * one, rounds)
+    n = share.message
+    one = costs.call(n) + neighbours * (costs.message(n) + costs.add(n)) + costs.combine(n)
+    return Iteration(_local(costs, share), rounds * one, rounds)
 
 
-def allreduce(costs: Costs, *, ranks: int, message: float, held: float) -> Iteration:
+def allreduce(costs: Costs, share: Share, *, ranks: int) -> Iteration:
     """An iteration with one average over all ranks at once, by recursive doubling."""
-    depth = _depth(ranks)
-    total = costs.call + depth * (costs.message(message) + costs.add(message))
-    return Iteration(_local(costs, message, held), total, depth)
+    n, depth = share.message, _depth(ranks)
+    total = costs.call(n) + depth * (costs.message(n) + costs.add(n))
+    return Iteration(_local(costs, share), total, depth)
 
 
-def tree_sweep(costs: Costs, *, ranks: int, message: float, held: float) -> Iteration:
+def tree_sweep(costs: Costs, share: Share, *, ranks: int) -> Iteration:
     """An iteration with an average up a binary tree and down again, in messages of its own."""
-    rounds = 2 * _depth(ranks)
-    total = rounds * (costs.call + costs.message(message) + costs.add(message))
-    return Iteration(_local(costs, message, held), total, rounds)
+    n, rounds = share.message, 2 * _depth(ranks)
+    return Iteration(_local(costs, share), rounds * (costs.call(n) + costs.message(n) + costs.add(n)), rounds)
 
 
 def torus_lambda2(rows: int, columns: int) -> float:
@@ -177,8 +192,9 @@ def fitted(nbytes: Sequence[float], seconds: Sequence[float]) -> Line:
     return Line(float(start), float(slope) / scale)
 
 
-def _local(costs: Costs, message: float, held: float) -> float:
-    return costs.product(held) + costs.track(message) + costs.orthonormalise(message) + costs.loop
+def _local(costs: Costs, share: Share) -> float:
+    n = share.message
+    return costs.product(share.features)(share.held) + costs.track(n) + costs.orthonormalise(n) + costs.loop
 
 
 def _depth(ranks: int) -> int:

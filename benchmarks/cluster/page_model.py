@@ -14,6 +14,7 @@ from benchmarks.cluster.model import (
     Crowd,
     Iteration,
     Line,
+    Share,
     Strong,
     allreduce,
     gossip,
@@ -34,10 +35,10 @@ LATENCY, BANDWIDTH = 1.5e-6, 12.5e9  # a cluster network, as an assumption
 _ASSUMED = "1.5 µs, 100 Gbit/s (assumed)"
 _HERE = "as between two cores here"
 _FORMULAS = """```text
-round      = call + g · (message(n) + add(n)) + combine(n)
+round      = call(n) + g · (message(n) + add(n)) + combine(n)
 gossip     = product(r) + track(n) + K · round + orthonormalise(n) + loop
-allreduce  = product(r) + track(n) + call + ⌈log₂ P⌉ · (message(n) + add(n)) + orthonormalise(n) + loop
-tree sweep = product(r) + track(n) + 2⌈log₂ P⌉ · (call + message(n) + add(n)) + orthonormalise(n) + loop
+allreduce  = product(r) + track(n) + call(n) + ⌈log₂ P⌉ · (message(n) + add(n)) + orthonormalise(n) + loop
+tree sweep = product(r) + track(n) + 2⌈log₂ P⌉ · (call(n) + message(n) + add(n)) + orthonormalise(n) + loop
 ```"""
 
 
@@ -61,14 +62,14 @@ def predicted(costs: Costs, problem: Strong, sides: Sequence[int] = SIDES) -> li
     found = []
     for side in sides:
         ranks, rounds = side**2, torus_rounds(side)
-        n, held = problem.message, problem.held(ranks)
+        share = problem.share(ranks)
         found.append(
             Predicted(
                 side,
                 rounds,
-                gossip(costs, rounds=rounds, neighbours=NEIGHBOURS, message=n, held=held),
-                allreduce(costs, ranks=ranks, message=n, held=held),
-                tree_sweep(costs, ranks=ranks, message=n, held=held),
+                gossip(costs, share, rounds=rounds, neighbours=NEIGHBOURS),
+                allreduce(costs, share, ranks=ranks),
+                tree_sweep(costs, share, ranks=ranks),
             )
         )
     return found
@@ -76,11 +77,11 @@ def predicted(costs: Costs, problem: Strong, sides: Sequence[int] = SIDES) -> li
 
 def expected(costs: Costs, check: Check, cores: int) -> float:
     """Seconds that an iteration of a check should take, on a machine where ranks may have to share cores."""
-    n = 8 * check.features * COLUMNS
+    share = Share(check.features, COLUMNS, HELD)
     if check.collective:
-        iteration = allreduce(costs, ranks=check.ranks, message=n, held=HELD)
+        iteration = allreduce(costs, share, ranks=check.ranks)
     else:
-        iteration = gossip(costs, rounds=ROUNDS, neighbours=check.neighbours, message=n, held=HELD)
+        iteration = gossip(costs, share, rounds=ROUNDS, neighbours=check.neighbours)
     return Crowd(check.ranks, cores, check.switch).seconds(iteration)
 
 
@@ -122,18 +123,18 @@ def section(costs: Costs, checks: Sequence[Check], cores: int) -> Section:
 
 
 def _parts(costs: Costs) -> Table:
-    lines: tuple[tuple[str, str, Line], ...] = (
+    lines: list[tuple[str, str, Line]] = [
         ("message", "from rank to rank: half a ping-pong", costs.message),
+        ("call", "a round without neighbours: the software, weighting one's own", costs.call),
         ("add", "weighting a neighbour's message and adding it", costs.add),
         ("combine", "what FastMix does after a round", costs.combine),
         ("track", "S + AW − AW, before the first round", costs.track),
         ("orthonormalise", "the polar factor of S", costs.orthonormalise),
-        ("product", "Xᵀ(XW), by the bytes of X", costs.product),
-    )
+        *(("product", f"Xᵀ(XW), by the bytes of X; d = {features:,}", line) for features, line in costs.products),
+    ]
     rows = [
         (name, what, in_microseconds(line.start), f"{line.slope * 1e9:.3f}", _rate(line)) for name, what, line in lines
     ]
-    rows.append(("call", "the software around a round", in_microseconds(costs.call), "", ""))
     rows.append(("loop", "the rest of an iteration", in_microseconds(costs.loop), "", ""))
     note = (
         "Straight lines, start + bytes × slope, through times at several sizes, with least relative errors; two "
@@ -177,11 +178,12 @@ def _prediction(problem: Strong, costs: Costs) -> Table:
             pairs = (first.torus, at.torus), (first.allreduce, at.allreduce), (first.tree, at.tree)
             cells = [_gain(start, now) for start, now in pairs]
             rows.append((name, f"{at.ranks:,}", f"{at.ranks / first.ranks:.0f}", str(at.rounds), *cells))
+    whole = problem.share(1)
     gaps = ", ".join(f"{1.0 - torus_lambda2(side, side):.2g}" for side in SIDES)
     note = (
-        f"**A prediction, not a measurement:** {_size(problem)} float64 ({problem.held(1) / 1e9:,.0f} GB) divided "
-        f"among the ranks, k = {problem.components}, messages of {in_bytes(problem.message)}. How many times as fast "
-        f"as on {SIDES[0] ** 2} ranks an iteration is; in brackets, what it takes and which share of that is "
+        f"**A prediction, not a measurement:** {_size(problem)} float64 ({whole.held / 1e9:,.0f} GB) divided among the "
+        f"ranks, k = {whole.components}, messages of {in_bytes(whole.message)}. How many times as fast as on "
+        f"{SIDES[0] ** 2} ranks an iteration is; in brackets, what it takes and which share of that is "
         f"averaging. Torus: K rounds with four neighbours, K as the library begins with, from 1 − λ₂ = {gaps}. "
         "Allreduce and sweep: an exact average on a fat tree, where any two ranks are equally far apart, by "
         "`MPI_Allreduce` or by messages up a binary tree and down."

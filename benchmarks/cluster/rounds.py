@@ -42,7 +42,7 @@ class Case:
     def cost(self) -> float:
         """Seconds it takes, about, for the time left."""
         one = max(_BLOCK, _LEAST * SIZES[self.size] / 1e6 * self.ranks * 0.1)
-        return 3 * (self.repetitions + 2) * one
+        return 4 * (self.repetitions + 2) * one
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,8 @@ class Timing:
     """Seconds per round, one entry per repetition; entries with the same number were taken one after the other.
 
     ours : ``MpiNetwork.gossip`` as it is.  apart : with every rank on a machine of its own, as far as it knows, so that
-    nobody shares memory.  bare : the exchange alone.
+    nobody shares memory.  bare : the exchange alone, of the same numbers again and again.  fresh : the same after every
+    rank has written new numbers, since others are still in caches from the exchange before.
     """
 
     ranks: int
@@ -60,6 +61,7 @@ class Timing:
     ours: tuple[float, ...]
     apart: tuple[float, ...]
     bare: tuple[float, ...]
+    fresh: tuple[float, ...]
 
 
 def cases(ranks: int, quick: bool) -> Iterator[Case]:
@@ -93,7 +95,12 @@ def measure(case: Case, comm: MPI.Intracomm) -> Timing | None:
         for _ in range(count):
             graph.Neighbor_allgather(sent, received)
 
-    calls = (partial(ours, networks[0]), partial(ours, networks[1]), bare)
+    def fresh(count: int) -> None:
+        for _ in range(count):
+            np.add(sent, 1.0, out=sent)
+            graph.Neighbor_allgather(sent, received)
+
+    calls = (partial(ours, networks[0]), partial(ours, networks[1]), bare, fresh)
     times = in_turns(comm, calls, case.repetitions, _BLOCK)
     graph.Free()
     for network in networks:

@@ -19,6 +19,7 @@ __all__ = ["CORES", "DATA", "Question", "Scaling", "asked", "measure", "present"
 CORES = (1, 2)
 DATA = ("dense", "w8a")
 _ENGINES = ("mpi", "simulator", "scikit-learn")
+_ITERATIONS = {("dense", "rows"): 8, ("dense", "covariance"): 200, ("w8a", "rows"): 100, ("w8a", "covariance"): 1_000}
 _AGREE = 1e-6  # how far variances may differ, relatively
 
 
@@ -84,23 +85,23 @@ def measure(
         jobs = {
             (engine, cores): stack.enter_context(_job(engine, cores, folder)) for engine in _ENGINES for cores in CORES
         }
-        found = [_measured(name, rows_of(name, quick), jobs, repetitions, tick) for name in data]
+        found = [_measured(name, quick, jobs, repetitions, tick) for name in data]
         for job in jobs.values():
             job.finish()
     return found
 
 
 def _measured(
-    data: str, rows: int, jobs: dict[tuple[str, int], Job], repetitions: int, tick: Callable[[str], None]
+    data: str, quick: bool, jobs: dict[tuple[str, int], Job], repetitions: int, tick: Callable[[str], None]
 ) -> Scaling:
+    rows = rows_of(data, quick)
     taken: dict[Question, list[float]] = {question: [] for question in asked()}
     variances: dict[bool, list[Any]] = {True: [], False: []}
     iterations = 0
     for repetition in range(repetitions + 1):
         questions = list(asked())
         for question in questions if repetition % 2 == 0 else reversed(questions):
-            line = {"data": data, "rows": rows if question.whole else rows // 2, "what": question.what}
-            answer = jobs[question.engine, question.cores].ask(line)
+            answer = jobs[question.engine, question.cores].ask(_line(question, data, rows, quick))
             if repetition:  # the first time, memory is fetched and matrices are made
                 taken[question].append(float(answer["seconds"]))
             elif "variances" in answer:
@@ -110,6 +111,16 @@ def _measured(
     for seen in variances.values():
         _check_alike(np.array(seen), data)
     return Scaling(data, rows, {question: tuple(seconds) for question, seconds in taken.items()}, iterations)
+
+
+def _line(question: Question, data: str, rows: int, quick: bool) -> dict[str, Any]:
+    count = _ITERATIONS.get((data, question.what), 1)
+    return {
+        "data": data,
+        "rows": rows if question.whole else rows // 2,
+        "what": question.what,
+        "count": max(count // 5, 1) if quick else count,
+    }
 
 
 def _check_alike(variances: Any, data: str) -> None:
