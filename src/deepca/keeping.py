@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from deepca.errors import InvalidInput
 from deepca.networks.base import Network
 from deepca.observers import Start, Step
 from deepca.result import Result
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 __all__ = ["Keeper", "Keeping"]
 
@@ -51,10 +54,10 @@ class Keeper:
     of the same iteration, of the same run (settings, network, share of the agents) and of the same rows.
     """
 
-    def __init__(self, keeping: Keeping, network: Network, held: Holdings, settings: object) -> None:
+    def __init__(self, keeping: Keeping, network: Network, held: Holdings, settings: DataclassInstance) -> None:
         self._keeping, self._network = keeping, network
         first, last = int(network.local.min()), int(network.local.max())
-        asked = asdict(settings)  # type: ignore[call-overload]
+        asked = asdict(settings)
         del asked["max_iter"]  # a run that was given too few may go on with more
         about = {"settings": asked, "graph": graph_of(network.topology)}
         weights = np.ascontiguousarray(network.topology.gossip_sparse.data, dtype="<f8").tobytes()

@@ -38,14 +38,6 @@ class Patience:
         self._where, self._whom = where, whom
         return self
 
-    def begin(self, where: Callable[[], str], whom: Sequence[int] | str) -> None:
-        """The same without ``with``, for a path that must be short; :meth:`end` belongs to it."""
-        self._where, self._whom = where, whom
-        self.__enter__()
-
-    def end(self) -> None:
-        self._since = 0.0
-
     def __enter__(self) -> None:
         if self._timeout is None:
             return

@@ -9,20 +9,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 from mpi4py import MPI
-from scipy import sparse
-from scipy.linalg.blas import daxpy
 
 from deepca._machine import keep_freed_memory
-from deepca._typing import Array, Csr, csr
+from deepca._typing import Array, Csr
 from deepca.coding import Code, Copies, decode, encode
 from deepca.errors import TopologyError
 from deepca.networks._patience import Patience
+from deepca.networks._routes import FarRows, Route
 from deepca.networks._shelf import Shelf
 from deepca.networks.base import Network, Op, Pending, reducer
 from deepca.networks.shares import even_shares
@@ -30,10 +28,7 @@ from deepca.topology import Topology
 
 __all__ = ["MpiNetwork"]
 
-_FarRows = Sequence[npt.NDArray[Any]] | npt.NDArray[Any]
-_KEPT = 32  # buffers, and data types, of different sizes
-_DENSE_UP_TO = 64  # local agents whose weights are multiplied as a dense matrix
-_PIECE = 1 << 14  # numbers weighted at a time, so that they stay in the cache
+_KEPT = 32  # buffers of different sizes
 _FREED = 32 << 20  # bytes: larger arrays are given back to the system at once
 
 
@@ -79,7 +74,6 @@ class MpiNetwork(Network):
         keep_freed_memory(_FREED)
         self.collective = allreduce
         self.local = np.arange(first, first + held[world.rank])
-        self._held = held
         self._rank_of = np.repeat(np.arange(world.size), held)
         self._comm = world.Dup()
         self._depth = (world.size - 1).bit_length()
@@ -100,11 +94,8 @@ class MpiNetwork(Network):
         own = _rows(np.asarray(x, dtype=np.float64))
         if weights is None:
             route = self._full
-            y = self._swift(own) if self._all_beside and self._one_each else route.weighted(own, self._around(own))
-            if self._riding:
-                self._ride(1)
-            else:
-                self.full_rounds += 1
+            y = route.weighted(own, self._around(own))
+            self._ride(1)
         else:
             route = self._prepared(weights, self._route)
             y = route.weighted(own, self._along(route, own))
@@ -172,19 +163,7 @@ class MpiNetwork(Network):
 
     # ------------------------------------------------------------------------------------------------ exchanges
 
-    def _swift(self, own: npt.NDArray[Any]) -> Array:
-        """A round between neighbours that all share memory, without working out again what is known."""
-        shelf, route, row = self._shelf, self._full, own[0]
-        if shelf.refused or not shelf.holds(row.nbytes) or self._nodding is None:
-            return route.weighted(own, self._around(own))
-        place, patience, nodding = shelf.put(row), self._patience, self._nodding
-        patience.begin(self._where, route.ranks)
-        nodding.Start()
-        nodding.Wait()
-        patience.end()
-        return route.weighted(own, cast("_FarRows", place.others))
-
-    def _around(self, own: npt.NDArray[Any]) -> _FarRows:
+    def _around(self, own: npt.NDArray[Any]) -> FarRows:
         """Every agent's row to all its neighbours: the rows of agents on other ranks, good until the next round."""
         shelf, row, ranks = self._shelf, own[0], self._full.ranks
         with self._patience.waiting(self._where, ranks):
@@ -197,7 +176,7 @@ class MpiNetwork(Network):
             place = shelf.put(row)
             if self._all_beside:
                 self._nod()
-                return cast("_FarRows", place.others)
+                return cast("FarRows", place.others)
             far = self._exchanged(own, nods=self._beside)
             return [far[i] if other is None else other for i, other in enumerate(place.others)]
 
@@ -224,7 +203,7 @@ class MpiNetwork(Network):
         self._nodding.Start()
         self._nodding.Wait()
 
-    def _along(self, route: _Route, own: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def _along(self, route: Route, own: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """The same along the edges of a round with weights of its own."""
         far = self._buffer(route, own)
         kinds = route.kinds(own[0].nbytes)
@@ -253,13 +232,14 @@ class MpiNetwork(Network):
     def _ride(self, rounds: int) -> None:
         riding = self._riding
         super()._ride(rounds)
-        _finish([pending for pending in riding if pending.ready])
+        if riding:
+            _finish([pending for pending in riding if pending.ready])
 
     def _swept(self, riding: list[Pending]) -> None:
         super()._swept(riding)
         _finish(riding)
 
-    def _buffer(self, route: _Route, own: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def _buffer(self, route: Route, own: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Room for what other ranks send, the same again for the same size."""
         key = (route.n_far, own.shape[1], own.dtype.str)
         found = self._buffers.get(key)
@@ -269,7 +249,7 @@ class MpiNetwork(Network):
             found = self._buffers[key] = np.empty((route.n_far, own.shape[1]), dtype=own.dtype)
         return found
 
-    def _counted(self, route: _Route, payload: int) -> None:
+    def _counted(self, route: Route, payload: int) -> None:
         sent = self._sent
         sent[0] += 1
         sent[2] += route.messages
@@ -284,16 +264,8 @@ class MpiNetwork(Network):
     def _where(self) -> str:
         return f"iteration {self._t} ({self._phase})"
 
-    def _route(self, weights: Csr) -> _Route:
-        return _Route.of(weights, self._rank_of, self._comm.rank)
-
-
-@dataclass(frozen=True)
-class _Kinds:
-    """MPI data types of one size, per neighbouring rank: which rows are sent, and how many come."""
-
-    sent: list[MPI.Datatype]
-    received: list[MPI.Datatype]
+    def _route(self, weights: Csr) -> Route:
+        return Route.of(weights, self._rank_of, self._comm.rank)
 
 
 _under_way: set[Pending] = set()
@@ -331,103 +303,10 @@ class _Agreed(Pending):
         return np.asarray(found.reshape(self._shape))
 
 
-class _Route:
-    """What one rank sends and receives in a round with certain weights, and how it weighs what it has.
-
-    ranks : that this one exchanges rows with.  begins : where the rows of each begin among those that come.
-    n_far : rows that come.  rows_sent : rows that go.  messages : between agents, those of the same rank included.
-    """
-
-    def __init__(self, own: Csr, far: Csr, exchanged: dict[int, tuple[list[int], int]], messages: int) -> None:
-        self._own: Array | Csr = own.toarray() if own.shape[0] <= _DENSE_UP_TO else own
-        self._far: Array | Csr = far.toarray() if far.shape[0] <= _DENSE_UP_TO >= far.shape[1] else far
-        self._alone = (float(own.toarray()[0, 0]), far.toarray()[0].tolist()) if own.shape[0] == 1 else None
-        self.ranks = tuple(exchanged)
-        self._rows = [rows for rows, _ in exchanged.values()]
-        self._counts = [count for _, count in exchanged.values()]
-        self.begins = [sum(self._counts[:i]) for i in range(len(self._counts))]
-        self.n_far, self.rows_sent, self.messages = sum(self._counts), sum(map(len, self._rows)), messages
-        self._kinds: dict[tuple[int, tuple[bool, ...]], _Kinds] = {}
-
-    @classmethod
-    def of(cls, weights: Csr, rank_of: npt.NDArray[np.int64], rank: int) -> _Route:
-        entries = sparse.coo_array(weights)
-        used = (entries.row != entries.col) & (entries.data != 0.0)
-        receivers, senders = entries.row[used], entries.col[used]
-        mine, m = np.flatnonzero(rank_of == rank), rank_of.size
-        comes = (rank_of[receivers] == rank) & (rank_of[senders] != rank)
-        goes = (rank_of[senders] == rank) & (rank_of[receivers] != rank)
-        near = sorted({*rank_of[senders[comes]].tolist(), *rank_of[receivers[goes]].tolist()})
-        exchanged, order = {}, [np.empty(0, dtype=np.int64)]
-        for other in near:
-            wanted = np.unique(senders[comes & (rank_of[senders] == other)])
-            given = np.unique(senders[goes & (rank_of[receivers] == other)]) - mine[0]
-            exchanged[int(other)] = (given.tolist(), wanted.size)
-            order.append(wanted)
-        local = csr(weights)[mine]
-        far = np.concatenate(order)
-        messages = int(np.count_nonzero(rank_of[senders] == rank))
-        empty = sparse.csr_array((mine.size, 0))
-        return cls(csr(local[:, mine]), csr(local[:, far]) if m and far.size else csr(empty), exchanged, messages)
-
-    def weighted(self, own: npt.NDArray[Any], far: _FarRows) -> Array:
-        """``Σ_i 𝐋_ji x_i`` of the local agents j, from the rows of the local agents and of others."""
-        if self._alone is not None:
-            return _weighted_sum(*self._alone, own[0], far)
-        y = np.asarray(self._own @ own)
-        if len(far):
-            y += self._far @ np.asarray(far)
-        return y
-
-    def kinds(self, row: int, nods: tuple[bool, ...] = ()) -> _Kinds:
-        """Of rows with so many bytes; where ``nods`` says so, of one byte instead."""
-        found = self._kinds.get((row, nods))
-        if found is None:
-            if len(self._kinds) >= _KEPT:
-                self._release()
-            found = self._kinds[row, nods] = self._made(row, nods or (False,) * len(self.ranks))
-        return found
-
-    def _made(self, row: int, nods: tuple[bool, ...]) -> _Kinds:
-        sent, received = [], []
-        for rows, count, nod in zip(self._rows, self._counts, nods, strict=True):
-            sent.append(MPI.BYTE.Create_hindexed_block(1 if nod else row, [i * row for i in rows]) if rows else None)
-            received.append(MPI.BYTE.Create_contiguous(count * (1 if nod else row)) if count else None)
-        return _Kinds(*([_ready(kind) for kind in kinds] for kinds in (sent, received)))
-
-    def _release(self) -> None:
-        for kinds in self._kinds.values():
-            for kind in (*kinds.sent, *kinds.received):
-                if kind is not MPI.DATATYPE_NULL:
-                    kind.Free()
-        self._kinds.clear()
-
-
 def _finish(pending: Sequence[Pending]) -> None:
     for one in pending:
         if isinstance(one, _Agreed):
             one.finish()
-
-
-def _ready(kind: MPI.Datatype | None) -> MPI.Datatype:
-    return MPI.DATATYPE_NULL if kind is None else kind.Commit()
-
-
-def _weighted_sum(weight: float, weights: Sequence[float], x: Array, others: _FarRows) -> Array:
-    """``weight · x + Σ_i weights_i others_i`` in one row, piece by piece: what is added to stays in the cache."""
-    if x.size <= _PIECE:
-        y = np.multiply(x, weight)
-        if not x.size:  # BLAS refuses to add nothing
-            return y[None]
-        for w, other in zip(weights, others, strict=True):
-            daxpy(other, y, y.size, w)
-        return y[None]
-    y = np.empty(x.size)
-    for begin in range(0, y.size, _PIECE):
-        piece = np.multiply(x[begin : begin + _PIECE], weight, out=y[begin : begin + _PIECE])
-        for w, other in zip(weights, others, strict=True):
-            daxpy(other[begin : begin + _PIECE], piece, piece.size, w)
-    return y[None]
 
 
 def _rows(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
