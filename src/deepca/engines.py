@@ -16,6 +16,7 @@ from deepca.data.columns import Header, common_columns, in_order_of
 from deepca.data.sources import Source
 from deepca.errors import DataError, DeepcaError, InvalidInput, TopologyError
 from deepca.networks.base import Network, Traffic
+from deepca.networks.shares import even_shares
 from deepca.networks.simulated import SimulatedNetwork
 from deepca.topology import Topology
 
@@ -78,8 +79,6 @@ class Engine:
 
     def shares(self, n_agents: int) -> tuple[int, ...]:
         """How many of so many agents each rank holds; an error where some would have none."""
-        from deepca.networks.shares import even_shares
-
         if n_agents < self.ranks:
             raise TopologyError(
                 f"{n_agents} agent{'s' if n_agents > 1 else ''} for {self.ranks} ranks: every rank holds at least one; "
