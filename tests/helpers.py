@@ -124,17 +124,16 @@ def run_threads(
 
 
 def summed(results: Sequence[Result[Any]]) -> Traffic:
-    """Traffic of all agents together."""
-    return added([result.traffic for result in results])
+    """Traffic of all agents together. A new epoch catches them in different rounds: those made again count too."""
+    return added([result.traffic for result in results], alike=not any(result.restarts for result in results))
 
 
-def added(sent: Sequence[Traffic]) -> Traffic:
-    """That of agents alone, together: rounds are common, messages and bytes add up."""
-    first = sent[0]
-    assert all((t.rounds, t.control_rounds) == (first.rounds, first.control_rounds) for t in sent)
+def added(sent: Sequence[Traffic], *, alike: bool = True) -> Traffic:
+    """That of agents alone, together: rounds are common if all is ``alike``, messages and bytes add up."""
+    assert not alike or len({(t.rounds, t.control_rounds) for t in sent}) == 1
     return Traffic(
-        first.rounds,
-        first.control_rounds,
+        max(t.rounds for t in sent),
+        max(t.control_rounds for t in sent),
         sum(t.messages for t in sent),
         sum(t.bytes_sent for t in sent),
         sum(t.control_bytes for t in sent),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 import json
 import os
+import random
 import signal
 import socket
 import ssl
@@ -14,7 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -286,6 +288,32 @@ def test_stopping_is_prompt() -> None:
             side.streams.stop()
             side.streams.wake(1 if side is south else 0)
         assert "stop" in south.heard.wait_for("closed")
+
+
+def test_dialling_ends_though_its_cancellation_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it can be, to whatever is awaited: whoever stops is left alone all the same."""
+    attempts: list[float] = []
+
+    async def deaf(*_: object) -> None:
+        attempts.append(time.monotonic())
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(60.0)
+
+    monkeypatch.setattr(Streams, "_converse", deaf)
+    with dialling(_free_port(), None) as south:
+        south.heard.wait(lambda: len(attempts) == 1)
+        south.streams.stop()
+        time.sleep(3 * FAST.redial[1])
+        assert len(attempts) == 1
+
+
+def test_redialling_leaves_the_chance_of_others_alone() -> None:
+    """A program that has seeded ``random`` gets its sequence, whatever the streams do meanwhile."""
+    before = random.getstate()
+    with dialling(_free_port(), None) as south:
+        south.heard.wait(lambda: south.streams.trouble(1) is not None)
+        time.sleep(3 * FAST.redial[1])
+    assert random.getstate() == before
 
 
 def test_stopping_while_nobody_is_there() -> None:

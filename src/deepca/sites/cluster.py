@@ -183,12 +183,13 @@ def _free_ports(count: int) -> list[int]:
     with contextlib.suppress(OSError, ValueError):
         highest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()[0])
     found: list[int] = []
+    chance = random.SystemRandom()
     with contextlib.ExitStack() as held:
         for attempt in range(50 * count):
             if len(found) == count:
                 return found
             low = attempt < 40 * count and highest > 2 * _LOWEST_PORT
-            tried = random.randrange(_LOWEST_PORT, highest) if low else 0  # noqa: S311
+            tried = chance.randrange(_LOWEST_PORT, highest) if low else 0
             door = held.enter_context(socket.socket())
             with contextlib.suppress(OSError):
                 door.bind(("127.0.0.1", tried))

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from google.protobuf.message import DecodeError
 
@@ -37,6 +37,7 @@ FRAME_LIMIT = 4 << 20
 _SERVICE, _METHOD = "deepca.v1.Link", "Talk"
 _T = TypeVar("_T")
 _MOST_CALLS = 64  # under way at a server at once, authenticated or not
+_CHANCE = random.SystemRandom()  # not the program's own sequence, which may be seeded
 _MOST_TOLD = 500  # different complaints within Pace.repeat: whoever makes more up does not fill the log
 
 
@@ -131,7 +132,8 @@ class Streams:
         self._flushing = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server: Any = None
-        self._tasks: list[asyncio.Task[NoReturn]] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._ending = False
 
     # ------------------------------------------------------------------------------------------------ from any thread
 
@@ -180,7 +182,7 @@ class Streams:
     # ------------------------------------------------------------------------------------------ the event loop's thread
 
     async def _begin(self) -> int:
-        port = 0
+        port, self._ending = 0, False
         if self._listen is not None:
             self._server, port = await self._serve(self._listen)
             self._listen = f"{self._listen.rpartition(':')[0]}:{port}"  # to be found there again
@@ -190,6 +192,7 @@ class Streams:
         return port
 
     async def _end(self) -> None:
+        self._ending = True  # a task may lose its cancellation to whatever it awaits; then it ends by itself
         for line in self._lines.values():
             if line.stream is not None:
                 self._close(line, line.stream, f"{self._me.name} stops")
@@ -235,11 +238,11 @@ class Streams:
 
     # ---------------------------------------------------------------------------------------------------- two ways in
 
-    async def _dial(self, line: _Line) -> NoReturn:
-        """Keeps a stream to a neighbour, for as long as the task lives."""
+    async def _dial(self, line: _Line) -> None:
+        """Keeps a stream to a neighbour, until the end."""
         peer = line.peer
         assert peer.address is not None
-        while True:
+        while not self._ending:
             channel = self._channel(peer)
             call = channel.stream_stream(f"/{_SERVICE}/{_METHOD}")()
             try:
@@ -250,7 +253,7 @@ class Streams:
             finally:
                 call.cancel()
                 await channel.close()
-            await asyncio.sleep(random.uniform(*self._pace.redial))  # noqa: S311
+            await asyncio.sleep(_CHANCE.uniform(*self._pace.redial))
 
     def _channel(self, peer: Peer) -> grpc.aio.Channel:
         options: list[tuple[str, Any]] = [*self._options]
@@ -400,10 +403,10 @@ class Streams:
 
     # ---------------------------------------------------------------------------------------------------- certificates
 
-    async def _recheck(self) -> NoReturn:
+    async def _recheck(self) -> None:
         """Takes replaced files, and closes streams whose certificate no longer holds."""
         renewing = False
-        while True:
+        while not self._ending:
             await asyncio.sleep(self._pace.recheck)
             before = self._current()
             try:
@@ -520,7 +523,8 @@ class _Dialled:
         try:
             await self.write(wire.Frame(refusal=wire.Refusal(why=why[:1000])))
             await self._call.done_writing()
-            await asyncio.wait_for(self._drain(), 0.3)
+            async with asyncio.timeout(0.3):
+                await self._drain()
         except (_Ended, DeepcaError, TimeoutError, asyncio.InvalidStateError, grpc.aio.AioRpcError):
             pass
 
@@ -555,7 +559,8 @@ class _Accepted:
 
     async def refuse(self, why: str) -> None:
         with contextlib.suppress(_Ended, TimeoutError):
-            await asyncio.wait_for(self.write(wire.Frame(refusal=wire.Refusal(why=why[:1000]))), 0.3)
+            async with asyncio.timeout(0.3):
+                await self.write(wire.Frame(refusal=wire.Refusal(why=why[:1000])))
 
 
 def _parse(data: bytes, who: str) -> wire.Frame:
@@ -575,7 +580,8 @@ def _printable(text: str) -> str:
 
 async def _within(seconds: float, step: Coroutine[Any, Any, _T], otherwise: str) -> _T:
     try:
-        return await asyncio.wait_for(step, seconds)
+        async with asyncio.timeout(seconds):  # wait_for of Python 3.11 may swallow a cancellation
+            return await step
     except TimeoutError:
         raise _Ended(otherwise) from None
 
