@@ -266,8 +266,8 @@ IMPATIENT = """
     import sys, threading, time
     from deepca.networks._patience import Patience
 
-    patience = Patience(float(sys.argv[1]), 3)
-    with patience.waiting(lambda: "iteration 7 (step)", {whom}):
+    patience = Patience(float(sys.argv[1]), 3, lambda: "iteration 7 (step)")
+    with patience.waiting({whom}):
         threading.Event().wait(60.0)
     print("never")
 """
@@ -294,15 +294,15 @@ def watchers() -> set[threading.Thread]:
 def test_only_waits_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """Work of one's own is none; and every wait has the whole time."""
     given_up: list[str] = []
-    monkeypatch.setattr(Patience, "_give_up", lambda patience, timeout: given_up.append(patience._where()))
-    patience = Patience(0.05, 0)
+    monkeypatch.setattr(Patience, "_give_up", lambda patience, timeout: given_up.append(patience._whom))
+    patience = Patience(0.05, 0, str)
     patience.check()
-    with patience.waiting(lambda: "first", "all ranks"):
+    with patience.waiting("first"):
         pass
     time.sleep(0.2)
     patience.check()
     assert "second" not in given_up
-    with patience.waiting(lambda: "second", "all ranks"):
+    with patience.waiting("second"):
         time.sleep(0.2)
         patience.check()
     assert "second" in given_up
@@ -310,9 +310,9 @@ def test_only_waits_count(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_whoever_watches_goes_with_whom_it_watches() -> None:
     before = watchers()
-    patience = Patience(10.0, 0)
+    patience = Patience(10.0, 0, str)
     for _ in range(3):
-        with patience.waiting(str, "all ranks"):
+        with patience.waiting("all ranks"):
             pass
     (mine,) = watchers() - before
     del patience
@@ -322,8 +322,8 @@ def test_whoever_watches_goes_with_whom_it_watches() -> None:
 
 def test_as_long_as_it_takes() -> None:
     before = watchers()
-    patience = Patience(None, 0)
-    with patience.waiting(str, "all ranks"):
+    patience = Patience(None, 0, str)
+    with patience.waiting("all ranks"):
         patience.check()
     assert not watchers() - before
 
@@ -334,8 +334,8 @@ def test_very_long_patience(timeout: float, capfd: pytest.CaptureFixture[str]) -
     failed: list[object] = []
     hook, threading.excepthook = threading.excepthook, failed.append
     try:
-        patience = Patience(timeout, 0)
-        with patience.waiting(str, "all ranks"):
+        patience = Patience(timeout, 0, str)
+        with patience.waiting("all ranks"):
             time.sleep(0.2)
         assert 0.0 < patience.pause <= 3600.0
     finally:
@@ -347,7 +347,7 @@ def test_very_long_patience(timeout: float, capfd: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize("timeout", [0.0, -1.0, float("nan")])
 def test_no_patience_at_all(timeout: float) -> None:
     with pytest.raises(InvalidInput, match="timeout = "):
-        Patience(timeout, 0)
+        Patience(timeout, 0, str)
     with pytest.raises(InvalidInput, match="timeout = "):
         engine_of("mpi", timeout=timeout).network(deepca.topology.ring(3))
 

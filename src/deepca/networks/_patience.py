@@ -24,30 +24,38 @@ class Patience:
     There is no other way out: a rank inside of an MPI call cannot be called back.
     """
 
-    def __init__(self, timeout: float | None, rank: int) -> None:
+    def __init__(self, timeout: float | None, rank: int, where: Callable[[], str]) -> None:
+        """``where`` : what the rank is at, for whoever has to be told."""
         if timeout is not None and not timeout > 0.0:
             raise InvalidInput(f"timeout = {timeout}: seconds, more than 0, or None for as long as it takes")
-        self._timeout, self._rank = timeout, rank
+        self._timeout, self._rank, self._where = timeout, rank, where
         self._since = 0.0  # when the present wait began; 0 while nothing is waited for
-        self._where: Callable[[], str] = str
         self._whom: Sequence[int] | str = ""
         self._watch: threading.Thread | None = None
 
-    def waiting(self, where: Callable[[], str], whom: Sequence[int] | str) -> Patience:
+    def waiting(self, whom: Sequence[int] | str) -> Patience:
         """For ``with``: what happens inside waits for ``whom``."""
-        self._where, self._whom = where, whom
+        self.begin(whom)
         return self
 
-    def __enter__(self) -> None:
-        if self._timeout is None:
-            return
-        if self._watch is None:
+    def begin(self, whom: Sequence[int] | str) -> None:
+        """The same without ``with``, which costs more than the rest of it; :meth:`end` has to follow."""
+        self._whom = whom
+        if self._watch is not None:
+            self._since = time.monotonic()
+        elif self._timeout is not None:
             self._watch = threading.Thread(target=_look, args=(weakref.ref(self),), name="deepca-patience", daemon=True)
+            self._since = time.monotonic()
             self._watch.start()
-        self._since = time.monotonic()
+
+    def end(self) -> None:
+        self._since = 0.0
+
+    def __enter__(self) -> None:
+        """It has begun."""
 
     def __exit__(self, *_: object) -> None:
-        self._since = 0.0
+        self.end()
 
     @property
     def pause(self) -> float:

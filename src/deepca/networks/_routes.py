@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,7 @@ FarRows = Sequence[npt.NDArray[Any]] | npt.NDArray[Any]
 """Rows of agents on other ranks, in the order of a Route."""
 _KEPT = 32  # data types of different sizes
 _DENSE_UP_TO = 64  # local agents whose weights are multiplied as a dense matrix
-_PIECE = 1 << 14  # numbers weighted at a time, so that they stay in the cache
+_PIECE = 1 << 17  # numbers weighted at a time, so that they stay in the cache
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Route:
     def __init__(self, own: Csr, far: Csr, exchanged: dict[int, tuple[list[int], int]], messages: int) -> None:
         self._own: Array | Csr = own.toarray() if own.shape[0] <= _DENSE_UP_TO else own
         self._far: Array | Csr = far.toarray() if far.shape[0] <= _DENSE_UP_TO >= far.shape[1] else far
-        self._alone = (float(own.toarray()[0, 0]), far.toarray()[0].tolist()) if own.shape[0] == 1 else None
+        self._alone = (own.toarray()[0, 0], far.toarray()[0].tolist()) if own.shape[0] == 1 else None
         self.ranks = tuple(exchanged)
         self._rows = [rows for rows, _ in exchanged.values()]
         self._counts = [count for _, count in exchanged.values()]
@@ -71,11 +71,23 @@ class Route:
         return cls(csr(local[:, mine]), csr(local[:, far]) if m and far.size else csr(empty), exchanged, messages)
 
     def weighted(self, own: npt.NDArray[Any], far: FarRows) -> Array:
-        """``Σ_i 𝐋_ji x_i`` of the local agents j, from the rows of the local agents and of others."""
+        """``Σ_i 𝐋_ji x_i`` of the local agents j, from the rows of the local agents and of others.
+
+        Rows are ``(m_local, n)``, or ``(n,)`` where there is one.
+        """
+        return self.and_far(self.near(own), far)
+
+    def near(self, own: npt.NDArray[Any]) -> Array:
+        """The same over the local agents i alone."""
         if self._alone is not None:
-            return _weighted_sum(*self._alone, own[0], far)
-        y = np.asarray(self._own @ own)
-        if len(far):
+            return cast("Array", own * self._alone[0])
+        return np.asarray(self._own @ own)
+
+    def and_far(self, y: Array, far: FarRows) -> Array:
+        """Adds what comes from other ranks to y, what is found by ``near``; y itself is changed, and given back."""
+        if self._alone is not None:
+            _add_weighted(self._alone[1], far, y if y.ndim == 1 else y[0])
+        elif len(far):
             y += self._far @ np.asarray(far)
         return y
 
@@ -107,18 +119,14 @@ def _ready(kind: MPI.Datatype | None) -> MPI.Datatype:
     return MPI.DATATYPE_NULL if kind is None else kind.Commit()
 
 
-def _weighted_sum(weight: float, weights: Sequence[float], x: Array, others: FarRows) -> Array:
-    """``weight · x + Σ_i weights_i others_i`` in one row, piece by piece: what is added to stays in the cache."""
-    if x.size <= _PIECE:
-        y = np.multiply(x, weight)
-        if not x.size:  # BLAS refuses to add nothing
-            return y[None]
-        for w, other in zip(weights, others, strict=True):
-            daxpy(other, y, y.size, w)
-        return y[None]
-    y = np.empty(x.size)
-    for begin in range(0, y.size, _PIECE):
-        piece = np.multiply(x[begin : begin + _PIECE], weight, out=y[begin : begin + _PIECE])
+def _add_weighted(weights: Sequence[float], others: FarRows, y: Array) -> None:
+    """``y += Σ_i weights_i others_i`` of rows, piece by piece: what is added to stays in the cache."""
+    n = y.size
+    if 0 < n <= _PIECE:  # BLAS refuses to add nothing
+        for w, other in zip(weights, others):  # noqa: B905 - saying that it is strict takes longer than adding
+            daxpy(other, y, n, w)
+        return
+    for begin in range(0, n, _PIECE):
+        piece = y[begin : begin + _PIECE]
         for w, other in zip(weights, others, strict=True):
             daxpy(other[begin : begin + _PIECE], piece, piece.size, w)
-    return y[None]

@@ -59,30 +59,24 @@ class Shelf:
         self.refused = not _SHARED.is_dir() or not self._anywhere(bool(self._beside))
         """Whether nobody has a neighbour to share memory with, or there is not enough of it; the same at all ranks."""
         self._memory: dict[int, npt.NDArray[np.uint8]] = {}
-        self._places: dict[tuple[int, str], tuple[Place, ...]] = {}
+        self._places: dict[tuple[int, np.dtype[Any]], tuple[Place, ...]] = {}
         self._length = self._turn = 0
 
     def beside(self, rank: int) -> bool:
         """Whether that neighbour is on the same machine."""
         return rank in self._beside
 
-    def holds(self, nbytes: int) -> bool:
-        """Whether rows of that length fit, after making room for them where there is some; the same at all ranks."""
-        if nbytes > self._length and not self.refused:
-            self._grow(-(-max(nbytes, 2 * self._length) // _PAGE) * _PAGE)
-        return 0 < nbytes <= self._length
+    def put(self, row: npt.NDArray[Any]) -> Place | None:
+        """Lay out this rank's row of the round that begins; where the others' rows of this round will be.
 
-    def put(self, row: npt.NDArray[Any]) -> Place:
-        """Lay out this rank's row of the round that begins; where the others' rows of this round will be."""
-        self._turn = (self._turn + 1) % _PLACES
-        key = (row.nbytes, row.dtype.char)
-        places = self._places.get(key)
+        None where there is no room for it; the same at all ranks.
+        """
+        places = self._places.get((row.nbytes, row.dtype)) or self._room(row)
         if places is None:
-            if len(self._places) >= _KEPT:
-                self._places.clear()
-            places = self._places[key] = tuple(self._place(turn, row) for turn in range(_PLACES))
-        place = places[self._turn]
-        np.copyto(place.own, row)
+            return None
+        turn = self._turn = (self._turn + 1) % _PLACES
+        place = places[turn]
+        place.own[:] = row
         return place
 
     def close(self) -> None:
@@ -90,6 +84,19 @@ class Shelf:
         self._memory.clear()
 
     # ---------------------------------------------------------------------------------------------------- memory
+
+    def _room(self, like: npt.NDArray[Any]) -> tuple[Place, ...] | None:
+        """Places for rows of another length, made where there are none."""
+        if self.refused:
+            return None
+        if like.nbytes > self._length:
+            self._grow(-(-max(like.nbytes, 2 * self._length) // _PAGE) * _PAGE)
+        if not 0 < like.nbytes <= self._length:
+            return None
+        if len(self._places) >= _KEPT:
+            self._places.clear()
+        places = self._places[like.nbytes, like.dtype] = tuple(self._place(turn, like) for turn in range(_PLACES))
+        return places
 
     def _place(self, turn: int, like: npt.NDArray[Any]) -> Place:
         begin = turn * self._length

@@ -77,7 +77,7 @@ class MpiNetwork(Network):
         self._rank_of = np.repeat(np.arange(world.size), held)
         self._comm = world.Dup()
         self._depth = (world.size - 1).bit_length()
-        self._patience = Patience(timeout, world.rank)
+        self._patience = Patience(timeout, world.rank, self._where)
         self._full = self._route(topology.gossip_sparse)
         around = self._full.ranks
         self._graph_comm = self._comm.Create_dist_graph_adjacent(around, around, reorder=False)
@@ -85,21 +85,25 @@ class MpiNetwork(Network):
         self._shelf = Shelf(self._comm, around, node)
         self._beside = tuple(self._shelf.beside(rank) for rank in around)
         self._all_beside = self._everywhere(all(self._beside))
+        self._laid_out = self._one_each and not self._shelf.refused
         self._nodding: MPI.Prequest | None = None
-        self._buffers: dict[tuple[int, int, str], npt.NDArray[Any]] = {}
+        self._nods = np.zeros((len(around) + 1, 1), dtype=np.uint8)
+        self._buffers: dict[tuple[int, int, np.dtype[Any]], npt.NDArray[Any]] = {}
         self.left_the_rank = 0
 
     def gossip(self, x: Array, weights: Csr | None = None, /) -> Array:
         self._check_epoch()
-        own = _rows(np.asarray(x, dtype=np.float64))
+        x = np.asarray(x, dtype=np.float64)
         if weights is None:
             route = self._full
-            y = route.weighted(own, self._around(own))
+            own = x.ravel() if self._one_each else _rows(x)
+            far, y = self._around(own, route.near)
+            route.and_far(y, far)
             self._ride(1)
         else:
-            route = self._prepared(weights, self._route)
+            route, own = self._prepared(weights, self._route), _rows(x)
             y = route.weighted(own, self._along(route, own))
-        self._counted(route, own[0].nbytes)
+        self._counted(route, x.nbytes // x.shape[0])
         return y.reshape(x.shape)
 
     def gossip_coded(self, x: Array, copies: Copies | None, code: Code, /) -> tuple[Array, Copies]:
@@ -109,11 +113,11 @@ class MpiNetwork(Network):
         anew = before is not copies
         far = np.zeros((route.n_far, *x.shape[1:])) if anew else before.others[0]
         messages = encode(x - before.own, "float64" if anew else code, 1)
-        received = np.asarray(self._around(_rows(messages))).reshape(route.n_far, *messages.shape[1:])
+        sent = messages.ravel() if self._one_each else _rows(messages)
+        received, D = self._around(sent, lambda _: before.own + decode(messages, x.shape))
         self._counted(route, messages[0].nbytes)
         self._ride(1)
-        D = before.own + decode(messages, x.shape)
-        far = far + decode(received, far.shape)
+        far = far + decode(np.asarray(received).reshape(route.n_far, *messages.shape[1:]), far.shape)
         near = D - D[:1]  # (𝐋 − I) D does not change, and its rounding shrinks with the differences
         change = route.weighted(_rows(near), _rows(far - D[:1])).reshape(x.shape) - near
         return x + change, Copies(D, (far,), self._graph)
@@ -121,7 +125,7 @@ class MpiNetwork(Network):
     def total_mean(self, x: Array, /) -> Array:
         self._check_epoch()
         total = np.asarray(_rows(x).sum(axis=0))
-        with self._patience.waiting(self._where, "all ranks"):
+        with self._patience.waiting("all ranks"):
             self._comm.Allreduce(MPI.IN_PLACE, total, MPI.SUM)
         self._count(rounds=self._depth, messages=self._depth, payload=total.nbytes)
         self.left_the_rank += self._depth * total.nbytes
@@ -163,27 +167,34 @@ class MpiNetwork(Network):
 
     # ------------------------------------------------------------------------------------------------ exchanges
 
-    def _around(self, own: npt.NDArray[Any]) -> FarRows:
-        """Every agent's row to all its neighbours: the rows of agents on other ranks, good until the next round."""
-        shelf, row, ranks = self._shelf, own[0], self._full.ranks
-        with self._patience.waiting(self._where, ranks):
-            if not self._one_each:
-                return self._exchanged(own)
-            if shelf.refused or not shelf.holds(row.nbytes):
-                far = self._buffer(self._full, own)
-                self._graph_comm.Neighbor_allgather(own, far)
-                return far
-            place = shelf.put(row)
+    def _around(self, own: npt.NDArray[Any], meanwhile: Callable[[npt.NDArray[Any]], Array]) -> tuple[FarRows, Array]:
+        """Every agent's row to all its neighbours: the rows of agents on other ranks, good until the next round.
+
+        ``own`` : ``(m_local, n)``, or ``(n,)`` where every rank holds one agent. ``meanwhile`` : what is to be made of
+        it, while others are on their way if that can be.
+        """
+        self._patience.begin(self._full.ranks)
+        try:
+            place = self._shelf.put(own) if self._laid_out else None
+            if place is None:
+                return self._exchanged(own), meanwhile(own)
             if self._all_beside:
-                self._nod()
-                return cast("FarRows", place.others)
+                nods = self._nod()
+                made = meanwhile(own)
+                nods.Wait()
+                return cast("FarRows", place.others), made
             far = self._exchanged(own, nods=self._beside)
-            return [far[i] if other is None else other for i, other in enumerate(place.others)]
+            return [far[i] if other is None else other for i, other in enumerate(place.others)], meanwhile(own)
+        finally:
+            self._patience.end()
 
     def _exchanged(self, own: npt.NDArray[Any], nods: tuple[bool, ...] = ()) -> npt.NDArray[Any]:
         """Rows from and to other ranks; of those in ``nods`` a single byte, to say that they are there."""
-        route, row = self._full, own[0].nbytes
+        route, row = self._full, own.nbytes // len(self.local)
         far = self._buffer(route, own)
+        if self._one_each and not nods:
+            self._graph_comm.Neighbor_allgather(own, far)
+            return far
         kinds = route.kinds(row, nods)
         once, starts = [1] * len(kinds.sent), [begin * row for begin in route.begins]
         self._graph_comm.Neighbor_alltoallw(
@@ -191,23 +202,21 @@ class MpiNetwork(Network):
         )
         return far
 
-    def _nod(self) -> None:
-        """Wait until every neighbour has come to this round."""
+    def _nod(self) -> MPI.Request:
+        """A byte to and from every neighbour; when that is there, so is their row on the shelf."""
         if self._nodding is None:
-            nods = np.zeros((len(self._full.ranks) + 1, 1), dtype=np.uint8)
             try:
-                self._nodding = self._graph_comm.Neighbor_allgather_init(nods[-1], nods[:-1])
+                self._nodding = self._graph_comm.Neighbor_allgather_init(self._nods[-1], self._nods[:-1])
             except NotImplementedError:  # an MPI library older than MPI 4
-                self._graph_comm.Neighbor_allgather(nods[-1], nods[:-1])
-                return
+                return self._graph_comm.Ineighbor_allgather(self._nods[-1], self._nods[:-1])
         self._nodding.Start()
-        self._nodding.Wait()
+        return self._nodding
 
     def _along(self, route: Route, own: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """The same along the edges of a round with weights of its own."""
         far = self._buffer(route, own)
         kinds = route.kinds(own[0].nbytes)
-        with self._patience.waiting(self._where, route.ranks):
+        with self._patience.waiting(route.ranks):
             under_way = [
                 self._graph_comm.Irecv((far[begin:], 1, kind), rank)
                 for rank, begin, kind in zip(route.ranks, route.begins, kinds.received, strict=True)
@@ -223,7 +232,7 @@ class MpiNetwork(Network):
 
     def _agreed(self, x: Array, op: Op, rounds: int) -> _Agreed:
         own = np.asarray(reducer(op).reduce(np.asarray(x, dtype=np.float64), axis=0))
-        return _Agreed(own, op, rounds, self._comm, lambda: self._patience.waiting(self._where, "all ranks"))
+        return _Agreed(own, op, rounds, self._comm, lambda: self._patience.waiting("all ranks"))
 
     def _finish_riding(self) -> None:
         """An operation that was begun has to be completed, at all ranks, even if nobody asks for its value."""
@@ -231,9 +240,11 @@ class MpiNetwork(Network):
 
     def _ride(self, rounds: int) -> None:
         riding = self._riding
-        super()._ride(rounds)
         if riding:
+            super()._ride(rounds)
             _finish([pending for pending in riding if pending.ready])
+        else:
+            self.full_rounds += rounds
 
     def _swept(self, riding: list[Pending]) -> None:
         super()._swept(riding)
@@ -241,12 +252,12 @@ class MpiNetwork(Network):
 
     def _buffer(self, route: Route, own: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Room for what other ranks send, the same again for the same size."""
-        key = (route.n_far, own.shape[1], own.dtype.str)
+        key = (route.n_far, own.shape[-1], own.dtype)
         found = self._buffers.get(key)
         if found is None:
             if len(self._buffers) >= _KEPT:
                 self._buffers.clear()
-            found = self._buffers[key] = np.empty((route.n_far, own.shape[1]), dtype=own.dtype)
+            found = self._buffers[key] = np.empty((route.n_far, own.shape[-1]), dtype=own.dtype)
         return found
 
     def _counted(self, route: Route, payload: int) -> None:
