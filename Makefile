@@ -7,8 +7,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --editab
 .PHONY: help demo test test-mpi lint format bench bench-mpi check-memory figures proto reference reproduce study-robustness bench-communication faults faults-quick clean
 help:
 	@echo "make demo     the main job, on data that ships with scikit-learn (seconds, once installed)"
-	@echo "make test     everything that proves it"
-	@echo "make test-mpi  the tests of the algorithms once more, under mpiexec on four ranks (minutes)"
+	@echo "make test     everything that proves it (half an hour)"
+	@echo "make test-mpi  the last part of it: the tests of the algorithms once more, under mpiexec on four ranks"
 	@echo "make lint     formatting, lint, strict types"
 	@echo "make bench    speed as ratios to the floor, into docs/benchmarks.md"
 	@echo "make bench-mpi  the MPI engine: parity, rounds over a bare exchange, scaling, predictions, into docs/cluster-figures.md"
@@ -37,6 +37,7 @@ demo: $(VENV)/demo.stamp
 
 test: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest -n auto --dist loadgroup
+	$(BIN)/python -m tests.mpi_matrix
 
 test-mpi: $(VENV)/dev.stamp
 	$(BIN)/python -m tests.mpi_matrix

@@ -29,33 +29,24 @@ class Patience:
         if timeout is not None and not timeout > 0.0:
             raise InvalidInput(f"timeout = {timeout}: seconds, more than 0, or None for as long as it takes")
         self._timeout, self._rank, self._where = timeout, rank, where
-        self._since = 0.0  # when the present wait began; 0 while nothing is waited for
-        self._whom: Sequence[int] | str = ""
-        self._watch: threading.Thread | None = None
+        self.turns = 0
+        """One more when a wait begins, and when it ends: odd during a wait. A round has no time to look at a clock."""
+        self.whom: Sequence[int] | str = ""
+        """Whom the present wait is for."""
+        self._seen = (0, 0.0)  # turns at an earlier look, and when it was
+        if timeout is not None:
+            threading.Thread(target=_look, args=(weakref.ref(self),), name="deepca-patience", daemon=True).start()
 
     def waiting(self, whom: Sequence[int] | str) -> Patience:
         """For ``with``: what happens inside waits for ``whom``."""
-        self.begin(whom)
+        self.whom = whom
         return self
 
-    def begin(self, whom: Sequence[int] | str) -> None:
-        """The same without ``with``, which costs more than the rest of it; :meth:`end` has to follow."""
-        self._whom = whom
-        if self._watch is not None:
-            self._since = time.monotonic()
-        elif self._timeout is not None:
-            self._watch = threading.Thread(target=_look, args=(weakref.ref(self),), name="deepca-patience", daemon=True)
-            self._since = time.monotonic()
-            self._watch.start()
-
-    def end(self) -> None:
-        self._since = 0.0
-
     def __enter__(self) -> None:
-        """It has begun."""
+        self.turns += 1
 
     def __exit__(self, *_: object) -> None:
-        self.end()
+        self.turns += 1
 
     @property
     def pause(self) -> float:
@@ -63,15 +54,17 @@ class Patience:
         return min((self._timeout or 0.0) / _LOOKS, _LONGEST)
 
     def check(self) -> None:
-        """Ends the process if the present wait has taken too long."""
-        since, timeout = self._since, self._timeout
-        if timeout is not None and since and time.monotonic() - since > timeout:
-            self._give_up(timeout)
+        """Ends the process if the present wait has taken too long, as far as earlier looks tell."""
+        turns, now = self.turns, time.monotonic()
+        if turns != self._seen[0]:
+            self._seen = (turns, now)
+        elif turns % 2 and self._timeout is not None and now - self._seen[1] > self._timeout:
+            self._give_up(self._timeout)
 
     def _give_up(self, timeout: float) -> None:
-        whom = self._whom if isinstance(self._whom, str) else f"rank{'s' if len(self._whom) > 1 else ''} "
-        if not isinstance(self._whom, str):
-            whom += ", ".join(map(str, self._whom))
+        whom = self.whom if isinstance(self.whom, str) else f"rank{'s' if len(self.whom) > 1 else ''} "
+        if not isinstance(self.whom, str):
+            whom += ", ".join(map(str, self.whom))
         sys.stderr.write(
             f"error: rank {self._rank} has waited {timeout:g} s in {self._where()} for {whom}; the job is ended. "
             "Checkpoints, if any were asked for, are kept.\n"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from functools import partial
+from operator import matmul
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -41,7 +43,11 @@ class Route:
     def __init__(self, own: Csr, far: Csr, exchanged: dict[int, tuple[list[int], int]], messages: int) -> None:
         self._own: Array | Csr = own.toarray() if own.shape[0] <= _DENSE_UP_TO else own
         self._far: Array | Csr = far.toarray() if far.shape[0] <= _DENSE_UP_TO >= far.shape[1] else far
-        self._alone = (own.toarray()[0, 0], far.toarray()[0].tolist()) if own.shape[0] == 1 else None
+        self._alone: list[float] | None = far.toarray()[0].tolist() if own.shape[0] == 1 else None
+        self.near: Callable[[npt.NDArray[Any]], Array] = partial(matmul, self._own)
+        """``weighted`` over the local agents i alone."""
+        if self._alone is not None:
+            self.near = partial(np.multiply, np.asarray(own.toarray()[0, 0]))
         self.ranks = tuple(exchanged)
         self._rows = [rows for rows, _ in exchanged.values()]
         self._counts = [count for _, count in exchanged.values()]
@@ -77,18 +83,21 @@ class Route:
         """
         return self.and_far(self.near(own), far)
 
-    def near(self, own: npt.NDArray[Any]) -> Array:
-        """The same over the local agents i alone."""
-        if self._alone is not None:
-            return cast("Array", own * self._alone[0])
-        return np.asarray(self._own @ own)
-
     def and_far(self, y: Array, far: FarRows) -> Array:
         """Adds what comes from other ranks to y, what is found by ``near``; y itself is changed, and given back."""
-        if self._alone is not None:
-            _add_weighted(self._alone[1], far, y if y.ndim == 1 else y[0])
-        elif len(far):
-            y += self._far @ np.asarray(far)
+        if self._alone is None:
+            if len(far):
+                y += self._far @ np.asarray(far)
+            return y
+        flat, n = y.ravel(), y.size
+        if 0 < n <= _PIECE:  # BLAS refuses to add nothing
+            for weight, other in zip(self._alone, far):  # noqa: B905 - to be strict takes longer than to add
+                daxpy(other, flat, n, weight)
+            return y
+        for begin in range(0, n, _PIECE):  # what is added to stays in the cache
+            piece = flat[begin : begin + _PIECE]
+            for weight, other in zip(self._alone, far, strict=True):
+                daxpy(other[begin : begin + _PIECE], piece, piece.size, weight)
         return y
 
     def kinds(self, row: int, nods: tuple[bool, ...] = ()) -> Kinds:
@@ -117,16 +126,3 @@ class Route:
 
 def _ready(kind: MPI.Datatype | None) -> MPI.Datatype:
     return MPI.DATATYPE_NULL if kind is None else kind.Commit()
-
-
-def _add_weighted(weights: Sequence[float], others: FarRows, y: Array) -> None:
-    """``y += Σ_i weights_i others_i`` of rows, piece by piece: what is added to stays in the cache."""
-    n = y.size
-    if 0 < n <= _PIECE:  # BLAS refuses to add nothing
-        for w, other in zip(weights, others):  # noqa: B905 - saying that it is strict takes longer than adding
-            daxpy(other, y, n, w)
-        return
-    for begin in range(0, n, _PIECE):
-        piece = y[begin : begin + _PIECE]
-        for w, other in zip(weights, others, strict=True):
-            daxpy(other[begin : begin + _PIECE], piece, piece.size, w)

@@ -59,7 +59,7 @@ class Shelf:
         self.refused = not _SHARED.is_dir() or not self._anywhere(bool(self._beside))
         """Whether nobody has a neighbour to share memory with, or there is not enough of it; the same at all ranks."""
         self._memory: dict[int, npt.NDArray[np.uint8]] = {}
-        self._places: dict[tuple[int, np.dtype[Any]], tuple[Place, ...]] = {}
+        self._places: dict[int, tuple[Place, ...]] = {}
         self._length = self._turn = 0
 
     def beside(self, rank: int) -> bool:
@@ -71,9 +71,11 @@ class Shelf:
 
         None where there is no room for it; the same at all ranks.
         """
-        places = self._places.get((row.nbytes, row.dtype)) or self._room(row)
-        if places is None:
-            return None
+        places = self._places.get(row.nbytes)
+        if places is None or places[0].own.dtype is not row.dtype:
+            places = self._room(row)
+            if places is None:
+                return None
         turn = self._turn = (self._turn + 1) % _PLACES
         place = places[turn]
         place.own[:] = row
@@ -95,7 +97,7 @@ class Shelf:
             return None
         if len(self._places) >= _KEPT:
             self._places.clear()
-        places = self._places[like.nbytes, like.dtype] = tuple(self._place(turn, like) for turn in range(_PLACES))
+        places = self._places[like.nbytes] = tuple(self._place(turn, like) for turn in range(_PLACES))
         return places
 
     def _place(self, turn: int, like: npt.NDArray[Any]) -> Place:

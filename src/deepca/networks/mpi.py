@@ -22,12 +22,13 @@ from deepca.errors import TopologyError
 from deepca.networks._patience import Patience
 from deepca.networks._routes import FarRows, Route
 from deepca.networks._shelf import Shelf
-from deepca.networks.base import Network, Op, Pending, reducer
+from deepca.networks.base import Network, Op, Pending, Traffic, reducer
 from deepca.networks.shares import even_shares
 from deepca.topology import Topology
 
 __all__ = ["MpiNetwork"]
 
+_FLOAT64 = np.dtype(np.float64)
 _KEPT = 32  # buffers of different sizes
 _FREED = 32 << 20  # bytes: larger arrays are given back to the system at once
 
@@ -89,21 +90,31 @@ class MpiNetwork(Network):
         self._nodding: MPI.Prequest | None = None
         self._nods = np.zeros((len(around) + 1, 1), dtype=np.uint8)
         self._buffers: dict[tuple[int, int, np.dtype[Any]], npt.NDArray[Any]] = {}
-        self.left_the_rank = 0
+        self._left = self._rounds = self._bytes = 0
+
+    @property
+    def traffic(self) -> Traffic:
+        self._settle()
+        return super().traffic
+
+    @property
+    def left_the_rank(self) -> int:
+        """Bytes that agents here have sent to agents on other ranks."""
+        self._settle()
+        return self._left
 
     def gossip(self, x: Array, weights: Csr | None = None, /) -> Array:
         self._check_epoch()
-        x = np.asarray(x, dtype=np.float64)
+        x = np.asarray(x, _FLOAT64)
         if weights is None:
             route = self._full
             own = x.ravel() if self._one_each else _rows(x)
             far, y = self._around(own, route.near)
             route.and_far(y, far)
-            self._ride(1)
         else:
             route, own = self._prepared(weights, self._route), _rows(x)
             y = route.weighted(own, self._along(route, own))
-        self._counted(route, x.nbytes // x.shape[0])
+            self._counted(route, 1, own[0].nbytes)
         return y.reshape(x.shape)
 
     def gossip_coded(self, x: Array, copies: Copies | None, code: Code, /) -> tuple[Array, Copies]:
@@ -115,8 +126,6 @@ class MpiNetwork(Network):
         messages = encode(x - before.own, "float64" if anew else code, 1)
         sent = messages.ravel() if self._one_each else _rows(messages)
         received, D = self._around(sent, lambda _: before.own + decode(messages, x.shape))
-        self._counted(route, messages[0].nbytes)
-        self._ride(1)
         far = far + decode(np.asarray(received).reshape(route.n_far, *messages.shape[1:]), far.shape)
         near = D - D[:1]  # (𝐋 − I) D does not change, and its rounding shrinks with the differences
         change = route.weighted(_rows(near), _rows(far - D[:1])).reshape(x.shape) - near
@@ -128,7 +137,7 @@ class MpiNetwork(Network):
         with self._patience.waiting("all ranks"):
             self._comm.Allreduce(MPI.IN_PLACE, total, MPI.SUM)
         self._count(rounds=self._depth, messages=self._depth, payload=total.nbytes)
-        self.left_the_rank += self._depth * total.nbytes
+        self._left += self._depth * total.nbytes
         return np.array(np.broadcast_to((total / self.n_agents).reshape(x.shape[1:]), x.shape))
 
     def reduce(self, x: Array, op: Op, /) -> Array:
@@ -173,7 +182,8 @@ class MpiNetwork(Network):
         ``own`` : ``(m_local, n)``, or ``(n,)`` where every rank holds one agent. ``meanwhile`` : what is to be made of
         it, while others are on their way if that can be.
         """
-        self._patience.begin(self._full.ranks)
+        self._patience.whom = self._full.ranks
+        self._patience.turns += 1
         try:
             place = self._shelf.put(own) if self._laid_out else None
             if place is None:
@@ -186,7 +196,13 @@ class MpiNetwork(Network):
             far = self._exchanged(own, nods=self._beside)
             return [far[i] if other is None else other for i, other in enumerate(place.others)], meanwhile(own)
         finally:
-            self._patience.end()
+            self._patience.turns += 1
+            self._rounds += 1
+            self._bytes += own.nbytes
+            if self._riding:
+                self._ride(1)
+            else:
+                self.full_rounds += 1
 
     def _exchanged(self, own: npt.NDArray[Any], nods: tuple[bool, ...] = ()) -> npt.NDArray[Any]:
         """Rows from and to other ranks; of those in ``nods`` a single byte, to say that they are there."""
@@ -240,11 +256,8 @@ class MpiNetwork(Network):
 
     def _ride(self, rounds: int) -> None:
         riding = self._riding
-        if riding:
-            super()._ride(rounds)
-            _finish([pending for pending in riding if pending.ready])
-        else:
-            self.full_rounds += rounds
+        super()._ride(rounds)
+        _finish([pending for pending in riding if pending.ready])
 
     def _swept(self, riding: list[Pending]) -> None:
         super()._swept(riding)
@@ -260,12 +273,18 @@ class MpiNetwork(Network):
             found = self._buffers[key] = np.empty((route.n_far, own.shape[-1]), dtype=own.dtype)
         return found
 
-    def _counted(self, route: Route, payload: int) -> None:
+    def _counted(self, route: Route, rounds: int, payload: int) -> None:
+        """So many rounds, with so many bytes in a message of each taken together."""
         sent = self._sent
-        sent[0] += 1
-        sent[2] += route.messages
+        sent[0] += rounds
+        sent[2] += rounds * route.messages
         sent[3] += route.messages * payload
-        self.left_the_rank += route.rows_sent * payload
+        self._left += route.rows_sent * payload
+
+    def _settle(self) -> None:
+        """Full rounds are counted when somebody asks: a round takes not much longer than counting it."""
+        self._counted(self._full, self._rounds, self._bytes // len(self.local))
+        self._rounds = self._bytes = 0
 
     def _everywhere(self, here: bool) -> bool:
         found = np.array([here])
