@@ -217,6 +217,15 @@ def test_several_ranks_fail() -> None:
 
     assert said(1, 3) == {"rank 1: number 1; 1 other rank failed as well"}
     assert said(1, 2, 3) == {"rank 1: number 1; 2 other ranks failed as well"}
+    assert said(0, 1, 2, 3) == {"rank 0: number 0; 3 other ranks failed as well"}
+
+
+def test_what_fails_alike_at_all_ranks_is_of_none_in_particular() -> None:
+    for failing, text in ((range(4), "wrong"), (range(3), "rank 0: wrong; 2 other ranks failed as well")):
+        bad: dict[int, Exception] = {rank: DataError("wrong") for rank in failing}
+        found = run_ranks(4, lambda engine, bad=bad: fail_at(bad, engine))  # type: ignore[misc]
+        assert {str(each) for each in found} == {text}
+        assert all(isinstance(each, DataError) for each in found)
 
 
 def test_columns_in_the_order_of_rank_0() -> None:

@@ -1095,3 +1095,16 @@ def test_sparse_rows_are_never_filled(monkeypatch: pytest.MonkeyPatch) -> None:
     theirs = PCA(1, svd_solver="arpack").fit(X)
     close(ours.explained_variance_, theirs.explained_variance_, rtol=1e-9)
     close(ours.components_, theirs.components_, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "agents"),
+    [("ring", 1, 10), ("ring", 10, 10), ("ring", 12, 12), ("torus", 13, 14), ("ring:7", 12, 7)],
+)
+def test_agents_by_default_on_many_ranks(name: str, ranks: int, agents: int) -> None:
+    """As many as there are ranks, or the next number that has such a network; a number in the name stays."""
+    assert DecentralizedPCA(topology=name)._topology(None, most=500, seed=0, ranks=ranks).n_agents == agents
+
+
+def test_agents_by_default_are_never_more_than_rows() -> None:
+    assert DecentralizedPCA(topology="ring")._topology(None, most=8, seed=0, ranks=12).n_agents == 8

@@ -74,6 +74,8 @@ class Engine:
         bad = [rank for rank, text in enumerate(said) if text]
         if bad:
             kind, text = json.loads(said[bad[0]])
+            if len(bad) == self.ranks and len(set(said)) == 1:
+                raise _error_named(kind)(text) from failed  # of all ranks alike, so of none in particular
             more = f"; {len(bad) - 1} other rank{'s' if len(bad) > 2 else ''} failed as well" if len(bad) > 1 else ""
             raise _error_named(kind)(f"rank {bad[0]}: {text}{more}") from failed
 

@@ -55,7 +55,8 @@ class DecentralizedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
     topology : str or Topology
         Who talks to whom: ``"ring"``, ``"erdos-renyi:0.5"``, ``"torus"``, … or a :class:`deepca.Topology`.
     n_agents : int or None
-        Over how many agents ``fit`` spreads the rows; at most 10, and never more than there are rows, by default.
+        Over how many agents ``fit`` spreads the rows; at most 10, or one per rank, and never more than there are rows,
+        by default.
     rounds : int or "auto"
         Rounds of gossip per iteration of methods that gossip; "auto" chooses while running.
     algorithm : "auto", "krylov", "accelerated", "deepca", "depca" or "covariance"
@@ -161,7 +162,7 @@ class DecentralizedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         with engine.guard():
             seed = self._common_seed(engine)
             with engine.together():
-                sources, topology, shares = self._dealt(X, agents, sample_weight, seed)
+                sources, topology, shares = self._dealt(X, agents, sample_weight, seed, engine.ranks)
             each = engine.shares(len(sources))
             first = sum(each[: engine.rank])
             here = slice(first, first + each[engine.rank])
@@ -174,7 +175,7 @@ class DecentralizedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
             warnings.warn(str(self.result_.status), ConvergenceWarning, stacklevel=3)
 
     def _dealt(
-        self, X: Any, agents: Any, sample_weight: Any, seed: int
+        self, X: Any, agents: Any, sample_weight: Any, seed: int, ranks: int
     ) -> tuple[list[Source], Topology, list[Array] | None]:
         """Rows that are all here, by agent, with their network and their weights."""
         X = validate_data(
@@ -197,7 +198,7 @@ class DecentralizedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
             X, weights = X[kept], weights[kept]
             holders = None if holders is None else holders[kept]
         if holders is None:
-            topology = self._topology(None, most=X.shape[0], seed=seed)
+            topology = self._topology(None, most=X.shape[0], seed=seed, ranks=ranks)
             parts, names = split_rows(X, topology.n_agents), [f"agent {j}" for j in range(topology.n_agents)]
             shares = None if weights is None else split_rows(weights, topology.n_agents)
         else:
@@ -322,7 +323,7 @@ class DecentralizedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         """Rank 0's, at all ranks."""
         return int(engine.texts(str(self._seed()))[0])
 
-    def _topology(self, agents: int | None, *, most: int, seed: int) -> Topology:
+    def _topology(self, agents: int | None, *, most: int, seed: int, ranks: int = 1) -> Topology:
         if isinstance(self.topology, Topology):
             asked = agents if agents is not None else self.n_agents
             m = self.topology.n_agents if asked is None else asked
@@ -335,7 +336,7 @@ class DecentralizedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
             raise InvalidInput(f"topology = {self.topology!r}: give a name such as 'ring', or a deepca.Topology")
         wanted = agents if agents is not None else self.n_agents
         if wanted is None:
-            return self._default_topology(self.topology, most, seed)
+            return self._default_topology(self.topology, most, seed, ranks)
         m = wanted
         if isinstance(m, bool) or not isinstance(m, (int, np.integer)) or m < 1:
             raise InvalidInput(f"n_agents = {m!r}: a whole number of at least one agent is needed")
@@ -343,16 +344,22 @@ class DecentralizedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
             raise DataError(f"{most} rows cannot be spread over {m} agents: every agent needs at least one row")
         return from_name(self.topology, int(m), seed=seed)
 
-    def _default_topology(self, name: str, most: int, seed: int) -> Topology:
-        """As many agents as the name says; else ten, or the next smaller number that has such a network."""
+    def _default_topology(self, name: str, most: int, seed: int, ranks: int) -> Topology:
+        """As many agents as the name says; else ten, or the next smaller number that has such a network.
+
+        On more ranks than ten, as many as there are, or the next larger number.
+        """
         m = named_agents(name)
         if m is not None and m > most:
             raise DataError(f"{most} rows cannot be spread over {m} agents: every agent needs at least one row")
         if m is not None:
             return from_name(name, seed=seed)
-        for fewer in range(min(_DEFAULT_AGENTS, most), 1, -1):
+        tried = [*range(min(_DEFAULT_AGENTS, most), 1, -1)]
+        if ranks > _DEFAULT_AGENTS:
+            tried = [*range(ranks, min(2 * ranks, most) + 1), *tried]
+        for agents in tried:
             with suppress(TopologyError):
-                return from_name(name, fewer, seed=seed)
+                return from_name(name, agents, seed=seed)
         return from_name(name, 1, seed=seed)
 
     @staticmethod
