@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import platform
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from rich.table import Table
 import deepca
 from deepca._machine import usable_cores
 
-__all__ = ["Section", "machine", "show", "write_json", "write_markdown"]
+__all__ = ["Section", "cores_in_use", "machine", "show", "write_json", "write_markdown"]
 
 
 _HOW_TO_READ = (
@@ -46,6 +48,24 @@ class Section:
         self.values.append({"what": cells[0].strip(), **plain})
 
 
+@cache
+def cores_in_use(seconds: float = 1.0) -> float:
+    """How many cores others use, while this process waits; asked once, before anything is measured.
+
+    The load that the system tells is the mean of minutes, and counts what was over long ago.
+    """
+
+    def busy() -> float:
+        user, nice, system, _, _, *rest = map(int, Path("/proc/stat").read_text(encoding="ascii").split()[1:9])
+        return float(user + nice + system + sum(rest)) / os.sysconf("SC_CLK_TCK")
+
+    if not Path("/proc/stat").exists():
+        return float(os.getloadavg()[0]) if hasattr(os, "getloadavg") else 0.0
+    before = busy()
+    time.sleep(seconds)
+    return (busy() - before) / seconds
+
+
 def machine() -> dict[str, str]:
     """The kind of machine, without names or places."""
     pools = threadpoolctl.threadpool_info()
@@ -53,7 +73,7 @@ def machine() -> dict[str, str]:
     return {
         "cores": str(usable_cores()),
         "processor": platform.machine(),
-        "load": f"{os.getloadavg()[0]:.1f} before the run" if hasattr(os, "getloadavg") else "unknown",
+        "in use by others": f"{cores_in_use():.1f} cores in the second before the run",
         "BLAS": "; ".join(blas) or "unknown",
         "Python": platform.python_version(),
         "numpy": np.__version__,

@@ -396,7 +396,7 @@ def test_what_could_not_be_measured_is_said() -> None:
 def test_a_busy_machine_is_said_to_be_one() -> None:
     found = _made_up()
     assert "was busy" not in page.page_of(found)
-    assert "**The machine was busy:** 1.2 processes" in page.page_of(replace(found, load=1.2))
+    assert "**The machine was busy:** others used 1.2 of" in page.page_of(replace(found, load=1.2))
 
 
 def test_what_ranks_print_is_what_the_page_reads() -> None:

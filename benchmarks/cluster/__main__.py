@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import sys
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from rich.console import Console
 from benchmarks.cluster import check, costs, page, parity, ranks, rounds, scaling
 from benchmarks.cluster.findings import Findings
 from benchmarks.cluster.jobs import Job, JobFailed
-from benchmarks.report import machine
+from benchmarks.report import cores_in_use, machine
 from deepca._machine import usable_cores
 from deepca.progress import bars
 
@@ -49,7 +48,7 @@ def main() -> None:
         sys.exit(f"error: {failed}")
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(page.page_of(found), encoding="utf-8")
-    busy = f", but the machine was busy (load {found.load:.1f})" if found.busy else ""
+    busy = f", but the machine was busy ({found.load:.1f} of its cores in use)" if found.busy else ""
     console.print(f"{options.out}{busy}", highlight=False)
     if max(max(p.fixed, p.stopped) for p in found.parities) > parity.GOAL:
         sys.exit("error: ranks and simulator do not agree; see the page")
@@ -57,8 +56,7 @@ def main() -> None:
 
 def measure(folder: Path | None, quick: bool, console: Console) -> Findings:
     """All parts, one job after the other."""
-    about, cores = machine(), usable_cores()
-    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    load, about, cores = cores_in_use(), machine(), usable_cores()
     present = scaling.present(folder) if cores > 1 else []
     repetitions = 2 if quick else 7
     asked = len(list(scaling.asked())) * (repetitions + 1)

@@ -18,7 +18,7 @@ __all__ = ["Findings"]
 class Findings:
     """What the page is made of.
 
-    about : the machine, name by name.  load : processes that wanted a core when the run began.
+    about : the machine, name by name.  load : cores that others used when the run began.
     command : that makes the page again.  quick : whether much was left out.  missing : data that could not be had.
     """
 
@@ -37,4 +37,4 @@ class Findings:
     @property
     def busy(self) -> bool:
         """Whether others had the cores as well, so that times say little."""
-        return self.load > 0.5 * self.cores
+        return self.load > 0.25 * self.cores

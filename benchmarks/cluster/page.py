@@ -31,7 +31,7 @@ def _in_short(found: Findings) -> Section:
     ]
     quick = "**A quick run:** fewer ranks, sizes, rows and repetitions than in the full one." if found.quick else ""
     busy = (
-        f"**The machine was busy:** {found.load:.1f} processes wanted its {found.cores} cores when the run began. "
+        f"**The machine was busy:** others used {found.load:.1f} of its {found.cores} cores when the run began. "
         "Parity does not mind; times, and ratios of times, are not to be relied on."
         if found.busy
         else ""
