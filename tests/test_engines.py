@@ -329,6 +329,16 @@ def test_whoever_watches_goes_with_whom_it_watches() -> None:
     assert not mine.is_alive()
 
 
+def test_watching_ends_with_the_network() -> None:
+    """At once, not at the next look, which may be half a minute away."""
+    before = watchers()
+    patience = Patience(600.0, 0, str)
+    (mine,) = watchers() - before
+    patience.close()
+    mine.join(5.0)
+    assert not mine.is_alive()
+
+
 def test_as_long_as_it_takes() -> None:
     before = watchers()
     patience = Patience(None, 0, str)

@@ -161,6 +161,16 @@ ERRORS: dict[str, tuple[Callable[[int], object], str, str]] = {
     ),
     "reading": (lambda rank: pca().fit_agents([lambda: failing(rank)]), "OSError", "rank 1: the tape has torn"),
     "one value": (lambda rank: pca().fit(spoilt(rank)), "DataError", "rank 1: X: row 7, column 2 is NaN"),
+    "rows of its own": (
+        lambda rank: pca().fit(np.concatenate(own(rank))),
+        "DataError",
+        "rank 1 was given other rows than rank 0: fit(X) needs all rows at every rank",
+    ),
+    "weights of its own": (
+        lambda rank: pca().fit(EVERY, sample_weight=TIMES + (rank == 2)),
+        "DataError",
+        "rank 2 was given other rows than rank 0",
+    ),
     "few agents": (lambda rank: pca(n_agents=2).fit(EVERY), "TopologyError", "2 agents for 3 ranks"),
     "topology": (
         lambda rank: pca(topology=deepca.topology.ring(5)).fit_agents(own(rank)),

@@ -405,13 +405,31 @@ def test_a_damaged_file_is_named(apart: tuple[Settings, Path, int]) -> None:
 
 
 def test_other_rows_at_one_agent(apart: tuple[Settings, Path, int]) -> None:
-    """The others cannot know, but do not go on without it."""
+    """None goes on: what the others have kept has met the rows of before."""
     settings, folder, every = apart
     rows = [*DATA[:2], DATA[2] + np.arange(D), DATA[3]]
     found, told = run_apart(settings, folder, every, rows=rows)
     assert_right(found[0], rows)
     assert [each.said for each in told] == [[], [], [], []]
-    assert ["other rows" in line for line in told[2].warned] == [True]
+    assert ["other rows" in line for line in told[0].warned] == [True]
+    assert [each.warned for each in told[1:]] == [[], [], []]
+
+
+def test_checkpoints_of_other_rows_are_never_taken_together(apart: tuple[Settings, Path, int]) -> None:
+    """A run with other rows at one agent is ended when only some have kept states of it; the others have older ones."""
+    settings, folder, every = apart
+    rows = [*DATA[:2], DATA[2] + np.arange(D), DATA[3]]
+    with pytest.raises((Interrupted, DeepcaError)):
+        run_apart(settings, folder.parent / "later", every, stop_at=2 * every + 2, rows=rows)
+    for agent in (1, 2):
+        name = f"agents-{agent:05d}-{agent:05d}"
+        shutil.rmtree(folder / name)
+        shutil.copytree(folder.parent / "later" / name, folder / name)
+    found, told = run_apart(settings, folder, every, rows=rows)
+    undisturbed, _ = run_apart(settings, folder.parent / "other", every, rows=rows)
+    for here, want in zip(found, undisturbed, strict=True):
+        assert_same_bits(here, want)
+    assert [each.said for each in told] == [[], [], [], []]
 
 
 def test_a_first_run_finds_nothing_to_warn_of(tmp_path: Path) -> None:
@@ -609,8 +627,8 @@ def test_other_settings_or_rows_on_ranks(resumed: Resumed, algorithm: str) -> No
     for name, rows in (("seed", ROWS), ("rows", OTHER)):
         said = resumed.stderr(f"{algorithm}-{name}")
         assert not lines_with(said[0], "goes on")
-        assert len(lines_with(said[1], "rank 1: ")) == 1
-        assert "of another run or of other rows" in said[1]
+        assert len(lines_with(said[0], "another run or other rows; they stay there, and the run begins anew")) == 1
+        assert said[1] == ""
         assert_right_model(resumed.model(f"{algorithm}-{name}"), rows)
         assert list((resumed.folder / f"{algorithm}-{name}").rglob("*.checkpoint"))  # those of the other run stay
 

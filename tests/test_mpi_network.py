@@ -710,17 +710,18 @@ def test_rounds_without_a_pause(node: str) -> None:
 
 
 @pytest.mark.parametrize("who", [0, RANKS - 1])
-@pytest.mark.parametrize("step", ["making", "finding"])
+@pytest.mark.parametrize("step", ["making", "finding", "filling"])
 def test_memory_that_cannot_be_shared_is_done_without(monkeypatch: pytest.MonkeyPatch, step: str, who: int) -> None:
     """One rank has no room, or does not find the others' memory: all send messages instead."""
-    real = _shelf._mapped
+    real, room = _shelf._opened, _shelf._has_room
 
-    def refused(path: Path, length: int, *, new: bool) -> Any:
+    def refused(path: Path, *, new: bool) -> int:
         if WORLD.rank == who and new == (step == "making"):
-            raise OSError("no space left on device")
-        return real(path, length, new=new)
+            raise OSError("no such file")
+        return real(path, new=new)
 
-    monkeypatch.setattr(_shelf, "_mapped", refused)
+    monkeypatch.setattr(_shelf, "_opened", refused)
+    monkeypatch.setattr(_shelf, "_has_room", lambda *a: room(*a) and not (WORLD.rank == who and step == "filling"))
     network = laid_out("one each", "ring")
     for seed, n in enumerate((4, 9000, 4)):
         x = numbers(network.n_agents, (n,), seed=seed)
@@ -741,7 +742,7 @@ def test_memory_that_runs_out_later_is_done_without() -> None:
             np.testing.assert_allclose(y, (network.topology.gossip_matrix @ x)[network.local], rtol=0, atol=1e-14)
 
 
-def _no_room(path: Path, length: int, *, new: bool) -> Any:
+def _no_room(file: int, length: int) -> Any:
     raise OSError("no space left on device")
 
 

@@ -124,12 +124,15 @@ class Checkpoints:
     folder : made if it is not there yet; readable by its owner only.
     run, data : digests of 32 bytes. Checkpoints of another run or of other rows are neither used nor touched.
     warn : told in one line of whatever is wrong. Nothing here raises an OSError.
+    foreign : whether checkpoints of another run or of other rows are worth a line.
 
     Files are read through once, here, so that one that is damaged is never offered. One thread may change things while
     another one asks for :meth:`kept`. Two agents must not share folder and run.
     """
 
-    def __init__(self, folder: Path, run: bytes, data: bytes, *, warn: Callable[[str], None]) -> None:
+    def __init__(
+        self, folder: Path, run: bytes, data: bytes, *, warn: Callable[[str], None], foreign: bool = True
+    ) -> None:
         if len(run) != _DIGEST or len(data) != _DIGEST:
             raise ValueError(f"run and data have {_DIGEST} bytes each")
         self._folder, self._run, self._data, self._warn = folder, run, data, warn
@@ -137,6 +140,7 @@ class Checkpoints:
         self._waiting: tuple[Checkpoint, ...] = ()  # those that could not be written
         self._worthless: list[Path] = []  # own ones that go when a better one is there
         self._next = 1  # number of the next file
+        self._foreign = foreign
         self._trouble = ""
         with contextlib.suppress(OSError):  # told when something is to be written
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -245,7 +249,7 @@ class Checkpoints:
         usable = list(found.values())
         self._worthless += [one.path for one in usable[:-_KEPT]]
         self._stored = tuple(usable[-_KEPT:])
-        if foreign:
+        if foreign and self._foreign:
             named = ", ".join(foreign[:3]) + (", …" if len(foreign) > 3 else "")
             self._warn(
                 f"{self._folder} holds checkpoints of another run or of other rows ({named}); they are not used and "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import warnings
 from collections.abc import Iterable, Sequence
@@ -22,7 +23,7 @@ from sklearn.utils.validation import _check_sample_weight, check_array, check_is
 from deepca._typing import Array
 from deepca.coding import Messages
 from deepca.data.moments import check_finite
-from deepca.data.sources import ArraySource, Source, as_source, numeric
+from deepca.data.sources import ArraySource, Source, add_rows, as_source, numeric
 from deepca.engines import Engine, engine_of
 from deepca.errors import DataError, InvalidInput, TopologyError
 from deepca.keeping import Keeping
@@ -163,6 +164,7 @@ class DecentralizedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
             seed = self._common_seed(engine)
             with engine.together():
                 sources, topology, shares = self._dealt(X, agents, sample_weight, seed, engine.ranks)
+            _check_alike(engine, sources, shares)
             each = engine.shares(len(sources))
             first = sum(each[: engine.rank])
             here = slice(first, first + each[engine.rank])
@@ -455,6 +457,24 @@ def _is_one_agent(Xs: Any) -> bool:
 def _plain_number(k: Any) -> Any:
     """numpy's numbers as Python's, so that an int is told from a share."""
     return k.item() if isinstance(k, np.generic) else k
+
+
+def _check_alike(engine: Engine, sources: Sequence[Source], weights: Sequence[Array] | None) -> None:
+    """Whether all ranks were given the same rows, and the same weights of them."""
+    if engine.ranks == 1:
+        return
+    digest = hashlib.sha256()
+    for source in sources:
+        add_rows(digest, source)
+    for own in weights or ():
+        digest.update(np.ascontiguousarray(own).data)
+    said = engine.texts(digest.hexdigest())
+    other = next((rank for rank, text in enumerate(said) if text != said[0]), None)
+    if other is not None:
+        raise DataError(
+            f"rank {other} was given other rows than rank 0: fit(X) needs all rows at every rank; where each rank has "
+            "rows of its own, use fit_agents"
+        )
 
 
 def _checked_labels(agents: Any, n: int) -> npt.NDArray[Any]:

@@ -14,6 +14,7 @@ import numpy as np
 from deepca.checkpoints import Checkpoint, Checkpoints
 from deepca.coding import graph_of
 from deepca.data.holdings import Holdings
+from deepca.data.sources import add_rows
 from deepca.errors import InvalidInput
 from deepca.networks.base import Network
 from deepca.observers import Start, Step
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Keeper", "Keeping"]
 
 _BYTES = 32  # of a digest
+_EXACT = 6  # bytes that a float64 holds as a whole number
 _OFFERED = 2  # as many as are kept: a process may be one ahead of the others
 
 
@@ -51,7 +53,8 @@ class Keeper:
     """An observer that writes the states of the local agents down, and finds those to go on from.
 
     Every process has a folder of its own, named after its agents. States are of use only where all processes have those
-    of the same iteration, of the same run (settings, network, share of the agents) and of the same rows.
+    of the same iteration, of the same run (settings, network, share of the agents) and of the same rows, of all agents:
+    a state has met what the others hold.
     """
 
     def __init__(self, keeping: Keeping, network: Network, held: Holdings, settings: DataclassInstance) -> None:
@@ -63,7 +66,7 @@ class Keeper:
         weights = np.ascontiguousarray(network.topology.gossip_sparse.data, dtype="<f8").tobytes()
         run = hashlib.sha256(json.dumps(about, sort_keys=True).encode() + weights).digest()
         self._run, folder = run, keeping.folder / f"agents-{first:05d}-{last:05d}"
-        self._checkpoints = Checkpoints(folder, run, _digest(held), warn=keeping.warn)
+        self._checkpoints = Checkpoints(folder, run, self._of_all(_digest(held)), warn=keeping.warn, foreign=False)
 
     def find(self) -> Any:
         """The State that all processes can go on from, or None."""
@@ -86,7 +89,7 @@ class Keeper:
         if others and not kept and self._network.local.min() == 0:
             self._keeping.warn(
                 f"{self._keeping.folder} holds nothing to go on from: its checkpoints ({others[0].parent.name}, …) are "
-                "of another number of ranks, another run or other rows"
+                "of another number of ranks, another run or other rows; they stay there, and the run begins anew"
             )
         return None
 
@@ -108,6 +111,17 @@ class Keeper:
         """The result is safe."""
         self._checkpoints.clear()
 
+    def _of_all(self, own: bytes) -> bytes:
+        """Of the rows here, and of the digests of all processes."""
+        network, m = self._network, self._network.n_agents
+        if network.local.size == m:
+            return own
+        network.begin(network.epoch, 0, "rows")
+        parts = [float(int.from_bytes(own[i : i + _EXACT], "big")) for i in range(0, _BYTES, _EXACT)]
+        said = np.full((*network.batch, m, len(parts)), -1.0)
+        said[..., int(network.local.min()), :] = parts
+        return hashlib.sha256(own + network.reduce(said, "max").astype("<f8").tobytes()).digest()
+
     def _from_first(self, key: bytes | None) -> bytes | None:
         """What agent 0's process offers, at all."""
         own = np.full(_BYTES, -1.0) if key is None else np.frombuffer(key, dtype=np.uint8).astype(np.float64)
@@ -128,10 +142,7 @@ def _digest(held: Holdings) -> bytes:
         if of.scatter is not None:
             digest.update(np.ascontiguousarray(of.scatter, dtype="<f8").data)
             continue
-        for block in source.blocks():  # read in every iteration anyway
-            parts = (block,) if isinstance(block, np.ndarray) else (block.indptr, block.indices, block.data)
-            for part in parts:
-                digest.update(np.ascontiguousarray(part).data)
+        add_rows(digest, source)  # read in every iteration anyway
     for weights in held.weights or ():
         digest.update(np.ascontiguousarray(weights).data)
     return digest.digest()

@@ -85,6 +85,7 @@ class MpiEngine(Engine):
             yield
         except BaseException as error:
             if _reached_by_all(alone, _GRACE if self._timeout is None else min(_GRACE, self._timeout / 2.0)):
+                alone.Free()
                 raise
             known = isinstance(error, (DeepcaError, OSError))
             said = str(error) if known else "".join(traceback.format_exception(error)).rstrip()

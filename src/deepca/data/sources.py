@@ -6,6 +6,7 @@ file larger than memory is no special case. Files are opened by :mod:`deepca.dat
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
@@ -18,7 +19,17 @@ from scipy import sparse
 from deepca._typing import Csr
 from deepca.errors import DataError
 
-__all__ = ["ArraySource", "Block", "IteratorSource", "Matrix", "Source", "as_source", "block_rows", "numeric"]
+__all__ = [
+    "ArraySource",
+    "Block",
+    "IteratorSource",
+    "Matrix",
+    "Source",
+    "add_rows",
+    "as_source",
+    "block_rows",
+    "numeric",
+]
 
 Block = npt.NDArray[Any] | Csr
 """Some rows, ``(rows, d)``: dense or CSR, float32 or float64."""
@@ -236,3 +247,11 @@ def _first_text(values: npt.NDArray[Any], columns: tuple[str, ...] | None) -> st
                 return f"entry {place} is {value!r}"
             return f"row {place[0]}, column {place[1] if columns is None else repr(columns[place[1]])} is {value!r}"
     return "not all entries are numbers"
+
+
+def add_rows(digest: hashlib._Hash, source: Source) -> None:
+    """All numbers of a source, block by block, to a digest."""
+    for block in source.blocks():
+        parts = (block,) if isinstance(block, np.ndarray) else (block.indptr, block.indices, block.data)
+        for part in parts:
+            digest.update(np.ascontiguousarray(part).data)

@@ -34,8 +34,14 @@ class Patience:
         self.whom: Sequence[int] | str = ""
         """Whom the present wait is for."""
         self._seen = (0, 0.0)  # turns at an earlier look, and when it was
+        self._over = over = threading.Event()
         if timeout is not None:
-            threading.Thread(target=_look, args=(weakref.ref(self),), name="deepca-patience", daemon=True).start()
+            me = weakref.ref(self, lambda _: over.set())
+            threading.Thread(target=_look, args=(me, over), name="deepca-patience", daemon=True).start()
+
+    def close(self) -> None:
+        """Nothing will be waited for any more."""
+        self._over.set()
 
     def waiting(self, whom: Sequence[int] | str) -> Patience:
         """For ``with``: what happens inside waits for ``whom``."""
@@ -73,10 +79,11 @@ class Patience:
         os._exit(_EXIT)
 
 
-def _look(at: weakref.ref[Patience]) -> None:
-    """Until whoever might wait is gone."""
+def _look(at: weakref.ref[Patience], over: threading.Event) -> None:
+    """Until whoever might wait is gone, or says so."""
     while (patience := at()) is not None:
         patience.check()
         pause = patience.pause
         del patience
-        time.sleep(pause)
+        if over.wait(pause):
+            return

@@ -110,22 +110,33 @@ class Shelf:
         return Place(row(self._comm.rank), others)
 
     def _grow(self, length: int) -> None:
-        """Files without a name: they are gone with the last process that has them, however it ends."""
+        """Files without a name: they are gone with the last process that has them, however it ends.
+
+        They have a name only until neighbours have opened them, and no length before it is gone.
+        """
         token = np.zeros(_TOKEN, dtype=np.uint8)
         if self._comm.rank == 0:
             token[:] = np.frombuffer(secrets.token_bytes(_TOKEN), dtype=np.uint8)
         self._comm.Bcast(token)
+        files: dict[int, int] = {}
         found: dict[int, npt.NDArray[np.uint8]] = {}
-        own = _path(token, self._comm.rank)
-        with suppress(OSError):
-            found[self._comm.rank] = _mapped(own, length * _PLACES, new=True)
-        made = self._everywhere(self._comm.rank in found)
-        if made:
+        try:
+            own, here = _path(token, self._comm.rank), self._comm.rank
             with suppress(OSError):
-                found |= {rank: _mapped(_path(token, rank), length * _PLACES, new=False) for rank in self._beside}
-        complete = self._everywhere(made and len(found) == len(self._beside) + 1)
-        own.unlink(missing_ok=True)
-        if complete:
+                files[here] = _opened(own, new=True)
+            made = self._everywhere(bool(files))
+            if made:
+                with suppress(OSError):
+                    files |= {rank: _opened(_path(token, rank), new=False) for rank in self._beside}
+            opened = self._everywhere(made and len(files) == len(self._beside) + 1)
+            own.unlink(missing_ok=True)
+            if self._everywhere(opened and _has_room(files[here], length * _PLACES)):
+                with suppress(OSError):
+                    found = {rank: _mapped(file, length * _PLACES) for rank, file in files.items()}
+        finally:
+            for file in files.values():
+                os.close(file)
+        if self._everywhere(len(found) == len(self._beside) + 1):
             self._places.clear()
             self._memory, self._length = found, length
         else:
@@ -147,11 +158,18 @@ def _path(token: npt.NDArray[np.uint8], rank: int) -> Path:
     return _SHARED / f"deepca-{token.tobytes().hex()}-{rank}"
 
 
-def _mapped(path: Path, length: int, *, new: bool) -> npt.NDArray[np.uint8]:
-    descriptor = os.open(path, os.O_RDWR | (os.O_CREAT | os.O_EXCL if new else 0), 0o600)
+def _opened(path: Path, *, new: bool) -> int:
+    return os.open(path, os.O_RDWR | (os.O_CREAT | os.O_EXCL if new else 0), 0o600)
+
+
+def _has_room(file: int, length: int) -> bool:
+    """Takes it: an error now rather than a signal later."""
     try:
-        if new:
-            os.posix_fallocate(descriptor, 0, length)  # an error now rather than a signal later
-        return np.frombuffer(mmap.mmap(descriptor, length), dtype=np.uint8)
-    finally:
-        os.close(descriptor)
+        os.posix_fallocate(file, 0, length)
+    except OSError:
+        return False
+    return True
+
+
+def _mapped(file: int, length: int) -> npt.NDArray[np.uint8]:
+    return np.frombuffer(mmap.mmap(file, length), dtype=np.uint8)

@@ -167,6 +167,7 @@ class MpiNetwork(Network):
     def close(self) -> None:
         """Give the communicators back; every rank has to. The network cannot be used after that."""
         self._finish_riding()
+        self._patience.close()
         if self._nodding is not None:
             self._nodding.Free()
             self._nodding = None
