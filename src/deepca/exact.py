@@ -31,6 +31,8 @@ _KEPT = 16  # graphs whose weights are remembered
 class ExactMixer(Mixer):
     """As many rounds as the graph needs, whatever K is asked for."""
 
+    memoryless = True
+
     def __post_init__(self) -> None:  # K follows from the graph
         if self.messages != "float64":
             raise MixingError(
@@ -145,16 +147,16 @@ def _sweeps(topology: Topology) -> tuple[Csr, ...]:
     m = topology.n_agents
     if m == 1:
         return ()
-    depth, parent = topology.paths_from(topology.middle)
-    deepest = int(depth.max())
+    depth, parent = topology.paths_to(topology.middle)
     rounds: list[Csr] = []
-    for level in range(deepest, 0, -1):
+    for level in range(int(depth.max()), 0, -1):
         children = np.flatnonzero(depth == level)
         share = 1.0 / m if level == 1 else 1.0
         keep = np.ones(m)
         keep[depth == 0] = share
         rounds.append(_round(keep, parent[children], children, share))
-    for level in range(1, deepest + 1):
+    depth, parent = topology.paths_from(topology.middle)
+    for level in range(1, int(depth.max()) + 1):
         children = np.flatnonzero(depth == level)
         keep = np.ones(m)
         keep[children] = 0.0

@@ -34,9 +34,9 @@ class AgentNetwork(Network):
         self.agent, self._transport = agent, transport
         self.local = np.array(agent)
         self.reliable = transport is None or transport.reliable
-        self._neighbors = topology.neighbors(agent)
-        if self._neighbors and transport is None:
-            raise TopologyError(f"agent {agent} has neighbours {self._neighbors} and no transport to reach them")
+        self._senders, self._receivers = topology.senders(agent), topology.receivers(agent)
+        if self._receivers and transport is None:
+            raise TopologyError(f"agent {agent} has neighbours {self._receivers} and no transport to reach them")
         self._links = _links_of(topology.gossip_sparse, agent)
 
     def gossip(self, x: Array, weights: Csr | None = None, /) -> Array:
@@ -69,8 +69,8 @@ class AgentNetwork(Network):
         combine, value = reducer(op), np.array(x, dtype=np.float64)
         self._check_epoch()
         for _ in range(self.topology.flood_rounds):
-            received = self._exchange(Message(None, (value,)), self._neighbors, self._neighbors)
-            self._count(control_rounds=1, messages=len(self._neighbors), control=value.nbytes)
+            received = self._exchange(Message(None, (value,)), self._receivers, self._senders)
+            self._count(control_rounds=1, messages=len(self._receivers), control=value.nbytes)
             for message in received.values():
                 value = combine(value, message.riders[0])
         return value

@@ -49,7 +49,8 @@ class MpiNetwork(Network):
     One round is one ``Neighbor_allgather`` into a buffer that is used again and again, sent from where the numbers are
     (``Neighbor_alltoallw`` where ranks hold several agents: of those, only what a neighbour needs is sent). Where every
     rank holds one agent, those on the same machine read each other's numbers from shared memory, and the messages
-    between them only say that they are there. Rounds with weights of their own use messages along just their edges.
+    between them only say that they are there. Rounds with weights of their own, and those of a directed graph, use
+    messages along just their edges.
 
     Traffic is that of the local agents, neighbours on the same rank included, so that it can be compared with other
     engines; ``left_the_rank`` counts the bytes that did. What is agreed counts as ``⌈log₂ ranks⌉`` control rounds.
@@ -106,15 +107,17 @@ class MpiNetwork(Network):
     def gossip(self, x: Array, weights: Csr | None = None, /) -> Array:
         self._check_epoch()
         x = np.asarray(x, _FLOAT64)
-        if weights is None:
+        if weights is None and not self.topology.directed:
             route = self._full
             own = x.ravel() if self._one_each else _rows(x)
             far, y = self._around(own, route.near)
             route.and_far(y, far)
-        else:
-            route, own = self._prepared(weights, self._route), _rows(x)
-            y = route.weighted(own, self._along(route, own))
-            self._counted(route, 1, own[0].nbytes)
+            return y.reshape(x.shape)
+        route, own = self._full if weights is None else self._prepared(weights, self._route), _rows(x)
+        y = route.weighted(own, self._along(route, own))
+        self._counted(route, 1, own[0].nbytes)
+        if weights is None:
+            self._ride(1)
         return y.reshape(x.shape)
 
     def gossip_coded(self, x: Array, copies: Copies | None, code: Code, /) -> tuple[Array, Copies]:

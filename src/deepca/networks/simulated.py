@@ -43,7 +43,7 @@ class SimulatedNetwork(Network):
     def __init__(self, topology: Topology) -> None:
         super().__init__(topology, (topology.n_agents,))
         self.local = np.arange(topology.n_agents)
-        self._messages = 2 * topology.n_edges
+        self._messages = topology.n_messages
         m, gossip = topology.n_agents, topology.gossip_sparse
         dense = m <= _DENSE_UP_TO and gossip.nnz * _SPARSE_COST >= m * m
         self._L = gossip.toarray() if dense else gossip
