@@ -156,7 +156,9 @@ def test_weights_that_lose_mass() -> None:
 def test_mixers_with_memory_are_refused(mixer: deepca.mixing.Mixer) -> None:
     stack, _, _ = problem()
     network = network_of(GRAPHS["ring"])
-    with pytest.raises(MixingError, match=f"{type(mixer).__name__} needs a symmetric .* directed-ring.* deepca.Gossip"):
+    with pytest.raises(
+        MixingError, match=f"{type(mixer).__name__} needs one symmetric .* directed-ring.* deepca.Gossip"
+    ):
         mixer(network, stack[mine(M)])
     with pytest.raises(MixingError, match="go one way"):
         deepca.DeEPCA(from_matrices(stack), np.eye(D)[:, :2], network, mixer)

@@ -14,9 +14,10 @@ from deepca.memory import mean_of
 from deepca.mixing import averager
 from deepca.networks.base import Network
 
-__all__ = ["Averaged", "average"]
+__all__ = ["Averaged", "average", "common_average"]
 
 _TRIES = 8
+_STEP = 1e-4  # what is left of a disagreement at the first look
 
 
 @dataclass(frozen=True)
@@ -60,3 +61,15 @@ def average(network: Network, x: Array, rounds: int, enough: Callable[[Averaged]
         if enough(found) or found.doubt > 0.5 * before or made >= _TRIES * rounds:
             return found
         before = found.doubt
+
+
+def common_average(network: Network, x: Array) -> Array:
+    """The mean over all agents of ``x``, shape ``(*B, n)``, to rounding; the same bits at every agent.
+
+    Over a spanning tree where there is one all the time, else mixed until nothing is gained any more.
+    """
+    topology = network.topology
+    if not topology.changing:
+        return exact_average(network, x)
+    rounds = averager(topology).rounds_for(topology, _STEP)
+    return average(network, x, rounds, lambda found: False).mean

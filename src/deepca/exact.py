@@ -40,6 +40,13 @@ class ExactMixer(Mixer):
                 'message; leave messages="float64", or use a mixer such as deepca.FastMix(messages="float32")'
             )
 
+    def check(self, topology: Topology) -> None:
+        if topology.changing:
+            raise MixingError(
+                f"{type(self).__name__} needs links that stay, but {topology.name} changes from round to round; use a "
+                "tracked method (deepca.AcceleratedDeEPCA, deepca.DeEPCA) there"
+            )
+
     @property
     def auto(self) -> bool:
         return False
@@ -94,6 +101,7 @@ class DimensionExchange(ExactMixer):
     """On a hypercube: ``y_j = (x_j + x_{j xor 2^b}) / 2`` for every dimension b, log₂ m rounds."""
 
     def check(self, topology: Topology) -> None:
+        super().check(topology)
         if not _is_hypercube(topology):
             raise MixingError(f"{topology.name} is no hypercube; use deepca.exact.TreeSweep")
 

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deepca._typing import Array, Rounds
+from deepca.changing import Changing
 from deepca.coding import REFRESHED, CodedAveraging, Copies, Messages
 from deepca.directed import Digraph
 from deepca.errors import InvalidInput, MixingError
@@ -122,16 +123,17 @@ class Mixer(ABC):
 
     def check(self, topology: Topology) -> None:
         """Raise MixingError if this mixer does not contract on that gossip matrix."""
-        if not topology.directed:
+        if topology.stays:
             return
         if not self.memoryless:
+            why = "changes from round to round" if topology.changing else "has messages that go one way"
             raise MixingError(
-                f"{type(self).__name__} needs a symmetric 𝐋, but the messages of {topology.name} go one way: its "
-                "rounds build on those before, which gains nothing there and may diverge. Use deepca.Gossip"
+                f"{type(self).__name__} needs one symmetric 𝐋, but {topology.name} {why}: its rounds build on those "
+                "before, which gains nothing there and may diverge. Use deepca.Gossip"
             )
         if self.messages != "float64":
             raise MixingError(
-                f"messages = {self.messages!r}: differences are coded for graphs whose weights are symmetric; use "
+                f"messages = {self.messages!r}: differences are coded for graphs that stay and go both ways; use "
                 f'messages="float64" on {topology.name}'
             )
 
@@ -168,7 +170,7 @@ class Gossip(Mixer):
         return x
 
     def contraction(self, topology: Topology, K: int) -> float:
-        if isinstance(topology, Digraph):
+        if isinstance(topology, (Digraph, Changing)):
             return topology.contraction(K)
         return float(max(abs(topology.lambda2), abs(topology.lambda_min)) ** K) if topology.n_agents > 1 else 0.0
 
@@ -273,8 +275,8 @@ class PositiveChebyshev(Chebyshev):
 
 
 def averager(topology: Topology) -> Mixer:
-    """The mixer with which an average is made anew on any graph: Chebyshev, or Gossip where messages go one way."""
-    return Gossip() if topology.directed else Chebyshev()
+    """The mixer with which an average is made anew on any graph: Chebyshev, or Gossip where only that will do."""
+    return Chebyshev() if topology.stays else Gossip()
 
 
 def fastmix_eta(lambda2: float) -> float:
@@ -363,7 +365,7 @@ def responses(mixer: Mixer, topology: Topology, K: int) -> Array:
     if topology.n_agents == 1:
         return np.zeros(0)
     values: npt.NDArray[Any]
-    if isinstance(topology, Digraph):
+    if isinstance(topology, (Digraph, Changing)):
         values = topology.modes
     elif topology.n_agents <= _ALL_EIGENVALUES:
         values = np.sort(topology.eigenvalues)[:-1]

@@ -428,7 +428,7 @@ def algorithm_of(
         return BlockKrylov(A, W0, network)
     if name == "covariance":
         return CovarianceAveraging(A, W0, network)
-    if network.topology.directed:
+    if not network.topology.stays:
         mix: Mixer = Gossip(rounds, messages)
     elif name == "accelerated":
         mix = PositiveChebyshev(rounds, messages)

@@ -77,6 +77,8 @@ class Topology:
     """The smallest eigenvalue of 𝐋."""
     directed: ClassVar[bool] = False
     """Whether messages go one way only: see :mod:`deepca.directed`."""
+    changing: ClassVar[bool] = False
+    """Whether links change from round to round: see :mod:`deepca.changing`."""
 
     def __post_init__(self) -> None:
         _check_gossip(self.gossip_sparse)
@@ -96,6 +98,11 @@ class Topology:
             f"Topology({self.name}, rule={self.rule!r}, {self.n_agents} agents, {self.n_edges} edges, "
             f"1 − λ₂ = {1 - self.lambda2:.4g})"
         )
+
+    @property
+    def stays(self) -> bool:
+        """Whether there is one symmetric 𝐋 for all rounds."""
+        return not (self.directed or self.changing)
 
     @property
     def n_agents(self) -> int:

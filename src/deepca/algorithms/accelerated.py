@@ -175,7 +175,7 @@ class AcceleratedDeEPCA(Decentralized):
     Parameters
     ----------
     A, W0, network, mix, orthonormalise : see :class:`~deepca.algorithms.base.Decentralized`; the default
-        mixer is PositiveChebyshev here, and Gossip on directed graphs.
+        mixer is PositiveChebyshev here, and Gossip on graphs that are directed or change.
     guards : columns to begin with beyond k; by default k + 1, but at least 5 and at most 17.
     """
 
@@ -193,7 +193,7 @@ class AcceleratedDeEPCA(Decentralized):
         guards: int | None = None,
     ) -> None:
         if mix is None:
-            mix = averager(network.topology) if network.topology.directed else PositiveChebyshev()
+            mix = PositiveChebyshev() if network.topology.stays else averager(network.topology)
         super().__init__(A, W0, network, mix, orthonormalise)
         d, k = self.W0.shape
         if guards is not None and (isinstance(guards, bool) or not isinstance(guards, int) or guards < 1):

@@ -173,7 +173,7 @@ class Decentralized:
     W0 : orthonormal ``(d, k)``, the same at every agent.
     network : who talks to whom; arrays are ``(*B, d, k)`` with ``B = network.batch``.
     mix : the mixer, e.g. ``FastMix(rounds=5)``; by default FastMix (Chebyshev where 𝐋 has negative eigenvalues, Gossip
-        where the graph is directed) with the rounds chosen while running.
+        where the graph is directed or changes) with the rounds chosen while running.
     orthonormalise : ``S ↦ (W, R)`` with ``W R = S``: ``linalg.qr``, ``linalg.polar``, the paper's ``QRSignAdjust(W0)``;
         see :func:`basis` for the default.
     """

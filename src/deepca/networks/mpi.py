@@ -17,6 +17,7 @@ from mpi4py import MPI
 
 from deepca._machine import keep_freed_memory
 from deepca._typing import Array, Csr
+from deepca.changing import Changing
 from deepca.coding import Code, Copies, decode, encode
 from deepca.errors import TopologyError
 from deepca.networks._patience import Patience
@@ -75,6 +76,8 @@ class MpiNetwork(Network):
         super().__init__(topology, (held[world.rank],))
         keep_freed_memory(_FREED)
         self.collective = allreduce
+        if topology.changing:
+            self.reliable = False  # no tree of links is there all the time
         self.local = np.arange(first, first + held[world.rank])
         self._rank_of = np.repeat(np.arange(world.size), held)
         self._comm = world.Dup()
@@ -107,13 +110,18 @@ class MpiNetwork(Network):
     def gossip(self, x: Array, weights: Csr | None = None, /) -> Array:
         self._check_epoch()
         x = np.asarray(x, _FLOAT64)
-        if weights is None and not self.topology.directed:
+        topology = self.topology
+        if weights is None and isinstance(topology, Changing):
+            route, own = self._route(topology.at(self.made)), _rows(x)
+            self.made += 1
+        elif weights is None and not topology.directed:
             route = self._full
             own = x.ravel() if self._one_each else _rows(x)
             far, y = self._around(own, route.near)
             route.and_far(y, far)
             return y.reshape(x.shape)
-        route, own = self._full if weights is None else self._prepared(weights, self._route), _rows(x)
+        else:
+            route, own = self._full if weights is None else self._prepared(weights, self._route), _rows(x)
         y = route.weighted(own, self._along(route, own))
         self._counted(route, 1, own[0].nbytes)
         if weights is None:
@@ -150,7 +158,7 @@ class MpiNetwork(Network):
         return agreed.value
 
     def reduce_later(self, x: Array, op: Op, /) -> Pending:
-        pending = self._agreed(x, op, self.topology.flood_rounds)
+        pending = self._agreed(x, op, self._flood_rounds())
         self._count_riding(self._depth * pending.nbytes)
         if pending.ready:
             pending.finish()
