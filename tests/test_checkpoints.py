@@ -166,8 +166,8 @@ def test_runs_above_make_all_kinds_of_states() -> None:
     assert {type(state) for state in made.values()} == {TrackedState, AcceleratedState, KrylovState, CovarianceState}
     coded = made["DeEPCA float32"]
     assert isinstance(coded, TrackedState)
-    assert coded.copies is not None
-    assert len(coded.copies.others) == 2
+    assert isinstance(coded.memory, Copies)
+    assert len(coded.memory.others) == 2
 
 
 def test_every_class_of_state_is_known() -> None:

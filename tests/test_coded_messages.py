@@ -86,10 +86,10 @@ def equal(one: TrackedState, other: TrackedState) -> None:
     for name in ("W", "S", "AW"):
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
     assert (one.t, one.K) == (other.t, other.K)
-    assert (one.copies is None) == (other.copies is None)
-    if one.copies is not None and other.copies is not None:
-        np.testing.assert_array_equal(one.copies.own, other.copies.own)
-        for mine, yours in zip(one.copies.others, other.copies.others, strict=True):
+    assert (one.memory is None) == (other.memory is None)
+    if isinstance(one.memory, Copies) and isinstance(other.memory, Copies):
+        np.testing.assert_array_equal(one.memory.own, other.memory.own)
+        for mine, yours in zip(one.memory.others, other.memory.others, strict=True):
             np.testing.assert_array_equal(mine, yours)
 
 
@@ -187,7 +187,7 @@ def test_float64_is_what_it_was() -> None:
     assert copies is None
     np.testing.assert_array_equal(mixed, network.mix(FastMix(4), STACK[mine(M)], 4))
     assert FastMix(4).messages == "float64"
-    assert iterate(algorithm_on(network, FastMix(4)), 2)[-1].copies is None
+    assert iterate(algorithm_on(network, FastMix(4)), 2)[-1].memory is None
 
 
 # ------------------------------------------------------------------------------------------------ several engines
@@ -280,7 +280,7 @@ def test_agents_apart_match_the_simulator(method: type[DeEPCA | DePCA], code: Co
     np.testing.assert_allclose(apart.whole.W, simulated.W, rtol=0, atol=1e-9)
     np.testing.assert_allclose(apart.whole.state.S, simulated.state.S, rtol=0, atol=1e-9)
     assert_same_traffic(apart.whole.traffic, simulated.traffic, PLACE)
-    copies = [result.state.copies for result in apart.parts]
+    copies = [result.state.memory for result in apart.parts]
     everybodys = np.stack([c.own for c in copies]) if len(copies) > 1 else everyone(copies[0].own, M)
     for part, known in zip(sorted(networks), copies, strict=True):
         check_copies(networks[part], known, everybodys)
@@ -363,10 +363,10 @@ def test_an_agent_that_retries_a_step_gives_the_same_state() -> None:
 
 def test_copies_cannot_be_written_to() -> None:
     state = iterate(algorithm_on(network_of(PLACE), FastMix(3, "float32")), 1)[-1]
-    assert state.copies is not None
+    assert isinstance(state.memory, Copies)
     with pytest.raises(ValueError, match="read-only"):
-        state.copies.own[0] = 0.0
-    for array in state.copies.others:
+        state.memory.own[0] = 0.0
+    for array in state.memory.others:
         assert not array.flags.writeable
     alone = AgentNetwork(topology.complete(1), 0).gossip_coded(np.ones((2, 1)), None, "float32")[1]
     for array in (alone.own, *alone.others):
@@ -385,14 +385,14 @@ def test_a_run_that_is_resumed_is_the_run_in_one_go(code: Code) -> None:
 def test_a_restart_uses_no_copy_of_before() -> None:
     algorithm = algorithm_on(network_of(PLACE), FastMix(3, "float16"))
     state = iterate(algorithm, 6)[-1]
-    assert state.copies is not None
-    others = tuple(other + 1.0 for other in state.copies.others)
-    spoilt = replace(state, copies=replace(state.copies, own=state.copies.own + 1.0, others=others))
+    assert isinstance(state.memory, Copies)
+    others = tuple(other + 1.0 for other in state.memory.others)
+    spoilt = replace(state, memory=replace(state.memory, own=state.memory.own + 1.0, others=others))
     restarted = algorithm.restart(state, 20)
     equal(algorithm.restart(spoilt, 20), restarted)
-    equal(algorithm.restart(replace(state, copies=None), 20), restarted)
+    equal(algorithm.restart(replace(state, memory=None), 20), restarted)
     baseline = DePCA(from_matrices(STACK), W0, network_of(PLACE), FastMix(3, "float16"))
-    assert baseline.restart(spoilt, 20).copies is None
+    assert baseline.restart(spoilt, 20).memory is None
 
 
 @pytest.mark.parametrize("code", CODES)
@@ -631,7 +631,9 @@ def test_the_mean_is_kept_whatever_is_mixed(
     x = values()
     y, _ = coded.remember(network, x[mine(m)], copies)
     y = everyone(y, m)
-    reach = max(np.abs(x).max(), np.abs(y).max(), np.abs(everyone(copies.own, m)).max() if copies else 0.0)
+    reach = max(
+        np.abs(x).max(), np.abs(y).max(), np.abs(everyone(copies.own, m)).max() if isinstance(copies, Copies) else 0.0
+    )
     assert np.abs(y.mean(axis=0) - x.mean(axis=0)).max() <= 1e-15 * 40 * reach
 
 

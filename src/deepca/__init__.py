@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from deepca import (
     centring,
+    directed,
     errors,
     linalg,
     mixing,
@@ -33,6 +34,7 @@ from deepca.algorithms import (
     TrackedState,
 )
 from deepca.certificate import Certificate, certify
+from deepca.directed import Digraph
 from deepca.mixing import Chebyshev, FastMix, Gossip, PositiveChebyshev
 from deepca.model import Model, load
 from deepca.networks import AgentNetwork, SimulatedNetwork, run_agents
@@ -57,6 +59,7 @@ __all__ = [
     "CovarianceAveraging",
     "DeEPCA",
     "DePCA",
+    "Digraph",
     "FastMix",
     "Gossip",
     "Model",
@@ -72,6 +75,7 @@ __all__ = [
     "TrackedState",
     "centring",
     "certify",
+    "directed",
     "errors",
     "linalg",
     "load",

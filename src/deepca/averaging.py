@@ -10,12 +10,14 @@ import numpy as np
 from deepca._typing import Array
 from deepca.exact import exact_average, exact_mixer
 from deepca.linalg import frobenius
-from deepca.mixing import Chebyshev
+from deepca.memory import mean_of
+from deepca.mixing import averager
 from deepca.networks.base import Network
 
-__all__ = ["Averaged", "average"]
+__all__ = ["Averaged", "average", "common_average"]
 
 _TRIES = 8
+_STEP = 1e-4  # what is left of a disagreement at the first look
 
 
 @dataclass(frozen=True)
@@ -35,8 +37,9 @@ class Averaged:
 def average(network: Network, x: Array, rounds: int, enough: Callable[[Averaged], bool]) -> Averaged:
     """The mean over all agents of ``x``, shape ``(*B, n)``, mixed until ``enough`` or until rounding.
 
-    Mixing keeps the mean, so the mean lies between the smallest and the largest value any agent holds. Both are agreed
-    by flooding; their midpoint is the answer, half their distance the error. ``rounds`` are mixed before the first
+    Mixing keeps the mean, so the mean lies between the smallest and the largest value any agent holds (of ratios x/y on
+    a directed graph, whose mean with weights y it is). Both are agreed by flooding; their midpoint is the answer, half
+    their distance the error. ``rounds`` are mixed before the first
     look, and as many again while the error is too large and still shrinks.
 
     Where no message can get lost (``network.reliable``) the mean is computed instead, over a spanning tree
@@ -47,13 +50,26 @@ def average(network: Network, x: Array, rounds: int, enough: Callable[[Averaged]
         rounds = exact_mixer(network.topology, collective=network.collective).length(network.topology)
         return Averaged(mean, np.zeros_like(mean), rounds)
     made, before = 0, np.inf
-    mix = Chebyshev(rounds)
+    mix, memory = averager(network.topology).with_rounds(rounds), None
     while True:
-        x = mix(network, x)
+        x, memory = mix.remember(network, x, memory)
         made += rounds
-        high = network.reduce(np.concatenate([x, -x], axis=-1), "max")
+        ratio = mean_of(x, memory)
+        high = network.reduce(np.concatenate([ratio, -ratio], axis=-1), "max")
         n = x.shape[-1]
         found = Averaged((high[:n] - high[n:]) / 2.0, (high[:n] + high[n:]) / 2.0, made)
         if enough(found) or found.doubt > 0.5 * before or made >= _TRIES * rounds:
             return found
         before = found.doubt
+
+
+def common_average(network: Network, x: Array) -> Array:
+    """The mean over all agents of ``x``, shape ``(*B, n)``, to rounding; the same bits at every agent.
+
+    Over a spanning tree where there is one all the time, else mixed until nothing is gained any more.
+    """
+    topology = network.topology
+    if not topology.changing:
+        return exact_average(network, x)
+    rounds = averager(topology).rounds_for(topology, _STEP)
+    return average(network, x, rounds, lambda found: False).mean

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.linalg.lapack import dgeqrf, dormqr
 
 from deepca._typing import Array
-from deepca.exact import exact_average
+from deepca.averaging import common_average
 from deepca.linalg import largest_positive, symmetric_part
 from deepca.networks.base import Network
 from deepca.operators import Operator
@@ -30,7 +30,7 @@ def principal_axes(A: Operator, X: Array, network: Network) -> tuple[Array, Arra
     k = X.shape[1]
     network.begin(network.epoch, 0, "axes")
     H = X.T @ (A @ everywhere(X, network))
-    mean = symmetric_part(exact_average(network, H.reshape(*network.batch, k * k)).reshape(k, k))
+    mean = symmetric_part(common_average(network, H.reshape(*network.batch, k * k)).reshape(k, k))
     theta, Q = np.linalg.eigh(mean)
     found = np.concatenate([theta[::-1][None, :], largest_positive(X @ Q[:, ::-1])])
     first = (network.local == 0)[..., None, None]

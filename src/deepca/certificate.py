@@ -24,7 +24,7 @@ import numpy as np
 from deepca._typing import Array
 from deepca.averaging import Averaged, average
 from deepca.linalg import frobenius, symmetric_part, tan_theta
-from deepca.mixing import Chebyshev
+from deepca.mixing import averager
 from deepca.networks.base import Network, Traffic
 from deepca.operators import Operator, OperatorLike, as_operator
 from deepca.probing import Outside, columns_for, everywhere, overlap, probe
@@ -252,7 +252,7 @@ def _fresh(
 
     drifts = np.zeros((*B, 0)) if tracked is None else tracked.reshape(*B, -1)
     flat = np.concatenate([AX.reshape(*B, d * k), drifts, extras], axis=-1)
-    rounds = Chebyshev().rounds_for(network.topology, min(max(0.01 * tol * gap, _EPS), 1e-3))
+    rounds = averager(network.topology).rounds_for(network.topology, min(max(0.01 * tol * gap, _EPS), 1e-3))
     mean = average(network, flat, rounds, enough)
     AX, error = product(mean.mean), float(frobenius(product(mean.error)))
     inside = X.T @ AX

@@ -45,6 +45,7 @@ from deepca.algorithms.base import State, TrackedState
 from deepca.algorithms.covariance import CovarianceState
 from deepca.algorithms.krylov import KrylovState
 from deepca.coding import Copies
+from deepca.memory import PushSum
 
 __all__ = ["Checkpoint", "Checkpoints", "Kept"]
 
@@ -59,7 +60,7 @@ _KEPT = 2
 _NAME = re.compile(r"([0-9a-f]{8})-([0-9]{10})\.checkpoint")
 _PART = re.compile(_NAME.pattern + r"\..*\.part")
 _CLASSES: dict[str, type] = {
-    cls.__name__: cls for cls in (State, TrackedState, AcceleratedState, KrylovState, CovarianceState, Copies)
+    cls.__name__: cls for cls in (State, TrackedState, AcceleratedState, KrylovState, CovarianceState, Copies, PushSum)
 }
 _DTYPES = ("f8", "f4", "f2")
 # what a field may hold, by its annotation
@@ -70,7 +71,7 @@ _FITS: dict[str, Callable[[Any], bool]] = {
     "float": lambda value: type(value) in (float, int),
     "float | None": lambda value: value is None or type(value) in (float, int),
     "Array": lambda value: isinstance(value, np.ndarray),
-    "Copies | None": lambda value: value is None or isinstance(value, Copies),
+    "Memory | None": lambda value: value is None or isinstance(value, (Copies, PushSum)),
     "tuple[float, ...]": lambda value: isinstance(value, tuple) and all(type(item) in (float, int) for item in value),
     "tuple[Array, ...]": lambda value: isinstance(value, tuple) and all(isinstance(item, np.ndarray) for item in value),
 }

@@ -8,7 +8,8 @@
     │   ├── StartError           a W⁰ that cannot be used
     │   ├── TopologyError        a graph or gossip matrix that cannot be used
     │   │   ├── DisconnectedError    names the components
-    │   │   └── AsymmetricError      names the edge
+    │   │   ├── AsymmetricError      names the edge
+    │   │   └── MassError            parts that do not sum to the whole; names the agent
     │   ├── MixingError          a mixer that this gossip matrix does not allow
     │   └── ModelError           a model file that is damaged, or none
     │       └── NewerModelError      written by a newer version
@@ -37,6 +38,7 @@ __all__ = [
     "EpochChanged",
     "FrameError",
     "InvalidInput",
+    "MassError",
     "MissingExtraError",
     "MixingError",
     "ModelError",
@@ -80,6 +82,10 @@ class DisconnectedError(TopologyError):
 
 class AsymmetricError(TopologyError):
     """An edge or a weight goes one way only."""
+
+
+class MassError(TopologyError):
+    """An agent sends more, or less, than it holds: the sum over all agents would not stay."""
 
 
 class MixingError(InvalidInput):

@@ -31,11 +31,20 @@ _KEPT = 16  # graphs whose weights are remembered
 class ExactMixer(Mixer):
     """As many rounds as the graph needs, whatever K is asked for."""
 
+    memoryless = True
+
     def __post_init__(self) -> None:  # K follows from the graph
         if self.messages != "float64":
             raise MixingError(
                 f"{type(self).__name__} with messages = {self.messages!r}: an exact average needs all digits of every "
                 'message; leave messages="float64", or use a mixer such as deepca.FastMix(messages="float32")'
+            )
+
+    def check(self, topology: Topology) -> None:
+        if topology.changing:
+            raise MixingError(
+                f"{type(self).__name__} needs links that stay, but {topology.name} changes from round to round; use a "
+                "tracked method (deepca.AcceleratedDeEPCA, deepca.DeEPCA) there"
             )
 
     @property
@@ -92,6 +101,7 @@ class DimensionExchange(ExactMixer):
     """On a hypercube: ``y_j = (x_j + x_{j xor 2^b}) / 2`` for every dimension b, log₂ m rounds."""
 
     def check(self, topology: Topology) -> None:
+        super().check(topology)
         if not _is_hypercube(topology):
             raise MixingError(f"{topology.name} is no hypercube; use deepca.exact.TreeSweep")
 
@@ -145,16 +155,16 @@ def _sweeps(topology: Topology) -> tuple[Csr, ...]:
     m = topology.n_agents
     if m == 1:
         return ()
-    depth, parent = topology.paths_from(topology.middle)
-    deepest = int(depth.max())
+    depth, parent = topology.paths_to(topology.middle)
     rounds: list[Csr] = []
-    for level in range(deepest, 0, -1):
+    for level in range(int(depth.max()), 0, -1):
         children = np.flatnonzero(depth == level)
         share = 1.0 / m if level == 1 else 1.0
         keep = np.ones(m)
         keep[depth == 0] = share
         rounds.append(_round(keep, parent[children], children, share))
-    for level in range(1, deepest + 1):
+    depth, parent = topology.paths_from(topology.middle)
+    for level in range(1, int(depth.max()) + 1):
         children = np.flatnonzero(depth == level)
         keep = np.ones(m)
         keep[children] = 0.0

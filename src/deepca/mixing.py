@@ -10,14 +10,17 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Self, get_args
+from typing import Any, ClassVar, Self, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from deepca._typing import Array, Rounds
+from deepca.changing import Changing
 from deepca.coding import REFRESHED, CodedAveraging, Copies, Messages
+from deepca.directed import Digraph
 from deepca.errors import InvalidInput, MixingError
+from deepca.memory import Memory, PushSum, mean_of
 from deepca.networks.base import Averaging, Network
 from deepca.topology import Topology
 
@@ -28,6 +31,7 @@ __all__ = [
     "Mixer",
     "PositiveChebyshev",
     "accelerated_rate",
+    "averager",
     "fastmix_eta",
     "first_rounds",
     "response",
@@ -52,6 +56,8 @@ class Mixer(ABC):
 
     rounds: Rounds = "auto"
     messages: Messages = "float64"
+    memoryless: ClassVar[bool] = False
+    """Whether a round depends on nothing but what the round before has left."""
 
     def __post_init__(self) -> None:
         if not callable(self.rounds) and not self.auto:
@@ -61,17 +67,23 @@ class Mixer(ABC):
 
     def __call__(self, network: Network, x: Array, t: int = 0, K: int = 0) -> Array:
         """Mix ``x`` of shape ``(*B, …)`` in iteration t; ``K`` is used where ``rounds`` leaves it open."""
-        return self.remember(network, x, None, t, K)[0]
+        return mean_of(*self.remember(network, x, None, t, K))
 
     def remember(
-        self, network: Network, x: Array, copies: Copies | None, t: int = 0, K: int = 0
-    ) -> tuple[Array, Copies | None]:
-        """The same, going on from the copies that the mix before left; they stay None with "float64" messages."""
+        self, network: Network, x: Array, memory: Memory | None, t: int = 0, K: int = 0
+    ) -> tuple[Array, Memory | None]:
+        """The same, going on from what the mix before left: copies with coded messages, weights on directed graphs.
+
+        The sum over all agents stays. On a directed graph x alone is no mean: see :func:`deepca.memory.mean_of`.
+        """
         self.check(network.topology)
         rounds = self.rounds_in(network.topology, t, K)
+        if network.topology.directed and not self.spreads:
+            return _with_weight(self, network, x, memory, rounds)
         if self.messages == "float64":
             return network.mix(self, x, rounds), None
-        coded = CodedAveraging(network, None if t % REFRESHED == 0 else copies, self.messages)
+        copies = memory if isinstance(memory, Copies) and t % REFRESHED != 0 else None
+        coded = CodedAveraging(network, copies, self.messages)
         return self.run(coded, x, rounds), coded.copies
 
     def rounds_in(self, topology: Topology, t: int, K: int = 0) -> int:
@@ -109,8 +121,21 @@ class Mixer(ABC):
         """Equal for two mixers that apply the same matrix with K rounds."""
         return self.with_rounds(K)
 
-    def check(self, topology: Topology) -> None:  # noqa: B027 - most mixers take any topology
+    def check(self, topology: Topology) -> None:
         """Raise MixingError if this mixer does not contract on that gossip matrix."""
+        if topology.stays:
+            return
+        if not self.memoryless:
+            why = "changes from round to round" if topology.changing else "has messages that go one way"
+            raise MixingError(
+                f"{type(self).__name__} needs one symmetric 𝐋, but {topology.name} {why}: its rounds build on those "
+                "before, which gains nothing there and may diverge. Use deepca.Gossip"
+            )
+        if self.messages != "float64":
+            raise MixingError(
+                f"messages = {self.messages!r}: differences are coded for graphs that stay and go both ways; use "
+                f'messages="float64" on {topology.name}'
+            )
 
     @abstractmethod
     def run(self, network: Averaging, x: Array, K: int, /) -> Array:
@@ -131,7 +156,13 @@ class Mixer(ABC):
 
 @dataclass(frozen=True)
 class Gossip(Mixer):
-    """Plain averaging: ``x^{i+1} = 𝐋 x^i``. Contracts by ``max(λ₂, −λ_min)^K``."""
+    """Plain averaging: ``x^{i+1} = 𝐋 x^i``. Contracts by ``max(λ₂, −λ_min)^K``.
+
+    On a directed graph with column-stochastic weights C: ``x^{i+1} = C x^i``, ``y^{i+1} = C y^i`` (push-sum), and the
+    ratio x/y tends to the mean, by :meth:`deepca.directed.Digraph.contraction`.
+    """
+
+    memoryless = True
 
     def run(self, network: Averaging, x: Array, K: int, /) -> Array:
         for _ in range(K):
@@ -139,6 +170,8 @@ class Gossip(Mixer):
         return x
 
     def contraction(self, topology: Topology, K: int) -> float:
+        if isinstance(topology, (Digraph, Changing)):
+            return topology.contraction(K)
         return float(max(abs(topology.lambda2), abs(topology.lambda_min)) ** K) if topology.n_agents > 1 else 0.0
 
 
@@ -159,6 +192,7 @@ class FastMix(Mixer):
     """
 
     def check(self, topology: Topology) -> None:
+        super().check(topology)
         if not topology.positive_semidefinite:
             raise MixingError(
                 f"FastMix needs 𝐋 ⪰ 0, but the {topology.rule} weights of {topology.name} have the eigenvalue "
@@ -240,6 +274,11 @@ class PositiveChebyshev(Chebyshev):
         return 2.0 * epsilon / (1.0 + epsilon)
 
 
+def averager(topology: Topology) -> Mixer:
+    """The mixer with which an average is made anew on any graph: Chebyshev, or Gossip where only that will do."""
+    return Chebyshev() if topology.stays else Gossip()
+
+
 def fastmix_eta(lambda2: float) -> float:
     """``η = (1 − √(1−λ₂²)) / (1 + √(1−λ₂²))``."""
     root = math.sqrt(1.0 - lambda2 * lambda2)
@@ -251,7 +290,7 @@ def response(mixer: Mixer, topology: Topology, K: int, eigenvalues: npt.ArrayLik
 
     Found by running the mixer itself, with gossip replaced by multiplication with λ.
     """
-    values = np.atleast_1d(np.asarray(eigenvalues, dtype=np.float64))
+    values = np.atleast_1d(np.asarray(eigenvalues))
     return mixer.run(_Diagonal(topology, values), np.ones_like(values), K)
 
 
@@ -270,6 +309,9 @@ def tracking_rate(mixer: Mixer, topology: Topology, K: int, x: float = 1.0) -> f
     p = responses(mixer, topology, K)
     b, c = p * (1.0 + x), p * x
     discriminant = b * b - 4.0 * c
+    if np.iscomplexobj(p):
+        root = np.sqrt(discriminant)
+        return float(np.maximum(np.abs(b + root), np.abs(b - root)).max(initial=0.0) / 2.0)
     real = (np.abs(b) + np.sqrt(np.maximum(discriminant, 0.0))) / 2.0
     return float(np.where(discriminant < 0.0, np.sqrt(np.abs(c)), real).max(initial=0.0))
 
@@ -286,9 +328,10 @@ def accelerated_rate(mixer: Mixer, topology: Topology, K: int, growth: float = 2
     p = responses(mixer, topology, K)
     if p.size == 0:
         return 1.0 / growth
-    ends, edge, g = np.array([p.min(), p.max()])[:, None], np.linspace(0.0, 1.0, 9), growth  # a = 1
+    worst = p if np.iscomplexobj(p) else np.array([p.min(), p.max()])
+    ends, edge, g = worst[:, None], np.linspace(0.0, 1.0, 9), growth  # a = 1
     moved = ends * edge
-    step = np.zeros((2, edge.size, 3, 3))  # of (x^t, x^{t−1}, s^t)
+    step = np.zeros((len(worst), edge.size, 3, 3), dtype=p.dtype)  # of (x^t, x^{t−1}, s^t)
     step[..., 0, 0] = 4.0 / g * moved - 2.0 / g
     step[..., 0, 1] = -4.0 / g * moved - g**-2
     step[..., 0, 2] = 4.0 / g * ends
@@ -315,14 +358,28 @@ def smallest_rounds(enough: Callable[[int], bool]) -> int:
 
 
 def responses(mixer: Mixer, topology: Topology, K: int) -> Array:
-    """``p_K(λ)`` for the eigenvalues of 𝐋 but the first; on large graphs for a fine grid that contains the extremes."""
+    """``p_K(λ)`` for the eigenvalues of 𝐋 but the first; on large graphs for a fine grid that contains the extremes.
+
+    Complex where the graph is directed.
+    """
     if topology.n_agents == 1:
         return np.zeros(0)
-    if topology.n_agents <= _ALL_EIGENVALUES:
+    values: npt.NDArray[Any]
+    if isinstance(topology, (Digraph, Changing)):
+        values = topology.modes
+    elif topology.n_agents <= _ALL_EIGENVALUES:
         values = np.sort(topology.eigenvalues)[:-1]
     else:
         values = np.linspace(topology.lambda_min, topology.lambda2, _ALL_EIGENVALUES)
     return response(mixer, topology, K, values)
+
+
+def _with_weight(mixer: Mixer, network: Network, x: Array, memory: Memory | None, K: int) -> tuple[Array, PushSum]:
+    """x and its push-sum weight y in the same messages."""
+    B = network.batch
+    y = memory.y if isinstance(memory, PushSum) else np.ones(B)
+    mixed = network.mix(mixer, np.concatenate([x.reshape(*B, -1), y[..., None]], axis=-1), K)
+    return np.ascontiguousarray(mixed[..., :-1]).reshape(x.shape), PushSum(np.array(mixed[..., -1]))
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,7 @@ class Trace:
         self._rows.clear()
 
     def observe(self, step: Step) -> None:
-        W, S = step.after.W, step.after.S
+        W, S = step.after.W, step.after.estimate
         tangents = np.array(np.nan) if self._U is None else tan_theta(self._U, W)
         spread_S, spread_W, drift = (_spread(S), _spread(W), _drift(step.after)) if self._sees_all else (np.nan,) * 3
         traffic = step.traffic

@@ -25,7 +25,7 @@ from deepca.engines import Engine
 from deepca.errors import DataError, InvalidInput
 from deepca.keeping import Keeper, Keeping
 from deepca.linalg import random_orthonormal
-from deepca.mixing import Chebyshev, FastMix, PositiveChebyshev
+from deepca.mixing import Chebyshev, FastMix, Gossip, Mixer, PositiveChebyshev
 from deepca.model import Model
 from deepca.networks.base import Network, Traffic
 from deepca.observers import Observer
@@ -428,9 +428,14 @@ def algorithm_of(
         return BlockKrylov(A, W0, network)
     if name == "covariance":
         return CovarianceAveraging(A, W0, network)
+    if not network.topology.stays:
+        mix: Mixer = Gossip(rounds, messages)
+    elif name == "accelerated":
+        mix = PositiveChebyshev(rounds, messages)
+    else:
+        mix = (FastMix if network.topology.positive_semidefinite else Chebyshev)(rounds, messages)
     if name == "accelerated":
-        return AcceleratedDeEPCA(A, W0, network, PositiveChebyshev(rounds, messages))
-    mix = (FastMix if network.topology.positive_semidefinite else Chebyshev)(rounds, messages)
+        return AcceleratedDeEPCA(A, W0, network, mix)
     return (DeEPCA if name == "deepca" else DePCA)(A, W0, network, mix)
 
 

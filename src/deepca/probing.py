@@ -13,7 +13,7 @@ from scipy.special import betaincinv
 from deepca._typing import Array
 from deepca.averaging import average
 from deepca.linalg import frobenius, orthonormal_part, symmetric_part, without
-from deepca.mixing import Chebyshev
+from deepca.mixing import averager
 from deepca.networks.base import Network
 from deepca.operators import Operator
 
@@ -109,7 +109,7 @@ def probe(
     d, k = X.shape
     n = d - k
     p = columns_for(k, d)
-    rounds = Chebyshev().rounds_for(network.topology, 1e-2)
+    rounds = averager(network.topology).rounds_for(network.topology, 1e-2)
     block = orthonormal_part(without(np.random.default_rng(seed).standard_normal((d, p)), X), 0.0)
     Q, BQ, doubt = np.empty((d, 0)), np.empty((d, 0)), rounding
     for made in range(1, n + 1):

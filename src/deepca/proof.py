@@ -125,6 +125,6 @@ def ritz(before: State, state: State) -> tuple[Array, Array]:
     positive.
     """
     W, V = state.W, state.multiplied(before.W)
-    theta, Q = np.linalg.eigh(symmetric_part(np.swapaxes(V, -1, -2) @ state.S))
+    theta, Q = np.linalg.eigh(symmetric_part(np.swapaxes(V, -1, -2) @ state.estimate))
     left, _, right = np.linalg.svd(np.swapaxes(W, -1, -2) @ V @ Q[..., ::-1])
     return np.asarray(theta[..., ::-1]), largest_positive(W @ (left @ right))

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from deepca._typing import Array
+from deepca.averaging import common_average
 from deepca.data.moments import Moments
 from deepca.errors import DataError
-from deepca.exact import exact_average
 from deepca.networks.base import Network
 
 __all__ = ["Totals", "agreed_totals"]
@@ -68,7 +68,7 @@ def agreed_totals(network: Network, local: Sequence[Moments]) -> Totals:
     with np.errstate(over="ignore", invalid="ignore"):  # what does not fit is looked for and named
         sums = np.array([[of.n, of.weight, *(of.weight * of.mean)] for of in local]).reshape(*B, d + 2)
         network.begin(network.epoch, 0, "mean")
-        found = exact_average(network, sums)
+        found = common_average(network, sums)
         n_rows, weight = round(float(found[0]) * m), float(found[1]) * m
         if abs(weight - round(weight)) <= 1e-11 * max(weight, 1.0):  # counts and whole weights stay whole
             weight = float(round(weight))
@@ -76,10 +76,10 @@ def agreed_totals(network: Network, local: Sequence[Moments]) -> Totals:
         # what rounding left out of the mean: it would enter products of the agents' own means to first order
         left = np.array([of.weight * of.apart(reference, np.zeros(d)) for of in local]).reshape(*B, d)
         network.begin(network.epoch, 0, "remainder")
-        shift = exact_average(network, left) / found[1] if weight > 0.0 else np.zeros(d)
+        shift = common_average(network, left) / found[1] if weight > 0.0 else np.zeros(d)
         network.begin(network.epoch, 0, "spread")
         squares = np.array([of.squares_about(reference, shift) for of in local]).reshape(*B, d)
-        totals = Totals(n_rows, weight, reference, shift, exact_average(network, squares) * m)
+        totals = Totals(n_rows, weight, reference, shift, common_average(network, squares) * m)
     if not (np.isfinite(totals.mean).all() and np.isfinite(totals.squares).all()):
         columns = np.flatnonzero(~(np.isfinite(totals.mean) & np.isfinite(totals.squares)))
         raise DataError(f"the squares of column {columns[0]} overflow when taken over all agents; scale the data")

@@ -111,14 +111,15 @@ def measure(before: State, after: State) -> Array:
     moved = W - V @ (np.swapaxes(V, -1, -2) @ W)
     change = np.sqrt(np.einsum("...dk,...dk->...", moved, moved))
     g, h, u, v = _probes(*W.shape[-2:])
-    Wt, St = np.swapaxes(W, -1, -2), np.swapaxes(after.S, -1, -2)
+    S = after.estimate
+    Wt, St = np.swapaxes(W, -1, -2), np.swapaxes(S, -1, -2)
     peak = np.abs(St).max(axis=(-2, -1), keepdims=True)
     St = St / np.where(peak > 0.0, peak, 1.0)  # squares of entries may not fit where entries do
     size = np.maximum(np.linalg.norm(St, axis=(-2, -1)), 1.0)  # the largest entry is 1
     z = np.einsum("...kp,...kp->...p", Wt @ g, Wt @ h) + np.einsum("...kp,kp->...p", St @ u, v) / size[..., None]
-    sigma = np.linalg.svd(Wt @ after.S, compute_uv=False)
+    sigma = np.linalg.svd(Wt @ S, compute_uv=False)
     rank = rank_of(sigma, W.shape[-2])
-    AV = after.AW if isinstance(after, TrackedState) else after.S
+    AV = after.AW if isinstance(after, TrackedState) else S
     V = after.multiplied(V)
     # directions beyond the rank are filled in anew: rounding in them is not magnified
     shortest = np.take_along_axis(sigma, np.maximum(rank - 1, 0)[..., None], axis=-1)[..., 0]

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, get_args
 
 import networkx as nx
 import numpy as np
@@ -56,7 +56,7 @@ __all__ = [
 ]
 
 Rule = Literal["paper", "metropolis", "lazy-metropolis", "max-degree", "best-constant"]
-_SMALL = 1500  # up to here all eigenvalues come from one dense solve, and all distances from one search per agent
+SMALL = 1500  # up to here all eigenvalues come from one dense solve, and all distances from one search per agent
 _SYMMETRY = 1e-12
 
 
@@ -75,10 +75,14 @@ class Topology:
     """λ₂(𝐋), the second largest eigenvalue (0 for a single agent)."""
     lambda_min: float
     """The smallest eigenvalue of 𝐋."""
+    directed: ClassVar[bool] = False
+    """Whether messages go one way only: see :mod:`deepca.directed`."""
+    changing: ClassVar[bool] = False
+    """Whether links change from round to round: see :mod:`deepca.changing`."""
 
     def __post_init__(self) -> None:
         _check_gossip(self.gossip_sparse)
-        _freeze(self.gossip_sparse)
+        freeze(self.gossip_sparse)
         if self.n_agents > 1:
             _check_connected(self.adjacency)
             largest = max(abs(self.lambda2), abs(self.lambda_min))
@@ -96,12 +100,22 @@ class Topology:
         )
 
     @property
+    def stays(self) -> bool:
+        """Whether there is one symmetric 𝐋 for all rounds."""
+        return not (self.directed or self.changing)
+
+    @property
     def n_agents(self) -> int:
         return int(self.gossip_sparse.shape[0])
 
     @property
     def n_edges(self) -> int:
         return int(self.adjacency.nnz // 2)
+
+    @property
+    def n_messages(self) -> int:
+        """Messages of one round."""
+        return 2 * self.n_edges
 
     @property
     def gossip_matrix(self) -> Array:
@@ -111,11 +125,8 @@ class Topology:
     @cached_property
     def adjacency(self) -> Csr:
         """Ones where two agents are connected, as a CSR array."""
-        links = self.gossip_sparse.copy()
-        links.setdiag(0.0)
-        links.eliminate_zeros()
-        links.data = np.ones_like(links.data)
-        _freeze(links)
+        links = links_of(self.gossip_sparse)
+        freeze(links)
         return links
 
     @cached_property
@@ -138,7 +149,7 @@ class Topology:
         """Rounds after which a flooded value has reached everyone: the diameter, or an upper bound for large m."""
         if self.n_agents == 1:
             return 0
-        if self.n_agents <= _SMALL:
+        if self.n_agents <= SMALL:
             return int(csgraph.shortest_path(self.adjacency, unweighted=True).max())
         # twice the eccentricity of any agent is an upper bound, and a good one in the middle
         return int(2 * self._distances(self.middle).max())
@@ -146,7 +157,7 @@ class Topology:
     @cached_property
     def middle(self) -> int:
         """An agent from which nobody is farther away than need be; for large m the middle of a long path."""
-        if self.n_agents <= _SMALL:
+        if self.n_agents <= SMALL:
             return int(csgraph.shortest_path(self.adjacency, unweighted=True).max(axis=1).argmin())
         hops, parent = self.paths_from(int(self._distances(0).argmax()))
         middle = int(np.argmax(hops))
@@ -161,6 +172,10 @@ class Topology:
         )
         return np.asarray(hops, dtype=np.int64), np.asarray(parent, dtype=np.int64)
 
+    def paths_to(self, target: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """How many hops ``target`` is away from every agent, and the next one on a shortest path there."""
+        return self.paths_from(target)
+
     @cached_property
     def eigenvalues(self) -> Array:
         """All eigenvalues of 𝐋, descending (dense: meant for up to a few thousand agents)."""
@@ -168,10 +183,20 @@ class Topology:
 
     def neighbors(self, j: int) -> tuple[int, ...]:
         """The agents that agent j exchanges messages with."""
+        return self._row(self.adjacency, j)
+
+    def senders(self, j: int) -> tuple[int, ...]:
+        """Those that agent j hears."""
+        return self.neighbors(j)
+
+    def receivers(self, j: int) -> tuple[int, ...]:
+        """Those that hear agent j."""
+        return self.neighbors(j)
+
+    def _row(self, links: Csr, j: int) -> tuple[int, ...]:
         if not 0 <= j < self.n_agents:
             raise TopologyError(f"there is no agent {j}: agents are numbered 0 … {self.n_agents - 1}")
-        row = slice(int(self.adjacency.indptr[j]), int(self.adjacency.indptr[j + 1]))
-        return tuple(int(i) for i in self.adjacency.indices[row])
+        return tuple(int(i) for i in links.indices[int(links.indptr[j]) : int(links.indptr[j + 1])])
 
     def to_networkx(self) -> Graph:
         """The graph as networkx sees it; edges carry their gossip weight as ``weight``."""
@@ -190,7 +215,7 @@ class Topology:
 
 def erdos_renyi(m: int, p: float, *, seed: Seed = None, rule: Rule = "paper", attempts: int = 100) -> Topology:
     """Every pair of agents is connected with probability p, drawn again (from the same stream) until connected."""
-    _check_count(m)
+    check_agents(m)
     if not 0.0 < p <= 1.0:
         raise TopologyError(f"p = {p}: the probability of an edge must lie in (0, 1]")
     rng = np.random.default_rng(seed)
@@ -251,7 +276,7 @@ def hypercube(dimension: int, *, rule: Rule = "paper") -> Topology:
 
 def random_regular(m: int, degree: int, *, seed: Seed = None, rule: Rule = "paper", attempts: int = 100) -> Topology:
     """A random graph in which every agent has the same number of neighbours, drawn until connected."""
-    _check_count(m)
+    check_agents(m)
     if not 0 < degree < m or (m * degree) % 2:
         raise TopologyError(
             f"no graph of {m} agents with {degree} neighbours each: 0 < degree < m, and m · degree must be even"
@@ -266,19 +291,8 @@ def random_regular(m: int, degree: int, *, seed: Seed = None, rule: Rule = "pape
 
 def from_edges(m: int, edges: Iterable[tuple[int, int]], *, rule: Rule = "paper", name: str = "edges") -> Topology:
     """Agents 0 … m − 1 with the given undirected edges; an edge named twice counts once."""
-    _check_count(m)
-    pairs = list(edges)
-    try:
-        given = np.array(pairs).reshape(-1, 2)
-    except ValueError:
-        raise TopologyError("edges must be pairs of agents, such as [(0, 1), (1, 2)]") from None
-    ends = given.astype(np.int64) if given.dtype.kind in "iufb" else np.full((1, 2), -1)
-    if given.size and (given.dtype.kind not in "iufb" or (ends != given).any()):
-        raise TopologyError("edges must name agents by whole numbers, such as [(0, 1), (1, 2)]")
-    for i, j in ends[(ends < 0).any(axis=1) | (ends >= m).any(axis=1)]:
-        raise TopologyError(f"edge ({i}, {j}) names an agent outside 0 … {m - 1}")
-    for i, j in ends[ends[:, 0] == ends[:, 1]]:
-        raise TopologyError(f"edge ({i}, {j}) joins an agent to itself; leave it out")
+    check_agents(m)
+    ends = pairs_of(edges, m, "edge")
     both = np.concatenate([ends, ends[:, ::-1]])
     adjacency = csr(sparse.coo_array((np.ones(len(both)), (both[:, 0], both[:, 1])), shape=(m, m)))
     adjacency.sum_duplicates()
@@ -300,11 +314,8 @@ def from_gossip_matrix(matrix: npt.ArrayLike | Csr, *, name: str = "custom") -> 
     gossip = csr(matrix if sparse.issparse(matrix) else np.atleast_2d(np.asarray(matrix, dtype=np.float64))).copy()
     gossip.eliminate_zeros()
     _check_gossip(gossip)
-    links = gossip.copy()
-    links.setdiag(0.0)
-    links.eliminate_zeros()
-    _check_connected(links)
-    lambda2, lambda_min = extreme_eigenvalues(gossip, _SMALL)
+    _check_connected(links_of(gossip))
+    lambda2, lambda_min = extreme_eigenvalues(gossip, SMALL)
     return Topology(name, "custom", gossip, lambda2, lambda_min)
 
 
@@ -319,7 +330,7 @@ def from_name(spec: str, m: int | None = None, *, seed: Seed = None, rule: Rule 
 
 
 def _generated(build: Callable[[], Graph], m: int, name: str, rule: Rule) -> Topology:
-    _check_count(m)
+    check_agents(m)
     return _from_graph(build(), name, rule)
 
 
@@ -346,8 +357,8 @@ def _weighted(adjacency: Csr, name: str, rule: Rule) -> Topology:
         gossip = csr(off + sparse.diags_array(1.0 - np.asarray(off.sum(axis=1)).ravel()))
         if rule == "lazy-metropolis":
             gossip = csr((gossip + eye) * 0.5)
-        return Topology(name, rule, gossip, *extreme_eigenvalues(gossip, _SMALL))
-    mu2, mu_max = laplacian_extremes(M, _SMALL)
+        return Topology(name, rule, gossip, *extreme_eigenvalues(gossip, SMALL))
+    mu2, mu_max = laplacian_extremes(M, SMALL)
     step = {"paper": 1.0 / mu_max, "max-degree": 1.0 / (degrees.max() + 1.0), "best-constant": 2.0 / (mu2 + mu_max)}
     alpha = step[rule]
     gossip = csr(eye - alpha * M)
@@ -357,21 +368,51 @@ def _weighted(adjacency: Csr, name: str, rule: Rule) -> Topology:
     return Topology(name, rule, gossip, 0.0 if abs(lambda2) < 1e-14 else lambda2, lambda_min)
 
 
-def _freeze(matrix: Csr) -> None:
+def pairs_of(edges: Iterable[tuple[int, int]], m: int, what: str) -> npt.NDArray[np.int64]:
+    """Edges, or arcs, among m agents, as an ``(n, 2)`` array; an error that names the first that is none."""
+    pairs = list(edges)
+    try:
+        given = np.array(pairs).reshape(-1, 2)
+    except ValueError:
+        raise TopologyError(f"{what}s must be pairs of agents, such as [(0, 1), (1, 2)]") from None
+    ends = given.astype(np.int64) if given.dtype.kind in "iufb" else np.full((1, 2), -1)
+    if given.size and (given.dtype.kind not in "iufb" or (ends != given).any()):
+        raise TopologyError(f"{what}s must name agents by whole numbers, such as [(0, 1), (1, 2)]")
+    for i, j in ends[(ends < 0).any(axis=1) | (ends >= m).any(axis=1)]:
+        raise TopologyError(f"{what} ({i}, {j}) names an agent outside 0 … {m - 1}")
+    for i, j in ends[ends[:, 0] == ends[:, 1]]:
+        raise TopologyError(f"{what} ({i}, {j}) joins an agent to itself; leave it out")
+    return ends
+
+
+def links_of(weights: Csr) -> Csr:
+    """Ones where a weight between two agents is not zero."""
+    links = weights.copy()
+    links.setdiag(0.0)
+    links.eliminate_zeros()
+    links.data = np.ones_like(links.data)
+    return links
+
+
+def freeze(matrix: Csr) -> None:
     for part in (matrix.data, matrix.indices, matrix.indptr):
         part.flags.writeable = False
 
 
-def _check_count(m: int) -> None:
+def check_agents(m: int) -> None:
     if isinstance(m, bool) or not isinstance(m, (int, np.integer)) or m < 1:
         raise TopologyError(f"{m} agents: a network needs a whole number of them, at least one")
 
 
-def _check_gossip(gossip: Csr) -> None:
+def check_square(gossip: Csr) -> None:
     if gossip.ndim != 2 or gossip.shape[0] != gossip.shape[1] or gossip.shape[0] < 1:
         raise TopologyError(f"the gossip matrix has shape {gossip.shape}; it must be square, m × m")
     if not np.isfinite(gossip.data).all():
         raise TopologyError("the gossip matrix contains NaN or Inf")
+
+
+def _check_gossip(gossip: Csr) -> None:
+    check_square(gossip)
     difference = sparse.coo_array(gossip - gossip.T)
     if difference.nnz and (worst := int(np.abs(difference.data).argmax())) >= 0:
         i, j = int(difference.row[worst]), int(difference.col[worst])

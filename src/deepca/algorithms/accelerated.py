@@ -13,7 +13,8 @@ from deepca._typing import Array, Orthonormalise
 from deepca.algorithms.base import Decentralized, TrackedState, basis, spread
 from deepca.errors import InvalidInput
 from deepca.linalg import qr, symmetric_part
-from deepca.mixing import Mixer, PositiveChebyshev
+from deepca.memory import mean_of, turned
+from deepca.mixing import Mixer, PositiveChebyshev, averager
 from deepca.networks.base import Network
 from deepca.operators import OperatorLike
 from deepca.pacing import Matched
@@ -70,7 +71,7 @@ class AcceleratedState(TrackedState):
 
     @property
     def heterogeneity(self) -> Array:
-        return _difference(self.T[..., : self.s], self.AX[..., : self.s])
+        return _difference(mean_of(self.T, self.memory)[..., : self.s], self.AX[..., : self.s])
 
     @property
     def seen_gap(self) -> float | None:
@@ -130,7 +131,7 @@ class AcceleratedState(TrackedState):
     def _turned(self, axes: Array) -> Self:
         """All columns expressed in the same axes at every agent, so that mean T = mean A X stays."""
         s = axes.shape[1] - 1
-        turned = replace(
+        other = replace(
             self,
             X=self.X @ axes,
             T=self.T @ axes,
@@ -141,9 +142,9 @@ class AcceleratedState(TrackedState):
             s=s,
             asking=False,
             since=self.t,
-            copies=None,
+            memory=turned(self.memory),
         )
-        return turned._with_edge(self.agreed[s] if self.a > 0.0 else 0.0, self.agreed[: s + 1])
+        return other._with_edge(self.agreed[s] if self.a > 0.0 else 0.0, self.agreed[: s + 1])
 
 
 class AcceleratedDeEPCA(Decentralized):
@@ -174,7 +175,7 @@ class AcceleratedDeEPCA(Decentralized):
     Parameters
     ----------
     A, W0, network, mix, orthonormalise : see :class:`~deepca.algorithms.base.Decentralized`; the default
-        mixer is PositiveChebyshev here.
+        mixer is PositiveChebyshev here, and Gossip on graphs that are directed or change.
     guards : columns to begin with beyond k; by default k + 1, but at least 5 and at most 17.
     """
 
@@ -191,7 +192,9 @@ class AcceleratedDeEPCA(Decentralized):
         *,
         guards: int | None = None,
     ) -> None:
-        super().__init__(A, W0, network, PositiveChebyshev() if mix is None else mix, orthonormalise)
+        if mix is None:
+            mix = PositiveChebyshev() if network.topology.stays else averager(network.topology)
+        super().__init__(A, W0, network, mix, orthonormalise)
         d, k = self.W0.shape
         if guards is not None and (isinstance(guards, bool) or not isinstance(guards, int) or guards < 1):
             raise InvalidInput(f"guards = {guards!r}: a whole number; one column beyond k is needed at least")
@@ -213,9 +216,10 @@ class AcceleratedDeEPCA(Decentralized):
         X, s, a, k = state.X, state.s, state.a, state.W.shape[-1]
         AX = self.A @ X
         T = state.T + AX - state.AX  # T_j^t + A_j X_j^t − A_j X_j^{t−1}
-        T, copies = self.mix.remember(self.network, T, state.copies, state.t, state.K)  # Mix(T, K)
-        H = symmetric_part(np.swapaxes(X, -1, -2) @ T)
-        F = T - (a / 2.0) * X - (a / 4.0) * ((a / 4.0) * state.past)  # a² may not fit where a does
+        T, memory = self.mix.remember(self.network, T, state.memory, state.t, state.K)  # Mix(T, K)
+        M = mean_of(T, memory)  # T, or T/y on a directed graph
+        H = symmetric_part(np.swapaxes(X, -1, -2) @ M)
+        F = M - (a / 2.0) * X - (a / 4.0) * ((a / 4.0) * state.past)  # a² may not fit where a does
         X_next, R = _nested(self.orthonormalise, F, s, state.t)  # X R = F
         theta, Q = np.linalg.eigh(H)
         Y = _leading(H[..., :s, :s], k)
@@ -226,7 +230,7 @@ class AcceleratedDeEPCA(Decentralized):
             T[..., :s] @ Y,
             AX[..., :s] @ Y,
             state.K,
-            copies,
+            memory,
             X=X_next,
             T=T,
             AX=AX,
@@ -252,7 +256,7 @@ class AcceleratedDeEPCA(Decentralized):
         own = state.X if state.X.shape[-1] == p else np.zeros((*B, d, p))
         X = everywhere(self.network.reduce(np.where(first[..., None, None], own, -np.inf), "max"), self.network)
         AX = self.A @ X
-        T, copies = self.mix.with_rounds(rounds).remember(self.network, AX, None, state.t)
+        T, memory = self.mix.with_rounds(rounds).remember(self.network, AX, None, state.t)
         return replace(
             state,
             X=X,
@@ -266,7 +270,7 @@ class AcceleratedDeEPCA(Decentralized):
             agreed=(),
             asking=False,
             since=state.t,
-            copies=copies,
+            memory=memory,
         )
 
 

@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from deepca._typing import Array, Orthonormalise
-from deepca.coding import Copies
 from deepca.errors import DataError, InvalidInput, StartError
 from deepca.linalg import check_start, polar, qr, signs_towards
-from deepca.mixing import Chebyshev, FastMix, Mixer
+from deepca.memory import Memory, mean_of
+from deepca.mixing import FastMix, Mixer, averager
 from deepca.networks.base import Network
 from deepca.operators import Operator, OperatorLike, PerAgent, as_operator
 from deepca.pacing import Matched, Pace, Searched
@@ -62,6 +62,11 @@ class State:
         return np.zeros(self.W.shape[:-2])
 
     @property
+    def estimate(self) -> Array:
+        """What S says of the mean product: S itself, or ``S / y`` on a directed graph."""
+        return self.S
+
+    @property
     def excess(self) -> Array | None:
         """What is tracked beyond the local products; its mean is zero, unless tracking was disturbed. None without."""
         return None
@@ -90,12 +95,16 @@ class TrackedState(State):
     """A State with ``AW = A_j W_j^{t−1}``, the product that S already contains.
 
     K : rounds of the next mix where the mixer leaves them open (``rounds="auto"``); 0 for the mixer's own start.
-    copies : what neighbours know of each other where messages are coded (:mod:`deepca.coding`); None otherwise.
+    memory : what the mixer keeps where messages are coded, or go one way only (:mod:`deepca.memory`); None otherwise.
     """
 
     AW: Array
     K: int = 0
-    copies: Copies | None = None
+    memory: Memory | None = None
+
+    @property
+    def estimate(self) -> Array:
+        return mean_of(self.S, self.memory)
 
     @property
     def excess(self) -> Array:
@@ -163,8 +172,8 @@ class Decentralized:
     A : the ``A_j`` of the local agents; see :mod:`deepca.operators`.
     W0 : orthonormal ``(d, k)``, the same at every agent.
     network : who talks to whom; arrays are ``(*B, d, k)`` with ``B = network.batch``.
-    mix : the mixer, e.g. ``FastMix(rounds=5)``; by default FastMix (Chebyshev where 𝐋 has negative eigenvalues) with
-        the rounds chosen while running.
+    mix : the mixer, e.g. ``FastMix(rounds=5)``; by default FastMix (Chebyshev where 𝐋 has negative eigenvalues, Gossip
+        where the graph is directed or changes) with the rounds chosen while running.
     orthonormalise : ``S ↦ (W, R)`` with ``W R = S``: ``linalg.qr``, ``linalg.polar``, the paper's ``QRSignAdjust(W0)``;
         see :func:`basis` for the default.
     """
@@ -182,7 +191,7 @@ class Decentralized:
     ) -> None:
         self.A = matching_operator(A, network)
         if mix is None:
-            mix = FastMix() if network.topology.positive_semidefinite else Chebyshev()
+            mix = FastMix() if network.topology.positive_semidefinite else averager(network.topology)
         if not isinstance(mix, Mixer):
             raise InvalidInput(f"mix = {mix!r}: give a mixer, such as deepca.FastMix(rounds=5)")
         mix.check(network.topology)
@@ -212,7 +221,7 @@ class OverExactAverages:
         self.network = network
 
     def rounds_for(self, accuracy: float) -> int:
-        return Chebyshev().rounds_for(self.network.topology, accuracy)
+        return averager(self.network.topology).rounds_for(self.network.topology, accuracy)
 
     def pace(self, K: int) -> Pace | None:
         return None

@@ -34,9 +34,9 @@ class DeEPCA(Decentralized):
     def step(self, state: TrackedState) -> TrackedState:
         AW = self.A @ state.W
         S = state.S + AW - state.AW  # S_j^t + A_j W_j^t − A_j W_j^{t−1}
-        S, copies = self.mix.remember(self.network, S, state.copies, state.t, state.K)  # FastMix(S, K)
+        S, memory = self.mix.remember(self.network, S, state.memory, state.t, state.K)  # FastMix(S, K)
         W, _ = basis(self.orthonormalise, S, state.t)  # W R = S
-        return TrackedState(state.t + 1, W, S, AW, state.K, copies)
+        return TrackedState(state.t + 1, W, S, AW, state.K, memory)
 
     def restart(self, state: TrackedState, rounds: int) -> TrackedState:
         """Tracking begins again at the current W: ``S_j = Mix(A_j W_j)``, so mean S = mean A W by definition.
@@ -44,5 +44,5 @@ class DeEPCA(Decentralized):
         Copies begin again empty.
         """
         AW = self.A @ state.W
-        S, copies = self.mix.with_rounds(rounds).remember(self.network, AW, None, state.t)
-        return TrackedState(state.t, state.W, S, AW, state.K, copies)
+        S, memory = self.mix.with_rounds(rounds).remember(self.network, AW, None, state.t)
+        return TrackedState(state.t, state.W, S, AW, state.K, memory)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from deepca.algorithms.base import Decentralized, TrackedState, basis
+from deepca.memory import of_new
 
 __all__ = ["DePCA"]
 
@@ -28,10 +29,11 @@ class DePCA(Decentralized):
 
     def step(self, state: TrackedState) -> TrackedState:
         AW = self.A @ state.W
-        S, copies = self.mix.remember(self.network, AW, state.copies, state.t, state.K)  # MultiConsensus(A_j W_j, K_t)
+        before = of_new(state.memory)
+        S, memory = self.mix.remember(self.network, AW, before, state.t, state.K)  # MultiConsensus(A_j W_j, K_t)
         W, _ = basis(self.orthonormalise, S, state.t)
-        return TrackedState(state.t + 1, W, S, AW, state.K, copies)
+        return TrackedState(state.t + 1, W, S, AW, state.K, memory)
 
     def restart(self, state: TrackedState, rounds: int) -> TrackedState:
         """Of the past only the copies of coded messages are used; they begin again empty."""
-        return replace(state, copies=None)
+        return replace(state, memory=None)

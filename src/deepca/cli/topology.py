@@ -18,7 +18,7 @@ from rich.table import Table
 from deepca.cli.common import errors, require
 from deepca.errors import MixingError
 from deepca.mixing import Chebyshev, FastMix, Gossip, Mixer, fastmix_eta
-from deepca.topology import _SMALL, Rule, Topology
+from deepca.topology import SMALL, Rule, Topology
 from deepca.topology_names import EXAMPLES, from_name
 
 __all__ = ["complete_name", "complete_rule", "topology"]
@@ -120,7 +120,7 @@ def _json(net: Topology, mixing: list[Mixing], accuracy: float, plot: Path | Non
         "links": net.n_edges,
         "degree": {"min": int(degrees.min()), "mean": float(degrees.mean()), "max": int(degrees.max())},
         "diameter": net.flood_rounds,
-        "diameter_is_upper_bound": net.n_agents > _SMALL,
+        "diameter_is_upper_bound": net.n_agents > SMALL,
         "lambda2": net.lambda2,
         "gap": 1.0 - net.lambda2,
         "lambda_min": net.lambda_min,
@@ -138,7 +138,7 @@ def _show(console: Console, net: Topology, mixing: list[Mixing], accuracy: float
     facts.add_column(no_wrap=True)
     facts.add_column(justify="right", no_wrap=True)
     facts.add_column(style="dim")
-    degrees, bound = net.degrees, net.n_agents > _SMALL
+    degrees, bound = net.degrees, net.n_agents > SMALL
     low, mean, high = int(degrees.min()), float(degrees.mean()), int(degrees.max())
     facts.add_row("agents", f"{net.n_agents:,}", "")
     facts.add_row("links", f"{net.n_edges:,}", "")

@@ -13,6 +13,7 @@ from scipy import sparse
 
 from deepca._machine import one_blas_thread
 from deepca._typing import Array, Csr
+from deepca.changing import Changing
 from deepca.coding import Code, Copies, decode, encode
 from deepca.errors import NetworkError, PeerFailed, TopologyError
 from deepca.networks.base import Network, Op, Pending, reducer
@@ -33,14 +34,14 @@ class AgentNetwork(Network):
         super().__init__(topology, ())
         self.agent, self._transport = agent, transport
         self.local = np.array(agent)
-        self.reliable = transport is None or transport.reliable
-        self._neighbors = topology.neighbors(agent)
-        if self._neighbors and transport is None:
-            raise TopologyError(f"agent {agent} has neighbours {self._neighbors} and no transport to reach them")
+        self.reliable = (transport is None or transport.reliable) and not topology.changing
+        self._senders, self._receivers = topology.senders(agent), topology.receivers(agent)
+        if self._receivers and transport is None:
+            raise TopologyError(f"agent {agent} has neighbours {self._receivers} and no transport to reach them")
         self._links = _links_of(topology.gossip_sparse, agent)
 
     def gossip(self, x: Array, weights: Csr | None = None, /) -> Array:
-        links = self._links if weights is None else self._prepared(weights, lambda w: _links_of(w, self.agent))
+        links = self._now() if weights is None else self._prepared(weights, lambda w: _links_of(w, self.agent))
         own, incoming, _ = links
         y = own * x
         for source, payload in self._swap(_sent(x), links, riding=weights is None or self._sweeping).items():
@@ -68,19 +69,30 @@ class AgentNetwork(Network):
     def reduce(self, x: Array, op: Op, /) -> Array:
         combine, value = reducer(op), np.array(x, dtype=np.float64)
         self._check_epoch()
-        for _ in range(self.topology.flood_rounds):
-            received = self._exchange(Message(None, (value,)), self._neighbors, self._neighbors)
-            self._count(control_rounds=1, messages=len(self._neighbors), control=value.nbytes)
+        for _ in range(self._flood_rounds()):
+            senders, receivers = self._senders, self._receivers
+            if self.topology.changing:
+                _, incoming, receivers = self._now()
+                senders = tuple(incoming)
+            received = self._exchange(Message(None, (value,)), receivers, senders)
+            self._count(control_rounds=1, messages=len(receivers), control=value.nbytes)
             for message in received.values():
                 value = combine(value, message.riders[0])
         return value
 
     def reduce_later(self, x: Array, op: Op, /) -> Pending:
         reducer(op)
-        pending = Pending(np.array(x, dtype=np.float64), op, self.topology.flood_rounds)
+        pending = Pending(np.array(x, dtype=np.float64), op, self._flood_rounds())
         if not pending.ready:
             self._riding.append(pending)
         return pending
+
+    def _now(self) -> _Links:
+        """The links of the round that begins."""
+        if not isinstance(self.topology, Changing):
+            return self._links
+        self.made += 1
+        return _links_of(self.topology.at(self.made - 1), self.agent)
 
     def _swap(self, payload: npt.NDArray[Any], links: _Links, *, riding: bool) -> dict[int, npt.NDArray[Any]]:
         """Send one array along the links, and values under way with it if ``riding``; the neighbours' arrays."""

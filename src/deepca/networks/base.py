@@ -13,11 +13,14 @@ import numpy.typing as npt
 from scipy import sparse
 
 from deepca._typing import Array, Csr
+from deepca.changing import Changing
 from deepca.coding import Code, Copies, graph_of
 from deepca.errors import EpochChanged, InvalidInput, MixingError, TopologyError
 from deepca.topology import Topology
 
 __all__ = ["Averaging", "LinearMixer", "Network", "Op", "Pending", "Traffic", "reducer"]
+
+_ROUNDS = 1 << 32  # more than are made in an epoch
 
 Op = Literal["min", "max"]
 
@@ -134,6 +137,7 @@ class Network(ABC):
         self._sweeping = False
         self._riding: list[Pending] = []
         self._agents = batch[0] if batch else 1
+        self.made = 0  # rounds so far, of all kinds, by which agents know what a network that changes is like now
         self._sent = [0] * 5  # as in Traffic: rounds, control rounds, messages, bytes, control bytes
         self._weights: dict[int, tuple[Csr, Any]] = {}
 
@@ -157,6 +161,7 @@ class Network(ABC):
         """
         if epoch != self.epoch:
             self._riding.clear()
+            self.made = epoch * _ROUNDS  # agents may have been caught in different rounds
         self.epoch, self._phase, self._t, self._round = epoch, phase, t, 0
         self._announced = max(self._announced, epoch)
 
@@ -237,6 +242,11 @@ class Network(ABC):
         sent[2] += messages
         sent[3] += messages * (payload + control)
         sent[4] += messages * control
+
+    def _flood_rounds(self) -> int:
+        """Rounds in which everyone hears of everyone, from now on."""
+        topology = self.topology
+        return topology.flood_from(self.made) if isinstance(topology, Changing) else topology.flood_rounds
 
     def _count_riding(self, nbytes: int) -> None:
         """Add bytes of agreed values that travelled on messages counted elsewhere."""

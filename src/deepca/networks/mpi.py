@@ -17,6 +17,7 @@ from mpi4py import MPI
 
 from deepca._machine import keep_freed_memory
 from deepca._typing import Array, Csr
+from deepca.changing import Changing
 from deepca.coding import Code, Copies, decode, encode
 from deepca.errors import TopologyError
 from deepca.networks._patience import Patience
@@ -49,7 +50,8 @@ class MpiNetwork(Network):
     One round is one ``Neighbor_allgather`` into a buffer that is used again and again, sent from where the numbers are
     (``Neighbor_alltoallw`` where ranks hold several agents: of those, only what a neighbour needs is sent). Where every
     rank holds one agent, those on the same machine read each other's numbers from shared memory, and the messages
-    between them only say that they are there. Rounds with weights of their own use messages along just their edges.
+    between them only say that they are there. Rounds with weights of their own, and those of a directed graph, use
+    messages along just their edges.
 
     Traffic is that of the local agents, neighbours on the same rank included, so that it can be compared with other
     engines; ``left_the_rank`` counts the bytes that did. What is agreed counts as ``⌈log₂ ranks⌉`` control rounds.
@@ -74,6 +76,8 @@ class MpiNetwork(Network):
         super().__init__(topology, (held[world.rank],))
         keep_freed_memory(_FREED)
         self.collective = allreduce
+        if topology.changing:
+            self.reliable = False  # no tree of links is there all the time
         self.local = np.arange(first, first + held[world.rank])
         self._rank_of = np.repeat(np.arange(world.size), held)
         self._comm = world.Dup()
@@ -106,15 +110,22 @@ class MpiNetwork(Network):
     def gossip(self, x: Array, weights: Csr | None = None, /) -> Array:
         self._check_epoch()
         x = np.asarray(x, _FLOAT64)
-        if weights is None:
+        topology = self.topology
+        if weights is None and isinstance(topology, Changing):
+            route, own = self._route(topology.at(self.made)), _rows(x)
+            self.made += 1
+        elif weights is None and not topology.directed:
             route = self._full
             own = x.ravel() if self._one_each else _rows(x)
             far, y = self._around(own, route.near)
             route.and_far(y, far)
+            return y.reshape(x.shape)
         else:
-            route, own = self._prepared(weights, self._route), _rows(x)
-            y = route.weighted(own, self._along(route, own))
-            self._counted(route, 1, own[0].nbytes)
+            route, own = self._full if weights is None else self._prepared(weights, self._route), _rows(x)
+        y = route.weighted(own, self._along(route, own))
+        self._counted(route, 1, own[0].nbytes)
+        if weights is None:
+            self._ride(1)
         return y.reshape(x.shape)
 
     def gossip_coded(self, x: Array, copies: Copies | None, code: Code, /) -> tuple[Array, Copies]:
@@ -147,7 +158,7 @@ class MpiNetwork(Network):
         return agreed.value
 
     def reduce_later(self, x: Array, op: Op, /) -> Pending:
-        pending = self._agreed(x, op, self.topology.flood_rounds)
+        pending = self._agreed(x, op, self._flood_rounds())
         self._count_riding(self._depth * pending.nbytes)
         if pending.ready:
             pending.finish()

@@ -8,6 +8,7 @@ import numpy as np
 from scipy import sparse
 
 from deepca._typing import Array, Csr
+from deepca.changing import Changing
 from deepca.coding import Code, Copies, decode, encode
 from deepca.networks.base import LinearMixer, Network, Op, Pending, reducer
 from deepca.topology import Topology
@@ -43,7 +44,9 @@ class SimulatedNetwork(Network):
     def __init__(self, topology: Topology) -> None:
         super().__init__(topology, (topology.n_agents,))
         self.local = np.arange(topology.n_agents)
-        self._messages = 2 * topology.n_edges
+        if topology.changing:
+            self.reliable = False  # no tree of links is there all the time
+        self._messages = topology.n_messages
         m, gossip = topology.n_agents, topology.gossip_sparse
         dense = m <= _DENSE_UP_TO and gossip.nnz * _SPARSE_COST >= m * m
         self._L = gossip.toarray() if dense else gossip
@@ -53,9 +56,10 @@ class SimulatedNetwork(Network):
         self._check_epoch()
         payload = x[0].nbytes
         if weights is None:
-            self._count(rounds=1, messages=self._messages, payload=payload, control=self._riding_bytes())
+            matrix, messages = self._now()
+            self._count(rounds=1, messages=messages, payload=payload, control=self._riding_bytes())
             self._ride(1)
-            return _apply(self._L, x)
+            return _apply(matrix, x)
         matrix, messages = self._prepared(weights, _with_messages)
         self._count(rounds=1, messages=messages, payload=payload, control=self._riding_bytes() if self._sweeping else 0)
         return _apply(matrix, x)
@@ -81,7 +85,7 @@ class SimulatedNetwork(Network):
         m = self.n_agents
         cheaper = m * m <= _SPARSE_COST * K * self.topology.gossip_sparse.nnz
         # a K that may not come again is worth a matrix only where making one costs nothing
-        if m > _DENSE_UP_TO or not cheaper or not (mixer.fixed or m <= _ALWAYS_UP_TO):
+        if self.topology.changing or m > _DENSE_UP_TO or not cheaper or not (mixer.fixed or m <= _ALWAYS_UP_TO):
             return super().mix(mixer, x, K)
         self._check_epoch()
         key = mixer.key(K)
@@ -104,16 +108,24 @@ class SimulatedNetwork(Network):
     def reduce(self, x: Array, op: Op, /) -> Array:
         self._check_epoch()
         value = reducer(op).reduce(np.asarray(x, dtype=np.float64), axis=0)
-        rounds = self.topology.flood_rounds
-        self._count(control_rounds=rounds, messages=rounds * self._messages, control=np.asarray(value).nbytes)
+        rounds = self._flood_rounds()
+        messages = sum(self._now()[1] for _ in range(rounds)) if self.topology.changing else rounds * self._messages
+        self._count(control_rounds=rounds, messages=messages, control=np.asarray(value).nbytes)
         return np.asarray(value)
 
     def reduce_later(self, x: Array, op: Op, /) -> Pending:
         value = np.asarray(reducer(op).reduce(np.asarray(x, dtype=np.float64), axis=0))
-        pending = Pending(value, op, self.topology.flood_rounds)
+        pending = Pending(value, op, self._flood_rounds())
         if not pending.ready:
             self._riding.append(pending)
         return pending
+
+    def _now(self) -> tuple[Array | Csr, int]:
+        """Weights and messages of the round that begins."""
+        if not isinstance(self.topology, Changing):
+            return self._L, self._messages
+        self.made += 1
+        return self.topology.at(self.made - 1), self.topology.messages_at(self.made - 1)
 
     def _riding_bytes(self) -> int:
         return sum(pending.value.nbytes for pending in self._riding)
