@@ -16,6 +16,8 @@ from deepca.cli.app import app
 COMMANDS = ("fit", "transform", "inspect", "topology", "sample", "demo", "reproduce")
 MODULES = (
     "topology",
+    "directed",
+    "changing",
     "operators",
     "mixing",
     "linalg",

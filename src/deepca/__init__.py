@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from deepca import (
     centring,
+    changing,
     directed,
     errors,
     linalg,
@@ -75,6 +76,7 @@ __all__ = [
     "TrackedState",
     "centring",
     "certify",
+    "changing",
     "directed",
     "errors",
     "linalg",
