@@ -34,14 +34,17 @@ class Patience:
         self.whom: Sequence[int] | str = ""
         """Whom the present wait is for."""
         self._seen = (0, 0.0)  # turns at an earlier look, and when it was
-        self._over = over = threading.Event()
+        self._over = threading.Event()
+        args = (weakref.ref(self), self._over)
+        self._watch = threading.Thread(target=_look, args=args, name="deepca-patience", daemon=True)
         if timeout is not None:
-            me = weakref.ref(self, lambda _: over.set())
-            threading.Thread(target=_look, args=(me, over), name="deepca-patience", daemon=True).start()
+            self._watch.start()
 
     def close(self) -> None:
         """Nothing will be waited for any more."""
         self._over.set()
+        if self._watch.is_alive():
+            self._watch.join()  # or the end of the process could meet it half way
 
     def waiting(self, whom: Sequence[int] | str) -> Patience:
         """For ``with``: what happens inside waits for ``whom``."""
