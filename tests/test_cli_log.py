@@ -97,6 +97,21 @@ def test_the_count_is_told_when_the_window_is_over_though_nothing_else_happens()
     log.close()
 
 
+def test_nothing_follows_the_last_line() -> None:
+    stream = io.StringIO()
+    log = Log(stream, "json", site="north")
+    for _ in range(3):
+        log("lost", "south cannot be reached")
+    log("stopped", "the end")
+    log.end("stopped", "the end")
+    log("lost", "south cannot be reached")
+    log("lost", "west cannot be reached")
+    log.close()
+    said = written(stream)
+    assert [one["event"] for one in said] == ["lost", "stopped", "lost", "stopped"]
+    assert said[2]["facts"]["times"] == 3
+
+
 def test_ports_of_callers_do_not_make_lines_different() -> None:
     stream = io.StringIO()
     log = Log(stream, window=3600.0)

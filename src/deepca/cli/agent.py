@@ -164,12 +164,18 @@ class _Voice:
         for log, endings in self._logs:
             if endings:
                 log(event, text, **facts)
+        self._say(text, style)
+
+    def _say(self, text: str, style: str) -> None:
         if self.plain:
             mark = f"[{style}]{'error:' if style == 'bold red' else 'note:'}[/] " if style else ""
             self.console.print(f"{mark}{escape(text)}", highlight=False, soft_wrap=True)
 
     def end(self, event: str, text: str, code: int) -> NoReturn:
-        self.last(event, text, style="" if event == "stopped" else "bold red", exit_code=code)
+        for log, endings in self._logs:
+            if endings:
+                log.end(event, text, exit_code=code)
+        self._say(text, "" if event == "stopped" else "bold red")
         raise typer.Exit(code) from None
 
     def close(self) -> None:

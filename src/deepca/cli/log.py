@@ -58,7 +58,10 @@ def level_of(event: str, *, over: bool = False) -> Level:
 
 @dataclass(frozen=True)
 class Entry:
-    """A line. ``times`` : how often it happened within ``seconds``, where it was counted and not repeated."""
+    """A line. ``times`` : how often it happened within ``seconds``, where it was counted and not repeated.
+
+    last : whether no other line may follow.
+    """
 
     time: float
     level: Level
@@ -67,6 +70,7 @@ class Entry:
     facts: Mapping[str, Any] = field(default_factory=dict)
     times: int = 1
     seconds: float = 0.0
+    last: bool = False
 
     @property
     def said(self) -> str:
@@ -127,7 +131,7 @@ class Log:
         self.site, self._style, self._window, self._listener = site, style, window, listener
         self._own = isinstance(target, Path)
         self._stream = _opened(target) if isinstance(target, Path) else target
-        self._over = False
+        self._over = self._ended = False
         self._lost = 0
         self._seen: dict[tuple[str, str], _Seen] = {}
         self._since = 0.0
@@ -137,12 +141,20 @@ class Log:
 
     def __call__(self, event: str, text: str, /, **facts: object) -> None:
         """Write a line, soon."""
+        self._put(event, text, facts)
+
+    def end(self, event: str, text: str, /, **facts: object) -> None:
+        """Write the last line: what was counted until now is told before it, what comes later is not told."""
+        self._put(event, text, facts, last=True)
+
+    def _put(self, event: str, text: str, facts: Mapping[str, object], *, last: bool = False) -> None:
         entry = Entry(
             time.time(),
             level_of(event, over=self._over),
             _printable(event),
             _printable(text),
             {name: plain(value) for name, value in facts.items()},
+            last=last,
         )
         self._over = self._over or event == "finished"
         try:
@@ -179,14 +191,19 @@ class Log:
             self._take(entry)
 
     def _take(self, entry: Entry) -> None:
-        if time.monotonic() - self._since >= self._window:
+        if self._ended:
+            return
+        if entry.last or time.monotonic() - self._since >= self._window:
             self._turn()
         if self._lost:
             lost, self._lost = self._lost, 0
             self._write(Entry(entry.time, "warning", "log", f"{lost} lines are missing here", {"lines": lost}))
         kind = entry.event, re.sub(r":\d+", ":", entry.text)  # the ports of callers change all the time
         seen = self._seen.pop(kind, None)
-        if seen is None:
+        if entry.last:
+            self._ended, self._seen = True, {}
+            self._write(entry)
+        elif seen is None:
             self._write(entry)
             if len(self._seen) < _MOST_KINDS:
                 self._seen[kind] = _Seen(entry, 1, 1)
