@@ -11,7 +11,6 @@ import pytest
 import scipy.linalg
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import sparse
 
 import deepca
 from deepca import changing, directed
@@ -319,7 +318,3 @@ def test_the_estimator() -> None:
         pca = deepca.DecentralizedPCA(3, topology=NETWORKS[name], tol=1e-11).fit(X)
         np.testing.assert_allclose(pca.explained_variance_, pooled.explained_variance_, rtol=1e-10)
         np.testing.assert_allclose(np.abs(pca.components_ @ pooled.components_.T), np.eye(3), atol=1e-9)
-
-
-def test_weights_of_rounds_may_be_sparse_of_any_kind() -> None:
-    assert sparse.issparse(NETWORKS["one peer"].at(3))

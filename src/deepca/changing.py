@@ -9,9 +9,8 @@ without memory are taken.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -38,11 +37,11 @@ class Changing(Topology):
     average, seen in the first rounds. Build one with the functions of this module.
     """
 
-    draw: Callable[[int], Csr] = field(repr=False, default=lambda r: csr(np.ones((1, 1))))
+    draw: Callable[[int], Csr]
+    """The weights of a round; ``at`` remembers them."""
     one_way: bool = False
     keeps: bool = True
     """Whether every round keeps the sum over all agents: not so where messages get lost."""
-    changing: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         freeze(self.gossip_sparse)
@@ -51,9 +50,13 @@ class Changing(Topology):
         return f"Changing({self.name}, {self.n_agents} agents, {self.n_edges} links, a round leaves {self.lambda2:.4g})"
 
     @property
-    def directed(self) -> bool:  # type: ignore[override]
+    def directed(self) -> bool:
         """Whether some round has weights whose rows do not sum to one."""
         return self.one_way
+
+    @property
+    def changing(self) -> bool:
+        return True
 
     @property
     def positive_semidefinite(self) -> bool:
@@ -64,7 +67,7 @@ class Changing(Topology):
         return lru_cache(_KEPT)(self._checked)
 
     def at(self, r: int) -> Csr:
-        """The weights of round r, the same object each time."""
+        """The weights of round r, checked, and the same object while it is remembered."""
         return self._weights(r)
 
     def _checked(self, r: int) -> Csr:

@@ -40,8 +40,6 @@ class Digraph(Topology):
     has a one there. ``lambda2`` is the second largest modulus of an eigenvalue of C.
     """
 
-    directed = True
-
     def __post_init__(self) -> None:
         _check_columns(self.gossip_sparse)
         freeze(self.gossip_sparse)
@@ -55,6 +53,10 @@ class Digraph(Topology):
     def __repr__(self) -> str:
         arcs = f"{self.n_agents} agents, {self.n_messages} arcs"
         return f"Digraph({self.name}, {arcs}, 1 − |λ₂| = {1 - self.lambda2:.4g})"
+
+    @property
+    def directed(self) -> bool:
+        return True
 
     @property
     def n_messages(self) -> int:
@@ -78,15 +80,6 @@ class Digraph(Topology):
     @property
     def positive_semidefinite(self) -> bool:
         return False
-
-    @cached_property
-    def flood_rounds(self) -> int:
-        if self.n_agents == 1:
-            return 0
-        if self.n_agents <= SMALL:
-            return int(csgraph.shortest_path(self.adjacency, unweighted=True).max())
-        root = self.middle
-        return int(self.paths_to(root)[0].max() + self.paths_from(root)[0].max())
 
     @cached_property
     def middle(self) -> int:
@@ -140,9 +133,11 @@ class Digraph(Topology):
         return float(np.linalg.norm(power - y[:, None] / m, 2) / y.min())
 
     def senders(self, j: int) -> tuple[int, ...]:
+        """Those that agent j hears."""
         return self._row(self.adjacency, j)
 
     def receivers(self, j: int) -> tuple[int, ...]:
+        """Those that hear agent j."""
         return self._row(self._outward, j)
 
     def neighbors(self, j: int) -> tuple[int, ...]:

@@ -10,15 +10,13 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self, get_args
+from typing import ClassVar, Self, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from deepca._typing import Array, Rounds
-from deepca.changing import Changing
 from deepca.coding import REFRESHED, CodedAveraging, Copies, Messages
-from deepca.directed import Digraph
 from deepca.errors import InvalidInput, MixingError
 from deepca.memory import Memory, PushSum, mean_of
 from deepca.networks.base import Averaging, Network
@@ -41,7 +39,6 @@ __all__ = [
 ]
 
 _FIRST = 0.6
-_ALL_EIGENVALUES = 500
 
 
 @dataclass(frozen=True)
@@ -170,9 +167,7 @@ class Gossip(Mixer):
         return x
 
     def contraction(self, topology: Topology, K: int) -> float:
-        if isinstance(topology, (Digraph, Changing)):
-            return topology.contraction(K)
-        return float(max(abs(topology.lambda2), abs(topology.lambda_min)) ** K) if topology.n_agents > 1 else 0.0
+        return topology.contraction(K)
 
 
 @dataclass(frozen=True)
@@ -290,7 +285,7 @@ def response(mixer: Mixer, topology: Topology, K: int, eigenvalues: npt.ArrayLik
 
     Found by running the mixer itself, with gossip replaced by multiplication with λ.
     """
-    values = np.atleast_1d(np.asarray(eigenvalues))
+    values = np.atleast_1d(np.asarray(eigenvalues) + 0.0)  # real or complex
     return mixer.run(_Diagonal(topology, values), np.ones_like(values), K)
 
 
@@ -358,20 +353,8 @@ def smallest_rounds(enough: Callable[[int], bool]) -> int:
 
 
 def responses(mixer: Mixer, topology: Topology, K: int) -> Array:
-    """``p_K(λ)`` for the eigenvalues of 𝐋 but the first; on large graphs for a fine grid that contains the extremes.
-
-    Complex where the graph is directed.
-    """
-    if topology.n_agents == 1:
-        return np.zeros(0)
-    values: npt.NDArray[Any]
-    if isinstance(topology, (Digraph, Changing)):
-        values = topology.modes
-    elif topology.n_agents <= _ALL_EIGENVALUES:
-        values = np.sort(topology.eigenvalues)[:-1]
-    else:
-        values = np.linspace(topology.lambda_min, topology.lambda2, _ALL_EIGENVALUES)
-    return response(mixer, topology, K, values)
+    """``p_K(λ)`` for the eigenvalues of 𝐋 but the first (``topology.modes``); complex where the graph is directed."""
+    return response(mixer, topology, K, topology.modes)
 
 
 def _with_weight(mixer: Mixer, network: Network, x: Array, memory: Memory | None, K: int) -> tuple[Array, PushSum]:

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import networkx as nx
 import numpy as np
@@ -57,6 +57,7 @@ __all__ = [
 
 Rule = Literal["paper", "metropolis", "lazy-metropolis", "max-degree", "best-constant"]
 SMALL = 1500  # up to here all eigenvalues come from one dense solve, and all distances from one search per agent
+_ALL_EIGENVALUES = 500  # agents up to which all of them are looked at, where a grid would do
 _SYMMETRY = 1e-12
 
 
@@ -75,10 +76,6 @@ class Topology:
     """λ₂(𝐋), the second largest eigenvalue (0 for a single agent)."""
     lambda_min: float
     """The smallest eigenvalue of 𝐋."""
-    directed: ClassVar[bool] = False
-    """Whether messages go one way only: see :mod:`deepca.directed`."""
-    changing: ClassVar[bool] = False
-    """Whether links change from round to round: see :mod:`deepca.changing`."""
 
     def __post_init__(self) -> None:
         _check_gossip(self.gossip_sparse)
@@ -98,6 +95,16 @@ class Topology:
             f"Topology({self.name}, rule={self.rule!r}, {self.n_agents} agents, {self.n_edges} edges, "
             f"1 − λ₂ = {1 - self.lambda2:.4g})"
         )
+
+    @property
+    def directed(self) -> bool:
+        """Whether messages go one way only: see :mod:`deepca.directed`."""
+        return False
+
+    @property
+    def changing(self) -> bool:
+        """Whether links change from round to round: see :mod:`deepca.changing`."""
+        return False
 
     @property
     def stays(self) -> bool:
@@ -151,15 +158,40 @@ class Topology:
             return 0
         if self.n_agents <= SMALL:
             return int(csgraph.shortest_path(self.adjacency, unweighted=True).max())
-        # twice the eccentricity of any agent is an upper bound, and a good one in the middle
-        return int(2 * self._distances(self.middle).max())
+        # by way of any one agent is an upper bound, and a good one in the middle
+        return int(self.paths_to(self.middle)[0].max() + self.paths_from(self.middle)[0].max())
+
+    def at(self, r: int) -> Csr:
+        """The weights of round r."""
+        return self.gossip_sparse
+
+    def messages_at(self, r: int) -> int:
+        """Messages of round r."""
+        return self.n_messages
+
+    def flood_from(self, r: int) -> int:
+        """Rounds after which what anyone knows at round r has reached everyone."""
+        return self.flood_rounds
+
+    def contraction(self, K: int) -> float:
+        """What K rounds of plain averaging leave of a disagreement, at most."""
+        return float(max(abs(self.lambda2), abs(self.lambda_min)) ** K) if self.n_agents > 1 else 0.0
+
+    @cached_property
+    def modes(self) -> npt.NDArray[Any]:
+        """The eigenvalues of 𝐋 but the first; on large graphs a fine grid that contains the extremes."""
+        if self.n_agents == 1:
+            return np.zeros(0)
+        if self.n_agents <= _ALL_EIGENVALUES:
+            return np.sort(self.eigenvalues)[:-1]
+        return np.linspace(self.lambda_min, self.lambda2, _ALL_EIGENVALUES)
 
     @cached_property
     def middle(self) -> int:
         """An agent from which nobody is farther away than need be; for large m the middle of a long path."""
         if self.n_agents <= SMALL:
             return int(csgraph.shortest_path(self.adjacency, unweighted=True).max(axis=1).argmin())
-        hops, parent = self.paths_from(int(self._distances(0).argmax()))
+        hops, parent = self.paths_from(int(self.paths_from(0)[0].argmax()))
         middle = int(np.argmax(hops))
         for _ in range(int(hops.max()) // 2):
             middle = int(parent[middle])
@@ -185,14 +217,6 @@ class Topology:
         """The agents that agent j exchanges messages with."""
         return self._row(self.adjacency, j)
 
-    def senders(self, j: int) -> tuple[int, ...]:
-        """Those that agent j hears."""
-        return self.neighbors(j)
-
-    def receivers(self, j: int) -> tuple[int, ...]:
-        """Those that hear agent j."""
-        return self.neighbors(j)
-
     def _row(self, links: Csr, j: int) -> tuple[int, ...]:
         if not 0 <= j < self.n_agents:
             raise TopologyError(f"there is no agent {j}: agents are numbered 0 … {self.n_agents - 1}")
@@ -205,9 +229,6 @@ class Topology:
         links = sparse.coo_array(sparse.triu(self.gossip_sparse, k=1))
         graph.add_weighted_edges_from(zip(links.row.tolist(), links.col.tolist(), links.data.tolist(), strict=True))
         return graph
-
-    def _distances(self, source: int) -> npt.NDArray[np.float64]:
-        return np.asarray(csgraph.shortest_path(self.adjacency, unweighted=True, indices=source, method="D"))
 
 
 # ---------------------------------------------------------------------------------------------------- generators

@@ -13,7 +13,6 @@ from scipy import sparse
 
 from deepca._machine import one_blas_thread
 from deepca._typing import Array, Csr
-from deepca.changing import Changing
 from deepca.coding import Code, Copies, decode, encode
 from deepca.errors import NetworkError, PeerFailed, TopologyError
 from deepca.networks.base import Network, Op, Pending, reducer
@@ -35,9 +34,9 @@ class AgentNetwork(Network):
         self.agent, self._transport = agent, transport
         self.local = np.array(agent)
         self.reliable = (transport is None or transport.reliable) and not topology.changing
-        self._senders, self._receivers = topology.senders(agent), topology.receivers(agent)
-        if self._receivers and transport is None:
-            raise TopologyError(f"agent {agent} has neighbours {self._receivers} and no transport to reach them")
+        neighbors = topology.neighbors(agent)
+        if neighbors and transport is None:
+            raise TopologyError(f"agent {agent} has neighbours {neighbors} and no transport to reach them")
         self._links = _links_of(topology.gossip_sparse, agent)
 
     def gossip(self, x: Array, weights: Csr | None = None, /) -> Array:
@@ -70,11 +69,8 @@ class AgentNetwork(Network):
         combine, value = reducer(op), np.array(x, dtype=np.float64)
         self._check_epoch()
         for _ in range(self._flood_rounds()):
-            senders, receivers = self._senders, self._receivers
-            if self.topology.changing:
-                _, incoming, receivers = self._now()
-                senders = tuple(incoming)
-            received = self._exchange(Message(None, (value,)), receivers, senders)
+            _, incoming, receivers = self._now()
+            received = self._exchange(Message(None, (value,)), receivers, tuple(incoming))
             self._count(control_rounds=1, messages=len(receivers), control=value.nbytes)
             for message in received.values():
                 value = combine(value, message.riders[0])
@@ -89,7 +85,7 @@ class AgentNetwork(Network):
 
     def _now(self) -> _Links:
         """The links of the round that begins."""
-        if not isinstance(self.topology, Changing):
+        if not self.topology.changing:
             return self._links
         self.made += 1
         return _links_of(self.topology.at(self.made - 1), self.agent)

@@ -13,7 +13,6 @@ import numpy.typing as npt
 from scipy import sparse
 
 from deepca._typing import Array, Csr
-from deepca.changing import Changing
 from deepca.coding import Code, Copies, graph_of
 from deepca.errors import EpochChanged, InvalidInput, MixingError, TopologyError
 from deepca.topology import Topology
@@ -245,8 +244,7 @@ class Network(ABC):
 
     def _flood_rounds(self) -> int:
         """Rounds in which everyone hears of everyone, from now on."""
-        topology = self.topology
-        return topology.flood_from(self.made) if isinstance(topology, Changing) else topology.flood_rounds
+        return self.topology.flood_from(self.made)
 
     def _count_riding(self, nbytes: int) -> None:
         """Add bytes of agreed values that travelled on messages counted elsewhere."""

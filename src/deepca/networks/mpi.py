@@ -17,7 +17,6 @@ from mpi4py import MPI
 
 from deepca._machine import keep_freed_memory
 from deepca._typing import Array, Csr
-from deepca.changing import Changing
 from deepca.coding import Code, Copies, decode, encode
 from deepca.errors import TopologyError
 from deepca.networks._patience import Patience
@@ -86,6 +85,7 @@ class MpiNetwork(Network):
         self._full = self._route(topology.gossip_sparse)
         around = self._full.ranks
         self._graph_comm = self._comm.Create_dist_graph_adjacent(around, around, reorder=False)
+        self._stays = topology.stays
         self._one_each = all(share == 1 for share in held)
         self._shelf = Shelf(self._comm, around, node)
         self._beside = tuple(self._shelf.beside(rank) for rank in around)
@@ -110,18 +110,13 @@ class MpiNetwork(Network):
     def gossip(self, x: Array, weights: Csr | None = None, /) -> Array:
         self._check_epoch()
         x = np.asarray(x, _FLOAT64)
-        topology = self.topology
-        if weights is None and isinstance(topology, Changing):
-            route, own = self._route(topology.at(self.made)), _rows(x)
-            self.made += 1
-        elif weights is None and not topology.directed:
+        if weights is None and self._stays:
             route = self._full
             own = x.ravel() if self._one_each else _rows(x)
             far, y = self._around(own, route.near)
             route.and_far(y, far)
             return y.reshape(x.shape)
-        else:
-            route, own = self._full if weights is None else self._prepared(weights, self._route), _rows(x)
+        route, own = self._now() if weights is None else self._prepared(weights, self._route), _rows(x)
         y = route.weighted(own, self._along(route, own))
         self._counted(route, 1, own[0].nbytes)
         if weights is None:
@@ -305,6 +300,13 @@ class MpiNetwork(Network):
 
     def _where(self) -> str:
         return f"iteration {self._t} ({self._phase})"
+
+    def _now(self) -> Route:
+        """That of the round that begins, where links change or go one way."""
+        if not self.topology.changing:
+            return self._full
+        self.made += 1
+        return self._route(self.topology.at(self.made - 1))
 
     def _route(self, weights: Csr) -> Route:
         return Route.of(weights, self._rank_of, self._comm.rank)

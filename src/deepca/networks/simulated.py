@@ -8,7 +8,6 @@ import numpy as np
 from scipy import sparse
 
 from deepca._typing import Array, Csr
-from deepca.changing import Changing
 from deepca.coding import Code, Copies, decode, encode
 from deepca.networks.base import LinearMixer, Network, Op, Pending, reducer
 from deepca.topology import Topology
@@ -122,7 +121,7 @@ class SimulatedNetwork(Network):
 
     def _now(self) -> tuple[Array | Csr, int]:
         """Weights and messages of the round that begins."""
-        if not isinstance(self.topology, Changing):
+        if not self.topology.changing:
             return self._L, self._messages
         self.made += 1
         return self.topology.at(self.made - 1), self.topology.messages_at(self.made - 1)
