@@ -361,8 +361,10 @@ def test_the_demo_starts_ranks_by_itself(tmp_path: Path) -> None:
     assert Path(said["figure"]) == tmp_path / "out" / "convergence.png"
     assert names_in(tmp_path / "out") == ["convergence.png"]
     for row, expected in zip(said["rows"], alone["rows"], strict=True):
-        same = ("method", "status", "iterations", "rounds")
-        assert [row[name] for name in same] == [expected[name] for name in same]
+        assert (row["method"], row["status"]) == (expected["method"], expected["status"])
+        # ranks add up in another order: where an error falls slowly, rounding may decide which iteration is the last
+        assert abs(row["iterations"] - expected["iterations"]) <= 1
+        assert row["rounds"] == pytest.approx(expected["rounds"], rel=0.02)
         assert row["tan_theta"] == pytest.approx(expected["tan_theta"], rel=0.5, abs=1e-9)
     assert said["rows"][0]["tan_theta"] < 1e-9  # to scikit-learn's PCA of the pooled rows
 

@@ -351,7 +351,12 @@ def test_an_interrupted_study_goes_on_where_it_stopped(tmp_path: Path, monkeypat
 def test_two_processes_find_what_one_does(tmp_path: Path) -> None:
     tasks = [Run("close", 1, draw, "block Krylov", "torus", longest=60) for draw in range(2)]
     one, two = (run(tasks, partial(work, HERE), tmp_path / str(jobs), jobs) for jobs in (1, 2))
-    assert json.dumps(list(one.values())) == json.dumps(list(two.values()))
+    for alone, shared in zip(one.values(), two.values(), strict=True):
+        assert (alone["marks"], alone["iterations"]) == (shared["marks"], shared["iterations"])
+        # how BLAS rounds may depend on where arrays lie in memory
+        curves = [np.array(record["curve"] or np.zeros((0, 3))) for record in (alone, shared)]
+        np.testing.assert_allclose(*curves, rtol=1e-6, atol=1e-12)
+        assert max(alone["worst"], shared["worst"]) < 1e-12
 
 
 def test_data_sets_without_a_folder_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -569,7 +569,8 @@ def _checked_operator(A: LinearOperator[Any], j: int) -> _Wrapped:
         raise DataError(f"agent {j}: expected a square scipy.sparse.linalg.LinearOperator, got {A!r}")
     wrapped = _Wrapped(A)
     probe = np.random.default_rng(0).standard_normal((wrapped.d, 2))
-    image = wrapped @ probe
+    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is named below
+        image = wrapped @ probe
     if not np.isfinite(image).all():
         raise DataError(f"agent {j}: its operator gives NaN or Inf")
     left, right = float(probe[:, 0] @ image[:, 1]), float(probe[:, 1] @ image[:, 0])
