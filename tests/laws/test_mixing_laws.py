@@ -181,7 +181,9 @@ def test_the_printed_contraction_of_fastmix_is_false_for_small_K() -> None:
     x = np.array([[1.0], [-1.0], [0.0], [0.0]])
     for K in range(1, 61):
         printed = (1 - math.sqrt(1 - 0.54)) ** K
-        true = _ratio(x, _one_by_one(FastMix(K), place, x, K))
+        run = _ratio(x, _one_by_one(FastMix(K), place, x, K))
+        true = float(np.abs(_polynomial(FastMix(K), place, K, np.array([0.54])))[0])  # x is an eigenvector
+        assert run == pytest.approx(true, rel=1e-6, abs=1e-16)  # 1e-16: numbers of size one are rounded
         assert true <= FastMix(K).contraction(place, K) * (1 + 1e-9)
         if K <= 34:
             assert true > printed
