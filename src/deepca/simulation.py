@@ -23,7 +23,7 @@ from deepca.linalg import tan_theta
 from deepca.links import Links
 from deepca.networks.clock import PARTS, Clock
 from deepca.networks.simulated import SimulatedNetwork
-from deepca.networks.timed import TimedNetwork, TimedOperator
+from deepca.networks.timed import TimedNetwork, TimedOperator, check_speed
 from deepca.observers import Observer, Start, Step
 from deepca.operators import Operator
 from deepca.pca import ALGORITHMS, Settings, check, decompose_held
@@ -138,6 +138,7 @@ def simulate(
         raise InvalidInput(f"no algorithm to try; choose from {', '.join(ALGORITHMS)}")
     if isinstance(n_components, bool) or not isinstance(n_components, (int, np.integer)):
         raise InvalidInput(f"n_components = {n_components!r}: give a whole number, the same for all methods")
+    check_speed(gflops)
     asked = Settings(
         n_components=int(n_components), center=center, scale=scale, rounds=rounds, tol=tol, max_iter=max_iter, seed=seed
     )

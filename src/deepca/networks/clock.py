@@ -25,8 +25,7 @@ __all__ = ["PARTS", "Arcs", "Clock", "Critical"]
 
 PARTS = ("latency", "transmission", "losses", "compute", "stragglers")
 """What a time is made of. stragglers : what slow and stalled agents took longer than others."""
-_LATENCY, _TRANSMISSION, _LOSSES, _COMPUTE, _STRAGGLERS = range(len(PARTS))
-_NOBODY = -1
+_COMPUTE, _STRAGGLERS = 3, 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +56,7 @@ class Arcs:
 
 
 class _Waited(NamedTuple):
-    """Whose time an event moved, over which direction (``_NOBODY`` for computing), and by how much."""
+    """Whose time an event moved, rising; over which directions, None for computing; and by how much."""
 
     agents: npt.NDArray[np.int64]
     arcs: npt.NDArray[np.int64] | None
@@ -141,9 +140,10 @@ class Clock:
         delay = links.latency[at]
         if self._jitters:
             delay = delay + links.jitter[at] * self._rng.random(at.size)
-        on_line = departure + missed + nbytes * self._per_byte[at]
-        self._free[at] = on_line if lost is None else on_line - missed
-        self._wait(arcs, began, missed, delay, on_line + delay)
+        put = nbytes * self._per_byte[at]
+        on_line = departure + missed + put
+        self._free[at] = on_line if lost is None else departure + put
+        self._wait(arcs, began, np.stack([delay, departure - began + put, missed], axis=1), on_line + delay)
 
     def _passed_uplink(self, arcs: Arcs, began: Array, nbytes: float) -> Array:
         """When messages have left their agents: one after the other where they share a line."""
@@ -154,17 +154,18 @@ class Clock:
         np.maximum.at(self._up_free, arcs.sender, left)
         return left
 
-    def _wait(self, arcs: Arcs, began: Array, missed: Array, delay: Array, arrival: Array) -> None:
-        """Every receiver waits for its last message, and takes over what that one was made of."""
+    def _wait(self, arcs: Arcs, began: Array, made_of: Array, arrival: Array) -> None:
+        """Every receiver waits for its last message, and takes over what its time was made of.
+
+        made_of : ``(a, 3)``, the first three of PARTS.
+        """
         last = np.maximum.reduceat(arrival, arcs.starts)
         is_last = arrival == np.repeat(last, arcs.counts)
         which = np.minimum.reduceat(np.where(is_last, np.arange(arrival.size), arrival.size), arcs.starts)
         later = last > self.now[arcs.receivers]
         who, by = arcs.receivers[later], which[later]
         parts = self.parts[arcs.sender[by]]
-        parts[:, _LATENCY] += delay[by]
-        parts[:, _LOSSES] += missed[by]
-        parts[:, _TRANSMISSION] += arrival[by] - began[by] - delay[by] - missed[by]
+        parts[:, :_COMPUTE] += made_of[by]
         self.parts[who], self.now[who] = parts, arrival[by]
         self._waits.append(_Waited(who, arcs.index[by], arrival[by] - began[by]))
 

@@ -17,7 +17,7 @@ from deepca.networks.metered import PROVING, round_weights
 from deepca.networks.simulated import SimulatedNetwork
 from deepca.operators import DenseRows, Operator, PerAgent, SparseRows
 
-__all__ = ["TimedNetwork", "TimedOperator", "operations"]
+__all__ = ["TimedNetwork", "TimedOperator", "check_speed", "operations"]
 
 _PREPARING = ("mean", "remainder", "spread", "columns")  # phases before the iterations
 
@@ -42,8 +42,7 @@ class TimedNetwork(SimulatedNetwork):
 
     def __init__(self, links: Links, *, gflops: float = np.inf, seed: int = 0) -> None:
         super().__init__(links.topology)
-        if not gflops > 0.0:
-            raise InvalidInput(f"gflops = {gflops}: a number above 0, or inf to count computing as nothing")
+        check_speed(gflops)
         self.links, self.clock = links, Clock(links, flops=gflops * 1e9, seed=seed)
         self._all = Arcs.of(links, np.arange(links.latency.size))
         self._arcs: dict[int, tuple[Csr, Arcs]] = {}
@@ -68,11 +67,13 @@ class TimedNetwork(SimulatedNetwork):
 
     def mix(self, mixer: LinearMixer, x: Array, K: int, /) -> Array:
         using = [self._used(weights) for weights in round_weights(mixer, self.topology, K)]
+        if mixer.spreads and not using and self.n_agents > 1:
+            return self.total_mean(x)
         rides = [(p.value.nbytes, len(using) if mixer.spreads else p.rounds_left) for p in self._riding]
         with self._sending(using, rides):
             return super().mix(mixer, x, K)
 
-    total_mean = Network.total_mean  # not over these links
+    total_mean = Network.total_mean  # refused: it would not go over these links
 
     def _now(self) -> tuple[Array | Csr, int]:
         matrix, messages = super()._now()
@@ -142,6 +143,12 @@ class TimedOperator(Operator):
 
     def dense(self) -> Array:
         return self._A.dense()
+
+
+def check_speed(gflops: float) -> None:
+    """An error for what is no speed of computing."""
+    if not gflops > 0.0:
+        raise InvalidInput(f"gflops = {gflops}: a number above 0, or inf to count computing as nothing")
 
 
 def operations(A: Operator) -> Array:
