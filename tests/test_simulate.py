@@ -279,6 +279,20 @@ def test_a_picture(network: Path, tmp_path: Path, suffix: str) -> None:
     assert f"Figure: {path}" in done.stdout.replace("\n", "")
 
 
+def test_what_takes_no_time(tmp_path: Path) -> None:
+    """Names are shown as they are."""
+    (tmp_path / "zero.csv").write_text(f'{HEADER}\n[red]a,b,0,inf\nb,"c,d",0,inf\n', encoding="utf-8")
+    words = ("simulate", "--network", str(tmp_path / "zero.csv"), "--algorithms", "krylov", "--compute-gflops", "inf")
+    found = json_of(*words)
+    assert found["agents"] == ["[red]a", "b", "c,d"]
+    assert found["trials"][0]["seconds"] == 0.0
+    assert found["trials"][0]["bottlenecks"] == []
+    assert run_cli(*words, "--quiet").exit_code == 0
+    done = run_cli(*words, "--plot", str(tmp_path / "zero.png"), "--quiet")
+    assert done.exit_code == 2
+    assert "no time to draw" in done.stderr
+
+
 def test_without_certificate_exit_code_1(network: Path) -> None:
     done = run_cli("simulate", "--network", str(network), "--algorithms", "deepca", "--max-iter", "3", "--quiet")
     assert done.exit_code == 1

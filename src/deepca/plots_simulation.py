@@ -30,6 +30,8 @@ def draw(simulation: Simulation, path: Path) -> None:
     """Error against simulated time (left), and what the time of each method is made of (right); PNG or SVG."""
     if path.suffix.lower() not in (".png", ".svg"):
         raise InvalidInput(f"{path}: a picture is saved as PNG or SVG; let the name end in .png or .svg")
+    if not any(trial.seconds for trial in simulation.trials):
+        raise InvalidInput(f"{path}: no link and no agent takes any time, so there is no time to draw")
     with mpl.rc_context(
         {"font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "deepca"}
     ):

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, cast, get_args
+from typing import Annotated, Any, cast
 
 import numpy as np
 import typer
@@ -19,6 +18,7 @@ from rich.table import Table
 from deepca._units import size
 from deepca.cli.common import check_output, errors, require
 from deepca.cli.plan import duration
+from deepca.cli.trying import MessagesOption, show_choice, watching
 from deepca.coding import Messages
 from deepca.data.allot import in_equal_shares
 from deepca.data.columns import common_columns
@@ -30,7 +30,6 @@ from deepca.links import Links
 from deepca.links_csv import EXAMPLE, read_links
 from deepca.pca import ALGORITHMS
 from deepca.planning.inputs import read_eigenvalues, spectrum_of
-from deepca.progress import ProgressBar, bars
 from deepca.simulation import COMPARED, GFLOPS, Simulation, Trial, stand_in_rows
 from deepca.simulation import simulate as try_out
 
@@ -66,13 +65,7 @@ def simulate(
     compute_gflops: Annotated[
         float, typer.Option(help="What an agent computes, in 10⁹ operations a second; inf: computing takes no time.")
     ] = GFLOPS,
-    messages: Annotated[
-        str,
-        typer.Option(
-            help="What a number takes in a message of gossip: float64, float32 or float16.",
-            autocompletion=lambda: list(get_args(Messages)),
-        ),
-    ] = "float64",
+    messages: MessagesOption = "float64",
     dim: Annotated[int | None, typer.Option(help="No data: Gaussian rows with so many columns.")] = None,
     eigenvalues: Annotated[
         Path | None, typer.Option(help="No data: of their covariance, in a text or .npy; the largest will do.")
@@ -126,15 +119,7 @@ def simulate(
             if rows_per_agent is not None:
                 raise InvalidInput("--rows-per-agent: the digits have as many as they have; give --dim as well")
             sources, of = _digits(links), "the digits of scikit-learn, in equal shares"
-        progress = bars(Console(stderr=True), disable=quiet or as_json)
-        progress.live.transient = True
-        with ExitStack() as showing:
-
-            def watch(method: str) -> ProgressBar:
-                if not progress.live.is_started:  # not before everything given has been checked
-                    showing.enter_context(progress)
-                return ProgressBar(progress, description=f"trying {method}")
-
+        with watching(disable=quiet or as_json) as watch:
             found = try_out(
                 sources,
                 links,
@@ -210,10 +195,7 @@ def _show(console: Console, found: Simulation, of: str) -> None:
         highlight=False,
     )
     console.print(_table(found))
-    if found.recommended is None:
-        console.print(f"[red]✘[/] {found.reason}", highlight=False)
-    else:
-        console.print(f"[green]✔[/] [bold]{found.recommended}[/]: {found.reason}", highlight=False)
+    show_choice(console, found.recommended, found.reason)
     for trial in found.trials:
         if not trial.certified:
             console.print(f"  {trial.algorithm}: {escape(trial.advice)}", highlight=False)
