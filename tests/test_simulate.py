@@ -192,12 +192,11 @@ def _names(found: dict[str, Any]) -> list[str]:
     return [trial["algorithm"] for trial in found["trials"]]
 
 
-@pytest.mark.parametrize("columns", [80, 100])
-def test_the_table_says_what_json_says(network: Path, columns: int) -> None:
+def test_the_table_says_what_json_says(network: Path) -> None:
     arguments = ("simulate", "--network", str(network), "-k", "3")
-    done = run_cli(*arguments, "--quiet", columns=columns)
+    done = run_cli(*arguments, "--quiet", columns=80)
     assert done.exit_code == 0, done.stderr
-    assert max(map(len, done.stdout.splitlines())) <= columns
+    assert max(map(len, done.stdout.splitlines())) <= 80
     assert "…" not in done.stdout
     found = json_of(*arguments)
     assert _names(found) == list(COMPARED)
@@ -273,7 +272,8 @@ def test_without_data_a_spectrum_will_do(network: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("suffix", ["png", "svg"])
 def test_a_picture(network: Path, tmp_path: Path, suffix: str) -> None:
     path = tmp_path / "new" / f"picture.{suffix}"
-    done = run_cli("simulate", "--network", str(network), "-k", "2", "--plot", str(path), "--quiet")
+    words = ("simulate", "--network", str(network), "-k", "2", "--algorithms", "krylov,deepca", "--plot", str(path))
+    done = run_cli(*words, "--quiet")
     assert done.exit_code == 0, done.stderr
     assert path.stat().st_size > 10_000
     assert f"Figure: {path}" in done.stdout.replace("\n", "")
