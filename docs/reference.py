@@ -13,11 +13,12 @@ from typer.main import get_command
 import deepca
 from deepca.cli.app import app
 
-COMMANDS = ("fit", "transform", "inspect", "topology", "sample", "demo", "reproduce")
+COMMANDS = ("fit", "transform", "inspect", "topology", "simulate", "sample", "demo", "reproduce")
 MODULES = (
     "topology",
     "directed",
     "changing",
+    "links",
     "operators",
     "mixing",
     "linalg",

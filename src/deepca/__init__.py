@@ -14,6 +14,7 @@ from deepca import (
     directed,
     errors,
     linalg,
+    links,
     mixing,
     networks,
     observers,
@@ -36,11 +37,14 @@ from deepca.algorithms import (
 )
 from deepca.certificate import Certificate, certify
 from deepca.directed import Digraph
+from deepca.links import Links, Machines
+from deepca.links_csv import read_links
 from deepca.mixing import Chebyshev, FastMix, Gossip, PositiveChebyshev
 from deepca.model import Model, load
-from deepca.networks import AgentNetwork, SimulatedNetwork, run_agents
+from deepca.networks import AgentNetwork, SimulatedNetwork, TimedNetwork, run_agents
 from deepca.planning import Plan, plan
 from deepca.result import Result, Status
+from deepca.simulation import Simulation, simulate
 from deepca.solve import solve
 from deepca.stopping import Tolerance
 from deepca.topology import Topology
@@ -63,14 +67,18 @@ __all__ = [
     "Digraph",
     "FastMix",
     "Gossip",
+    "Links",
+    "Machines",
     "Model",
     "Plan",
     "PositiveChebyshev",
     "QRSignAdjust",
     "Result",
     "SimulatedNetwork",
+    "Simulation",
     "State",
     "Status",
+    "TimedNetwork",
     "Tolerance",
     "Topology",
     "TrackedState",
@@ -80,13 +88,16 @@ __all__ = [
     "directed",
     "errors",
     "linalg",
+    "links",
     "load",
     "mixing",
     "networks",
     "observers",
     "operators",
     "plan",
+    "read_links",
     "run_agents",
+    "simulate",
     "solve",
     "stopping",
     "theory",

@@ -31,6 +31,7 @@ from deepca.cli.plan import plan
 from deepca.cli.ranks import consoles, ending_together, with_ranks
 from deepca.cli.reproduce import reproduce
 from deepca.cli.sample import sample
+from deepca.cli.simulate import simulate
 from deepca.cli.topology import topology
 from deepca.cli.transform import transform
 from deepca.errors import InvalidInput
@@ -106,6 +107,15 @@ app.command(
     "  deepca plan --topology erdos-renyi:0.5:20 --probe north.csv -k 5 --latency 30ms --bandwidth 30Mbit\n\n"
     "  deepca plan --topology ring:50 --dim 300 -k 10 --latency 500us --bandwidth 1Gbit --json | jq '.recommended'"
 )(plan)
+
+
+app.command(
+    epilog="Examples:\n\n"
+    "  deepca simulate --example > links.csv\n\n"
+    "  deepca simulate --network links.csv -k 5 --plot simulated.png\n\n"
+    "  deepca simulate sites/*.csv --network links.csv --agents agents.csv -k 3 --algorithms krylov,accelerated\n\n"
+    "  deepca simulate --network links.csv --dim 300 -k 10 --json | jq '.trials[] | {algorithm, seconds}'"
+)(simulate)
 
 
 app.command(

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, cast, get_args
+from typing import Annotated, Any, cast
 
 import numpy as np
 import typer
@@ -19,13 +18,13 @@ from deepca._typing import Array
 from deepca._units import bit_rate, size
 from deepca.cli.common import errors
 from deepca.cli.topology import complete_name
+from deepca.cli.trying import MessagesOption, show_choice, watching
 from deepca.coding import Messages
 from deepca.data.readers import open_source
 from deepca.errors import InvalidInput
 from deepca.networks.metered import Cost
 from deepca.planning import Plan, Prediction, bits_per_second, probed_eigenvalues, read_eigenvalues, seconds
 from deepca.planning import plan as make_plan
-from deepca.progress import ProgressBar, bars
 from deepca.topology_names import from_name
 
 __all__ = ["plan"]
@@ -56,13 +55,7 @@ def plan(
         int | None, typer.Option(help="Fewer rows, more different agents. Those of the probe, or 1000.")
     ] = None,
     tol: Annotated[float, typer.Option(help="Largest acceptable tangent of the angle, at any agent.")] = 1e-8,
-    messages: Annotated[
-        str,
-        typer.Option(
-            help="What a number takes in a message of gossip: float64, float32 or float16.",
-            autocompletion=lambda: list(get_args(Messages)),
-        ),
-    ] = "float64",
+    messages: MessagesOption = "float64",
     allow_covariance: Annotated[
         bool,
         typer.Option(
@@ -106,15 +99,7 @@ def plan(
             rows_per_agent = n if rows_per_agent is None else rows_per_agent
             if dim not in (None, values.size):
                 raise InvalidInput(f"--dim {dim}, but {probe} has {values.size} columns; leave --dim out")
-        progress = bars(Console(stderr=True), disable=quiet or as_json)
-        progress.live.transient = True
-        with ExitStack() as showing:
-
-            def watch(method: str) -> ProgressBar:
-                if not progress.live.is_started:  # not before everything given has been checked
-                    showing.enter_context(progress)
-                return ProgressBar(progress, description=f"trying {method}")
-
+        with watching(disable=quiet or as_json) as watch:
             made = make_plan(
                 net,
                 components,
@@ -158,10 +143,7 @@ def _show(console: Console, made: Plan, links: int, *, guessed: bool) -> None:
         highlight=False,
     )
     console.print(_table(made))
-    if made.recommended is None:
-        console.print(f"[red]✘[/] {made.reason}", highlight=False)
-    else:
-        console.print(f"[green]✔[/] [bold]{made.recommended}[/]: {made.reason}", highlight=False)
+    show_choice(console, made.recommended, made.reason)
     remarks = Table.grid(padding=(0, 2))
     for prediction in made.predictions:
         if prediction.remark:

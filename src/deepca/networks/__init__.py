@@ -3,5 +3,6 @@
 from deepca.networks.agent import AgentNetwork, run_agents
 from deepca.networks.base import Network, Pending, Traffic
 from deepca.networks.simulated import SimulatedNetwork
+from deepca.networks.timed import TimedNetwork
 
-__all__ = ["AgentNetwork", "Network", "Pending", "SimulatedNetwork", "Traffic", "run_agents"]
+__all__ = ["AgentNetwork", "Network", "Pending", "SimulatedNetwork", "TimedNetwork", "Traffic", "run_agents"]

@@ -16,9 +16,9 @@ from deepca.networks.base import LinearMixer
 from deepca.networks.simulated import SimulatedNetwork
 from deepca.topology import Topology
 
-__all__ = ["Cost", "Link", "MeteredNetwork", "Sent"]
+__all__ = ["PROVING", "Cost", "Link", "MeteredNetwork", "Sent", "round_weights"]
 
-_PROVING = ("certificate", "axes")  # phases of a run that belong to its proof
+PROVING = ("certificate", "axes")  # phases of a run that belong to its proof
 
 
 @dataclass(frozen=True)
@@ -123,14 +123,14 @@ class MeteredNetwork(SimulatedNetwork):
 
     def begin(self, epoch: int, t: int, /, phase: str = "step") -> None:
         super().begin(epoch, t, phase)
-        self._proves = phase in _PROVING
+        self._proves = phase in PROVING
 
     def gossip(self, x: Array, weights: Csr | None = None, /) -> Array:
         with self._sending(None if weights is None else self._known(id(weights), weights, lambda: _Fan.of([weights]))):
             return super().gossip(x, weights)
 
     def mix(self, mixer: LinearMixer, x: Array, K: int, /) -> Array:
-        with self._sending(self._known(mixer.key(K), mixer, lambda: _Fan.of(_weights(mixer, self.topology, K)))):
+        with self._sending(self._known(mixer.key(K), mixer, lambda: _Fan.of(round_weights(mixer, self.topology, K)))):
             return super().mix(mixer, x, K)
 
     @contextmanager
@@ -207,7 +207,7 @@ class _Listener:
         return x
 
 
-def _weights(mixer: LinearMixer, topology: Topology, K: int) -> list[Csr]:
+def round_weights(mixer: LinearMixer, topology: Topology, K: int) -> list[Csr]:
     """Of every round of a mixer that has its own; none for a polynomial of 𝐋."""
     listener = _Listener(topology)
     mixer.run(listener, np.zeros(1), K)
