@@ -33,6 +33,7 @@ MATRIX = (
     "test_networks.py",
     "test_observers.py",
     "test_pacing.py",
+    "test_pairwise.py",
     "test_solve.py",
     "test_status.py",
     "test_stopping.py",

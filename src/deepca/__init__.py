@@ -39,6 +39,7 @@ from deepca.directed import Digraph
 from deepca.mixing import Chebyshev, FastMix, Gossip, PositiveChebyshev
 from deepca.model import Model, load
 from deepca.networks import AgentNetwork, SimulatedNetwork, run_agents
+from deepca.pairwise import Pairwise
 from deepca.planning import Plan, plan
 from deepca.result import Result, Status
 from deepca.solve import solve
@@ -64,6 +65,7 @@ __all__ = [
     "FastMix",
     "Gossip",
     "Model",
+    "Pairwise",
     "Plan",
     "PositiveChebyshev",
     "QRSignAdjust",

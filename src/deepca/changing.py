@@ -144,7 +144,7 @@ def matchings(base: Topology, *, seed: int = 0) -> Changing:
     Nobody talks to more than one other agent at a time.
     """
     _check_base(base)
-    m, ends = base.n_agents, _edges(base)
+    m, ends = base.n_agents, base.edges
 
     def draw(r: int) -> Csr:
         order = np.random.default_rng((61, seed, r)).permutation(len(ends))
@@ -249,11 +249,6 @@ def _means(m: int, pairs: npt.NDArray[np.int64]) -> Csr:
     columns = np.r_[np.arange(m), pairs[:, 1], pairs[:, 0]]
     values = np.r_[alone, np.full(2 * len(pairs), 0.5)]
     return csr(sparse.coo_array((values, (rows, columns)), shape=(m, m)))
-
-
-def _edges(base: Topology) -> npt.NDArray[np.int64]:
-    links = sparse.coo_array(sparse.triu(base.adjacency, k=1))
-    return np.stack([links.row, links.col], axis=1).astype(np.int64)
 
 
 def _check_base(base: Topology) -> None:
