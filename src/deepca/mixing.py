@@ -243,6 +243,7 @@ class Chebyshev(Mixer):
         return x
 
     def contraction(self, topology: Topology, K: int) -> float:
+        self.check(topology)
         if topology.n_agents == 1:
             return 0.0
         _, mu = _interval(topology)
