@@ -17,6 +17,7 @@ MATRIX = (
     "parity/test_parity.py",
     "laws/test_invariants.py",
     "laws/test_mixing_laws.py",
+    "laws/test_network_laws.py",
     "test_accelerated.py",
     "test_centring.py",
     "test_changing.py",

@@ -135,12 +135,12 @@ def test_moments_make_meetings() -> None:
 @pytest.mark.simulator("of many draws")
 @pytest.mark.parametrize("name", ["erdos-renyi", "ring", "star", "complete"])
 def test_the_expected_square_is_that_of_boyd(name: str) -> None:
-    """``E‖x − x̄‖²`` of a mode of E[W] after one meeting, and a bound after many, over 4000 seeds."""
+    """``E‖x − x̄‖²`` of a mode of E[W] after one meeting, and a bound after many, over 1500 seeds."""
     place = GRAPHS[name]()
     m = place.n_agents
     mean = np.mean([one_by_one(edge[None], m) for edge in place.edges], axis=0)
     values, vectors = np.linalg.eigh(mean)
-    network, draws = SimulatedNetwork(place), 4000
+    network, draws = SimulatedNetwork(place), 1500
     for mode in (0, m - 2):
         x = vectors[:, mode : mode + 1]
         left = np.array([_after(network, x, 1, seed) for seed in range(draws)])
