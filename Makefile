@@ -90,3 +90,9 @@ faults-quick: $(VENV)/dev.stamp
 
 clean:
 	rm -rf $(VENV) build demo-out .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+.PHONY: study-networks
+study-networks: $(VENV)/dev.stamp
+	$(BIN)/deepca topology random-digraph:0.1:20 --plot docs/figures/digraph.png
+	$(BIN)/deepca topology matchings:torus:5x10 --plot docs/figures/matchings.png
+	$(BIN)/python -m deepca.experiments.networks $(if $(DATA),--data $(DATA)) --out docs/networks.md

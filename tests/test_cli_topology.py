@@ -19,7 +19,7 @@ from deepca.cli.app import app
 from deepca.cli.topology import complete_name, complete_rule
 from deepca.errors import InvalidInput
 from deepca.mixing import Mixer, response
-from deepca.topology_names import EXAMPLES, NAMES, from_name
+from deepca.topology_names import CHANGING, DIRECTED, EXAMPLES, NAMES, from_name
 from tests.helpers import json_of, run_cli
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -161,11 +161,11 @@ def test_the_diameter_of_a_large_network_is_a_bound_and_says_so() -> None:
 
 def test_the_help_has_examples_that_work() -> None:
     shown = _run("--help", columns=200).stdout
-    for name in NAMES:
+    for name in (*NAMES, *DIRECTED, *CHANGING):
         assert name in shown
     commands = [line.strip(" │").split("|")[0].split() for line in shown.splitlines() if "deepca topology " in line]
     commands = [words[2:] for words in commands if words[:2] == ["deepca", "topology"]]
-    assert len(commands) == 4
+    assert len(commands) == 6
     for words in commands:
         arguments = [word for word in words if word not in ("--plot", "network.png")]
         assert _run(*arguments).exit_code == 0, words
@@ -286,8 +286,9 @@ def test_a_network_of_ones_own_is_drawn_too(tmp_path: Path) -> None:
 
 
 def test_names_and_rules_are_completed() -> None:
-    assert complete_name("") == list(NAMES)
-    assert complete_name("r") == ["ring", "random-regular"]
+    assert complete_name("") == [*NAMES, *DIRECTED, *CHANGING]
+    assert complete_name("r") == ["ring", "random-regular", "random-digraph"]
+    assert complete_name("matchings:") == ["matchings:torus:5x10"]
     assert complete_name("ring:") == ["ring:50"]
     assert complete_name("erdos-renyi:0") == ["erdos-renyi:0.5:50"]
     assert complete_name("nothing") == []

@@ -42,6 +42,7 @@ from deepca.links_csv import read_links
 from deepca.mixing import Chebyshev, FastMix, Gossip, PositiveChebyshev
 from deepca.model import Model, load
 from deepca.networks import AgentNetwork, SimulatedNetwork, TimedNetwork, run_agents
+from deepca.pairwise import Pairwise
 from deepca.planning import Plan, plan
 from deepca.result import Result, Status
 from deepca.simulation import Simulation, simulate
@@ -70,6 +71,7 @@ __all__ = [
     "Links",
     "Machines",
     "Model",
+    "Pairwise",
     "Plan",
     "PositiveChebyshev",
     "QRSignAdjust",

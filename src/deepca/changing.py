@@ -42,6 +42,8 @@ class Changing(Topology):
     one_way: bool = False
     keeps: bool = True
     """Whether every round keeps the sum over all agents: not so where messages get lost."""
+    links: Csr | None = None
+    """Ones for all links that there ever are; None where the first rounds have them all."""
 
     def __post_init__(self) -> None:
         freeze(self.gossip_sparse)
@@ -57,6 +59,18 @@ class Changing(Topology):
     @property
     def changing(self) -> bool:
         return True
+
+    @cached_property
+    def adjacency(self) -> Csr:
+        """Ones where two agents are connected in some round, as a CSR array."""
+        found = links_of(self.gossip_sparse) if self.links is None else self.links
+        freeze(found)
+        return found
+
+    @property
+    def n_edges(self) -> int:
+        """Pairs of agents of which one hears the other in some round."""
+        return len(self.edges)
 
     @property
     def positive_semidefinite(self) -> bool:
@@ -75,7 +89,7 @@ class Changing(Topology):
         if weights.shape != self.gossip_sparse.shape:
             m = self.n_agents
             raise TopologyError(f"the weights of round {r} have shape {weights.shape}; expected ({m}, {m})")
-        sums = np.asarray(weights.sum(axis=0), dtype=np.float64).ravel()
+        sums = np.bincount(weights.indices, weights=weights.data, minlength=self.n_agents)
         worst = int(np.abs(sums - 1.0).argmax())
         if self.keeps and abs(sums[worst] - 1.0) > _SUM:
             raise MassError(
@@ -87,7 +101,8 @@ class Changing(Topology):
 
     def messages_at(self, r: int) -> int:
         """Messages of round r."""
-        return int(links_of(self.at(r)).nnz)
+        weights = self.at(r)
+        return int(np.count_nonzero(weights.data) - np.count_nonzero(weights.diagonal()))
 
     def flood_from(self, r: int) -> int:
         """Rounds after which what anyone knows at round r has reached everyone."""
@@ -144,19 +159,17 @@ def matchings(base: Topology, *, seed: int = 0) -> Changing:
     Nobody talks to more than one other agent at a time.
     """
     _check_base(base)
-    m, ends = base.n_agents, _edges(base)
+    m, ends = base.n_agents, base.edges
 
     def draw(r: int) -> Csr:
         order = np.random.default_rng((61, seed, r)).permutation(len(ends))
-        free = np.ones(m, dtype=bool)
-        pairs = []
-        for i, j in ends[order]:
-            if free[i] and free[j]:
-                free[i] = free[j] = False
-                pairs.append((i, j))
-        return _means(m, np.array(pairs).reshape(-1, 2))
+        partner = list(range(m))
+        for i, j in ends[order].tolist():
+            if partner[i] == i and partner[j] == j:
+                partner[i], partner[j] = j, i
+        return _means(np.array(partner))
 
-    return _made(f"matchings({base.name})", m, draw)
+    return _made(f"matchings({base.name})", m, draw, links=base.adjacency)
 
 
 def one_peer(m: int) -> Changing:
@@ -181,16 +194,22 @@ def failing(base: Topology, p: float, *, seed: int = 0) -> Changing:
     """In every round each link of ``base`` is down with probability p, for both ends, who keep what they would send."""
     _check_base(base)
     _check_probability(p)
-    links = sparse.coo_array(sparse.triu(base.gossip_sparse, k=1))
-    m, weight = base.n_agents, links.data
+    # the same entries in every round, some of them zero: those between i and j, and the diagonal
+    m, pattern = base.n_agents, csr(base.adjacency + sparse.eye_array(base.n_agents, format="csr"))
+    rows, columns = np.repeat(np.arange(m), np.diff(pattern.indptr)), pattern.indices
+    between = rows != columns
+    low, high = np.minimum(rows, columns)[between], np.maximum(rows, columns)[between]
+    pairs, link = np.unique(low * m + high, return_inverse=True)
+    weight = np.asarray(base.gossip_sparse[low, high]).ravel()
 
     def draw(r: int) -> Csr:
-        up = np.random.default_rng((62, seed, r)).random(weight.size) >= p
-        half = sparse.coo_array((weight[up], (links.row[up], links.col[up])), shape=(m, m))
-        off = csr(half + half.T)
-        return csr(off + sparse.diags_array(1.0 - np.asarray(off.sum(axis=0)).ravel()))
+        up = np.random.default_rng((62, seed, r)).random(pairs.size) >= p
+        values = np.ones(rows.size)
+        values[between] = np.where(up[link], weight, 0.0)
+        values[~between] -= np.bincount(rows[between], weights=values[between], minlength=m)
+        return sparse.csr_array((values, pattern.indices, pattern.indptr), shape=(m, m))
 
-    return _made(f"failing({base.name}, {p:g})", m, draw)
+    return _made(f"failing({base.name}, {p:g})", m, draw, links=base.adjacency)
 
 
 def lossy(base: Topology, p: float, *, seed: int = 0, until: int | None = None) -> Changing:
@@ -213,21 +232,29 @@ def lossy(base: Topology, p: float, *, seed: int = 0, until: int | None = None) 
         heard[arcs.row[lost], arcs.col[lost]] = 0.0
         return csr(heard)
 
-    return _made(f"lossy({base.name}, {p:g})", m, draw, keeps=False)
+    return _made(f"lossy({base.name}, {p:g})", m, draw, keeps=False, links=base.adjacency)
 
 
 # ------------------------------------------------------------------------------------------------------ building
 
 
-def _made(name: str, m: int, draw: Callable[[int], Csr], *, one_way: bool = False, keeps: bool = True) -> Changing:
+def _made(
+    name: str,
+    m: int,
+    draw: Callable[[int], Csr],
+    *,
+    one_way: bool = False,
+    keeps: bool = True,
+    links: Csr | None = None,
+) -> Changing:
     if m == 1:
         return Changing(name, "changing", csr(np.ones((1, 1))), 0.0, 0.0, lambda r: csr(np.ones((1, 1))))
     mean = csr(sum((draw(r) for r in range(_LOOKED_AT)), start=sparse.csr_array((m, m))) / _LOOKED_AT)
-    found = Changing(name, "changing", mean, 0.5, -0.5, draw, one_way, keeps)
+    found = Changing(name, "changing", mean, 0.5, -0.5, draw, one_way, keeps, links)
     found.flood_from(0)
     left = max(_left(found, start, _LOOKED_AT) for start in (0, 7, 23))
     rate = min(max(left, 1e-300) ** (1.0 / _LOOKED_AT), 1.0 - 1e-9)
-    return Changing(name, "changing", mean, rate, -rate, draw, one_way, keeps)
+    return Changing(name, "changing", mean, rate, -rate, draw, one_way, keeps, links)
 
 
 def _left(network: Changing, start: int, K: int) -> float:
@@ -242,18 +269,15 @@ def _left(network: Changing, start: int, K: int) -> float:
     return float(np.linalg.norm(product - y[:, None] / m, 2) / y.min()) if y.min() > 0.0 else 1.0
 
 
-def _means(m: int, pairs: npt.NDArray[np.int64]) -> Csr:
-    alone = np.ones(m)
-    alone[pairs.ravel()] = 0.5
-    rows = np.r_[np.arange(m), pairs[:, 0], pairs[:, 1]]
-    columns = np.r_[np.arange(m), pairs[:, 1], pairs[:, 0]]
-    values = np.r_[alone, np.full(2 * len(pairs), 0.5)]
-    return csr(sparse.coo_array((values, (rows, columns)), shape=(m, m)))
-
-
-def _edges(base: Topology) -> npt.NDArray[np.int64]:
-    links = sparse.coo_array(sparse.triu(base.adjacency, k=1))
-    return np.stack([links.row, links.col], axis=1).astype(np.int64)
+def _means(partner: npt.NDArray[np.int64]) -> Csr:
+    """Everyone takes the mean with its partner; those alone are their own."""
+    m = partner.size
+    agents = np.arange(m)
+    paired = partner != agents
+    both = np.stack([np.minimum(agents, partner), np.maximum(agents, partner)], axis=1)
+    begins = np.concatenate([[0], np.cumsum(1 + paired)])
+    kept = np.stack([np.ones(m, dtype=bool), paired], axis=1)
+    return sparse.csr_array((np.repeat(1.0 / (1 + paired), 1 + paired), both[kept], begins), shape=(m, m))
 
 
 def _check_base(base: Topology) -> None:

@@ -34,7 +34,7 @@ from deepca.errors import MixingError
 from deepca.topology import Topology
 
 if TYPE_CHECKING:
-    from deepca.networks.base import Network
+    from deepca.networks.base import Moment, Network, Pairs
 
 __all__ = ["REFRESHED", "Code", "CodedAveraging", "Copies", "Messages", "decode", "encode", "graph_of"]
 
@@ -101,6 +101,13 @@ class CodedAveraging:
             )
         y, self.copies = self.network.gossip_coded(x, self.copies, self.code)
         return y
+
+    @property
+    def moment(self) -> Moment:
+        return self.network.moment
+
+    def meet(self, x: Array, pairs: Pairs, rounds: int, /) -> Array:
+        return self.network.meet(x, pairs, rounds)
 
     def total_mean(self, x: Array, /) -> Array:
         return self.network.total_mean(x)

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 from scipy.sparse import csgraph
-from scipy.sparse.linalg import eigs
+from scipy.sparse.linalg import ArpackNoConvergence, eigs
 
 from deepca._typing import Array, Csr, csr
 from deepca.errors import DisconnectedError, MassError, TopologyError
@@ -65,7 +65,7 @@ class Digraph(Topology):
     @property
     def n_edges(self) -> int:
         """Pairs of agents of which one hears the other."""
-        return int(csr(self.adjacency + self.adjacency.T).nnz // 2)
+        return len(self.edges)
 
     @cached_property
     def degrees(self) -> npt.NDArray[np.int64]:
@@ -192,7 +192,7 @@ def exponential(m: int) -> Digraph:
     """Agent j sends to j + 1, j + 2, j + 4, … (mod m): few neighbours, and nobody far away."""
     hops = [1 << bit for bit in range(max(m - 1, 0).bit_length())]
     arcs = [(j, (j + hop) % m) for j in range(m) for hop in hops]
-    return from_arcs(m, arcs, name=f"exponential({m})")
+    return from_arcs(m, arcs, name=f"directed-exponential({m})")
 
 
 def random_digraph(m: int, p: float, *, seed: Seed = None, attempts: int = 100) -> Digraph:
@@ -224,10 +224,18 @@ def _weighted(weights: Csr, name: str, rule: str) -> Digraph:
         values = np.sort(np.abs(np.linalg.eigvals(weights.toarray())))
         second = float(values[-2])
     else:
-        found = eigs(weights, k=2, which="LM", v0=np.ones(m), return_eigenvectors=False)
-        second = float(np.sort(np.abs(found))[0])
+        second = float(np.sort(np.abs(_largest(weights, m)))[-2])
     second = 0.0 if second < 1e-14 else second
     return Digraph(name, rule, weights, second, -second)
+
+
+def _largest(weights: Csr, m: int) -> npt.NDArray[np.complex128]:
+    """Some eigenvalues, the two of largest modulus among them."""
+    try:
+        return np.asarray(eigs(weights, k=2, which="LM", v0=np.ones(m), maxiter=500, return_eigenvectors=False))
+    except ArpackNoConvergence:  # on long thin graphs many have nearly the same modulus; the largest lie next to 1
+        found = eigs(weights.tocsc(), k=3, sigma=1.0 + 1e-3 / m, v0=np.ones(m), return_eigenvectors=False)
+        return np.asarray(found)
 
 
 def _far(graph: Digraph) -> int:

@@ -54,7 +54,9 @@ class DecentralizedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
     center, scale : bool
         Subtract the agreed mean; divide columns by their agreed standard deviation (ddof 0, as StandardScaler).
     topology : str or Topology
-        Who talks to whom: ``"ring"``, ``"erdos-renyi:0.5"``, ``"torus"``, … or a :class:`deepca.Topology`.
+        Who talks to whom: ``"ring"``, ``"erdos-renyi:0.5"``, ``"torus"``, … or a :class:`deepca.Topology`. Directed
+        and changing networks have names, too: ``"directed-exponential"``, ``"matchings:ring"``, ``"failing:0.2:torus"``
+        (:mod:`deepca.topology_names`).
     n_agents : int or None
         Over how many agents ``fit`` spreads the rows; at most 10, or one per rank, and never more than there are rows,
         by default.

@@ -19,7 +19,7 @@ from deepca._typing import Array, Rounds
 from deepca.coding import REFRESHED, CodedAveraging, Copies, Messages
 from deepca.errors import InvalidInput, MixingError
 from deepca.memory import Memory, PushSum, mean_of
-from deepca.networks.base import Averaging, Network
+from deepca.networks.base import Averaging, Moment, Network, Pairs
 from deepca.topology import Topology
 
 __all__ = [
@@ -115,7 +115,7 @@ class Mixer(ABC):
         return replace(self, rounds=K)
 
     def key(self, K: int) -> object:
-        """Equal for two mixers that apply the same matrix with K rounds."""
+        """Equal for two mixers that apply the same matrix with K rounds; None where no two mixes do."""
         return self.with_rounds(K)
 
     def check(self, topology: Topology) -> None:
@@ -141,6 +141,10 @@ class Mixer(ABC):
     @abstractmethod
     def contraction(self, topology: Topology, K: int) -> float:
         """Proven bound on ``‖x^K − x̄‖ / ‖x⁰ − x̄‖``."""
+
+    def factors(self, topology: Topology, K: int) -> Array:
+        """By what K rounds multiply disagreement along every mode of the graph: ``p_K(λ)``."""
+        return response(self, topology, K, topology.modes)
 
     def rounds_for(self, topology: Topology, accuracy: float) -> int:
         """The smallest K whose proven contraction is at most ``accuracy``."""
@@ -239,6 +243,7 @@ class Chebyshev(Mixer):
         return x
 
     def contraction(self, topology: Topology, K: int) -> float:
+        self.check(topology)
         if topology.n_agents == 1:
             return 0.0
         _, mu = _interval(topology)
@@ -354,7 +359,7 @@ def smallest_rounds(enough: Callable[[int], bool]) -> int:
 
 def responses(mixer: Mixer, topology: Topology, K: int) -> Array:
     """``p_K(λ)`` for the eigenvalues of 𝐋 but the first (``topology.modes``); complex where the graph is directed."""
-    return response(mixer, topology, K, topology.modes)
+    return mixer.factors(topology, K)
 
 
 def _with_weight(mixer: Mixer, network: Network, x: Array, memory: Memory | None, K: int) -> tuple[Array, PushSum]:
@@ -376,6 +381,13 @@ class _Diagonal:
         if weights is not None:
             raise InvalidInput("a mixer with weights of its own in each round has no response in the eigenbasis of 𝐋")
         return self.values * x
+
+    @property
+    def moment(self) -> Moment:
+        return 0, 0, 0, 0
+
+    def meet(self, x: Array, pairs: Pairs, rounds: int, /) -> Array:
+        raise InvalidInput("meetings of pairs have no response in the eigenbasis of 𝐋")
 
     def total_mean(self, x: Array, /) -> Array:
         raise InvalidInput("the mean over all agents at once has no response in the eigenbasis of 𝐋")

@@ -137,6 +137,14 @@ class Topology:
         return links
 
     @cached_property
+    def edges(self) -> npt.NDArray[np.int64]:
+        """Pairs of agents with a link between them, ``(n, 2)``, the smaller number first."""
+        links = sparse.coo_array(sparse.triu(csr(self.adjacency + self.adjacency.T), k=1))
+        found = np.stack([links.row, links.col], axis=1).astype(np.int64)
+        found.flags.writeable = False
+        return found
+
+    @cached_property
     def degrees(self) -> npt.NDArray[np.int64]:
         """Number of neighbours of every agent."""
         return np.asarray(np.diff(self.adjacency.indptr), dtype=np.int64)

@@ -98,7 +98,9 @@ app.command(
     "  deepca topology ring:50\n\n"
     "  deepca topology erdos-renyi:0.3 --agents 50 --seed 1 --plot network.png\n\n"
     "  deepca topology torus:5x10 --rule best-constant --accuracy 1e-6 --edges\n\n"
-    "  deepca topology hypercube:32 --json | jq '.mixing'"
+    "  deepca topology hypercube:32 --json | jq '.mixing'\n\n"
+    "  deepca topology random-digraph:0.1:30 --edges\n\n"
+    "  deepca topology matchings:torus:5x10 --plot network.png"
 )(topology)
 
 

@@ -15,7 +15,7 @@ from deepca._machine import one_blas_thread
 from deepca._typing import Array, Csr
 from deepca.coding import Code, Copies, decode, encode
 from deepca.errors import NetworkError, PeerFailed, TopologyError
-from deepca.networks.base import Network, Op, Pending, reducer
+from deepca.networks.base import Network, Op, Pairs, Pending, reducer
 from deepca.topology import Topology
 from deepca.transports.base import Message, Tag, Transport
 from deepca.transports.memory import MemoryHub
@@ -47,6 +47,18 @@ class AgentNetwork(Network):
             y += incoming[source] * payload
         if weights is None:
             self._ride(1)
+        return y
+
+    def meet(self, x: Array, pairs: Pairs, rounds: int, /) -> Array:
+        self._check_epoch()
+        first, y = self._round, x
+        for n in np.flatnonzero((pairs == self.agent).any(axis=1)):
+            other = int(pairs[n].sum()) - self.agent
+            self._round = first + int(n)  # the same tag at both ends, whoever else has met before
+            [payload] = self._swap(_sent(y), (0.5, {other: 0.5}, (other,)), riding=False, counted=False).values()
+            y = (y + payload) * 0.5
+        self._round = first + len(pairs)
+        self._have_met(pairs, rounds, x.nbytes)
         return y
 
     def gossip_coded(self, x: Array, copies: Copies | None, code: Code, /) -> tuple[Array, Copies]:
@@ -90,14 +102,17 @@ class AgentNetwork(Network):
         self.made += 1
         return _links_of(self.topology.at(self.made - 1), self.agent)
 
-    def _swap(self, payload: npt.NDArray[Any], links: _Links, *, riding: bool) -> dict[int, npt.NDArray[Any]]:
+    def _swap(
+        self, payload: npt.NDArray[Any], links: _Links, *, riding: bool, counted: bool = True
+    ) -> dict[int, npt.NDArray[Any]]:
         """Send one array along the links, and values under way with it if ``riding``; the neighbours' arrays."""
         _, incoming, receivers = links
         carried = list(self._riding) if riding else []
         riders = tuple(pending.value for pending in carried)
         received = self._exchange(Message(payload, riders), receivers, tuple(incoming))
-        control = sum(rider.nbytes for rider in riders)
-        self._count(rounds=1, messages=len(receivers), payload=payload.nbytes, control=control)
+        if counted:
+            control = sum(rider.nbytes for rider in riders)
+            self._count(rounds=1, messages=len(receivers), payload=payload.nbytes, control=control)
         arrays: dict[int, npt.NDArray[Any]] = {}
         for source, message in received.items():
             riding_alike = [rider.shape for rider in message.riders] == [rider.shape for rider in riders]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, Protocol
+from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
@@ -17,11 +18,15 @@ from deepca.coding import Code, Copies, graph_of
 from deepca.errors import EpochChanged, InvalidInput, MixingError, TopologyError
 from deepca.topology import Topology
 
-__all__ = ["Averaging", "LinearMixer", "Network", "Op", "Pending", "Traffic", "reducer"]
+__all__ = ["Averaging", "LinearMixer", "Moment", "Network", "Op", "Pairs", "Pending", "Traffic", "reducer"]
 
 _ROUNDS = 1 << 32  # more than are made in an epoch
 
 Op = Literal["min", "max"]
+Moment = tuple[int, int, int, int]
+"""Epoch, phase (as a number), iteration, and pairs that have met since it began: the same at all agents."""
+Pairs = npt.NDArray[np.int64]
+"""Who meets whom, ``(n, 2)``, one pair after the other."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +75,10 @@ class Averaging(Protocol):
 
     @property
     def topology(self) -> Topology: ...
+    @property
+    def moment(self) -> Moment: ...
     def gossip(self, x: Array, weights: Csr | None = None, /) -> Array: ...
+    def meet(self, x: Array, pairs: Pairs, rounds: int, /) -> Array: ...
     def total_mean(self, x: Array, /) -> Array: ...
 
 
@@ -85,7 +93,9 @@ class LinearMixer(Protocol):
         ...
 
     def run(self, network: Averaging, x: Array, K: int, /) -> Array: ...
-    def key(self, K: int, /) -> object: ...
+    def key(self, K: int, /) -> object:
+        """Equal for mixers that apply the same matrix with K rounds; None where no two runs do."""
+        ...
 
 
 class Pending:
@@ -129,7 +139,7 @@ class Network(ABC):
     def __init__(self, topology: Topology, batch: tuple[int, ...]) -> None:
         self._topology, self.batch = topology, batch
         self.epoch = 0
-        self._phase, self._t, self._round = "step", 0, 0
+        self._phase, self._t, self._round, self._met = "step", 0, 0, 0
         self._announced = 0
         self.full_rounds = 0
         self.sweeps = 0
@@ -153,6 +163,11 @@ class Network(ABC):
     def n_agents(self) -> int:
         return self.topology.n_agents
 
+    @property
+    def moment(self) -> Moment:
+        """When it is, by what all agents know: a step that is retried comes by the same moments again."""
+        return self.epoch, crc32(self._phase.encode()), self._t, self._met
+
     def begin(self, epoch: int, t: int, /, phase: str = "step") -> None:
         """Called before step t: rounds start again at 0, so a step that is retried sends the same tags.
 
@@ -161,7 +176,7 @@ class Network(ABC):
         if epoch != self.epoch:
             self._riding.clear()
             self.made = epoch * _ROUNDS  # agents may have been caught in different rounds
-        self.epoch, self._phase, self._t, self._round = epoch, phase, t, 0
+        self.epoch, self._phase, self._t, self._round, self._met = epoch, phase, t, 0, 0
         self._announced = max(self._announced, epoch)
 
     def forget(self) -> None:
@@ -179,6 +194,14 @@ class Network(ABC):
         ``weights`` replaces 𝐋 in this round: an m × m sparse array with entries on edges and the diagonal only,
         known to all; where an entry is zero nothing is sent. Values under way to agreement ride along in rounds with
         the default weights, where every edge is used, and in those of an exact average.
+        """
+
+    @abstractmethod
+    def meet(self, x: Array, pairs: Pairs, rounds: int, /) -> Array:
+        """Pairs of neighbours take their mean, one pair after the other: ``x_i, x_j ← (x_i + x_j)/2``.
+
+        Everyone knows who is to meet whom; all others sleep, and send nothing. Both ends send one message, and all
+        meetings together are counted as that many ``rounds``. Nothing rides along: few hear of few.
         """
 
     @abstractmethod
@@ -241,6 +264,11 @@ class Network(ABC):
         sent[2] += messages
         sent[3] += messages * (payload + control)
         sent[4] += messages * control
+
+    def _have_met(self, pairs: Pairs, rounds: int, payload: int) -> None:
+        """Count what was sent in these meetings, with messages of ``payload`` bytes."""
+        self._met += len(pairs)
+        self._count(rounds=rounds, messages=int(np.isin(pairs, self.local).sum()), payload=payload)
 
     def _flood_rounds(self) -> int:
         """Rounds in which everyone hears of everyone, from now on."""

@@ -12,7 +12,7 @@ from scipy import sparse
 
 from deepca._typing import Array, Csr
 from deepca.errors import InvalidInput
-from deepca.networks.base import LinearMixer
+from deepca.networks.base import LinearMixer, Moment, Pairs
 from deepca.networks.simulated import SimulatedNetwork
 from deepca.topology import Topology
 
@@ -129,6 +129,11 @@ class MeteredNetwork(SimulatedNetwork):
         with self._sending(None if weights is None else self._known(id(weights), weights, lambda: _Fan.of([weights]))):
             return super().gossip(x, weights)
 
+    def meet(self, x: Array, pairs: Pairs, rounds: int, /) -> Array:
+        each = np.bincount(pairs.ravel(), minlength=self.n_agents).astype(np.float64)
+        with self._sending(_Fan(each, float(each.max()))):
+            return super().meet(x, pairs, rounds)
+
     def mix(self, mixer: LinearMixer, x: Array, K: int, /) -> Array:
         with self._sending(self._known(mixer.key(K), mixer, lambda: _Fan.of(round_weights(mixer, self.topology, K)))):
             return super().mix(mixer, x, K)
@@ -196,11 +201,15 @@ class _Listener:
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
+        self.moment: Moment = (0, 0, 0, 0)
         self.heard: list[Csr] = []
 
     def gossip(self, x: Array, weights: Csr | None = None, /) -> Array:
         if weights is not None:
             self.heard.append(weights)
+        return x
+
+    def meet(self, x: Array, pairs: Pairs, rounds: int, /) -> Array:
         return x
 
     def total_mean(self, x: Array, /) -> Array:

@@ -22,7 +22,7 @@ from deepca.errors import TopologyError
 from deepca.networks._patience import Patience
 from deepca.networks._routes import FarRows, Route
 from deepca.networks._shelf import Shelf
-from deepca.networks.base import Network, Op, Pending, Traffic, reducer
+from deepca.networks.base import Network, Op, Pairs, Pending, Traffic, reducer
 from deepca.networks.shares import even_shares
 from deepca.topology import Topology
 
@@ -121,6 +121,25 @@ class MpiNetwork(Network):
         self._counted(route, 1, own[0].nbytes)
         if weights is None:
             self._ride(1)
+        return y.reshape(x.shape)
+
+    def meet(self, x: Array, pairs: Pairs, rounds: int, /) -> Array:
+        self._check_epoch()
+        y, first = _rows(np.array(x, _FLOAT64)), int(self.local[0])
+        far, crossed = np.empty_like(y[0]), 0
+        here = self._rank_of[pairs] == self._comm.rank
+        for (i, j), (i_here, j_here) in zip(pairs[here.any(axis=1)], here[here.any(axis=1)], strict=True):
+            if i_here and j_here:
+                y[[i - first, j - first]] = (y[i - first] + y[j - first]) * 0.5
+                continue
+            own, other = (y[i - first], int(self._rank_of[j])) if i_here else (y[j - first], int(self._rank_of[i]))
+            with self._patience.waiting((other,)):
+                self._comm.Sendrecv(own, other, recvbuf=far, source=other)
+            own += far
+            own *= 0.5
+            crossed += 1
+        self._have_met(pairs, rounds, far.nbytes)
+        self._left += crossed * far.nbytes
         return y.reshape(x.shape)
 
     def gossip_coded(self, x: Array, copies: Copies | None, code: Code, /) -> tuple[Array, Copies]:

@@ -9,7 +9,7 @@ from scipy import sparse
 
 from deepca._typing import Array, Csr
 from deepca.coding import Code, Copies, decode, encode
-from deepca.networks.base import LinearMixer, Network, Op, Pending, reducer
+from deepca.networks.base import LinearMixer, Network, Op, Pairs, Pending, reducer
 from deepca.topology import Topology
 
 __all__ = ["SimulatedNetwork"]
@@ -63,6 +63,14 @@ class SimulatedNetwork(Network):
         self._count(rounds=1, messages=messages, payload=payload, control=self._riding_bytes() if self._sweeping else 0)
         return _apply(matrix, x)
 
+    def meet(self, x: Array, pairs: Pairs, rounds: int, /) -> Array:
+        self._check_epoch()
+        y = x.copy(order="K")
+        for one, other in _apart(pairs, self.n_agents):
+            y[one] = y[other] = (y[one] + y[other]) * 0.5
+        self._have_met(pairs, rounds, x[0].nbytes)
+        return y
+
     def gossip_coded(self, x: Array, copies: Copies | None, code: Code, /) -> tuple[Array, Copies]:
         self._check_epoch()
         before = Copies.before(x, copies, 0, self._graph)
@@ -84,10 +92,10 @@ class SimulatedNetwork(Network):
         m = self.n_agents
         cheaper = m * m <= _SPARSE_COST * K * self.topology.gossip_sparse.nnz
         # a K that may not come again is worth a matrix only where making one costs nothing
-        if self.topology.changing or m > _DENSE_UP_TO or not cheaper or not (mixer.fixed or m <= _ALWAYS_UP_TO):
+        key, again = mixer.key(K), mixer.fixed or m <= _ALWAYS_UP_TO
+        if self.topology.changing or key is None or m > _DENSE_UP_TO or not cheaper or not again:
             return super().mix(mixer, x, K)
         self._check_epoch()
-        key = mixer.key(K)
         linear = self._maps.pop(key, None) or self._collapse(mixer, K)
         self._maps[key] = linear  # the newest last
         if len(self._maps) > _KEPT:
@@ -135,6 +143,19 @@ class SimulatedNetwork(Network):
         matrix += (1.0 - matrix.sum(axis=0)) / self.n_agents  # columns sum to one but for rounding: the mean stays
         sent = probe.traffic
         return _Collapsed(matrix, sent.rounds, probe.full_rounds, sent.messages)
+
+
+def _apart(pairs: Pairs, m: int) -> list[Pairs]:
+    """The same meetings in few groups, in each of which nobody meets twice: ``(2, n)`` arrays, one after the other.
+
+    Who meets next does not depend on meetings of others in between, so those of a group can be held at once.
+    """
+    made, group = [0] * m, []
+    for i, j in pairs.tolist():
+        made[i] = made[j] = max(made[i], made[j]) + 1
+        group.append(made[i])
+    order = np.argsort(group, kind="stable")
+    return [part.T for part in np.split(pairs[order], np.cumsum(np.bincount(group, minlength=1)))[1:-1]]
 
 
 def _with_messages(weights: Csr) -> tuple[Csr, int]:

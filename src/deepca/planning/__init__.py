@@ -120,6 +120,11 @@ def plan(
     watch : gives an observer for each method, such as a progress bar.
     """
     net = from_name(topology, seed=seed) if isinstance(topology, str) else topology
+    if not net.stays:
+        raise InvalidInput(
+            f"{net.name}: plans are made for networks whose links stay and go both ways; deepca topology shows how "
+            "fast the agents of others agree"
+        )
     if net.n_agents < 2:
         raise InvalidInput("one agent alone sends nothing; there is nothing to plan")
     link = Link(

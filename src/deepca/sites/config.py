@@ -199,7 +199,13 @@ class NetworkFile:
                 )
             return topologies.from_edges(1, [])
         if self.topology_name is not None:
-            return topologies.from_name(self.topology_name, m, seed=self.seed)
+            found = topologies.from_name(self.topology_name, m, seed=self.seed)
+            if not found.stays:
+                raise InvalidInput(
+                    f"topology = {self.topology_name!r}: between sites links stay and go both ways; take another, such "
+                    'as "ring" or "random-regular:4"'
+                )
+            return found
         pairs = [(self.index(a), self.index(b)) for a, b in self.edges or ()]
         self._check_edges(pairs)
         return topologies.from_edges(m, pairs)
