@@ -189,16 +189,10 @@ class _Search:
         low, high = (self.extent.low, beyond) if which == "LA" else (beyond, self.extent.high)
         failure = proof.failure + self.extent.failure
         pairs = pairs_in(self.A, found.vectors, self.network, low, high, failure)
-        known = tuple(n for n in (proof.smaller_k, proof.larger_k) if n is not None)
         status = found.result.status
-        return _Found(
-            pairs,
-            found.result.iterations,
-            (found,),
-            (shifted.shift,),
-            known,
-            None if status.ok else status,
-        )
+        ended = None if status.ok else status
+        known = _well_defined(pairs.ordered(which).values, proof, self.A.d, max(pairs.separation, 2.0 * pairs.spread))
+        return _Found(pairs, found.result.iterations, (found,), (shifted.shift,), known, ended)
 
     def both_ends(self) -> _Found:
         """p of the k largest in modulus at the upper end, the others at the lower one; p by looking beyond both."""
@@ -276,6 +270,21 @@ class _Search:
         return pairs
 
 
+def _tied(found: _Found, pairs: Pairs) -> bool:
+    """Whether the last value and the next are equal to the rounding of A, which is more than that of what is left of it
+    after a shift."""
+    return abs(found.ends[0].certificate.gap) <= pairs.separation
+
+
+def _well_defined(values: Array, proof: Certificate, d: int, separation: float) -> tuple[int, ...]:
+    """Other k with a gap behind them: the largest below this one, and the smallest above it that was seen."""
+    smaller = [j for j in range(1, values.size) if abs(values[j - 1] - values[j]) > separation]
+    larger, others = proof.larger_k, proof.others
+    beyond = 0 if larger is None else larger - values.size
+    seen = larger == d or (0 < beyond < len(others) and others[beyond - 1] - others[beyond] > separation)
+    return (*smaller[-1:], *([larger] if larger is not None and seen else []))
+
+
 def _largest(pairs: Pairs) -> bool:
     """Whether every other eigenvalue is proven to be smaller in modulus."""
     least = float(np.abs(pairs.values).min()) - pairs.spread
@@ -294,7 +303,7 @@ def _status(found: _Found, pairs: Pairs, which: Which, settings: Settings, unit:
     k, tol = pairs.values.size, settings.tol
     choices = " or ".join(f"k = {n}" for n in found.well_defined) or "another k"
     last = pairs.values[-1] * unit
-    if found.ended is not None and found.ended.code == "not_unique" and which != "LM":
+    if found.ended is not None and which != "LM" and (found.ended.code == "not_unique" or _tied(found, pairs)):
         ahead = found.ends[0].certificate.next_eigenvalue
         after = float((1.0 if which == "LA" else -1.0) * (ahead - found.shifts[0])) * unit
         return Status(
@@ -325,13 +334,12 @@ def _status(found: _Found, pairs: Pairs, which: Which, settings: Settings, unit:
             f"the span of the vectors is within tan θ ≤ {pairs.angle:.1e} of the true one, not proven to be within the "
             f"tolerance {tol:.1e}" + ("; rounding allows no more here" if rounding else "; raise max_iter"),
         )
-    between = f"other eigenvalues between {pairs.low * unit:.6g} and {pairs.high * unit:.6g}"
-    if k == pairs.vectors.shape[0]:
-        between = "no others"
+    others = f"other eigenvalues between {pairs.low * unit:.6g} and {pairs.high * unit:.6g}"
+    others += f" but for a probability of {pairs.failure:.0e}"
     return Status(
         "converged",
-        f"tan θ ≤ {pairs.angle:.1e} for the span of the {k} vectors (tolerance {tol:.1e}), largest residual "
-        f"{pairs.residuals.max() * unit:.1e}, {between} but for a probability of {pairs.failure:.0e}",
+        f"tan θ ≤ {pairs.angle:.1e} for the span of the vectors (tolerance {tol:.1e}), largest residual "
+        f"{pairs.residuals.max() * unit:.1e}; {others if k < pairs.vectors.shape[0] else 'there are no others'}",
     )
 
 

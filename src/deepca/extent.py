@@ -18,6 +18,7 @@ __all__ = ["Extent", "agreed_extent", "mirrored"]
 _SEED = 811
 _ENOUGH = 1.1  # bounds that reach no farther than that beyond what was found
 _PRODUCTS = 30
+_AWAY = 0.05  # of A's size; a shift that takes nearly all of it away would leave its rounding
 _EXACT = 1e-3  # of the spectrum's width: what averages are good for, where they are mixed
 
 
@@ -41,8 +42,8 @@ class Extent:
 
     @property
     def margin(self) -> float:
-        """What a shifted spectrum keeps away from zero, so that no wanted eigenvalue drowns in rounding there."""
-        return max(0.01 * (self.high - self.low), 1e-3 * self.size) or 1.0
+        """What a shifted spectrum keeps away from zero, so that no wanted eigenvalue drowns in the rounding of A."""
+        return _AWAY * self.size or 1.0
 
     def shift(self, sign: int) -> float:
         """σ that takes the lower end of ``sign · A + σI`` just above zero, whichever side of it it was on."""
