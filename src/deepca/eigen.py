@@ -263,16 +263,16 @@ class _Search:
         """With bounds on all other eigenvalues that are as good as the proof of "largest in modulus" asks for."""
         if _largest(pairs) and pairs.angle <= self.settings.tol:
             return pairs
-        for pairs in probed(self.A, pairs, self.network):
+        found = pairs
+        for found in probed(self.A, pairs, self.network):
             # what was found outside is larger, or the same: no bound will help
-            if (_largest(pairs) and pairs.angle <= self.settings.tol) or _beyond(pairs) <= 0.0:
+            if (_largest(found) and found.angle <= self.settings.tol) or _beyond(found) <= 0.0:
                 break
-        return pairs
+        return found
 
 
 def _tied(found: _Found, pairs: Pairs) -> bool:
-    """Whether the last value and the next are equal to the rounding of A, which is more than that of what is left of it
-    after a shift."""
+    """Whether the last value and the next are equal to the rounding of A, which may be more than of the shifted A."""
     return abs(found.ends[0].certificate.gap) <= pairs.separation
 
 
@@ -315,15 +315,15 @@ def _status(found: _Found, pairs: Pairs, which: Which, settings: Settings, unit:
         if _beyond(pairs) <= 0.0 or (found.ended is not None and found.ended.code == "not_unique"):
             return Status(
                 "not_unique",
-                f"subspace not unique: number {k} in modulus is the eigenvalue {last:.9g}, and outside the vectors found "
-                f"there is one of modulus {pairs.seen * unit:.9g}, so that no gap is left behind k = {k}; choose "
+                f"subspace not unique: number {k} in modulus is the eigenvalue {last:.9g}, and outside the vectors "
+                f"found there is one of modulus {pairs.seen * unit:.9g}, so that no gap is left behind k = {k}; choose "
                 f"{choices}, or one end of the spectrum (which='LA' or 'SA')",
             )
         if found.ended is None:
             return Status(
                 "out_of_iterations",
                 f"each end is found, but not that nothing else is larger in modulus: the smallest is {last:.9g}, and "
-                f"other eigenvalues may reach from {pairs.low * unit:.9g} to {pairs.high * unit:.9g}; ask for another k",
+                f"others may reach from {pairs.low * unit:.9g} to {pairs.high * unit:.9g}; ask for another k",
             )
     if found.ended is not None:
         return found.ended

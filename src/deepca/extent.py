@@ -74,6 +74,4 @@ def agreed_extent(A: Operator, network: Network) -> Extent:
 
 def mirrored(outside: Outside) -> Outside:
     """The same for the negative of the operator."""
-    return replace(
-        outside, values=-outside.values[::-1], first=outside.first[:, ::-1], last=outside.last[:, ::-1]
-    )
+    return replace(outside, values=-outside.values[::-1], first=outside.first[:, ::-1], last=outside.last[:, ::-1])

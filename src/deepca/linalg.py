@@ -51,7 +51,7 @@ def random_orthonormal(d: int, k: int, *, seed: int | np.random.Generator | None
 
 
 def first_columns(d: int, k: int, known: Array | None, seed: int | None) -> Array:
-    """W⁰ ``(d, k)`` from what is known, given as rows ``(k', d)``: as many of them as fit, random columns after them."""
+    """W⁰ ``(d, k)`` from what is known, given as rows ``(k', d)``: as many as fit, random columns after them."""
     if known is None or not len(known):
         return random_orthonormal(d, k, seed=seed)
     columns = np.asarray(known, dtype=np.float64)[:k].T

@@ -82,7 +82,7 @@ class Pairs:
 
     @property
     def clusters(self) -> tuple[tuple[int, ...], ...]:
-        """Groups of pairs, by number, whose eigenvalues cannot be told apart: only the span of each group is defined."""
+        """Groups of pairs, by number, whose eigenvalues cannot be told apart: only the span of a group is defined."""
         order = np.argsort(self.values, kind="stable")
         close = np.diff(self.values[order]) <= max(_TOLD_APART * self.spread, self.separation)
         groups = np.split(order, np.flatnonzero(~close) + 1)
@@ -96,9 +96,7 @@ class Pairs:
 
     def ordered(self, which: Which) -> Self:
         order = order_of(self.values, which)
-        return replace(
-            self, vectors=self.vectors[:, order], values=self.values[order], residuals=self.residuals[order]
-        )
+        return replace(self, vectors=self.vectors[:, order], values=self.values[order], residuals=self.residuals[order])
 
 
 def order_of(values: Array, which: Which) -> npt.NDArray[np.int64]:
@@ -126,8 +124,8 @@ def pairs_in(A: Operator, X: Array, network: Network, low: float, high: float, f
 def probed(A: Operator, pairs: Pairs, network: Network) -> Iterator[Pairs]:
     """The same pairs, with ever better bounds on the others, from fresh random columns orthogonal to all of them.
 
-    With ``A = [[M, Rᵀ], [R, B]]`` in a basis that begins with X, every eigenvalue of A is within ‖R‖ of one of M or of B
-    (Weyl). B's lie between the bounds that block Lanczos gives for both of its ends at once.
+    With ``A = [[M, Rᵀ], [R, B]]`` in a basis that begins with X, every eigenvalue of A is within ‖R‖ of one of M or of
+    B (Weyl). B's lie between the bounds that block Lanczos gives for both of its ends at once.
     """
     if pairs.values.size == pairs.vectors.shape[0]:
         return

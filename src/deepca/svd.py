@@ -1,10 +1,10 @@
 """Singular triplets of a matrix that is spread over agents, by rows or by columns, and never pooled.
 
-Rows apart: agent j holds ``X_j (n_j, d)``, and ``XᵀX = Σ_j X_jᵀX_j``, so the right vectors are the eigenvectors of a sum
-of what agents have at home. All learn them; the left vectors ``u_i = X_j v_i / σ_i`` of its own rows an agent makes for
-itself, and keeps. Columns apart: the same for the transposed matrix. There agent j holds some features of all n samples,
-messages are n × k, and every agent learns the *left* vectors, one row for each sample; the right ones of its own features
-stay at home.
+Rows apart: agent j holds ``X_j (n_j, d)``, and ``XᵀX = Σ_j X_jᵀX_j``, so the right vectors are the eigenvectors of a
+sum of what agents have at home. All learn them; the left vectors ``u_i = X_j v_i / σ_i`` of its own rows an agent makes
+for itself, and keeps. Columns apart: the same for the transposed matrix. There agent j holds some features of all n
+samples, messages are n × k, and every agent learns the *left* vectors, one row for each sample; the right ones of its
+own features stay at home.
 """
 
 from __future__ import annotations
@@ -43,13 +43,14 @@ _SAME_SAMPLES = "where columns are apart, every agent needs the same samples, in
 class SingularTriplets:
     """What an agent ends with. Only ``own`` and ``own_errors`` are those of the local agents; the rest all have alike.
 
-    values : ``(k,)``, falling.  common : orthonormal columns that every agent knows: right vectors ``(d, k)`` where rows
-    are apart, left vectors ``(n, k)`` where columns are.  own : for each local agent its part of the other ones,
+    values : ``(k,)``, falling.  common : orthonormal columns that every agent knows: right vectors ``(d, k)`` where
+    rows are apart, left vectors ``(n, k)`` where columns are.  own : for each local agent its part of the other ones,
     ``(n_j, k)`` of its rows or ``(d_j, k)`` of its columns; zero where the singular value is. The largest entry of each
     right vector is positive, as scikit-learn has it.
     shape : of the whole matrix.  norm : ``‖X‖_F``.
     error : ``‖X − X̂‖_F``, X̂ the approximation of rank k, added up from what agents measured.  own_errors : their parts.
-    best_error : ``√(‖X‖_F² − Σ σ_i²)``, the smallest that rank k allows.
+    best_error : ``√(‖X‖_F² − Σ σ_i²)``, the smallest that rank k allows; a difference, good to ``eps ‖X‖²`` in its
+    square.
     explained_variance : ``(k,)``, of the columns of ``X V``, with ddof 0.  total_variance : of all columns of X.
     directions : ``(s, …)`` rows to start another run from.
     """
@@ -110,9 +111,9 @@ def singular_triplets(
     algorithm, tol, rounds : as for :func:`deepca.eigen.eigenpairs`; tol is that of the common vectors' span.
     start : orthonormal rows to begin with, the same at every agent: ``directions`` of an earlier run.
 
-    A singular value is the length of ``X v_i``, added up over agents: it is good to about ``eps σ_1``, where the root of
-    an eigenvalue of ``XᵀX`` would be to ``eps σ_1²/σ_i``. The span of the vectors is that of eigenvectors of ``XᵀX``, within
-    about ``eps σ_1²/(σ_k² − σ_{k+1}²)``.
+    A singular value is the length of ``X v_i``, added up over agents: it is good to about ``eps σ_1``, where the root
+    of an eigenvalue of ``XᵀX`` would be to ``eps σ_1²/σ_i``. The span of the vectors is that of eigenvectors of
+    ``XᵀX``, good to about ``eps σ_1²/(σ_k² − σ_{k+1}²)``.
     """
     settings = Settings(n_components=k, algorithm=algorithm, rounds=rounds, tol=tol, max_iter=max_iter, seed=seed)
     before, B, m = network.traffic, network.batch, network.n_agents
@@ -175,8 +176,11 @@ def _status(top: Leading, m: int) -> Status:
 
 @dataclass(frozen=True)
 class _Held:
-    """rows : what each local agent alone holds, as rows: its rows, or its columns transposed.  features : moments of its
-    columns, where columns are apart."""
+    """What each local agent holds.
+
+    rows : what it alone has, as rows: its rows, or its columns transposed.  features : moments of its columns, where
+    columns are apart.
+    """
 
     rows: Holdings
     features: tuple[Moments, ...] = ()
@@ -255,8 +259,8 @@ def _product(source: Source, V: Array) -> Array:
 def _turned(sources: Sequence[Source], V: Array, network: Network) -> tuple[Array, list[Array]]:
     """V turned such that the columns of ``X V`` are orthogonal, and ``X_j V`` of the local agents.
 
-    ``G = Σ (X_jV)ᵀ(X_jV) = RᵀR`` has entries that are good to rounding relative to the lengths of their columns, and with
-    the singular vectors of R, not the eigenvectors of G, small singular values keep that. Agent 0's are taken by all.
+    ``G = Σ (X_jV)ᵀ(X_jV) = RᵀR`` has entries that are good to rounding relative to the lengths of their columns, and
+    with the singular vectors of R, not the eigenvectors of G, small values keep that. Agent 0's are taken by all.
     """
     k = V.shape[1]
     Y = [_product(source, V) for source in sources]
@@ -317,7 +321,7 @@ def _variance(Y: Sequence[Array], network: Network) -> Array:
     mean = found[1:] / found[0]
     network.begin(network.epoch, 1, "variance")
     squares = np.stack([np.square(y - mean).sum(axis=0) for y in Y]).reshape(*network.batch, k)
-    return common_average(network, squares) / found[0]
+    return np.asarray(common_average(network, squares) / found[0])
 
 
 def _total_variance(held: _Held, network: Network, partition: Partition) -> float:
