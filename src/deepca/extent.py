@@ -61,7 +61,7 @@ def agreed_extent(A: Operator, network: Network) -> Extent:
     sizes = frobenius(A @ everywhere(start, network), axis=(-2, -1))
     largest = float(network.reduce(np.asarray(sizes)[..., None], "max")[0])
     accuracy = _EXACT * largest
-    rounding = 2.0 * float(np.finfo(np.float64).eps) * largest
+    rounding = 2.0 * float(np.finfo(np.float64).eps) * np.sqrt(A.d) * largest  # about eps times the norm of an A_j
     found = Extent(-np.inf, np.inf, np.zeros(1), 1.0)
     for outside in probe(A, np.empty((A.d, 0)), network, seed=_SEED, accuracy=accuracy, rounding=rounding):
         share = FAILURE * 6.0 / (np.pi * outside.products) ** 2  # of all looks together

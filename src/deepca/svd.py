@@ -124,7 +124,7 @@ def singular_triplets(
     network.begin(network.epoch, 0, "size")
     found = common_average(network, about) * m
     n, norm = round(float(found[0])), float(np.sqrt(found[1]))
-    _check(size_of(settings, d), n, d, norm, partition)
+    _check(size_of(settings, max(n, d)), n, d, norm, partition)
     A = held.rows.operator(B, zero, zero, None, 1.0)
     top = leading(A, network, settings, start=start, observers=observers)
     common, Y = _turned(sources, filled_up(top.vectors, top.values), network)
