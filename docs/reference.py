@@ -19,6 +19,8 @@ MODULES = (
     "directed",
     "changing",
     "operators",
+    "eigen",
+    "svd",
     "mixing",
     "linalg",
     "observers",
@@ -46,8 +48,9 @@ def page() -> str:
     parts += ["## Python", "", "### deepca", ""]
     names = [name for name in deepca.__all__ if not inspect.ismodule(getattr(deepca, name))]
     parts += [_entry("deepca", name, getattr(deepca, name)) for name in sorted(names, key=str.lower)]
-    estimator = inspect.cleandoc(deepca.DecentralizedPCA.__doc__ or "")
-    parts += ["", "### deepca.DecentralizedPCA", "", "```text", estimator, "```"]
+    for estimator in (deepca.DecentralizedPCA, deepca.DecentralizedEigen, deepca.DecentralizedSVD):
+        said = inspect.cleandoc(estimator.__doc__ or "")
+        parts += ["", f"### deepca.{estimator.__name__}", "", "```text", said, "```"]
     for name in MODULES:
         module = getattr(deepca, name)
         parts += ["", f"### deepca.{name}", "", _first(module), ""]

@@ -54,9 +54,9 @@ class DecentralizedSVD(OverAgents, ClassNamePrefixFeaturesOutMixin, TransformerM
     ----------
     components_, singular_values_, explained_variance_, explained_variance_ratio_, n_features_in_, feature_names_in_ :
         as in scikit-learn's TruncatedSVD.
-    left_ : rows apart: left vectors of each agent's rows, a list of ``(n_j, k)``. None otherwise.
-    left_singular_vectors_ : columns apart: ``(n, k)``, known to every agent. None otherwise.
-    components_by_agent_ : columns apart: ``(k, d_j)`` of each agent's features, a list. None otherwise.
+    left_ : where rows are apart, the left vectors of each agent's rows, a list of ``(n_j, k)``.
+    left_singular_vectors_ : where columns are apart, ``(n, k)``, known to every agent.
+    components_by_agent_ : where columns are apart, ``(k, d_j)`` of each agent's features, a list.
     reconstruction_error_ : ``‖X − X̂‖_F`` of the whole matrix, measured by agents and added up.
     reconstruction_errors_ : that of each agent's part.
     best_error_ : ``√(‖X‖_F² − Σ σ_i²)``, the smallest that n_components allow.
@@ -217,19 +217,16 @@ class DecentralizedSVD(OverAgents, ClassNamePrefixFeaturesOutMixin, TransformerM
         size = sources[0].d if self.partition == "rows" else sources[0].n
         return known if self.warm_start and known is not None and known.shape[1] == size else None
 
-    left_: list[npt.NDArray[Any]] | None
-    left_singular_vectors_: npt.NDArray[Any] | None
-    components_by_agent_: list[npt.NDArray[Any]] | None
-
     def _keep(self, found: SingularTriplets, dtype: np.dtype[Any], held: Sequence[Index] | None) -> None:
+        for name in ("left_", "left_singular_vectors_", "components_by_agent_"):  # of a fit before
+            self.__dict__.pop(name, None)
         own = [part.astype(dtype) for part in found.own]
         common = found.common.astype(dtype)
         if found.partition == "rows":
             self.components_, self.left_ = np.ascontiguousarray(common.T), own
-            self.left_singular_vectors_ = self.components_by_agent_ = None
         else:
             parts = [np.ascontiguousarray(part.T) for part in own]
-            self.left_, self.left_singular_vectors_, self.components_by_agent_ = None, common, parts
+            self.left_singular_vectors_, self.components_by_agent_ = common, parts
             joined = np.hstack(parts)
             self.components_ = joined if held is None else joined[:, np.argsort(np.concatenate(held))]
         self.singular_values_ = found.values.astype(dtype)
