@@ -14,7 +14,8 @@ from scipy.sparse.linalg import svds
 from sklearn.datasets import load_svmlight_file
 
 import deepca
-from deepca.eigen import eigenpairs
+from deepca._typing import Array
+from deepca.eigen import Which, eigenpairs
 from deepca.operators import from_matrices, split_rows
 from deepca.svd import singular_triplets
 from tests.problems import close
@@ -58,14 +59,33 @@ def test_columns_of_some_samples(name: str) -> None:
     close(got.common, U[:, :4] * signs, atol=1e-10)
 
 
+def difference(name: str) -> Array:
+    """Agents with an odd number subtract: the mean is how one half of the data differs from the other.
+
+    Every A_j is some hundred times as large as what is left of them in the mean.
+    """
+    signs = np.where(np.arange(M) % 2, -1.0, 1.0)
+    return np.asarray(problem(name)[0].dense() * signs[:, None, None])
+
+
+@pytest.mark.parametrize("which", ["LA", "SA"])
+def test_tracked_products_of_agents_that_cancel(which: Which) -> None:
+    """Accelerated tracking, shifted by enough to keep up with such agents."""
+    stack = difference("a9a")
+    values, vectors = scipy.linalg.eigh(stack.mean(axis=0))
+    end = slice(None, -4, -1) if which == "LA" else slice(3)
+    got = eigenpairs(from_matrices(stack), network(), 3, which=which, algorithm="accelerated", max_iter=1500)
+    assert got.status.code == "converged", got.status
+    close(got.values, values[end], atol=1e-12 * float(np.abs(values).max()))
+    aligned = vectors[:, end] * np.sign((vectors[:, end] * got.vectors).sum(axis=0))
+    close(got.vectors, aligned, atol=1e-10)
+
+
 @pytest.mark.parametrize("name", SETS)
 def test_eigenpairs_of_an_indefinite_difference(name: str) -> None:
-    """Agents with an odd number subtract: the mean is how one half of the data differs from the other."""
-    A, _, _ = problem(name)
-    signs = np.where(np.arange(M) % 2, -1.0, 1.0)
-    stack = A.dense() * signs[:, None, None]
-    mean = stack.mean(axis=0)
-    values, vectors = scipy.linalg.eigh(mean)
+    """The largest in modulus lie at both ends."""
+    stack = difference(name)
+    values, vectors = scipy.linalg.eigh(stack.mean(axis=0))
     assert values[0] < 0.0 < values[-1]
     order = np.argsort(-np.abs(values))[:3]
     got = eigenpairs(from_matrices(stack), network(), 3, which="LM", tol=1e-11)

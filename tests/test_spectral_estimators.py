@@ -137,7 +137,7 @@ def test_bad_input_of_the_svd() -> None:
         ({"partition": "columns", "n_agents": 20}, "13 columns cannot be spread over 20 agents"),
     ):
         with pytest.raises(InvalidInput, match=match):
-            DecentralizedSVD(**settings).fit(X)  # type: ignore[arg-type]
+            DecentralizedSVD(**settings).fit(X)
     with pytest.raises(GapError, match="σ_2 = 3 and σ_3 = 3"):
         DecentralizedSVD(2, n_agents=2).fit(np.diag([5.0, 3.0, 3.0, 1.0]))
     with pytest.raises(DataError, match="no agents"):
@@ -174,7 +174,7 @@ def test_covariances_of_real_data() -> None:
     for which in ("LA", "SA"):
         found = DecentralizedEigen(2, which=which, topology="ring").fit(stack)
         values, vectors = pooled(stack, 2, which)
-        close(found.eigenvalues_, values, atol=1e-12 * np.linalg.norm(stack.mean(axis=0), 2))
+        close(found.eigenvalues_, values, atol=1e-12 * float(np.linalg.norm(stack.mean(axis=0), 2)))
         close(found.eigenvectors_, vectors, atol=1e-8 if which == "SA" else 1e-10)
 
 

@@ -178,7 +178,9 @@ class _Search:
 
     def _end(self, sign: int, k: int) -> tuple[Shifted, Leading]:
         """The top k of ``sign · A``."""
-        shifted = Shifted(self.A, self.extent.shift(sign), sign)
+        exact = self.settings.algorithm in ("krylov", "covariance")
+        tracked = not (exact or (self.settings.algorithm == "auto" and self.network.reliable))
+        shifted = Shifted(self.A, self.extent.shift(sign, tracked=tracked), sign)
         settings = replace(self.settings, n_components=k)
         return shifted, leading(shifted, self.network, settings, start=self.start, observers=self.observers)
 
