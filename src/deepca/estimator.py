@@ -20,8 +20,7 @@ from sklearn.utils.validation import _check_sample_weight, check_array, check_is
 
 from deepca._typing import Array
 from deepca.coding import Messages
-from deepca.data.moments import check_finite
-from deepca.data.sources import ArraySource, Source, add_rows, as_source, numeric
+from deepca.data.sources import ArraySource, Source, add_rows, as_source
 from deepca.engines import Engine, engine_of
 from deepca.errors import DataError, InvalidInput
 from deepca.estimator_base import OverAgents, checked_labels, plain_number, watchers
@@ -175,18 +174,7 @@ class DecentralizedPCA(OverAgents, ClassNamePrefixFeaturesOutMixin, TransformerM
         self, X: Any, agents: Any, sample_weight: Any, seed: int, ranks: int
     ) -> tuple[list[Source], Topology, list[Array] | None]:
         """Rows that are all here, by agent, with their network and their weights."""
-        X = validate_data(
-            self,
-            X,
-            accept_sparse="csr",
-            dtype=[np.float64, np.float32],
-            ensure_min_samples=2,
-            ensure_all_finite=False,  # looked for below, where it can be named
-        )
-        X = numeric(X, "X")
-        columns = getattr(self, "feature_names_in_", None)
-        named = None if columns is None else tuple(map(str, columns))
-        check_finite(ArraySource(X, "X", named), X, 0)
+        X, named = self._understood(X, ensure_min_samples=2)
         n = X.shape[0]
         weights = None if sample_weight is None else self._checked_weights(sample_weight, X)
         holders = None if agents is None else checked_labels(agents, n)

@@ -9,7 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from sklearn.utils import check_random_state
+from sklearn.utils.validation import validate_data
 
+from deepca.data.moments import check_finite
+from deepca.data.sources import ArraySource, numeric
 from deepca.errors import DataError, InvalidInput, TopologyError
 from deepca.observers import Observer
 from deepca.topology import Topology
@@ -26,6 +29,22 @@ class OverAgents:
     topology: str | Topology
     n_agents: int | None
     random_state: Any
+
+    def _understood(self, X: Any, **least: int) -> tuple[Any, tuple[str, ...] | None]:
+        """A whole matrix, checked, and the names of its columns, if any. ``least`` : as for validate_data."""
+        X = validate_data(
+            self,
+            X,
+            accept_sparse="csr",
+            dtype=[np.float64, np.float32],
+            ensure_all_finite=False,  # looked for below, where it can be named
+            **least,
+        )
+        X = numeric(X, "X")
+        columns = getattr(self, "feature_names_in_", None)
+        named = None if columns is None else tuple(map(str, columns))
+        check_finite(ArraySource(X, "X", named), X, 0)
+        return X, named
 
     def _seed(self) -> int:
         if isinstance(self.random_state, (int, np.integer)) and self.random_state >= 0:

@@ -14,7 +14,6 @@ from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from deepca._typing import Array
-from deepca.data.moments import check_finite
 from deepca.data.sources import ArraySource, Source, as_source, numeric
 from deepca.errors import DataError, InvalidInput
 from deepca.estimator_base import OverAgents, checked_labels, plain_number, watchers
@@ -153,17 +152,7 @@ class DecentralizedSVD(OverAgents, ClassNamePrefixFeaturesOutMixin, TransformerM
     def _fit_whole(self, X: Any, agents: Any, *, stacklevel: int) -> Any:
         """Deal the matrix, fit it, and give it back as it was understood."""
         self._check_partition()
-        X = validate_data(
-            self,
-            X,
-            accept_sparse="csr",
-            dtype=[np.float64, np.float32],
-            ensure_min_features=2,
-            ensure_all_finite=False,  # looked for below, where it can be named
-        )
-        X = numeric(X, "X")
-        columns = getattr(self, "feature_names_in_", None)
-        check_finite(ArraySource(X, "X", None if columns is None else tuple(map(str, columns))), X, 0)
+        X, _ = self._understood(X, ensure_min_features=2)
         by_rows, seed = self.partition == "rows", self._seed()
         of, count = ("row", X.shape[0]) if by_rows else ("column", X.shape[1])
         if agents is None:

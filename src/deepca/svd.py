@@ -113,7 +113,7 @@ def singular_triplets(
 
     A singular value is the length of ``X v_i``, added up over agents: it is good to about ``eps σ_1``, where the root
     of an eigenvalue of ``XᵀX`` would be to ``eps σ_1²/σ_i``. The span of the vectors is that of eigenvectors of
-    ``XᵀX``, good to about ``eps σ_1²/(σ_k² − σ_{k+1}²)``: below about 1e-7 σ_1 neither can be had, and the status says so.
+    ``XᵀX``, good to about ``eps σ_1²/(σ_k² − σ_{k+1}²)``: below about 1e-7 σ_1 neither can be had, as the status says.
     """
     settings = Settings(n_components=k, algorithm=algorithm, rounds=rounds, tol=tol, max_iter=max_iter, seed=seed)
     before, B, m = network.traffic, network.batch, network.n_agents
