@@ -62,7 +62,7 @@ def test_columns_of_some_samples(name: str) -> None:
 def difference(name: str) -> Array:
     """Agents with an odd number subtract: the mean is how one half of the data differs from the other.
 
-    Every A_j is some hundred times as large as what is left of them in the mean.
+    Every A_j is much larger than what is left of them in the mean: 120 times on a9a, about 20 times on w8a.
     """
     signs = np.where(np.arange(M) % 2, -1.0, 1.0)
     return np.asarray(problem(name)[0].dense() * signs[:, None, None])
