@@ -20,6 +20,8 @@ MODULES = (
     "changing",
     "links",
     "operators",
+    "eigen",
+    "svd",
     "mixing",
     "linalg",
     "observers",
@@ -47,8 +49,9 @@ def page() -> str:
     parts += ["## Python", "", "### deepca", ""]
     names = [name for name in deepca.__all__ if not inspect.ismodule(getattr(deepca, name))]
     parts += [_entry("deepca", name, getattr(deepca, name)) for name in sorted(names, key=str.lower)]
-    estimator = inspect.cleandoc(deepca.DecentralizedPCA.__doc__ or "")
-    parts += ["", "### deepca.DecentralizedPCA", "", "```text", estimator, "```"]
+    for estimator in (deepca.DecentralizedPCA, deepca.DecentralizedEigen, deepca.DecentralizedSVD):
+        said = inspect.cleandoc(estimator.__doc__ or "")
+        parts += ["", f"### deepca.{estimator.__name__}", "", "```text", said, "```"]
     for name in MODULES:
         module = getattr(deepca, name)
         parts += ["", f"### deepca.{name}", "", _first(module), ""]

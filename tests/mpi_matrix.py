@@ -27,6 +27,7 @@ MATRIX = (
     "test_covariance_averaging.py",
     "test_directed.py",
     "test_edge_cases.py",
+    "test_eigen.py",
     "test_exact.py",
     "test_exactness.py",
     "test_krylov.py",
@@ -38,6 +39,7 @@ MATRIX = (
     "test_solve.py",
     "test_status.py",
     "test_stopping.py",
+    "test_svd.py",
     "test_theory.py",
 )
 """Files of tests whose networks come from ``tests.engines``."""

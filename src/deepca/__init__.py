@@ -4,6 +4,7 @@
 components that pooling all rows would have given. The method is DeEPCA (Ye & Zhang).
 """
 
+from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from deepca import (
     centring,
     changing,
     directed,
+    eigen,
     errors,
     linalg,
     links,
@@ -20,6 +22,7 @@ from deepca import (
     observers,
     operators,
     stopping,
+    svd,
     theory,
     topology,
     transports,
@@ -37,6 +40,7 @@ from deepca.algorithms import (
 )
 from deepca.certificate import Certificate, certify
 from deepca.directed import Digraph
+from deepca.eigen import Eigenpairs, eigenpairs
 from deepca.links import Links, Machines
 from deepca.links_csv import read_links
 from deepca.mixing import Chebyshev, FastMix, Gossip, PositiveChebyshev
@@ -48,10 +52,13 @@ from deepca.result import Result, Status
 from deepca.simulation import Simulation, simulate
 from deepca.solve import solve
 from deepca.stopping import Tolerance
+from deepca.svd import SingularTriplets, singular_triplets
 from deepca.topology import Topology
 
 if TYPE_CHECKING:
-    from deepca.estimator import DecentralizedPCA
+    from deepca.estimator import DecentralizedPCA as DecentralizedPCA
+    from deepca.estimator_eigen import DecentralizedEigen as DecentralizedEigen
+    from deepca.estimator_svd import DecentralizedSVD as DecentralizedSVD
 
 __version__ = version("deepca")
 
@@ -66,6 +73,7 @@ __all__ = [
     "DeEPCA",
     "DePCA",
     "Digraph",
+    "Eigenpairs",
     "FastMix",
     "Gossip",
     "Links",
@@ -78,6 +86,7 @@ __all__ = [
     "Result",
     "SimulatedNetwork",
     "Simulation",
+    "SingularTriplets",
     "State",
     "Status",
     "TimedNetwork",
@@ -88,6 +97,8 @@ __all__ = [
     "certify",
     "changing",
     "directed",
+    "eigen",
+    "eigenpairs",
     "errors",
     "linalg",
     "links",
@@ -100,28 +111,36 @@ __all__ = [
     "read_links",
     "run_agents",
     "simulate",
+    "singular_triplets",
     "solve",
     "stopping",
+    "svd",
     "theory",
     "topology",
     "transports",
 ]
 
 
+_ESTIMATORS = {  # by their modules, and what works without scikit-learn
+    "DecentralizedEigen": ("deepca.estimator_eigen", "deepca.eigenpairs"),
+    "DecentralizedPCA": ("deepca.estimator", "deepca.pca"),
+    "DecentralizedSVD": ("deepca.estimator_svd", "deepca.singular_triplets"),
+}
+
 if find_spec("sklearn") is not None:
-    __all__ += ["DecentralizedPCA"]
+    __all__ += list(_ESTIMATORS)
 
 
 def __getattr__(name: str) -> Any:
-    """The estimator is imported when it is asked for: without scikit-learn everything else works."""
-    if name != "DecentralizedPCA":
+    """Estimators are imported when they are asked for: without scikit-learn everything else works."""
+    if name not in _ESTIMATORS:
         raise AttributeError(f"module 'deepca' has no attribute {name!r}")
+    module, instead = _ESTIMATORS[name]
     try:
-        from deepca.estimator import DecentralizedPCA
+        return getattr(import_module(module), name)
     except ModuleNotFoundError as missing:
         if (missing.name or "").split(".")[0] != "sklearn":
             raise
         raise errors.MissingExtraError(
-            "DecentralizedPCA needs scikit-learn; pip install 'deepca[sklearn]'. deepca.pca works without it"
+            f"{name} needs scikit-learn; pip install 'deepca[sklearn]'. {instead} works without it"
         ) from None
-    return DecentralizedPCA

@@ -5,6 +5,7 @@
     DeepcaError
     ├── InvalidInput (also a ValueError)
     │   ├── DataError            rows or matrices that cannot be used; names the agent
+    │   ├── GapError             equal eigenvalues where the answer would end; names k that work
     │   ├── StartError           a W⁰ that cannot be used
     │   ├── TopologyError        a graph or gossip matrix that cannot be used
     │   │   ├── DisconnectedError    names the components
@@ -37,6 +38,7 @@ __all__ = [
     "DisconnectedError",
     "EpochChanged",
     "FrameError",
+    "GapError",
     "InvalidInput",
     "MassError",
     "MissingExtraError",
@@ -66,6 +68,10 @@ class InvalidInput(DeepcaError, ValueError):
 
 class DataError(InvalidInput):
     """Rows, matrices or operators that cannot be used."""
+
+
+class GapError(InvalidInput):
+    """There is no gap in the spectrum where the answer would end, so that no subspace is the one asked for."""
 
 
 class StartError(InvalidInput):

@@ -6,7 +6,6 @@ import hashlib
 import os
 import warnings
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -17,29 +16,24 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.decomposition import PCA
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.pipeline import Pipeline
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, validate_data
 
 from deepca._typing import Array
 from deepca.coding import Messages
-from deepca.data.moments import check_finite
-from deepca.data.sources import ArraySource, Source, add_rows, as_source, numeric
+from deepca.data.sources import ArraySource, Source, add_rows, as_source
 from deepca.engines import Engine, engine_of
-from deepca.errors import DataError, InvalidInput, TopologyError
+from deepca.errors import DataError, InvalidInput
+from deepca.estimator_base import OverAgents, checked_labels, plain_number, watchers
 from deepca.keeping import Keeping
 from deepca.model import Model
-from deepca.observers import Observer
 from deepca.operators import split_rows
 from deepca.pca import Settings, decompose, model_of
 from deepca.topology import Topology
-from deepca.topology_names import from_name, named_agents
 
 __all__ = ["DecentralizedPCA"]
 
-_DEFAULT_AGENTS = 10
 
-
-class DecentralizedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class DecentralizedPCA(OverAgents, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Principal components of rows that are spread over agents, who talk to their neighbours only.
 
     The answer is that of ``sklearn.decomposition.PCA`` on the pooled rows, but no row leaves its agent, and there is no
@@ -182,21 +176,10 @@ class DecentralizedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         self, X: Any, agents: Any, sample_weight: Any, seed: int, ranks: int
     ) -> tuple[list[Source], Topology, list[Array] | None]:
         """Rows that are all here, by agent, with their network and their weights."""
-        X = validate_data(
-            self,
-            X,
-            accept_sparse="csr",
-            dtype=[np.float64, np.float32],
-            ensure_min_samples=2,
-            ensure_all_finite=False,  # looked for below, where it can be named
-        )
-        X = numeric(X, "X")
-        columns = getattr(self, "feature_names_in_", None)
-        named = None if columns is None else tuple(map(str, columns))
-        check_finite(ArraySource(X, "X", named), X, 0)
+        X, named = self._understood(X, ensure_min_samples=2)
         n = X.shape[0]
         weights = None if sample_weight is None else self._checked_weights(sample_weight, X)
-        holders = None if agents is None else _checked_labels(agents, n)
+        holders = None if agents is None else checked_labels(agents, n)
         if weights is not None and (weights == 0.0).any():
             kept = np.flatnonzero(weights)
             X, weights = X[kept], weights[kept]
@@ -276,11 +259,11 @@ class DecentralizedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         """``each`` : how many agents every rank has.  sources, weights : of the local ones."""
         network = engine.network(topology, each)
         settings = Settings(
-            n_components=_plain_number(self.n_components),
+            n_components=plain_number(self.n_components),
             center=bool(self.center),
             scale=bool(self.scale),
             algorithm=self.algorithm,
-            rounds=_plain_number(self.rounds),
+            rounds=plain_number(self.rounds),
             messages=self.messages,
             tol=self.tol,
             max_iter=self.max_iter,
@@ -290,14 +273,14 @@ class DecentralizedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         known = getattr(self, "_directions", None)
         if self.warm_start and known is not None and known.shape[1] == sources[0].d:
             start = known
-        watchers = _watchers(bool(self.verbose) and engine.speaks)
+        shown = watchers(bool(self.verbose) and engine.speaks)
         found = decompose(
             sources,
             network,
             settings,
             weights=weights,
             start=start,
-            observers=watchers,
+            observers=shown,
             engine=engine,
             keeping=None if self.checkpoints is None else Keeping(Path(self.checkpoints), warn=_warn),
         )
@@ -318,53 +301,9 @@ class DecentralizedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         self.noise_variance_ = model.dtype.type(model.noise_variance)
         self.n_components_, self.n_samples_ = model.n_components, model.n_samples
 
-    def _seed(self) -> int:
-        if isinstance(self.random_state, (int, np.integer)) and self.random_state >= 0:
-            return int(self.random_state)
-        return int(check_random_state(self.random_state).randint(2**31 - 1))
-
     def _common_seed(self, engine: Engine) -> int:
         """Rank 0's, at all ranks."""
         return int(engine.texts(str(self._seed()))[0])
-
-    def _topology(self, agents: int | None, *, most: int, seed: int, ranks: int = 1) -> Topology:
-        if isinstance(self.topology, Topology):
-            asked = agents if agents is not None else self.n_agents
-            m = self.topology.n_agents if asked is None else asked
-            if m != self.topology.n_agents:
-                raise InvalidInput(f"the topology has {self.topology.n_agents} agents, the data has {m}")
-            if m > most:
-                raise DataError(f"{most} rows cannot be spread over {m} agents: every agent needs at least one row")
-            return self.topology
-        if not isinstance(self.topology, str):
-            raise InvalidInput(f"topology = {self.topology!r}: give a name such as 'ring', or a deepca.Topology")
-        wanted = agents if agents is not None else self.n_agents
-        if wanted is None:
-            return self._default_topology(self.topology, most, seed, ranks)
-        m = wanted
-        if isinstance(m, bool) or not isinstance(m, (int, np.integer)) or m < 1:
-            raise InvalidInput(f"n_agents = {m!r}: a whole number of at least one agent is needed")
-        if m > most:
-            raise DataError(f"{most} rows cannot be spread over {m} agents: every agent needs at least one row")
-        return from_name(self.topology, int(m), seed=seed)
-
-    def _default_topology(self, name: str, most: int, seed: int, ranks: int) -> Topology:
-        """As many agents as the name says; else ten, or the next smaller number that has such a network.
-
-        On more ranks than ten, as many as there are, or the next larger number.
-        """
-        m = named_agents(name)
-        if m is not None and m > most:
-            raise DataError(f"{most} rows cannot be spread over {m} agents: every agent needs at least one row")
-        if m is not None:
-            return from_name(name, seed=seed)
-        tried = [*range(min(_DEFAULT_AGENTS, most), 1, -1)]
-        if ranks > _DEFAULT_AGENTS:
-            tried = [*range(ranks, min(2 * ranks, most) + 1), *tried]
-        for agents in tried:
-            with suppress(TopologyError):
-                return from_name(name, agents, seed=seed)
-        return from_name(name, 1, seed=seed)
 
     @staticmethod
     def _checked_weights(sample_weight: Any, X: Any) -> Array:
@@ -435,18 +374,6 @@ class DecentralizedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         return tags
 
 
-def _watchers(wanted: bool) -> tuple[Observer, ...]:
-    """A progress bar where somebody wants one."""
-    if not wanted:
-        return ()
-    try:
-        from deepca.progress import ProgressBar
-    except ModuleNotFoundError:
-        warnings.warn("progress is shown with rich only; pip install 'deepca[cli]'", stacklevel=4)
-        return ()
-    return (ProgressBar(),)
-
-
 def _warn(line: str) -> None:
     warnings.warn(line, stacklevel=4)
 
@@ -454,11 +381,6 @@ def _warn(line: str) -> None:
 def _is_one_agent(Xs: Any) -> bool:
     """Whether these are the rows of one agent, not a collection of agents."""
     return isinstance(Xs, (str, os.PathLike)) or getattr(Xs, "ndim", 0) == 2
-
-
-def _plain_number(k: Any) -> Any:
-    """numpy's numbers as Python's, so that an int is told from a share."""
-    return k.item() if isinstance(k, np.generic) else k
 
 
 def _check_alike(engine: Engine, sources: Sequence[Source], weights: Sequence[Array] | None) -> None:
@@ -477,18 +399,6 @@ def _check_alike(engine: Engine, sources: Sequence[Source], weights: Sequence[Ar
             f"rank {other} was given other rows than rank 0: fit(X) needs all rows at every rank; where each rank has "
             "rows of its own, use fit_agents"
         )
-
-
-def _checked_labels(agents: Any, n: int) -> npt.NDArray[Any]:
-    labels = np.asarray(agents)
-    if labels.shape != (n,):
-        raise DataError(f"agents has shape {labels.shape}; one label for each of the {n} rows is needed")
-    missing = np.array([label is None or label != label for label in labels.tolist()], dtype=bool)  # NaN is not itself
-    if missing.any():
-        raise DataError(f"agents: row {int(np.flatnonzero(missing)[0])} has no label")
-    if labels.dtype == object:  # text and numbers side by side have no order, but their texts do
-        labels = labels.astype(str)
-    return labels
 
 
 def _agent_weights(given: npt.ArrayLike, source: Source) -> Array:

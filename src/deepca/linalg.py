@@ -17,6 +17,7 @@ from deepca.errors import InvalidInput, NotFiniteError, StartError
 
 __all__ = [
     "check_start",
+    "first_columns",
     "frobenius",
     "largest_positive",
     "numerical_rank",
@@ -47,6 +48,15 @@ def random_orthonormal(d: int, k: int, *, seed: int | np.random.Generator | None
         raise StartError(f"k = {k} components of d = {d} features: k must lie between 1 and d")
     W, _ = _householder(np.random.default_rng(seed).standard_normal((d, k)))
     return W
+
+
+def first_columns(d: int, k: int, known: Array | None, seed: int | None) -> Array:
+    """W⁰ ``(d, k)`` from what is known, given as rows ``(k', d)``: as many as fit, random columns after them."""
+    if known is None or not len(known):
+        return random_orthonormal(d, k, seed=seed)
+    columns = np.asarray(known, dtype=np.float64)[:k].T
+    more = np.random.default_rng(seed).standard_normal((d, k - columns.shape[1]))
+    return np.asarray(np.linalg.qr(np.hstack([columns, more]))[0])
 
 
 def check_start(W0: npt.ArrayLike, d: int) -> Array:

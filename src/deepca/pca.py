@@ -24,7 +24,7 @@ from deepca.data.sources import Source
 from deepca.engines import Engine
 from deepca.errors import DataError, InvalidInput
 from deepca.keeping import Keeper, Keeping
-from deepca.linalg import random_orthonormal
+from deepca.linalg import first_columns
 from deepca.mixing import Chebyshev, FastMix, Gossip, Mixer, PositiveChebyshev
 from deepca.model import Model
 from deepca.networks.base import Network, Traffic
@@ -289,7 +289,7 @@ class _Run:
                 f"n_components = {k}, but {self.most} is the most that min(rows, columns) allows here; ask for fewer"
             )
         at = self.settings
-        W0 = _start(self.A.d, k, start, at.seed)
+        W0 = first_columns(self.A.d, k, start, at.seed)
         algorithm = algorithm_of(at.algorithm, self.A, W0, self.network, rounds=at.rounds, messages=at.messages)
         if disturbed:
             self.network.begin(self.network.epoch, 0, "restart")
@@ -437,17 +437,6 @@ def algorithm_of(
     if name == "accelerated":
         return AcceleratedDeEPCA(A, W0, network, mix)
     return (DeEPCA if name == "deepca" else DePCA)(A, W0, network, mix)
-
-
-def _start(d: int, k: int, known: Array | None, seed: int | None) -> Array:
-    """W⁰: what is known first, random columns after it."""
-    if known is None or not len(known):
-        return random_orthonormal(d, k, seed=seed)
-    columns = np.asarray(known, dtype=np.float64)[:k].T
-    if columns.shape[1] == k:
-        return np.asarray(np.linalg.qr(columns)[0])
-    more = np.random.default_rng(seed).standard_normal((d, k - columns.shape[1]))
-    return np.asarray(np.linalg.qr(np.hstack([columns, more]))[0])
 
 
 def _needed(variances: Array, wanted: float, total: float) -> int:
