@@ -18,6 +18,7 @@ MODULES = (
     "topology",
     "directed",
     "changing",
+    "graphs",
     "operators",
     "mixing",
     "linalg",

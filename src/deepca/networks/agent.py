@@ -49,6 +49,12 @@ class AgentNetwork(Network):
             self._ride(1)
         return y
 
+    def collect(self, x: Array, /) -> Array:
+        beside = self.beside
+        received = self._swap(_sent(x), self._links, riding=True)
+        self._ride(1)
+        return np.array([received[int(i)] for i in beside]).reshape(*beside.shape, *x.shape)
+
     def gossip_coded(self, x: Array, copies: Copies | None, code: Code, /) -> tuple[Array, Copies]:
         _, incoming, _ = self._links
         before = Copies.before(x, copies, len(incoming), self._graph)

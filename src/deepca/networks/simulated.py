@@ -63,6 +63,13 @@ class SimulatedNetwork(Network):
         self._count(rounds=1, messages=messages, payload=payload, control=self._riding_bytes() if self._sweeping else 0)
         return _apply(matrix, x)
 
+    def collect(self, x: Array, /) -> Array:
+        self._check_epoch()
+        beside = self.beside
+        self._count(rounds=1, messages=self._messages, payload=x[0].nbytes, control=self._riding_bytes())
+        self._ride(1)
+        return np.where((beside >= 0).reshape(*beside.shape, *(1,) * (x.ndim - 1)), x[beside], 0.0)
+
     def gossip_coded(self, x: Array, copies: Copies | None, code: Code, /) -> tuple[Array, Copies]:
         self._check_epoch()
         before = Copies.before(x, copies, 0, self._graph)
