@@ -19,6 +19,7 @@ MODULES = (
     "directed",
     "changing",
     "graphs",
+    "clustering",
     "operators",
     "mixing",
     "linalg",

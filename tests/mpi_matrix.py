@@ -15,12 +15,14 @@ RANKS = 4
 DEADLINE = 15 * 60.0  # seconds
 MATRIX = (
     "parity/test_parity.py",
+    "laws/test_graph_laws.py",
     "laws/test_invariants.py",
     "laws/test_mixing_laws.py",
     "test_accelerated.py",
     "test_centring.py",
     "test_changing.py",
     "test_certificate.py",
+    "test_clustering.py",
     "test_coded_messages.py",
     "test_components.py",
     "test_covariance_averaging.py",
@@ -28,6 +30,7 @@ MATRIX = (
     "test_edge_cases.py",
     "test_exact.py",
     "test_exactness.py",
+    "test_graphs.py",
     "test_krylov.py",
     "test_mpi_network.py",
     "test_networks.py",

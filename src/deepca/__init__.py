@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from deepca import (
     centring,
     changing,
+    clustering,
     directed,
     errors,
     graphs,
@@ -78,6 +79,7 @@ __all__ = [
     "centring",
     "certify",
     "changing",
+    "clustering",
     "directed",
     "errors",
     "graphs",

@@ -156,7 +156,7 @@ def eigenpairs_of(
     state, bound, s, made = _converged(method, tol)
     theta, r = state.theta, state.r
     if n > 0:
-        _check_gap(sign * theta, n, first, _EQUAL * method.scale(state))
+        _check_gap(sign * theta, n, method, _EQUAL * method.scale(state))
     X = np.concatenate([method.V, _oriented(rows.network, rows.numbers, state.X[..., :n])], axis=-1)
     found = Eigenpairs(
         values=np.concatenate([np.zeros(first), sign * theta[:n]]),
@@ -298,13 +298,13 @@ def _angle(state: RowsState, n: int, s: int, bound: float) -> float:
     return length / apart if known and apart > 0.0 else np.inf
 
 
-def _check_gap(values: Array, n: int, first: int, equal: float) -> None:
+def _check_gap(values: Array, n: int, method: RowsApart, equal: float) -> None:
     """NoGapError where value n is also the next one."""
     if values.size <= n or abs(values[n] - values[n - 1]) > equal:
         return
-    same = np.flatnonzero(np.abs(values - values[n - 1]) <= equal)
+    same, first = np.flatnonzero(np.abs(values - values[n - 1]) <= equal), method.size - method.free
     low, high = int(same[0]) + first, int(same[-1]) + first + 1
-    more = " or more" if same[-1] + 1 == values.size else ""
+    more = " or more" if same[-1] + 1 == values.size < method.free else ""
     fewer = f"k = {low} or " if low > 0 else ""
     raise NoGapError(
         f"eigenvalues {low + 1} to {high}{more} are all {values[n - 1]:.6g}: which {n + first} vectors belong to the "

@@ -76,6 +76,10 @@ class Neighbourhood(Topology):
         )
 
     @property
+    def whole(self) -> bool:
+        return False
+
+    @property
     def positive_semidefinite(self) -> bool:
         return self.lambda_min >= -1e-10  # found by iterations, not by a rule
 

@@ -42,20 +42,23 @@ class SpanningTree:
 
         ::
 
-            h_j = 0 at the source,  h_j ← min(h_j, 1 + min_i h_i) over the neighbours i      hops, from any source
-            a = farthest from agent 0,  b = farthest from a                                  ends of a long path
-            root = half way:  h(a) + h(b) = h_a(b),  h(a) = ⌊h_a(b)/2⌋
+            h_j = 0 at the source,  h_j ← min(h_j, 1 + min_i h_i) over the neighbours i      hops from a source
+            a, b:   farthest from the first agent; from a                                   ends of a long path
+            root:   where max(h(a), h(b)) is smallest;  if some d is farther from there, where max(h(a), h(b), h(d)) is
         """
         if network.topology.n_agents == 1:
             return cls(network, 1, 0, (), ())
-        a = _first(network, _farthest(network, _first(network, np.ones(network.batch, dtype=np.bool_))))
-        from_a, _ = _hops(network, a)
-        length = int(network.reduce(from_a, "max"))
-        b = _first(network, from_a == length)
-        from_b, _ = _hops(network, b)
-        root = _first(network, (from_a + from_b == length) & (from_a == length // 2))
-        hops, parent = _hops(network, root)
-        depth = int(network.reduce(hops, "max"))
+        anyone, _ = _hops(network, _first(network, np.ones(network.batch, dtype=np.bool_)))
+        from_a, _ = _hops(network, _farthest(network, anyone))
+        known = [from_a, _hops(network, _farthest(network, from_a))[0]]
+        for last in (False, True):
+            least = np.max(known, axis=0)  # nobody can be nearer to all than this
+            nearest = network.reduce(least, "min")
+            hops, parent = _hops(network, _first(network, least == nearest))
+            depth = int(network.reduce(hops, "max"))
+            if last or depth == int(nearest):
+                break
+            known.append(_hops(network, _first(network, hops == depth))[0])
         theirs = network.collect(np.stack([parent, hops], axis=-1))  # who is whose child
         up, down = _sweeps(network, (hops, parent), (theirs[..., 1], theirs[..., 0]), depth)
         counted = cls(network, 0, depth, up, down)._swept(np.ones((*network.batch, 1)))
@@ -97,9 +100,8 @@ def _hops(network: Network, source: npt.NDArray[np.bool_]) -> tuple[Array, Array
     return hops, parent
 
 
-def _farthest(network: Network, source: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    hops, _ = _hops(network, source)
-    return np.asarray(hops == network.reduce(hops, "max"))
+def _farthest(network: Network, hops: Array) -> npt.NDArray[np.bool_]:
+    return _first(network, hops == network.reduce(hops, "max"))
 
 
 def _first(network: Network, among: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:

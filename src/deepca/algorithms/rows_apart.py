@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,7 +17,7 @@ from deepca.linalg import symmetric_part
 from deepca.networks.base import Network
 from deepca.trees import SpanningTree
 
-__all__ = ["Rows", "RowsApart", "RowsState", "split"]
+__all__ = ["Rows", "RowsApart", "RowsState", "by_number", "split"]
 
 _EPS = float(np.finfo(np.float64).eps)
 _GUARDS = 4  # columns beyond k, so that a close λ_{k+1} is seen beside λ_k and the filter has an edge
@@ -106,7 +107,7 @@ class RowsApart:
     def init(self) -> RowsState:
         """From columns that are random by the number of a row, whoever holds it."""
         w = min(self.k + _GUARDS, self.free)
-        return self._ritz(_normal(self.M.numbers, w, self._seed), 0, 0)
+        return self._ritz(by_number(self.M.numbers, w, self._seed), 0, 0)
 
     def step(self, state: RowsState, accuracy: float) -> RowsState:
         """One filter, as long as rounding allows and residuals down to ``accuracy`` ask for, and Rayleigh–Ritz."""
@@ -122,7 +123,7 @@ class RowsApart:
         """With twice as many columns, the new ones random."""
         w = state.X.shape[-1]
         more = min(2 * w, self.free, max(_WIDEST, w)) - w
-        X = np.concatenate([state.X, _normal(self.M.numbers, more, self._seed + 1009 * w)], axis=-1)
+        X = np.concatenate([state.X, by_number(self.M.numbers, more, self._seed + 1009 * w)], axis=-1)
         return self._ritz(X, state.t, state.products)
 
     def scale(self, state: RowsState) -> float:
@@ -168,7 +169,7 @@ class RowsApart:
             if q > _LONGEST * self.size:
                 return found, made
             pause = max(1, int(math.log(_GROWTH) / math.acosh(_place(top, a, b))))
-            Z = self._without(_normal(self.M.numbers, _PROBES, self._seed + 7919 * (attempt + 1)), X)
+            Z = self._without(by_number(self.M.numbers, _PROBES, self._seed + 7919 * (attempt + 1)), X)
             Y = self._without(self._filtered(Z, self.M.product(Z), a, b, q, X, pause), X)
             made += q
             length = math.sqrt(float(self.tree.sum(np.square(Y).sum(axis=(-2, -1))[..., None])[0]))
@@ -276,10 +277,15 @@ def _times(growth: float, place: float) -> float:
     return math.acosh(max(growth, 1.0)) / math.acosh(place)
 
 
-def _normal(numbers: npt.NDArray[np.int64], w: int, seed: int) -> Array:
-    """Gaussian rows ``(*B, n, w)`` by their number: the same whoever holds them, zero where they only fill up."""
+def by_number(
+    numbers: npt.NDArray[np.int64],
+    w: int,
+    seed: int,
+    draw: Callable[[np.random.Generator, int], Array] = np.random.Generator.standard_normal,
+) -> Array:
+    """Random rows ``(*B, n, w)`` by their number: the same whoever holds them, zero where they only fill up."""
     found = np.zeros((numbers.size, w))
     for i, number in enumerate(numbers.ravel().tolist()):
         if number >= 0:
-            found[i] = np.random.Generator(np.random.Philox(key=(seed << 64) | number)).standard_normal(w)
+            found[i] = draw(np.random.Generator(np.random.Philox(key=(seed << 64) | number)), w)
     return found.reshape(*numbers.shape, w)

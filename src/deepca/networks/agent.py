@@ -33,7 +33,7 @@ class AgentNetwork(Network):
         super().__init__(topology, ())
         self.agent, self._transport = agent, transport
         self.local = np.array(agent)
-        self.reliable = (transport is None or transport.reliable) and not topology.changing
+        self.reliable = (transport is None or transport.reliable) and topology.whole and not topology.changing
         neighbors = topology.neighbors(agent)
         if neighbors and transport is None:
             raise TopologyError(f"agent {agent} has neighbours {neighbors} and no transport to reach them")
