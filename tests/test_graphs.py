@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import get_args
 
 import networkx as nx
@@ -12,6 +13,8 @@ import pytest
 import scipy.linalg
 from scipy import sparse
 from scipy.sparse.linalg import eigsh
+from sklearn.datasets import load_breast_cancer, load_digits, load_wine
+from sklearn.neighbors import kneighbors_graph
 
 import deepca
 from deepca import graphs, topology
@@ -68,6 +71,17 @@ def found_by(
 # ----------------------------------------------------------------------------------------- the network's own matrix
 
 
+def test_the_rounds_of_the_page_are_those_that_are_made() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "graphs.md").read_text(encoding="utf-8")
+    said = re.findall(r"(?m)^\| `([\w:.-]+)` \| (\d+) \| (\d+) \|", page)
+    assert len(said) == 7
+    for name, depth, rounds in said:
+        found = graphs.lambda2(network_of(topology.from_name(name, seed=0)))
+        assert found.depth == int(depth)
+        if not over_mpi():  # ranks agree in fewer rounds
+            assert found.rounds == pytest.approx(int(rounds), rel=0.1)
+
+
 @pytest.mark.parametrize("rule", get_args(Rule))
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_spectrum_of_the_gossip_matrix_is_found_by_its_agents(name: str, rule: Rule) -> None:
@@ -86,8 +100,17 @@ def test_the_spectrum_of_the_gossip_matrix_is_found_by_its_agents(name: str, rul
     assert place.flood_rounds <= 2 * found.depth
 
 
+def test_eigenvalues_of_many_vectors_are_found_and_what_is_proven_of_them_is_said() -> None:
+    """More equal ones than columns: everything else equal is seen, one odd vector out of 200 is not."""
+    complete = graphs.lambda2(network_of(topology.complete(150)))
+    assert (abs(complete.lambda2) <= 1e-12, complete.proven) == (True, True)
+    star = graphs.lambda2(network_of(topology.star(200)))
+    assert abs(star.lambda2 - (1.0 - 1.0 / 200.0)) <= 1e-12
+    assert not star.proven
+
+
 @pytest.mark.skipif(over_mpi(), reason="one agent per thread")
-@pytest.mark.parametrize("name", ["torus", "path", "star"])
+@pytest.mark.parametrize("name", ["torus", "three", "star"])
 def test_an_agent_needs_to_know_its_own_row_only(name: str) -> None:
     """Every agent has a Neighbourhood in the place of the topology: whatever else it looked for is not there."""
     place = NETWORKS[name]
@@ -220,6 +243,24 @@ def test_large_sparse_graphs_as_eigsh() -> None:
     assert float(deepca.linalg.tan_theta(vectors, X)) <= 1e-9
 
 
+@pytest.mark.parametrize(("name", "k"), [("digits", 10), ("breast cancer", 4), ("wine", 3)])
+def test_graphs_of_real_data(name: str, k: int) -> None:
+    """Nearest neighbours with Gaussian weights, at agents that hold every sixth point or regions."""
+    given = {"digits": load_digits, "breast cancer": load_breast_cancer, "wine": load_wine}[name]().data[:500]
+    points = (given - given.mean(axis=0)) / np.maximum(given.std(axis=0), 1e-9)
+    apart = kneighbors_graph(points, 12, mode="distance")
+    apart.data = np.exp(-np.square(apart.data / np.median(apart.data)))
+    W = csr(apart.maximum(apart.T))
+    values, vectors = pooled(W, "normalized", "smallest")
+    for labels in (np.arange(len(points)) % 6, np.argsort(np.argsort(points[:, 2])) * 6 // len(points)):
+        case = Shared(W, *graphs.partition_graph(W, labels))
+        X = entries(ENGINES[0], case, lambda b, n: graphs.graph_eigenvectors(b, n, k, matrix="normalized").vectors)
+        assert float(deepca.linalg.tan_theta(vectors[:, :k], X)) <= 1e-10
+        found = found_by(network_of(case.topology), case, k, "normalized")
+        np.testing.assert_allclose(found.values, values[:k], atol=1e-12)
+        assert found.proven
+
+
 def test_repeated_eigenvalues_are_named_and_their_space_is_found() -> None:
     case = shared(weighted(nx.cycle_graph(40)), 5)
     network = network_of(case.topology)
@@ -281,7 +322,7 @@ def test_messages_carry_what_is_at_the_seam() -> None:
 
 
 @pytest.mark.parametrize("kind", ENGINES)
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", ["grid", "torus", "star", "complete", "hypercube", "two", "three"])
 def test_sums_over_a_tree_that_agents_find(name: str, kind: str) -> None:
     place = NETWORKS[name]
     x = np.random.default_rng(0).standard_normal((place.n_agents, 3))

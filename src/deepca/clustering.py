@@ -100,7 +100,7 @@ def _seeded(rows: BlockRows, points: Array, shape: tuple[int, int], seed: int) -
 
 
 def _lloyd(rows: BlockRows, tree: SpanningTree, points: Array, centres: Array) -> tuple[npt.NDArray[np.int64], Array]:
-    """Lloyd's iterations of all restarts, until no centre moves: labels ``(*B, n, restarts)`` and each one's inertia."""
+    """Lloyd's iterations of all restarts, until no centre moves: labels ``(*B, n, restarts)``, and inertias."""
     restarts, clusters, k = centres.shape
     real = (rows.numbers >= 0)[..., None]
     labels, inertia = np.zeros((*rows.numbers.shape, restarts), dtype=np.int64), np.zeros(restarts)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +39,7 @@ __all__ = [
 ]
 
 Which = Literal["smallest", "largest"]
+_Number = TypeVar("_Number", bound=np.generic)
 _EPS = float(np.finfo(np.float64).eps)
 _EQUAL = 1e-10  # of the spectrum's size: eigenvalues this close count as one
 _FAILURE = 1e-6
@@ -77,7 +78,8 @@ class Eigenpairs:
 class GossipSpectrum:
     """λ₂ and λ_min of 𝐋, the same at every agent.
 
-    error : an eigenvalue lies that close to each.  proven : whether none farther out was missed (but for 1e-6).
+    error : an eigenvalue lies that close to each.  proven : whether none farther out, by more than 1e-10, was missed
+        (but for a chance of 1e-6).
     n_agents : as counted.  depth : of the spanning tree; no two agents are farther apart than twice that.
     """
 
@@ -195,10 +197,15 @@ def lambda2(network: Network, *, tol: float = 1e-12, seed: int = 0) -> GossipSpe
     ends = []
     for sign in (1.0, -1.0):
         rows = _GossipRows(network, sign)
-        known = np.ones(rows.numbers.shape) if sign > 0.0 else None
-        method = RowsApart(rows, tree, 1, known=known, known_value=1.0, seed=seed)
+        method = RowsApart(rows, tree, 1, known=np.ones(rows.numbers.shape), known_value=sign, seed=seed)
         state, bound, _, _ = _converged(method, tol)
-        ends.append((sign * float(state.theta[0]), float(state.r[0]), bool(bound <= state.theta[0] + state.r[0])))
+        ends.append(
+            (
+                sign * float(state.theta[0]),
+                float(state.r[0]),
+                bool(bound <= state.theta[0] + _EQUAL * method.scale(state)),
+            )
+        )
     (second, r2, top), (lowest, r1, bottom) = ends
     rounds = _rounds_since(network, before)
     return GossipSpectrum(second, lowest, max(r1, r2), top and bottom, tree.n_agents, tree.depth, rounds)
@@ -218,7 +225,7 @@ def local_mixing(network: Network, *, mixer: Mixer | None = None, tol: float = 1
     return LocalMixing(spectrum, fastmix_eta(view.lambda2), first_rounds(chosen, view))
 
 
-def assembled(blocks: Sequence[GraphBlock], parts: Sequence[Array]) -> Array:
+def assembled(blocks: Sequence[GraphBlock], parts: Sequence[npt.NDArray[_Number]]) -> npt.NDArray[_Number]:
     """Entries of all agents' blocks in the order of the nodes' numbers: for looking, where all are in one place."""
     numbers = np.concatenate([block.nodes for block in blocks])
     return np.asarray(np.concatenate(list(parts))[np.argsort(numbers)])

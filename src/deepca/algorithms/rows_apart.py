@@ -27,6 +27,8 @@ _GROWTH = 1e9  # of a column in one filter: rounding along the others must stay 
 _PROBES = 8
 _LONGEST = 16  # degree of a filter, in nodes: a path needs about as many as it has
 _TRIES = 2
+_LOOKS = 16  # at most, all with their share of the failure probability
+_BLIND = 64  # products of a probe without a gap to aim at
 
 
 class Rows(Protocol):
@@ -151,34 +153,42 @@ class RowsApart:
             ‖Y‖ ≥ ‖uᵀY‖ = T_q(λ₁(B)) ‖uᵀZ‖,     ‖uᵀZ‖² ~ χ²_p,
 
         so λ₁(B) is at most where ``T_q`` reaches ``‖Y‖/χ(failure)``. X is invariant to rounding, so B is applied by M,
-        and X is projected out again before rounding has grown.
+        and X is projected out again before rounding has grown. Likewise ``λ₁(B) ≤ θ_s + ‖(B − θ_s)Z‖/χ(failure)``,
+        which decides where all that is outside has one eigenvalue.
         """
-        made, found, b = 0, math.inf, self._edge(state, s)
         if state.theta.size == self.free:  # X is everything
             return (float(state.theta[s] + state.r[s]) if s < self.free else -math.inf), 0
-        a, target = self.M.lowest, float(state.theta[s - 1])
+        a, b, target = self.M.lowest, self._edge(state, s), float(state.theta[s - 1])
         X = np.concatenate([self.V, state.X[..., :s]], axis=-1)
         top = max(float(state.theta[0]), self._known_value if self.V.shape[-1] else -math.inf)
+        least = math.sqrt(2.0 * float(gammaincinv(_PROBES / 2.0, failure / _LOOKS)))
+        made, found = 0, math.inf
         for attempt in range(_TRIES):
-            chance = failure * 0.5 ** (attempt + 1)
-            least = math.sqrt(2.0 * float(gammaincinv(_PROBES / 2.0, chance)))
-            if not a < b < target:
-                return found, made
-            grows = math.acosh(_place(target, a, b))
-            q = math.ceil(math.acosh(4.0 * math.sqrt(self.size * _PROBES) / least) / grows) + 1
-            if q > _LONGEST * self.size:
-                return found, made
+            q = self._probing(a, b, target, least)
+            if q == _BLIND:
+                b = target  # no gap to aim at: as good a bound as some rounds give
+            if not a < b:
+                break
             pause = max(1, int(math.log(_GROWTH) / math.acosh(_place(top, a, b))))
-            Z = self._without(by_number(self.M.numbers, _PROBES, self._seed + 7919 * (attempt + 1)), X)
-            Y = self._without(self._filtered(Z, self.M.product(Z), a, b, q, X, pause), X)
+            seed = self._seed + 7919 * (attempt + 1) + 104729 * state.theta.size
+            Z = self._without(by_number(self.M.numbers, _PROBES, seed), X)
+            MZ = self.M.product(Z)
+            Y = self._without(self._filtered(Z, MZ, a, b, q, X, pause), X)
             made += q
-            length = math.sqrt(float(self.tree.sum(np.square(Y).sum(axis=(-2, -1))[..., None])[0]))
-            reach = max(length / least, 1.0)
-            found = min(found, (a + b) / 2.0 + (b - a) / 2.0 * math.cosh(math.acosh(reach) / q))
-            if found < target:
+            lengths = self.tree.sum(np.stack([np.square(part).sum(axis=(-2, -1)) for part in (Y, MZ - target * Z)], -1))
+            reach, off = np.sqrt(lengths) / least
+            found = min(found, (a + b) / 2.0 + (b - a) / 2.0 * math.cosh(math.acosh(max(reach, 1.0)) / q), target + off)
+            if found < target or b == target:
                 break
             b = (b + target) / 2.0
-        return found, made
+        return float(found), made
+
+    def _probing(self, a: float, b: float, target: float, least: float) -> int:
+        """Products after which a bound should be below ``target``; _BLIND where that is too many."""
+        if not a < b < target:
+            return _BLIND
+        q = math.acosh(4.0 * math.sqrt(self.size * _PROBES) / least) / math.acosh(_place(target, a, b))
+        return math.ceil(q) + 1 if q < _LONGEST * self.size else _BLIND
 
     # ------------------------------------------------------------------------------------------------- the parts
 
