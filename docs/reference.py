@@ -19,6 +19,8 @@ MODULES = (
     "directed",
     "changing",
     "links",
+    "graphs",
+    "clustering",
     "operators",
     "eigen",
     "svd",

@@ -15,6 +15,7 @@ RANKS = 4
 DEADLINE = 25 * 60.0  # seconds; on two cores that have nothing else to do it takes less than half of it
 MATRIX = (
     "parity/test_parity.py",
+    "laws/test_graph_laws.py",
     "laws/test_invariants.py",
     "laws/test_mixing_laws.py",
     "laws/test_network_laws.py",
@@ -22,6 +23,7 @@ MATRIX = (
     "test_centring.py",
     "test_changing.py",
     "test_certificate.py",
+    "test_clustering.py",
     "test_coded_messages.py",
     "test_components.py",
     "test_covariance_averaging.py",
@@ -30,6 +32,7 @@ MATRIX = (
     "test_eigen.py",
     "test_exact.py",
     "test_exactness.py",
+    "test_graphs.py",
     "test_krylov.py",
     "test_mpi_network.py",
     "test_networks.py",

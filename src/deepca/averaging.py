@@ -69,7 +69,7 @@ def common_average(network: Network, x: Array) -> Array:
     Over a spanning tree where there is one all the time, else mixed until nothing is gained any more.
     """
     topology = network.topology
-    if not topology.changing:
+    if topology.whole and not topology.changing:
         return exact_average(network, x)
     rounds = averager(topology).rounds_for(topology, _STEP)
     return average(network, x, rounds, lambda found: False).mean

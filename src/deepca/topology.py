@@ -112,6 +112,11 @@ class Topology:
         return not (self.directed or self.changing)
 
     @property
+    def whole(self) -> bool:
+        """Whether all of the graph is known here, so that agents may use the same tree of it."""
+        return True
+
+    @property
     def n_agents(self) -> int:
         return int(self.gossip_sparse.shape[0])
 

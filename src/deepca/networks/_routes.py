@@ -37,10 +37,19 @@ class Route:
     """What one rank sends and receives in a round with certain weights, and how it weighs what it has.
 
     ranks : that this one exchanges rows with.  begins : where the rows of each begin among those that come.
-    n_far : rows that come.  rows_sent : rows that go.  messages : between agents, those of the same rank included.
+    n_far : rows that come.  far : of which agents.  rows_sent : rows that go.
+    messages : between agents, those of the same rank included.
     """
 
-    def __init__(self, own: Csr, far: Csr, exchanged: dict[int, tuple[list[int], int]], messages: int) -> None:
+    def __init__(
+        self,
+        own: Csr,
+        far: Csr,
+        exchanged: dict[int, tuple[list[int], int]],
+        messages: int,
+        agents: npt.NDArray[np.int64],
+    ) -> None:
+        self.far = agents
         self._own: Array | Csr = own.toarray() if own.shape[0] <= _DENSE_UP_TO else own
         self._far: Array | Csr = far.toarray() if far.shape[0] <= _DENSE_UP_TO >= far.shape[1] else far
         self._alone: list[float] | None = far.toarray()[0].tolist() if own.shape[0] == 1 else None
@@ -74,7 +83,8 @@ class Route:
         far = np.concatenate(order)
         messages = int(np.count_nonzero(rank_of[senders] == rank))
         empty = sparse.csr_array((mine.size, 0))
-        return cls(csr(local[:, mine]), csr(local[:, far]) if m and far.size else csr(empty), exchanged, messages)
+        weighted = csr(local[:, far]) if m and far.size else csr(empty)
+        return cls(csr(local[:, mine]), weighted, exchanged, messages, far)
 
     def weighted(self, own: npt.NDArray[Any], far: FarRows) -> Array:
         """``Σ_i 𝐋_ji x_i`` of the local agents j, from the rows of the local agents and of others.

@@ -33,7 +33,7 @@ class AgentNetwork(Network):
         super().__init__(topology, ())
         self.agent, self._transport = agent, transport
         self.local = np.array(agent)
-        self.reliable = (transport is None or transport.reliable) and not topology.changing
+        self.reliable = (transport is None or transport.reliable) and topology.whole and not topology.changing
         neighbors = topology.neighbors(agent)
         if neighbors and transport is None:
             raise TopologyError(f"agent {agent} has neighbours {neighbors} and no transport to reach them")
@@ -60,6 +60,12 @@ class AgentNetwork(Network):
         self._round = first + len(pairs)
         self._have_met(pairs, rounds, x.nbytes)
         return y
+
+    def collect(self, x: Array, /) -> Array:
+        beside = self.beside
+        received = self._swap(_sent(x), self._links, riding=True)
+        self._ride(1)
+        return np.array([received[int(i)] for i in beside]).reshape(*beside.shape, *x.shape)
 
     def gossip_coded(self, x: Array, copies: Copies | None, code: Code, /) -> tuple[Array, Copies]:
         _, incoming, _ = self._links

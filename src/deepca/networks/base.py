@@ -168,6 +168,19 @@ class Network(ABC):
         """When it is, by what all agents know: a step that is retried comes by the same moments again."""
         return self.epoch, crc32(self._phase.encode()), self._t, self._met
 
+    @cached_property
+    def beside(self) -> npt.NDArray[np.int64]:
+        """Numbers of the neighbours ``(*B, slots)`` in the order of :meth:`collect`; −1 where an agent has fewer."""
+        if not self.topology.stays:
+            raise TopologyError(
+                f"neighbours' values are collected one by one on graphs that stay and go both ways, but "
+                f"{self.topology.name} {'has messages that go one way' if self.topology.directed else 'changes'}"
+            )
+        rows = [self.topology.neighbors(int(j)) for j in self.local.ravel()]
+        slots = max((len(row) for row in rows), default=0)
+        filled = [(*row, *(-1,) * (slots - len(row))) for row in rows]
+        return np.array(filled, dtype=np.int64).reshape(*self.batch, slots)
+
     def begin(self, epoch: int, t: int, /, phase: str = "step") -> None:
         """Called before step t: rounds start again at 0, so a step that is retried sends the same tags.
 
@@ -202,6 +215,14 @@ class Network(ABC):
 
         Everyone knows who is to meet whom; all others sleep, and send nothing. Both ends send one message, and all
         meetings together are counted as that many ``rounds``. Nothing rides along: few hear of few.
+        """
+
+    @abstractmethod
+    def collect(self, x: Array, /) -> Array:
+        """One round in which nothing is added up: the neighbours' x, one by one, ``(*B, slots, …)``.
+
+        They come in the order of :attr:`beside`, zeros where an agent has fewer neighbours than others held here.
+        Values under way to agreement ride along. Needs a graph that stays and goes both ways.
         """
 
     @abstractmethod

@@ -142,6 +142,16 @@ class MpiNetwork(Network):
         self._left += crossed * far.nbytes
         return y.reshape(x.shape)
 
+    def collect(self, x: Array, /) -> Array:
+        self._check_epoch()
+        beside, route, own = self.beside, self._full, _rows(np.asarray(x, _FLOAT64))
+        known = np.concatenate([own, self._along(route, own), np.zeros((1, own.shape[1]))])
+        self._counted(route, 1, own[0].nbytes)
+        self._ride(1)
+        row_of = np.full(self.n_agents + 1, len(known) - 1)  # that of zeros, also for number −1
+        row_of[np.concatenate([self.local, route.far])] = np.arange(len(known) - 1)
+        return np.asarray(known[row_of[beside]].reshape(*beside.shape, *x.shape[1:]))
+
     def gossip_coded(self, x: Array, copies: Copies | None, code: Code, /) -> tuple[Array, Copies]:
         self._check_epoch()
         route = self._full

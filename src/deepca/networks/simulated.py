@@ -12,7 +12,7 @@ from deepca.coding import Code, Copies, decode, encode
 from deepca.networks.base import LinearMixer, Network, Op, Pairs, Pending, reducer
 from deepca.topology import Topology
 
-__all__ = ["SimulatedNetwork"]
+__all__ = ["SimulatedNetwork", "apart"]
 
 # A sparse multiply-add costs about this many dense ones (CSR times a tall block against dgemm).
 _SPARSE_COST = 8
@@ -66,10 +66,17 @@ class SimulatedNetwork(Network):
     def meet(self, x: Array, pairs: Pairs, rounds: int, /) -> Array:
         self._check_epoch()
         y = x.copy(order="K")
-        for one, other in _apart(pairs, self.n_agents):
+        for one, other in apart(pairs, self.n_agents):
             y[one] = y[other] = (y[one] + y[other]) * 0.5
         self._have_met(pairs, rounds, x[0].nbytes)
         return y
+
+    def collect(self, x: Array, /) -> Array:
+        self._check_epoch()
+        beside = self.beside
+        self._count(rounds=1, messages=self._messages, payload=x[0].nbytes, control=self._riding_bytes())
+        self._ride(1)
+        return np.where((beside >= 0).reshape(*beside.shape, *(1,) * (x.ndim - 1)), x[beside], 0.0)
 
     def gossip_coded(self, x: Array, copies: Copies | None, code: Code, /) -> tuple[Array, Copies]:
         self._check_epoch()
@@ -145,7 +152,7 @@ class SimulatedNetwork(Network):
         return _Collapsed(matrix, sent.rounds, probe.full_rounds, sent.messages)
 
 
-def _apart(pairs: Pairs, m: int) -> list[Pairs]:
+def apart(pairs: Pairs, m: int) -> list[Pairs]:
     """The same meetings in few groups, in each of which nobody meets twice: ``(2, n)`` arrays, one after the other.
 
     Who meets next does not depend on meetings of others in between, so those of a group can be held at once.

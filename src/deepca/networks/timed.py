@@ -11,10 +11,10 @@ from scipy import sparse
 from deepca._typing import Array, Csr
 from deepca.errors import InvalidInput
 from deepca.links import Links
-from deepca.networks.base import LinearMixer, Network
+from deepca.networks.base import LinearMixer, Network, Pairs
 from deepca.networks.clock import Arcs, Clock
 from deepca.networks.metered import PROVING, round_weights
-from deepca.networks.simulated import SimulatedNetwork
+from deepca.networks.simulated import SimulatedNetwork, apart
 from deepca.operators import DenseRows, Operator, PerAgent, SparseRows
 
 __all__ = ["TimedNetwork", "TimedOperator", "check_speed", "operations"]
@@ -94,6 +94,13 @@ class TimedNetwork(SimulatedNetwork):
                 self._drawn_round(drawn[r], nbytes)
             else:
                 self.clock.round(self._using[r] if self._using else self._all, nbytes)
+
+    def _have_met(self, pairs: Pairs, rounds: int, payload: int) -> None:
+        self._met += len(pairs)
+        super()._count(rounds=rounds, messages=2 * len(pairs), payload=payload)
+        for one, other in apart(pairs, self.n_agents):
+            index = np.sort(self.links.find(np.r_[one, other], np.r_[other, one]))
+            self.clock.round(Arcs.of(self.links, index), payload)
 
     def _drawn_round(self, weights: Csr, nbytes: int) -> None:
         heard = self._used(weights)

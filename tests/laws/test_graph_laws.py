@@ -1,0 +1,107 @@
+"""Laws of eigenvectors that live apart, on random graphs."""
+
+from __future__ import annotations
+
+import networkx as nx
+import numpy as np
+import numpy.typing as npt
+import pytest
+import scipy.linalg
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deepca import graphs
+from deepca.algorithms.rows_apart import RowsApart
+from deepca.blocks import BlockRows, Matrix
+from deepca.errors import NoGapError
+from deepca.topology import Topology
+from deepca.trees import SpanningTree
+from tests.engines import ENGINES, network_of
+from tests.graph_cases import Shared, entries, pooled, shared, weighted
+from tests.laws.strategies import edge_lists, quick, seeds, topologies
+
+Array = npt.NDArray[np.float64]
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Shared:
+    """A random connected weighted graph over a few agents."""
+    n, seed = draw(st.integers(3, 24)), draw(seeds)
+    graph = nx.Graph(edge_lists(n, draw(st.sampled_from([0.0, 0.1, 0.4])), seed))
+    graph = nx.relabel_nodes(graph, {old: new for new, old in enumerate(sorted(graph))})
+    W = weighted(graph, seed=draw(st.sampled_from([None, 1, 2])))
+    return shared(W, draw(st.integers(1, min(n, 6))), seed)
+
+
+@given(topologies(min_agents=2))
+@quick(40)
+def test_the_gossip_spectrum_of_any_graph(place: Topology) -> None:
+    found = graphs.lambda2(network_of(place))
+    values = scipy.linalg.eigvalsh(place.gossip_matrix)
+    assert abs(found.lambda2 - values[-2]) <= 1e-12
+    assert abs(found.lambda_min - values[0]) <= 1e-12
+    assert found.proven
+
+
+@given(cases(), st.sampled_from(["laplacian", "normalized"]), st.integers(1, 4))
+@quick(60)
+def test_vectors_of_any_graph(case: Shared, matrix: Matrix, k: int) -> None:
+    """Orthonormal over the network, the known vector first, the others orthogonal to it, and all of them right."""
+    k = min(k, case.size)
+    values, vectors = pooled(case.W, matrix, "smallest")
+    network = network_of(case.topology)
+    gap = values[k] - values[k - 1] if k < case.size else np.inf
+    if gap <= 1e-11:
+        with pytest.raises(NoGapError, match=f"first {k} is not determined"):
+            graphs.graph_eigenvectors(case.local(network), network, k, matrix=matrix)
+        return
+    if gap <= 1e-6:
+        return  # neither clearly one thing nor the other
+    X = entries(
+        ENGINES[0], case, lambda blocks, network: graphs.graph_eigenvectors(blocks, network, k, matrix=matrix).vectors
+    )
+    np.testing.assert_allclose(X.T @ X, np.eye(k), atol=1e-12)
+    degrees = np.asarray(case.W.sum(axis=1)).ravel() if matrix == "normalized" else np.ones(case.size)
+    constant = np.sqrt(degrees / degrees.sum())
+    np.testing.assert_allclose(X[:, 0], constant, atol=1e-14)
+    assert np.abs(constant @ X[:, 1:]).max(initial=0.0) <= 1e-13
+    distance = np.linalg.norm(X - vectors[:, :k] @ (vectors[:, :k].T @ X), 2)
+    assert distance <= 1e-13 * case.size * max(1.0, float(values[-1])) / min(gap, 1.0)
+
+
+@given(cases(), seeds)
+@quick(25)
+def test_neither_who_holds_a_node_nor_who_is_called_what_matters(case: Shared, seed: int) -> None:
+    """Blocks handed to other agents, and other blocks altogether."""
+    values, _ = pooled(case.W, "laplacian", "smallest")
+    if values[2] - values[1] <= 1e-3:
+        return
+    rng = np.random.default_rng(seed)
+    m = case.topology.n_agents
+    owner = np.empty(case.size, dtype=np.int64)
+    for j, block in enumerate(case.blocks):
+        owner[block.nodes] = j
+    found = []
+    for labels in (owner, rng.permutation(m)[owner], rng.permutation(owner)):
+        other = Shared(case.W, *graphs.partition_graph(case.W, labels))
+        found.append(entries(ENGINES[0], other, lambda b, n: [x[:, None] for x in graphs.fiedler(b, n)[1]]))
+    for X in found[1:]:
+        np.testing.assert_allclose(X, found[0], atol=1e-10)
+
+
+@given(cases(), st.integers(0, 20))
+@quick(25)
+def test_what_is_outside_is_never_underestimated(case: Shared, seed: int) -> None:
+    """The bound on λ_{s+1} holds for columns that are not eigenvectors yet, too."""
+    network = network_of(case.topology)
+    rows = BlockRows(case.local(network), network, "laplacian", negated=False)
+    method = RowsApart(rows, SpanningTree.grow(network), 1, seed=seed)
+    state = method.init()
+    values, _ = pooled(case.W, "laplacian", "largest")
+    for _ in range(3):
+        for s in (1, 2):
+            if s < state.theta.size:
+                bound, _ = method.above(state, s, 1e-6)
+                assert bound >= values[s] - 1e-12 * values[0]
+        state = method.step(state, 1e-6)
+        assert (state.theta <= values[: state.theta.size] + 1e-12 * values[0]).all()  # Cauchy
