@@ -54,6 +54,22 @@ def _random_links(topology: Topology, seed: int, **more: Any) -> Links:
     return Links.of(topology, **given)
 
 
+def test_pairs_that_meet_wait_for_each_other_alone() -> None:
+    """Both ends of a meeting go on when the later one's message has arrived; who sleeps does not wait."""
+    topology = tp.erdos_renyi(9, 0.5, seed=1)
+    links = _random_links(topology, 4, bandwidth=np.inf)
+    latency = {(int(i), int(j)): t for i, j, t in zip(links.senders, links.receivers, links.latency, strict=True)}
+    timed, plain = TimedNetwork(links), SimulatedNetwork(topology)
+    x = np.random.default_rng(0).standard_normal((9, 4, 2))
+    pairs = topology.edges[np.random.default_rng(1).integers(len(topology.edges), size=40)]
+    assert np.array_equal(timed.meet(x, pairs, 9), plain.meet(x, pairs, 9))
+    assert timed.traffic == plain.traffic
+    now = np.zeros(9)
+    for i, j in pairs:
+        now[i], now[j] = max(now[i], now[j] + latency[j, i]), max(now[j], now[i] + latency[i, j])
+    np.testing.assert_allclose(timed.clock.now, now, rtol=1e-12)
+
+
 class RoundByRound(TimedNetwork):
     """Without the short cut of one matrix for all rounds."""
 
