@@ -36,6 +36,7 @@ MATRIX = (
     "test_solve.py",
     "test_status.py",
     "test_stopping.py",
+    "test_streaming.py",
     "test_theory.py",
 )
 """Files of tests whose networks come from ``tests.engines``."""

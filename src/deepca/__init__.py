@@ -19,6 +19,7 @@ from deepca import (
     observers,
     operators,
     stopping,
+    streaming,
     theory,
     topology,
     transports,
@@ -43,6 +44,7 @@ from deepca.planning import Plan, plan
 from deepca.result import Result, Status
 from deepca.solve import solve
 from deepca.stopping import Tolerance
+from deepca.streaming import follow
 from deepca.topology import Topology
 
 if TYPE_CHECKING:
@@ -79,6 +81,7 @@ __all__ = [
     "changing",
     "directed",
     "errors",
+    "follow",
     "linalg",
     "load",
     "mixing",
@@ -89,6 +92,7 @@ __all__ = [
     "run_agents",
     "solve",
     "stopping",
+    "streaming",
     "theory",
     "topology",
     "transports",
