@@ -30,9 +30,9 @@ def _measured(results: Results, figure: str | None) -> Section:
     setting = (
         f"{drift.agents} agents on an Erdős–Rényi graph are given {drift.rows} rows of {drift.d} columns each with "
         f"every batch, and see directions unlike each other. From batch {drift.begins} to {drift.ends} the top "
-        f"{drift.k} directions turn towards others, by {drift.turn:g} radians per batch; forgetting is {drift.forgetting:g}. "
-        f"Tracking is DeEPCA with FastMix, {ROUNDS} rounds per iteration. Errors are those of the worst agent. The "
-        "exact answer is scipy's, for the pooled rows with their weights."
+        f"{drift.k} directions turn towards others, by {drift.turn:g} radians per batch; forgetting is "
+        f"{drift.forgetting:g}. Tracking is DeEPCA with FastMix, {ROUNDS} rounds per iteration. Errors are those of "
+        "the worst agent. The exact answer is scipy's, for the pooled rows with their weights."
     )
     lag = (
         "The lag is measured in the planes of the turn: by how many batches the subspace found is behind the true one. "
