@@ -23,6 +23,7 @@ MODULES = (
     "linalg",
     "observers",
     "stopping",
+    "streaming",
     "theory",
     "centring",
     "networks",

@@ -52,9 +52,11 @@ rank makes the same calls, with the rows of its own agents.
 
 KEEPING = """
 An agent keeps the number, weight, mean and scatter of its own rows (d × d numbers), joined without cancellation,
-and no row. What it sends in a call is what `fit` sends. The scatter stays where it is; but since the estimator has
-to be able to go on, it is part of a stored (pickled) estimator, and of a fitted one as well. `model_.save`, which
-writes what is to be given away, has none of it.
+and no row. What it sends in a call is what `fit` sends ([privacy.md](privacy.md)); but whoever compares the messages
+of two calls learns of the rows between them what one call tells of all rows. **A batch of one row is not hidden**:
+the sums of two calls differ by that row. Let rows gather before a call. The scatter stays where it is; but since the
+estimator has to be able to go on, it is part of a stored (pickled) estimator, and of a fitted one as well.
+`model_.save`, which writes what is to be given away, has none of it.
 
 - d × d numbers per agent have to fit into a quarter of the free memory. Where they do not, `partial_fit` says so;
   keep the rows and `fit` all of them, which needs no such matrix.
