@@ -28,6 +28,7 @@ MODULES = (
     "linalg",
     "observers",
     "stopping",
+    "streaming",
     "theory",
     "centring",
     "networks",

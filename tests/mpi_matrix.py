@@ -43,6 +43,7 @@ MATRIX = (
     "test_status.py",
     "test_stopping.py",
     "test_svd.py",
+    "test_streaming.py",
     "test_theory.py",
 )
 """Files of tests whose networks come from ``tests.engines``."""

@@ -848,6 +848,7 @@ def test_parameters_clone_and_repr() -> None:
         "max_iter": 123,
         "random_state": 5,
         "warm_start": True,
+        "forgetting": 0.5,
         "verbose": 1,
         "engine": "mpi",
         "allreduce": True,

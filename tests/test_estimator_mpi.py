@@ -89,6 +89,16 @@ def fit_again(rank: int, folder: Path) -> DecentralizedPCA:
     return model
 
 
+def fit_in_parts(rank: int, folder: Path) -> DecentralizedPCA:
+    """Rank 0 has nothing at first, rank 2 nothing at the end."""
+    model, halves = pca(), [np.array_split(rows, 2) for rows in own(rank)]
+    model.partial_fit_agents([None if rank == 0 else first for first, _ in halves])
+    model.partial_fit_agents([first if rank == 0 else None for first, _ in halves])
+    return model.partial_fit_agents([rest[:0] if rank == 2 else rest for _, rest in halves]).partial_fit_agents(
+        [rest if rank == 2 else None for _, rest in halves]
+    )
+
+
 FITS: dict[str, Callable[[int, Path], DecentralizedPCA]] = {
     "one array": lambda rank, _: pca().fit_agents(DATA[rank + 2]),
     "arrays": lambda rank, _: pca().fit_agents(own(rank)),
@@ -114,6 +124,11 @@ FITS: dict[str, Callable[[int, Path], DecentralizedPCA]] = {
     "tracking, allreduce": lambda rank, _: pca(algorithm="accelerated", allreduce=True).fit_agents(own(rank)),
     "again": fit_again,
     "checkpoints": lambda rank, folder: pca(checkpoints=folder / "kept").fit_agents(own(rank)),
+    "in parts": fit_in_parts,
+    "all rows, in parts": lambda rank, _: pca(n_agents=5).partial_fit(EVERY[:40]).partial_fit(EVERY[40:]),
+    "fit, and more": lambda rank, _: (
+        pca().fit_agents([rows[:6] for rows in own(rank)]).partial_fit_agents([rows[6:] for rows in own(rank)])
+    ),
     "any seed": lambda rank, _: pca(random_state=None, n_agents=12, algorithm="deepca").fit(EVERY),
     "any seed, agents": lambda rank, _: pca(random_state=np.random.RandomState(rank)).fit_agents(own(rank)),
 }
@@ -171,6 +186,17 @@ ERRORS: dict[str, tuple[Callable[[int], object], str, str]] = {
         "DataError",
         "rank 2 was given other rows than rank 0",
     ),
+    "later columns": (
+        lambda rank: pca().partial_fit_agents(own(rank)).partial_fit_agents([X[:, : D - rank // 2] for X in own(rank)]),
+        "DataError",
+        "rank 2: agent 4 has 7 columns, what came before has 8",
+    ),
+    "later agents": (
+        lambda rank: pca().partial_fit_agents(own(rank)).partial_fit_agents(own(rank)[:1]),
+        "DataError",
+        "rows of 3 agents, but the calls before had 6",
+    ),
+    "nobody": (lambda rank: pca().partial_fit_agents([None]), "DataError", "no agent has any rows this time"),
     "few agents": (lambda rank: pca(n_agents=2).fit(EVERY), "TopologyError", "2 agents for 3 ranks"),
     "topology": (
         lambda rank: pca(topology=deepca.topology.ring(5)).fit_agents(own(rank)),

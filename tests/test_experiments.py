@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +12,13 @@ import pytest
 from typer.testing import CliRunner
 
 import deepca
+from deepca import directed
 from deepca.cli.app import app
 from deepca.errors import DataError, InvalidInput
 from deepca.experiments import STUDIES, Cell, Outcome, Source, paper_cells, reproduce, run_cells
 from deepca.experiments import runner as runner_module
 from deepca.experiments.claims import claim_cells, judge
+from deepca.experiments.extensions import as_good, by_gossip, compared, ground_of, judge_extensions
 from deepca.experiments.problems import PAPER_GAP, compute, graph_of, operator_of, pooled_of
 from deepca.experiments.setting import Setting
 from deepca.experiments.studies import PAPER, base_cell, study_named
@@ -280,6 +282,8 @@ class TestVerdicts:
             "need not be positive semi-definite": "holds",
             "which reflects the heterogeneity": "partly",
             "FastMix contracts": "differs",
+            "extend to directed graphs": "holds",
+            "links change from round to round": "holds",
         }
         assert {words: self._claim(found, words)["verdict"] for words in verdicts} == verdicts
         mixing = self._claim(found, "FastMix contracts")["measured"]
@@ -346,6 +350,23 @@ def test_a_claim_can_fail(source: Source) -> None:
     outcomes = {cell: _outcome(cell, bad if cell.method == "DeEPCA" else good) for cell in claim_cells(setting)}
     verdicts = {claim.statement.split(":")[-1][:30]: claim.verdict for claim in judge(setting, outcomes)}
     assert set(verdicts.values()) == {"differs"}, verdicts
+
+
+def test_extensions_that_are_too_short_are_not_judged_and_others_can_fail(source: Source) -> None:
+    if not (DATA / "a9a.bz2").exists():
+        pytest.skip("needs a9a.bz2 in ../shared/data")
+    (claim,) = judge_extensions(Setting("a9a", 5, 1, source, limit=30))
+    assert claim.verdict == "not judged"
+    ground = ground_of(Setting("a9a", 5, 1, source))
+    far, near = directed.ring(50), directed.exponential(50)
+    runs = by_gossip(ground, [far, near])  # five rounds on a ring that goes one way are far too few
+    assert runs[far].iterations is None
+    assert as_good(ground, runs) == "partly"
+    assert as_good(ground, {far: runs[far]}) == "differs"
+    assert as_good(ground, {near: runs[near]}) == "holds"
+    assert "directed-ring(50): not reached" in compared(ground, runs)
+    slow = replace(runs[near], iterations=2 * (ground.static.iterations or 0))
+    assert as_good(ground, {near: slow}) == "partly"
 
 
 @pytest.mark.parametrize(

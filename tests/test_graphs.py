@@ -24,10 +24,10 @@ from deepca.errors import (
     AsymmetricError,
     DataError,
     DisconnectedError,
+    GapError,
     InvalidInput,
     MixingError,
     NetworkError,
-    NoGapError,
     TopologyError,
 )
 from deepca.networks import AgentNetwork, Network
@@ -64,7 +64,7 @@ ENDS = (("laplacian", "smallest"), ("normalized", "smallest"), ("laplacian", "la
 
 def found_by(
     network: Network, case: Shared, k: int, matrix: Matrix = "laplacian", which: graphs.Which = "smallest"
-) -> graphs.Eigenpairs:
+) -> graphs.GraphEigenpairs:
     return graphs.graph_eigenvectors(case.local(network), network, k, matrix=matrix, which=which)
 
 
@@ -195,10 +195,10 @@ def test_eigenvectors_are_those_of_the_pooled_graph(name: str, matrix: Matrix, w
     for k in (1, 2, 4):
         if abs(values[k] - values[k - 1]) <= 1e-9:
             continue
-        checked: list[graphs.Eigenpairs] = []
+        checked: list[graphs.GraphEigenpairs] = []
 
         def work(
-            blocks: object, network: Network, k: int = k, checked: list[graphs.Eigenpairs] = checked
+            blocks: object, network: Network, k: int = k, checked: list[graphs.GraphEigenpairs] = checked
         ) -> tuple[Array, ...]:
             checked.append(found_by(network, case, k, matrix, which))
             return checked[-1].vectors
@@ -264,14 +264,14 @@ def test_graphs_of_real_data(name: str, k: int) -> None:
 def test_repeated_eigenvalues_are_named_and_their_space_is_found() -> None:
     case = shared(weighted(nx.cycle_graph(40)), 5)
     network = network_of(case.topology)
-    with pytest.raises(NoGapError, match=r"eigenvalues 2 to 3 are all 0\.024623.*k = 1 or k = 3"):
+    with pytest.raises(GapError, match=r"eigenvalues 2 to 3 are all 0\.024623.*k = 1 or k = 3"):
         graphs.fiedler(case.local(network), network)
     values, vectors = pooled(case.W, "laplacian", "smallest")
     X = entries(ENGINES[0], case, lambda b, n: found_by(n, case, 3).vectors)
     assert float(deepca.linalg.tan_theta(vectors[:, :3], X)) <= 1e-10
     np.testing.assert_allclose(found_by(network, case, 3).values, values[:3], atol=1e-12)
     whole = shared(weighted(nx.complete_graph(12)), 3)
-    with pytest.raises(NoGapError, match=r"eigenvalues 2 to 12 are all 12"):
+    with pytest.raises(GapError, match=r"eigenvalues 2 to 12 are all 12"):
         found_by(network_of(whole.topology), whole, 4)
     np.testing.assert_allclose(found_by(network_of(whole.topology), whole, 12).values, [0.0] + [12.0] * 11, atol=1e-12)
 

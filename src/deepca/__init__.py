@@ -24,6 +24,7 @@ from deepca import (
     observers,
     operators,
     stopping,
+    streaming,
     svd,
     theory,
     topology,
@@ -54,6 +55,7 @@ from deepca.result import Result, Status
 from deepca.simulation import Simulation, simulate
 from deepca.solve import solve
 from deepca.stopping import Tolerance
+from deepca.streaming import follow
 from deepca.svd import SingularTriplets, singular_triplets
 from deepca.topology import Topology
 
@@ -103,6 +105,7 @@ __all__ = [
     "eigen",
     "eigenpairs",
     "errors",
+    "follow",
     "graphs",
     "linalg",
     "links",
@@ -118,6 +121,7 @@ __all__ = [
     "singular_triplets",
     "solve",
     "stopping",
+    "streaming",
     "svd",
     "theory",
     "topology",

@@ -12,7 +12,7 @@ from deepca._typing import Array
 from deepca.algorithms.rows_apart import by_number
 from deepca.blocks import BlockRows, GraphBlock
 from deepca.errors import InvalidInput
-from deepca.graphs import Eigenpairs, eigenpairs_of, prepared
+from deepca.graphs import GraphEigenpairs, eigenpairs_of, prepared
 from deepca.networks.base import Network
 from deepca.trees import SpanningTree
 
@@ -33,7 +33,7 @@ class Clustering:
     labels: tuple[npt.NDArray[np.int64], ...]
     inertia: float
     embedding: tuple[Array, ...]
-    eigenpairs: Eigenpairs
+    eigenpairs: GraphEigenpairs
 
 
 def spectral_clustering(

@@ -11,7 +11,6 @@
     │   │   ├── DisconnectedError    names the components
     │   │   ├── AsymmetricError      names the edge
     │   │   └── MassError            parts that do not sum to the whole; names the agent
-    │   ├── NoGapError           eigenvectors that are not unique; names the eigenvalues
     │   ├── MixingError          a mixer that this gossip matrix does not allow
     │   └── ModelError           a model file that is damaged, or none
     │       └── NewerModelError      written by a newer version
@@ -47,7 +46,6 @@ __all__ = [
     "ModelError",
     "NetworkError",
     "NewerModelError",
-    "NoGapError",
     "NotFiniteError",
     "PeerFailed",
     "PeerTimeout",
@@ -94,10 +92,6 @@ class AsymmetricError(TopologyError):
 
 class MassError(TopologyError):
     """An agent sends more, or less, than it holds: the sum over all agents would not stay."""
-
-
-class NoGapError(InvalidInput):
-    """Eigenvectors that were asked for are not unique: an eigenvalue among them is also one of others."""
 
 
 class MixingError(InvalidInput):

@@ -30,15 +30,15 @@ class OverAgents:
     n_agents: int | None
     random_state: Any
 
-    def _understood(self, X: Any, **least: int) -> tuple[Any, tuple[str, ...] | None]:
-        """A whole matrix, checked, and the names of its columns, if any. ``least`` : as for validate_data."""
+    def _understood(self, X: Any, **asked: int) -> tuple[Any, tuple[str, ...] | None]:
+        """A whole matrix, checked, and the names of its columns, if any. ``asked`` : as for validate_data."""
         X = validate_data(
             self,
             X,
             accept_sparse="csr",
             dtype=[np.float64, np.float32],
             ensure_all_finite=False,  # looked for below, where it can be named
-            **least,
+            **asked,
         )
         X = numeric(X, "X")
         columns = getattr(self, "feature_names_in_", None)

@@ -26,7 +26,7 @@ __all__ = ["DecentralizedSVD"]
 Index = npt.NDArray[np.int64]
 
 
-class DecentralizedSVD(OverAgents, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class DecentralizedSVD(OverAgents, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Truncated SVD of a matrix whose rows, or whose columns, are spread over agents; nothing is centred.
 
     The answer is that of ``sklearn.decomposition.TruncatedSVD`` on the whole matrix, signs included (the largest entry

@@ -17,16 +17,16 @@ import numpy.typing as npt
 from deepca._typing import Array
 from deepca.algorithms.rows_apart import RowsApart, RowsState, split
 from deepca.blocks import BlockRows, GraphBlock, Matrix, network_blocks, partition_graph
-from deepca.errors import InvalidInput, NoGapError, TopologyError
+from deepca.errors import GapError, InvalidInput, TopologyError
 from deepca.mixing import FastMix, Mixer, fastmix_eta, first_rounds
 from deepca.neighbourhood import Neighbourhood
 from deepca.networks.base import Network, Traffic
 from deepca.trees import SpanningTree
 
 __all__ = [
-    "Eigenpairs",
     "GossipSpectrum",
     "GraphBlock",
+    "GraphEigenpairs",
     "LocalMixing",
     "Neighbourhood",
     "assembled",
@@ -48,7 +48,7 @@ _IDLE = 25  # steps without progress
 
 
 @dataclass(frozen=True, eq=False)
-class Eigenpairs:
+class GraphEigenpairs:
     """Eigenvalues, in the order asked for, and the entries of eigenvectors at the agents held here.
 
     values : ``(k,)``.  vectors : for each local agent ``(nodes, k)``, orthonormal over the network.
@@ -110,7 +110,7 @@ def graph_eigenvectors(
     which: Which = "smallest",
     tol: float = 1e-12,
     seed: int = 0,
-) -> Eigenpairs:
+) -> GraphEigenpairs:
     """The k smallest or largest eigenvalues of a graph's matrix, and every agent's entries of the eigenvectors.
 
     The smallest of a Laplacian are those that :func:`scipy.linalg.eigh` gives first, the constant vector (with
@@ -125,7 +125,7 @@ def graph_eigenvectors(
     Raises
     ------
     AsymmetricError, DisconnectedError : by name of an edge, or of two nodes.
-    NoGapError : eigenvalue k equals the next, so that which vectors belong to the k is not determined.
+    GapError : eigenvalue k equals the next, so that which vectors belong to the k is not determined.
     """
     before = network.traffic
     rows, tree = prepared(blocks, network, k, matrix=matrix, which=which)
@@ -149,7 +149,7 @@ def prepared(
 
 def eigenpairs_of(
     rows: BlockRows, tree: SpanningTree, k: int, *, which: Which, tol: float, seed: int
-) -> tuple[Eigenpairs, Array]:
+) -> tuple[GraphEigenpairs, Array]:
     """Eigenvalues with their bounds, and the vectors ``(*B, n, k)`` as algorithms have them."""
     known = rows.constant if which == "smallest" else None
     first = int(known is not None)
@@ -160,7 +160,7 @@ def eigenpairs_of(
     if n > 0:
         _check_gap(sign * theta, n, method, _EQUAL * method.scale(state))
     X = np.concatenate([method.V, _oriented(rows.network, rows.numbers, state.X[..., :n])], axis=-1)
-    found = Eigenpairs(
+    found = GraphEigenpairs(
         values=np.concatenate([np.zeros(first), sign * theta[:n]]),
         vectors=(),
         residuals=np.concatenate([np.zeros(first), r[:n]]),
@@ -178,7 +178,7 @@ def fiedler(
 ) -> tuple[float, tuple[Array, ...]]:
     """The algebraic connectivity, λ₂ of the Laplacian, and every local agent's entries of its eigenvector.
 
-    NoGapError where that vector is not unique, as on a ring: ask :func:`graph_eigenvectors` for all that belong to it.
+    GapError where that vector is not unique, as on a ring: ask :func:`graph_eigenvectors` for all that belong to it.
     """
     if matrix == "adjacency":
         raise InvalidInput("a Fiedler vector is that of a Laplacian: matrix = 'laplacian' or 'normalized'")
@@ -306,14 +306,14 @@ def _angle(state: RowsState, n: int, s: int, bound: float) -> float:
 
 
 def _check_gap(values: Array, n: int, method: RowsApart, equal: float) -> None:
-    """NoGapError where value n is also the next one."""
+    """GapError where value n is also the next one."""
     if values.size <= n or abs(values[n] - values[n - 1]) > equal:
         return
     same, first = np.flatnonzero(np.abs(values - values[n - 1]) <= equal), method.size - method.free
     low, high = int(same[0]) + first, int(same[-1]) + first + 1
     more = " or more" if same[-1] + 1 == values.size < method.free else ""
     fewer = f"k = {low} or " if low > 0 else ""
-    raise NoGapError(
+    raise GapError(
         f"eigenvalues {low + 1} to {high}{more} are all {values[n - 1]:.6g}: which {n + first} vectors belong to the "
         f"first {n + first} is not determined. Ask for {fewer}k = {high}{more}"
     )

@@ -44,7 +44,9 @@ __all__ = [
     "algorithm_of",
     "decompose",
     "decompose_held",
+    "decompose_read",
     "model_of",
+    "read_agreed",
 ]
 
 ALGORITHMS = ("auto", "krylov", "accelerated", "deepca", "depca", "covariance")
@@ -142,16 +144,48 @@ def decompose(
     keeping : where checkpoints are kept; a run that was interrupted goes on from those it finds there. They stay until
         :meth:`Keeper.clear <deepca.keeping.Keeper.clear>` of the result's keeper is called, when the result is safe.
     """
+    before, engine = network.traffic, engine or Engine()
+    held = read_agreed(sources, network, settings, weights=weights, tell=tell, engine=engine)
+    found = decompose_read(held, network, settings, start=start, observers=observers, keeping=keeping)
+    return replace(found, traffic=network.traffic - before)
+
+
+def read_agreed(
+    sources: Sequence[Source],
+    network: Network,
+    settings: Settings,
+    *,
+    weights: Sequence[Array] | None = None,
+    tell: Callable[[int], None] | None = None,
+    engine: Engine | None = None,
+) -> Holdings:
+    """What the local agents hold, read once, when all agents are known to have the same columns.
+
+    Parameters: those of :func:`decompose`, whose first half this is.
+    """
     check(settings)
     local = int(np.prod(network.batch)) if network.batch else 1
     if len(sources) != local:
         raise DataError(f"{len(sources)} blocks of rows for {local} agents; give one per agent")
-    before, engine = network.traffic, engine or Engine()
+    engine = engine or Engine()
     sources = engine.common_columns(sources)
     agree_on_columns(network, sources[0])
     with engine.together():
-        held = read(sources, weights, form=settings.form, tell=tell)
-    keeper, resume = None, None
+        return read(sources, weights, form=settings.form, tell=tell)
+
+
+def decompose_read(
+    held: Holdings,
+    network: Network,
+    settings: Settings,
+    *,
+    start: Array | None = None,
+    observers: Sequence[Observer] = (),
+    keeping: Keeping | None = None,
+) -> Decomposition:
+    """As :func:`decompose`, of rows that were read already and whose columns are known to agree."""
+    check(settings)
+    before, keeper, resume = network.traffic, None, None
     if keeping is not None:
         keeper = Keeper(keeping, network, held, settings)
         state = keeper.find()
@@ -171,7 +205,7 @@ def decompose_held(
     keepers: Sequence[Observer] = (),
     resume: Resumption | None = None,
 ) -> Decomposition:
-    """As :func:`decompose`, of rows that were read already and whose columns are known to agree.
+    """As :func:`decompose_read`, where checkpoints are somebody else's business.
 
     keepers : observers of the run for the components themselves, not of glances before it; what they see can be resumed
     at.  resume : where an earlier run was interrupted.
@@ -376,7 +410,7 @@ def _check_enough(totals: Totals, settings: Settings) -> None:
     if not totals.weight > 1.0:
         raise DataError(
             f"the weights sum to {totals.weight:g}: a weight counts how often a row occurs, so they must sum to more "
-            "than 1; multiply them all by the number of rows"
+            "than 1; multiply them all by the number of rows, or forget less"
         )
     k = settings.n_components
     most = min(totals.n_counted, totals.shift.size)

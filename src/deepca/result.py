@@ -9,6 +9,7 @@ from deepca._typing import Array
 from deepca.algorithms.base import State
 from deepca.certificate import Certificate
 from deepca.networks.base import Traffic
+from deepca.stopping import Agreed
 
 __all__ = ["Code", "Result", "Status"]
 
@@ -81,7 +82,7 @@ class Result(Generic[S_]):
     rank : how many of the k columns carry more than rounding.  state : to resume from, ``solve(…, start=state)``.
     certificate : what is proven about the components; None with ``certify=False``.
     traffic : of the iterations. What certificates took is apart, in ``certificate.traffic``.
-    restarts : how often tracking began again.
+    restarts : how often tracking began again.  agreed : the last numbers that all agents have agreed on.
     """
 
     W: Array
@@ -95,6 +96,7 @@ class Result(Generic[S_]):
     state: S_
     certificate: Certificate | None = None
     restarts: int = 0
+    agreed: Agreed | None = None
 
     def __repr__(self) -> str:
         return f"Result({self.status}; {self.iterations} iterations, {self.traffic.rounds} rounds, rank {self.rank})"

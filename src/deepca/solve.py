@@ -130,6 +130,7 @@ def solve(
         state=state,
         certificate=certificate,
         restarts=restarts,
+        agreed=agreement.latest,
     )
     for observer in observers:
         observer.end(result)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from deepca import graphs
 from deepca.algorithms.rows_apart import RowsApart
 from deepca.blocks import BlockRows, Matrix
-from deepca.errors import NoGapError
+from deepca.errors import GapError
 from deepca.topology import Topology
 from deepca.trees import SpanningTree
 from tests.engines import ENGINES, network_of
@@ -52,7 +52,7 @@ def test_vectors_of_any_graph(case: Shared, matrix: Matrix, k: int) -> None:
     network = network_of(case.topology)
     gap = values[k] - values[k - 1] if k < case.size else np.inf
     if gap <= 1e-11:
-        with pytest.raises(NoGapError, match=f"first {k} is not determined"):
+        with pytest.raises(GapError, match=f"first {k} is not determined"):
             graphs.graph_eigenvectors(case.local(network), network, k, matrix=matrix)
         return
     if gap <= 1e-6:

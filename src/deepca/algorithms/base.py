@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
@@ -202,6 +203,14 @@ class Decentralized:
     def init(self, W: npt.ArrayLike | None = None) -> TrackedState:
         W = spread(self.W0, W, self.network)
         return TrackedState(0, W, S=np.zeros_like(W), AW=np.zeros_like(W))
+
+    def with_operator(self, A: OperatorLike) -> Self:
+        """The same with other ``A_j``. Where these change while agents iterate, a State goes on there."""
+        other = copy(self)
+        other.A = matching_operator(A, self.network)
+        if other.A.d != self.A.d:
+            raise DataError(f"these A_j have d = {other.A.d}, those before had d = {self.A.d}; d has to stay the same")
+        return other
 
     def rounds_for(self, accuracy: float) -> int:
         return self.mix.rounds_for(self.network.topology, accuracy)

@@ -26,6 +26,13 @@ class DeEPCA(Decentralized):
     that flip can break convergence and bases that turn inside close eigenvalues slow it down
     (:func:`~deepca.algorithms.base.basis`).
 
+    The ``A_j`` may change from one iteration to the next. A State carries the product that S contains, so with
+    ``A_j^t`` in iteration t (:meth:`with_operator`, :func:`deepca.streaming.follow`)::
+
+        S_j^{t+1} = S_j^t + A_j^t W_j^t − A_j^{t−1} W_j^{t−1},    mean_j S_j^{t+1} = mean_j A_j^t W_j^t
+
+    and nothing of what came before is left in the mean.
+
     Parameters: see :class:`~deepca.algorithms.base.Decentralized`.
     """
 

@@ -12,7 +12,7 @@ distance from zero. So data a million standard deviations away lose nothing, and
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import sparse
@@ -21,7 +21,7 @@ from deepca._typing import Array, Csr, csr
 from deepca.data.sources import Block, Source
 from deepca.errors import DataError
 
-__all__ = ["Moments", "cancels", "check_finite", "moments"]
+__all__ = ["Moments", "cancels", "check_finite", "moments", "no_rows"]
 
 _CANCELS = 1e2  # w·mean² over scatter of a column from which sparse products would lose digits
 
@@ -61,6 +61,27 @@ class Moments:
             raise ValueError("the scatter was not formed")
         apart = self.apart(reference, shift)
         return self.scatter + self.weight * np.outer(apart, apart)
+
+    def faded(self, share: float) -> Moments:
+        """Of the same rows, each with ``share`` of the weight that it had."""
+        scatter = None if self.scatter is None else share * self.scatter
+        return replace(self, weight=share * self.weight, squares=share * self.squares, scatter=scatter)
+
+    def joined(self, more: Moments) -> Moments:
+        """Of these rows and ``more`` together; with a scatter if both have one."""
+        both = self.weight + more.weight
+        if self.weight == 0.0 or more.weight == 0.0:
+            return replace(self if more.weight == 0.0 else more, n=self.n + more.n)
+        apart = more.apart(self.reference, self.shift)
+        share = self.weight * more.weight / both
+        # the mean anew as what it rounds to and the rest, so that it may wander far from the first reference
+        reference, shift = _two_sum(self.reference, self.shift + apart * (more.weight / both))
+        squares = self.squares + more.squares + share * np.square(apart)
+        scatter = None
+        if self.scatter is not None and more.scatter is not None:
+            scatter = self.scatter + more.scatter
+            scatter += np.outer(share * apart, apart)
+        return Moments(self.n + more.n, both, reference, shift, squares, scatter)
 
 
 @dataclass(frozen=True)
@@ -121,6 +142,19 @@ def moments(
     if not np.isfinite(squares).all():
         raise DataError(f"{source.name}: the squares of its values overflow; scale the data")
     return Moments(counted, total, np.zeros(source.d) if reference is None else reference, mean, squares, S)
+
+
+def no_rows(d: int) -> Moments:
+    """Of an agent that has none yet."""
+    zeros = np.zeros(d)
+    return Moments(0, 0.0, zeros, zeros, zeros, np.zeros((d, d)))
+
+
+def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
+    """``a + b`` rounded, and what rounding left out, exactly (Knuth)."""
+    rounded = a + b
+    of_b = rounded - a
+    return rounded, (a - (rounded - of_b)) + (b - of_b)
 
 
 def cancels(weight: float, mean: Array, squares: Array) -> bool:

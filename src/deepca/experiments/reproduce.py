@@ -12,6 +12,7 @@ from typing import Literal
 from deepca._files import write_whole
 from deepca.experiments.cells import Cell, Outcome
 from deepca.experiments.claims import claim_cells, judge
+from deepca.experiments.extensions import judge_extensions
 from deepca.experiments.figures import paper_page, study_page, write_curves
 from deepca.experiments.problems import PAPER_GRAPHS, Source, edition_of
 from deepca.experiments.report import Picture, Report, Table, study_table, to_html, to_markdown
@@ -58,6 +59,7 @@ def reproduce_paper(request: Request, progress: Progress | None = None) -> Repor
     outcomes = run_cells(cells, request.source, request.store, jobs=request.jobs, progress=progress)
     claims = [claim for setting in settings for claim in judge(setting, outcomes)]
     claims += judge_print(settings[0], outcomes)
+    claims += judge_extensions(settings[-1])  # of all of them the smallest, a9a
     pictures = _pages(settings, outcomes, request)
     write_curves(outcomes.values(), request.out / "curves.csv")
     report = Report(
