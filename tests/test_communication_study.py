@@ -354,8 +354,8 @@ def test_two_processes_find_what_one_does(tmp_path: Path) -> None:
     for alone, shared in zip(one.values(), two.values(), strict=True):
         assert (alone["marks"], alone["iterations"]) == (shared["marks"], shared["iterations"])
         # how BLAS rounds may depend on where arrays lie in memory
-        curves = [np.array(record["curve"] or np.zeros((0, 3))) for record in (alone, shared)]
-        np.testing.assert_allclose(*curves, rtol=1e-6, atol=1e-12)
+        one_curve, other_curve = (np.array(record["curve"] or np.zeros((0, 3))) for record in (alone, shared))
+        np.testing.assert_allclose(one_curve, other_curve, rtol=1e-6, atol=1e-12)
         assert max(alone["worst"], shared["worst"]) < 1e-12
 
 

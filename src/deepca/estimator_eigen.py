@@ -22,7 +22,7 @@ from deepca.topology import Topology
 __all__ = ["DecentralizedEigen"]
 
 
-class DecentralizedEigen(OverAgents, BaseEstimator):  # type: ignore[misc]  # sklearn has no types here
+class DecentralizedEigen(OverAgents, BaseEstimator):
     """Eigenpairs of the mean, or the sum, of symmetric operators of which every agent holds one.
 
     The answer is that of ``scipy.linalg.eigh`` on the mean, which nobody forms. Operators, and their mean, may be
