@@ -18,7 +18,9 @@ from deepca.errors import DataError, InvalidInput
 from deepca.experiments import STUDIES, Cell, Outcome, Source, paper_cells, reproduce, run_cells
 from deepca.experiments import runner as runner_module
 from deepca.experiments.claims import claim_cells, judge
-from deepca.experiments.extensions import as_good, by_gossip, compared, ground_of, judge_extensions
+from deepca.experiments.extensions import as_good, by_gossip, compared, judge_extensions
+from deepca.experiments.extensions_spectra import verdict_of
+from deepca.experiments.ground import ground_of
 from deepca.experiments.problems import PAPER_GAP, compute, graph_of, operator_of, pooled_of
 from deepca.experiments.setting import Setting
 from deepca.experiments.studies import PAPER, base_cell, study_named
@@ -360,13 +362,18 @@ def test_extensions_that_are_too_short_are_not_judged_and_others_can_fail(source
     ground = ground_of(Setting("a9a", 5, 1, source))
     far, near = directed.ring(50), directed.exponential(50)
     runs = by_gossip(ground, [far, near])  # five rounds on a ring that goes one way are far too few
-    assert runs[far].iterations is None
+    assert runs[far.name].iterations is None
     assert as_good(ground, runs) == "partly"
-    assert as_good(ground, {far: runs[far]}) == "differs"
-    assert as_good(ground, {near: runs[near]}) == "holds"
+    assert as_good(ground, {"far": runs[far.name]}) == "differs"
+    assert as_good(ground, {"near": runs[near.name]}) == "holds"
+    assert [verdict_of(*errors) for errors in ((1e-11, 0.0), (1e-9, 0.0), (1e-9, float("nan")))] == [
+        "holds",
+        "partly",
+        "differs",
+    ]
     assert "directed-ring(50): not reached" in compared(ground, runs)
-    slow = replace(runs[near], iterations=2 * (ground.static.iterations or 0))
-    assert as_good(ground, {near: slow}) == "partly"
+    slow = replace(runs[near.name], iterations=2 * (ground.static.iterations or 0))
+    assert as_good(ground, {"near": slow}) == "partly"
 
 
 @pytest.mark.parametrize(
