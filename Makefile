@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --editable
 
-.PHONY: help demo test test-mpi lint format bench bench-mpi check-memory figures proto reference reproduce study-robustness bench-communication faults faults-quick clean
+.PHONY: help demo test test-mpi lint format bench bench-mpi check-memory figures proto reference reproduce study-robustness study-networks study-streaming bench-communication faults faults-quick clean
 help:
 	@echo "make demo     the main job, on data that ships with scikit-learn (seconds, once installed)"
 	@echo "make test     everything that proves it (half an hour)"
@@ -17,6 +17,8 @@ help:
 	@echo "make reference  docs/reference.md from the code"
 	@echo "make reproduce  the paper's experiments, into docs/reproduction (DATA=folder with w8a and a9a)"
 	@echo "make study-robustness  orthonormalisation, stopping and rounds, into docs/robustness.md (DATA=folder, as above)"
+	@echo "make study-networks  directed, changing and pairwise networks beside static ones, into docs/networks.md (DATA=folder, as above)"
+	@echo "make study-streaming  tracking and partial_fit behind a subspace that turns, into docs/streaming.md"
 	@echo "make faults   real agents that are killed, frozen, cut off and attacked, into docs/faults.md (half an hour)"
 	@echo "make faults-quick  the same with fewer runs and shorter faults (minutes)"
 	@echo "make bench-communication  rounds and bytes that methods need, into docs/communication.md (DATA=folder, as above)"
@@ -64,6 +66,8 @@ figures: $(VENV)/dev.stamp
 	$(BIN)/deepca demo --quiet --out docs/figures
 	$(BIN)/python examples/fastmix_contraction.py docs/figures/fastmix.png
 	$(BIN)/python -m deepca.experiments.faults.timeline docs/figures/faults.png
+	$(BIN)/python examples/spectral_clustering.py docs/figures/clustering.png
+	$(BIN)/python examples/matrix_completion.py docs/figures/completion.png
 
 proto: $(VENV)/dev.stamp
 	$(BIN)/python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src deepca/sites/wire.proto
@@ -79,6 +83,14 @@ reproduce: $(VENV)/dev.stamp
 study-robustness: $(VENV)/dev.stamp
 	$(BIN)/python -m deepca.experiments.robustness $(if $(DATA),--data $(DATA)) --out docs/robustness.md
 
+study-networks: $(VENV)/dev.stamp
+	$(BIN)/deepca topology random-digraph:0.1:20 --plot docs/figures/digraph.png
+	$(BIN)/deepca topology matchings:torus:5x10 --plot docs/figures/matchings.png
+	$(BIN)/python -m deepca.experiments.networks $(if $(DATA),--data $(DATA)) --out docs/networks.md
+
+study-streaming: $(VENV)/dev.stamp
+	$(BIN)/python -m deepca.experiments.streaming --out docs/streaming.md
+
 bench-communication: $(VENV)/dev.stamp
 	$(BIN)/python -m deepca.experiments.communication $(if $(DATA),--data $(DATA)) --out docs/communication.md
 
@@ -90,9 +102,3 @@ faults-quick: $(VENV)/dev.stamp
 
 clean:
 	rm -rf $(VENV) build demo-out .mypy_cache .ruff_cache .pytest_cache .hypothesis
-
-.PHONY: study-networks
-study-networks: $(VENV)/dev.stamp
-	$(BIN)/deepca topology random-digraph:0.1:20 --plot docs/figures/digraph.png
-	$(BIN)/deepca topology matchings:torus:5x10 --plot docs/figures/matchings.png
-	$(BIN)/python -m deepca.experiments.networks $(if $(DATA),--data $(DATA)) --out docs/networks.md
