@@ -233,6 +233,27 @@ def test_the_split_between_both_ends_is_found() -> None:
         close(pairs.values, want, atol=1e-12)
 
 
+@pytest.mark.parametrize("seed", [12, 21, 88])
+def test_an_eigenvalue_that_both_ends_have_seen_counts_once(seed: int) -> None:
+    """In few dimensions each end sees the whole spectrum, the same values again but for their rounding."""
+    rng = np.random.default_rng(seed)
+    d = int(rng.integers(3, 14))
+    k = int(rng.integers(1, d))
+    stack = agents_with(rng.standard_normal(d), seed=seed)
+    pairs = found(stack, k, which="LM")
+    assert pairs.status.code == "converged", pairs.status
+    close(pairs.values, pooled(stack, k, "LM")[0], atol=1e-12)
+
+
+@pytest.mark.parametrize("algorithm", ["auto", "krylov", "accelerated"])
+def test_all_pairs_are_well_defined(algorithm: str) -> None:
+    """However often zero, or any other value, occurs among them."""
+    stack = agents_with([2.0, 0.0, 0.0, 0.0, -1.0])
+    pairs = found(stack, 5, which="LM", algorithm=algorithm)
+    assert pairs.status.code == "converged", pairs.status
+    close(pairs.values, [2.0, -1.0, 0.0, 0.0, 0.0], atol=1e-12)
+
+
 @pytest.mark.parametrize("value", [3.0, 0.0, -2.0])
 def test_a_multiple_of_the_identity(value: float) -> None:
     """Nothing is special; all of it is."""

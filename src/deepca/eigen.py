@@ -40,6 +40,7 @@ __all__ = ["Eigenpairs", "Of", "Which", "eigenpairs", "symmetric_operators"]
 
 Of = Literal["mean", "sum"]
 _SPLITS = 6  # tries at how many of the largest in modulus lie at either end
+_SAME = 1e-8  # of the spectrum's size: what the same eigenvalue may differ by, seen twice
 _SHARPER = 4  # times the paper's iterations go on where a proof asks for it
 
 
@@ -198,17 +199,14 @@ class _Search:
 
     def both_ends(self) -> _Found:
         """p of the k largest in modulus at the upper end, the others at the lower one; p by looking beyond both."""
+        if self.k == self.A.d:
+            return self.one_end("LA")
         known: dict[tuple[int, int], tuple[Shifted, Leading]] = {}
         p, parts = self._first_split(), []
         for _ in range(_SPLITS):
             wanted = [(sign, n) for sign, n in ((1, p), (-1, self.k - p)) if n]
             parts = [known.setdefault(end, self._end(*end)) if end not in known else known[end] for end in wanted]
-            seen = [self.extent.values]
-            for shifted, found in parts:
-                # Ritz values seen at the beginning may be the same eigenvalues again; beyond them only new ones count
-                end = shifted.original([*found.values, *found.certificate.others])
-                seen = [values[values * shifted.sign < (end * shifted.sign).min()] for values in seen] + [end]
-            best = np.concatenate(seen)
+            best = np.concatenate([self._seen(1, parts), self._seen(-1, parts)])
             best = best[order_of(best, "LM")][: self.k]
             split = int(np.count_nonzero(best > 0.0))
             if split == p:
@@ -229,6 +227,19 @@ class _Search:
             tuple(shifted.shift for shifted, _ in parts),
             ended=next((found.result.status for found in ends if not found.result.status.ok), None),
         )
+
+    def _seen(self, sign: int, parts: Sequence[tuple[Shifted, Leading]]) -> Array:
+        """Eigenvalues of that sign, each of them once, however many runs have seen it to their rounding.
+
+        Those of a run at that end; where there is none, those of the other run, and beyond them what was seen first.
+        """
+        ends = {shifted.sign: shifted.original([*at.values, *at.certificate.others]) for shifted, at in parts}
+        values = ends.get(sign)
+        if values is None:
+            values, first = ends[-sign], self.extent.values
+            beyond = sign * first > sign * values[-1] + _SAME * self.extent.size
+            values = np.concatenate([values, first[beyond & (values.size < self.A.d)]])
+        return values[values > 0.0] if sign > 0 else values[values <= 0.0]
 
     def _first_split(self) -> int:
         values = self.extent.values
