@@ -300,6 +300,23 @@ def test_bad_input_is_named() -> None:
         Shifted(from_matrices(stack), float("nan"))
 
 
+def test_operators_that_are_not_real_are_named() -> None:
+    """A Hermitian matrix has a real part that is symmetric; its eigenpairs are not the ones asked for."""
+    real, network = np.diag([3.0, 2.0, 1.0]), deepca.SimulatedNetwork(deepca.topology.ring(3))
+    hermitian = real + 1j * np.array([[0.0, 1.0, 0.0], [-1.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
+    sparse_one = sparse.csr_array(real)
+    for bad in (sparse.csr_array(hermitian), aslinearoperator(hermitian), hermitian):
+        for others in ([sparse_one, sparse_one], [real, sparse_one]):
+            with pytest.raises(DataError, match=r"agent 0: its .* has dtype complex128; real numbers are needed"):
+                eigenpairs([bad, *others], network, 1)
+    for other in (None, real.astype(str)):
+        with pytest.raises(DataError, match=r"agent 1: its matrix has dtype .*; real numbers are needed"):
+            eigenpairs([sparse_one, other, real], network, 1)
+    with pytest.raises(DataError, match=r"agent 2: its matrix has shape \(3,\)"):
+        eigenpairs([sparse_one, real, real[0]], network, 1)
+    close(eigenpairs([sparse_one, real.tolist(), real], network, 1).values, [3.0], atol=1e-14)
+
+
 def test_too_few_iterations_are_told() -> None:
     stack = agents_with([1.0, 0.999, *np.linspace(0.9, -1.0, 14)])
     pairs = found(stack, 1, algorithm="deepca", max_iter=5)

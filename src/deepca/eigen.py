@@ -12,13 +12,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 from scipy import sparse
-from scipy.sparse.linalg import LinearOperator, aslinearoperator
+from scipy.sparse.linalg import LinearOperator
 
-from deepca._typing import Array, csr
+from deepca._typing import Array
 from deepca.algorithms import DeEPCA, QRSignAdjust
 from deepca.algorithms.base import matching_operator
 from deepca.certificate import Certificate
@@ -28,7 +28,7 @@ from deepca.leading import Leading, leading, size_of
 from deepca.linalg import first_columns
 from deepca.networks.base import Network, Traffic
 from deepca.observers import Observer
-from deepca.operators import Operator, OperatorLike, from_linear_operators
+from deepca.operators import Operator, OperatorLike, from_linear_operators, linear_operator
 from deepca.operators_shifted import Shifted
 from deepca.pairs import Pairs, Which, order_of, pairs_in, probed
 from deepca.pca import Settings, algorithm_of
@@ -148,8 +148,7 @@ def eigenpairs(
 def symmetric_operators(A: OperatorLike) -> OperatorLike:
     """What stands for the ``A_j``, where arrays, sparse matrices and LinearOperators may come in any mixture."""
     if isinstance(A, Sequence) and any(isinstance(a, LinearOperator) or sparse.issparse(a) for a in A):
-        given: list[Any] = [csr(a) if sparse.issparse(a) else a for a in A]
-        return from_linear_operators([aslinearoperator(a) for a in given])
+        return from_linear_operators([linear_operator(a, j) for j, a in enumerate(A)])
     return A
 
 

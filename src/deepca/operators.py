@@ -452,14 +452,26 @@ def as_operator(A: OperatorLike) -> Operator:
     if isinstance(A, LinearOperator):
         return _checked_operator(A, 0)
     if sparse.issparse(A):
-        return _checked_operator(aslinearoperator(csr(A)), 0)
+        return _checked_operator(linear_operator(A, 0), 0)
     if isinstance(A, Sequence) and len(A) and all(isinstance(a, LinearOperator) or sparse.issparse(a) for a in A):
-        return from_linear_operators([a if isinstance(a, LinearOperator) else aslinearoperator(csr(a)) for a in A])
+        return from_linear_operators([linear_operator(a, j) for j, a in enumerate(A)])
     if isinstance(A, Sequence):
         shapes = sorted({np.shape(a) for a in A}, key=str)
         if len(shapes) > 1:
             raise DataError(f"the matrices differ in shape: {', '.join(map(str, shapes))}; all agents need the same d")
     return from_matrices(np.asarray(A))
+
+
+def linear_operator(a: Any, j: int) -> LinearOperator[Any]:
+    """What agent j gave, an array, a sparse matrix or a LinearOperator, as the last of these."""
+    if isinstance(a, LinearOperator):
+        return a
+    given: Any = a if sparse.issparse(a) else np.asarray(a)
+    if given.dtype.kind not in "fiub":
+        raise DataError(f"agent {j}: its matrix has dtype {given.dtype}; real numbers are needed")
+    if given.ndim != 2 or given.shape[0] != given.shape[1]:
+        raise DataError(f"agent {j}: its matrix has shape {given.shape}; expected (d, d)")
+    return aslinearoperator(csr(given) if sparse.issparse(given) else given.astype(np.float64))
 
 
 def choose_form(n: int, d: int, m: int, *, nnz: int | None = None, memory: int | None = None) -> Form:
@@ -567,6 +579,8 @@ def _check_symmetric_matrix(A: Array, j: int) -> None:
 def _checked_operator(A: LinearOperator[Any], j: int) -> _Wrapped:
     if not isinstance(A, LinearOperator) or A.shape[0] != A.shape[1]:
         raise DataError(f"agent {j}: expected a square scipy.sparse.linalg.LinearOperator, got {A!r}")
+    if np.dtype(A.dtype).kind == "c":  # its imaginary part would be lost on the way
+        raise DataError(f"agent {j}: its operator has dtype {A.dtype}; real numbers are needed")
     wrapped = _Wrapped(A)
     probe = np.random.default_rng(0).standard_normal((wrapped.d, 2))
     with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is named below
