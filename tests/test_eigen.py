@@ -14,7 +14,7 @@ from scipy.sparse.linalg import aslinearoperator
 import deepca
 from deepca import DeEPCA, Tolerance, solve
 from deepca.eigen import Eigenpairs, Which, eigenpairs
-from deepca.errors import DataError, GapError, InvalidInput
+from deepca.errors import DataError, GapError, InvalidInput, StartError
 from deepca.extent import agreed_extent
 from deepca.networks import Network
 from deepca.operators import from_matrices
@@ -323,3 +323,17 @@ def test_too_few_iterations_are_told() -> None:
     assert pairs.status.code == "out_of_iterations"
     assert not pairs.status.ok
     assert everyone(np.full(len(mine(M)), pairs.iterations), M).max() == 5
+
+
+def test_numbers_that_make_no_sense_are_named() -> None:
+    stack = agents_with(INDEFINITE)
+    close(found(stack, np.int64(2)).values, pooled(stack, 2, "LA")[0], atol=1e-12)  # type: ignore[arg-type]
+    for k in (2.5, True, None, "2"):
+        with pytest.raises(InvalidInput, match=r"n_components = .*: say how many"):
+            found(stack, k)  # type: ignore[arg-type]
+    for seed in (-1, 1.5, True):
+        with pytest.raises(InvalidInput, match=f"seed = {seed}"):
+            found(stack, 2, seed=seed)
+    for start in (np.eye(5)[:2], np.eye(16)[0], np.full((1, 16), np.nan), "start"):
+        with pytest.raises(StartError, match="rows of d = 16 are needed"):
+            found(stack, 2, start=start)

@@ -24,7 +24,7 @@ from deepca.algorithms.base import matching_operator
 from deepca.certificate import Certificate
 from deepca.errors import GapError, InvalidInput
 from deepca.extent import Extent, agreed_extent
-from deepca.leading import Leading, leading, size_of
+from deepca.leading import Leading, leading, size_of, whole
 from deepca.linalg import first_columns
 from deepca.networks.base import Network, Traffic
 from deepca.observers import Observer
@@ -115,7 +115,9 @@ def eigenpairs(
         raise InvalidInput(f"which = {which!r}: choose 'LA' (largest), 'SA' (smallest) or 'LM' (largest in modulus)")
     if of not in get_args(Of):
         raise InvalidInput(f"of = {of!r}: choose 'mean' or 'sum'")
-    settings = Settings(n_components=k, algorithm=algorithm, rounds=rounds, tol=tol, max_iter=max_iter, seed=seed)
+    settings = Settings(
+        n_components=whole(k), algorithm=algorithm, rounds=rounds, tol=tol, max_iter=max_iter, seed=seed
+    )
     operator, before = matching_operator(symmetric_operators(A), network), network.traffic
     size_of(settings, operator.d)
     search = _Search(operator, network, settings, agreed_extent(operator, network), start, tuple(observers))

@@ -24,7 +24,7 @@ from deepca.data.holdings import Holdings, read
 from deepca.data.moments import Moments, check_finite, moments
 from deepca.data.sources import ArraySource, Matrix, Source, as_source
 from deepca.errors import DataError, GapError, InvalidInput
-from deepca.leading import Leading, leading, size_of
+from deepca.leading import Leading, leading, size_of, whole
 from deepca.linalg import frobenius, largest_positive, symmetric_part
 from deepca.networks.base import Network, Traffic
 from deepca.observers import Observer
@@ -115,7 +115,9 @@ def singular_triplets(
     of an eigenvalue of ``XᵀX`` would be to ``eps σ_1²/σ_i``. The span of the vectors is that of eigenvectors of
     ``XᵀX``, good to about ``eps σ_1²/(σ_k² − σ_{k+1}²)``: below about 1e-7 σ_1 neither can be had, as the status says.
     """
-    settings = Settings(n_components=k, algorithm=algorithm, rounds=rounds, tol=tol, max_iter=max_iter, seed=seed)
+    settings = Settings(
+        n_components=whole(k), algorithm=algorithm, rounds=rounds, tol=tol, max_iter=max_iter, seed=seed
+    )
     before, B, m = network.traffic, network.batch, network.n_agents
     held = _held(Xs, network, partition)
     sources = held.rows.sources
