@@ -152,20 +152,20 @@ def singular_triplets(
         explained_variance=explained,
         total_variance=_total_variance(held, network, partition),
         directions=top.directions,
-        status=_status(top, network.n_agents),
+        status=_status(top, network.n_agents, min(n, d)),
         certificate=top.certificate,
         iterations=top.result.iterations,
         traffic=network.traffic - before,
     )
 
 
-def _status(top: Leading, m: int) -> Status:
-    """In singular values, not in eigenvalues of the mean of ``X_jᵀX_j``."""
+def _status(top: Leading, m: int, most: int) -> Status:
+    """In singular values, ``most`` of which exist, not in eigenvalues of the mean of ``X_jᵀX_j``."""
     status, proof = top.result.status, top.certificate
     if status.code != "not_unique":
         return status
     inside, outside = (float(np.sqrt(max(value, 0.0) * m)) for value in (proof.eigenvalues[-1], proof.next_eigenvalue))
-    choices = [f"{n}" for n in (proof.smaller_k, proof.larger_k) if n is not None]
+    choices = [f"{n}" for n in (proof.smaller_k, proof.larger_k) if n is not None and n <= most]
     return Status(
         "not_unique",
         f"singular vectors not unique: σ_{proof.k} = {inside:.9g} and σ_{proof.k + 1} = {outside:.9g} are equal or too "
@@ -245,7 +245,7 @@ def _check(k: int, n: int, d: int, norm: float, partition: Partition) -> None:
             "exist"
         )
     if norm == 0.0:
-        raise DataError(f"all {rows} rows are zero: there is nothing to decompose")
+        raise DataError(f"all {rows} rows are zero, or too small to square: there is nothing to decompose")
     if not np.isfinite(norm):
         raise DataError("the squares of the entries overflow when added up over all agents; scale the data")
 
