@@ -337,3 +337,16 @@ def test_numbers_that_make_no_sense_are_named() -> None:
     for start in (np.eye(5)[:2], np.eye(16)[0], np.full((1, 16), np.nan), "start"):
         with pytest.raises(StartError, match="rows of d = 16 are needed"):
             found(stack, 2, start=start)
+
+
+@pytest.mark.threads("one agent of several that is wrong")
+@pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array, aslinearoperator])
+def test_an_agent_apart_is_called_by_its_number(kind: Any) -> None:
+    stack = agents_with(INDEFINITE)
+    stack[4, 0, 1] += 1.0
+
+    def work(network: Network) -> Eigenpairs:
+        return eigenpairs(kind(stack[int(network.local)]), network, 2)
+
+    with pytest.raises(DataError, match=r"agent 4: its (matrix|operator) is not symmetric"):
+        deepca.run_agents(deepca.topology.ring(M), work, timeout=20.0)

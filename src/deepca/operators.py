@@ -420,6 +420,10 @@ def from_rows(
 
 def from_matrices(matrices: npt.ArrayLike, *, workers: int | None = None) -> Covariances:
     """``A_j`` given as explicit symmetric matrices: ``(m, d, d)``, or ``(d, d)`` for one agent. May be indefinite."""
+    return _from_matrices(matrices, 0, workers)
+
+
+def _from_matrices(matrices: npt.ArrayLike, first: int, workers: int | None = None) -> Covariances:
     try:
         given = np.asarray(matrices)
     except ValueError:
@@ -429,7 +433,7 @@ def from_matrices(matrices: npt.ArrayLike, *, workers: int | None = None) -> Cov
     stack = given.astype(np.float64, copy=False)
     if stack.ndim not in (2, 3) or stack.shape[-1] != stack.shape[-2] or 0 in stack.shape:
         raise DataError(f"matrices have shape {stack.shape}; expected (m, d, d), or (d, d) for one agent")
-    for j, A in enumerate(stack if stack.ndim == 3 else stack[None]):
+    for j, A in enumerate(stack if stack.ndim == 3 else stack[None], first):
         _check_symmetric_matrix(A, j)
     return Covariances(stack, workers=workers)
 
@@ -447,19 +451,23 @@ def from_linear_operators(operators: Sequence[LinearOperator[Any]]) -> PerAgent:
 
 def as_operator(A: OperatorLike) -> Operator:
     """An Operator from whatever stands for the ``A_j``: itself, ``(m, d, d)`` or ``(d, d)``, LinearOperator(s)."""
+    return operator_from(A, 0)
+
+
+def operator_from(A: OperatorLike, first: int) -> Operator:
+    """The same, where errors call the agent whose ``A_j`` stands alone by its number ``first``."""
     if isinstance(A, Operator):
         return A
-    if isinstance(A, LinearOperator):
-        return _checked_operator(A, 0)
-    if sparse.issparse(A):
-        return _checked_operator(linear_operator(A, 0), 0)
+    if isinstance(A, LinearOperator) or sparse.issparse(A):
+        return _checked_operator(linear_operator(A, first), first)
     if isinstance(A, Sequence) and len(A) and all(isinstance(a, LinearOperator) or sparse.issparse(a) for a in A):
         return from_linear_operators([linear_operator(a, j) for j, a in enumerate(A)])
     if isinstance(A, Sequence):
         shapes = sorted({np.shape(a) for a in A}, key=str)
         if len(shapes) > 1:
             raise DataError(f"the matrices differ in shape: {', '.join(map(str, shapes))}; all agents need the same d")
-    return from_matrices(np.asarray(A))
+    given = np.asarray(A)
+    return _from_matrices(given, first if given.ndim == 2 else 0)
 
 
 def linear_operator(a: Any, j: int) -> LinearOperator[Any]:
