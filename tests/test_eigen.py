@@ -325,6 +325,16 @@ def test_too_few_iterations_are_told() -> None:
     assert everyone(np.full(len(mine(M)), pairs.iterations), M).max() == 5
 
 
+@pytest.mark.parametrize("second", [-4.95, 4.99995])
+def test_the_papers_way_cut_short_does_not_deny_a_gap(second: float) -> None:
+    """What lies outside vectors that still move says nothing of uniqueness."""
+    stack = agents_with([5.0, second, *np.linspace(1.0, -0.9, 6)])
+    pairs = found(stack, 1, which="LM", algorithm="deepca", max_iter=100)
+    assert pairs.status.code == "out_of_iterations"
+    assert "algorithm='auto' would tell" in pairs.status.advice
+    close(found(stack, 1, which="LM").required().values, [5.0], atol=1e-12)
+
+
 def test_numbers_that_make_no_sense_are_named() -> None:
     stack = agents_with(INDEFINITE)
     close(found(stack, np.int64(2)).values, pooled(stack, 2, "LA")[0], atol=1e-12)  # type: ignore[arg-type]

@@ -326,7 +326,10 @@ def _status(found: _Found, pairs: Pairs, which: Which, settings: Settings, unit:
             f"{after:.9g}, are equal or too close for a tolerance of {tol:.0e}; well defined: {choices}",
         )
     if which == "LM" and not _largest(pairs):
-        if _beyond(pairs) <= 0.0 or (found.ended is not None and found.ended.code == "not_unique"):
+        if found.ended is not None and found.ended.code != "not_unique":  # what is outside may yet come in
+            advice = f"{found.ended.advice}. Or no gap in modulus is left behind k = {k}: algorithm='auto' would tell"
+            return Status(found.ended.code, advice)
+        if _beyond(pairs) <= 0.0 or found.ended is not None:
             return Status(
                 "not_unique",
                 f"subspace not unique: number {k} in modulus is the eigenvalue {last:.9g}, and outside the vectors "
