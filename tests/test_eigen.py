@@ -14,7 +14,7 @@ from scipy.sparse.linalg import aslinearoperator
 import deepca
 from deepca import DeEPCA, Tolerance, solve
 from deepca.eigen import Eigenpairs, Which, eigenpairs
-from deepca.errors import DataError, GapError, InvalidInput
+from deepca.errors import DataError, GapError, InvalidInput, StartError
 from deepca.extent import agreed_extent
 from deepca.networks import Network
 from deepca.operators import from_matrices
@@ -233,6 +233,27 @@ def test_the_split_between_both_ends_is_found() -> None:
         close(pairs.values, want, atol=1e-12)
 
 
+@pytest.mark.parametrize("seed", [12, 21, 88])
+def test_an_eigenvalue_that_both_ends_have_seen_counts_once(seed: int) -> None:
+    """In few dimensions each end sees the whole spectrum, the same values again but for their rounding."""
+    rng = np.random.default_rng(seed)
+    d = int(rng.integers(3, 14))
+    k = int(rng.integers(1, d))
+    stack = agents_with(rng.standard_normal(d), seed=seed)
+    pairs = found(stack, k, which="LM")
+    assert pairs.status.code == "converged", pairs.status
+    close(pairs.values, pooled(stack, k, "LM")[0], atol=1e-12)
+
+
+@pytest.mark.parametrize("algorithm", ["auto", "krylov", "accelerated"])
+def test_all_pairs_are_well_defined(algorithm: str) -> None:
+    """However often zero, or any other value, occurs among them."""
+    stack = agents_with([2.0, 0.0, 0.0, 0.0, -1.0])
+    pairs = found(stack, 5, which="LM", algorithm=algorithm)
+    assert pairs.status.code == "converged", pairs.status
+    close(pairs.values, [2.0, -1.0, 0.0, 0.0, 0.0], atol=1e-12)
+
+
 @pytest.mark.parametrize("value", [3.0, 0.0, -2.0])
 def test_a_multiple_of_the_identity(value: float) -> None:
     """Nothing is special; all of it is."""
@@ -279,9 +300,63 @@ def test_bad_input_is_named() -> None:
         Shifted(from_matrices(stack), float("nan"))
 
 
+def test_operators_that_are_not_real_are_named() -> None:
+    """A Hermitian matrix has a real part that is symmetric; its eigenpairs are not the ones asked for."""
+    real, network = np.diag([3.0, 2.0, 1.0]), deepca.SimulatedNetwork(deepca.topology.ring(3))
+    hermitian = real + 1j * np.array([[0.0, 1.0, 0.0], [-1.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
+    sparse_one = sparse.csr_array(real)
+    for bad in (sparse.csr_array(hermitian), aslinearoperator(hermitian), hermitian):
+        for others in ([sparse_one, sparse_one], [real, sparse_one]):
+            with pytest.raises(DataError, match=r"agent 0: its .* has dtype complex128; real numbers are needed"):
+                eigenpairs([bad, *others], network, 1)
+    for other in (None, real.astype(str)):
+        with pytest.raises(DataError, match=r"agent 1: its matrix has dtype .*; real numbers are needed"):
+            eigenpairs([sparse_one, other, real], network, 1)
+    with pytest.raises(DataError, match=r"agent 2: its matrix has shape \(3,\)"):
+        eigenpairs([sparse_one, real, real[0]], network, 1)
+    close(eigenpairs([sparse_one, real.tolist(), real], network, 1).values, [3.0], atol=1e-14)
+
+
 def test_too_few_iterations_are_told() -> None:
     stack = agents_with([1.0, 0.999, *np.linspace(0.9, -1.0, 14)])
     pairs = found(stack, 1, algorithm="deepca", max_iter=5)
     assert pairs.status.code == "out_of_iterations"
     assert not pairs.status.ok
     assert everyone(np.full(len(mine(M)), pairs.iterations), M).max() == 5
+
+
+@pytest.mark.parametrize("second", [-4.95, 4.99995])
+def test_the_papers_way_cut_short_does_not_deny_a_gap(second: float) -> None:
+    """What lies outside vectors that still move says nothing of uniqueness."""
+    stack = agents_with([5.0, second, *np.linspace(1.0, -0.9, 6)])
+    pairs = found(stack, 1, which="LM", algorithm="deepca", max_iter=100)
+    assert pairs.status.code == "out_of_iterations"
+    assert "algorithm='auto' would tell" in pairs.status.advice
+    close(found(stack, 1, which="LM").required().values, [5.0], atol=1e-12)
+
+
+def test_numbers_that_make_no_sense_are_named() -> None:
+    stack = agents_with(INDEFINITE)
+    close(found(stack, np.int64(2)).values, pooled(stack, 2, "LA")[0], atol=1e-12)  # type: ignore[arg-type]
+    for k in (2.5, True, None, "2"):
+        with pytest.raises(InvalidInput, match=r"n_components = .*: say how many"):
+            found(stack, k)  # type: ignore[arg-type]
+    for seed in (-1, 1.5, True):
+        with pytest.raises(InvalidInput, match=f"seed = {seed}"):
+            found(stack, 2, seed=seed)
+    for start in (np.eye(5)[:2], np.eye(16)[0], np.full((1, 16), np.nan), "start"):
+        with pytest.raises(StartError, match="rows of d = 16 are needed"):
+            found(stack, 2, start=start)
+
+
+@pytest.mark.threads("one agent of several that is wrong")
+@pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array, aslinearoperator])
+def test_an_agent_apart_is_called_by_its_number(kind: Any) -> None:
+    stack = agents_with(INDEFINITE)
+    stack[4, 0, 1] += 1.0
+
+    def work(network: Network) -> Eigenpairs:
+        return eigenpairs(kind(stack[int(network.local)]), network, 2)
+
+    with pytest.raises(DataError, match=r"agent 4: its (matrix|operator) is not symmetric"):
+        deepca.run_agents(deepca.topology.ring(M), work, timeout=20.0)

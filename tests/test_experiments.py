@@ -19,7 +19,7 @@ from deepca.experiments import STUDIES, Cell, Outcome, Source, paper_cells, repr
 from deepca.experiments import runner as runner_module
 from deepca.experiments.claims import claim_cells, judge
 from deepca.experiments.extensions import as_good, by_gossip, compared, judge_extensions
-from deepca.experiments.extensions_spectra import verdict_of
+from deepca.experiments.extensions_spectra import pair_error, verdict_of
 from deepca.experiments.ground import ground_of
 from deepca.experiments.problems import PAPER_GAP, compute, graph_of, operator_of, pooled_of
 from deepca.experiments.setting import Setting
@@ -357,6 +357,15 @@ def test_a_claim_can_fail(source: Source) -> None:
     outcomes = {cell: _outcome(cell, bad if cell.method == "DeEPCA" else good) for cell in claim_cells(setting)}
     verdicts = {claim.statement.split(":")[-1][:30]: claim.verdict for claim in judge(setting, outcomes)}
     assert set(verdicts.values()) == {"differs"}, verdicts
+
+
+def test_vectors_that_are_no_numbers_are_far_from_scipys() -> None:
+    """Whatever their eigenvalues are."""
+    network = deepca.SimulatedNetwork(deepca.topology.ring(3))
+    found = deepca.eigenpairs(np.stack([np.diag([3.0, 2.0, 1.0])] * 3), network, 1)
+    assert verdict_of(pair_error(found, np.array([3.0]), np.eye(3)[:, :1])) == "holds"
+    lost = replace(found, vectors=np.full((3, 1), np.nan))
+    assert verdict_of(pair_error(lost, np.array([3.0]), np.eye(3)[:, :1])) == "differs"
 
 
 def test_extensions_that_are_too_short_are_not_judged_and_others_can_fail(source: Source) -> None:

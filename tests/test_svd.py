@@ -186,6 +186,13 @@ def test_no_gap_is_named_in_singular_values() -> None:
         got.required()
 
 
+def test_no_more_triplets_are_advised_than_exist() -> None:
+    """Columns apart, the operator has as many eigenvalues as there are samples, and the matrix 5 singular values."""
+    got = found(with_values([1.0, 0.5, 1e-1, 1e-2, 1e-7], 9, 5), 5, "columns")
+    assert got.status.code == "not_unique"
+    assert got.status.advice.endswith("ask for n_components = 4")
+
+
 @pytest.mark.simulator("blocks of all agents")
 def test_bad_input_is_named() -> None:
     X = load_wine().data
@@ -205,6 +212,8 @@ def test_bad_input_is_named() -> None:
         singular_triplets(parts(X[:2], "columns", 3), network, 3, partition="columns")
     with pytest.raises(DataError, match="all 9 rows are zero"):
         singular_triplets([np.zeros((3, 4))] * 3, network, 2)
+    with pytest.raises(DataError, match="or too small to square"):
+        singular_triplets([np.full((3, 4), 1e-170)] * 3, network, 2)
     bad = X.copy()
     bad[70, 3] = np.nan
     for partition in PARTITIONS:

@@ -12,23 +12,23 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 from scipy import sparse
-from scipy.sparse.linalg import LinearOperator, aslinearoperator
+from scipy.sparse.linalg import LinearOperator
 
-from deepca._typing import Array, csr
+from deepca._typing import Array
 from deepca.algorithms import DeEPCA, QRSignAdjust
 from deepca.algorithms.base import matching_operator
 from deepca.certificate import Certificate
 from deepca.errors import GapError, InvalidInput
 from deepca.extent import Extent, agreed_extent
-from deepca.leading import Leading, leading, size_of
+from deepca.leading import Leading, leading, size_of, whole
 from deepca.linalg import first_columns
 from deepca.networks.base import Network, Traffic
 from deepca.observers import Observer
-from deepca.operators import Operator, OperatorLike, from_linear_operators
+from deepca.operators import Operator, OperatorLike, from_linear_operators, linear_operator
 from deepca.operators_shifted import Shifted
 from deepca.pairs import Pairs, Which, order_of, pairs_in, probed
 from deepca.pca import Settings, algorithm_of
@@ -40,6 +40,7 @@ __all__ = ["Eigenpairs", "Of", "Which", "eigenpairs", "symmetric_operators"]
 
 Of = Literal["mean", "sum"]
 _SPLITS = 6  # tries at how many of the largest in modulus lie at either end
+_SAME = 1e-8  # of the spectrum's size: what the same eigenvalue may differ by, seen twice
 _SHARPER = 4  # times the paper's iterations go on where a proof asks for it
 
 
@@ -114,7 +115,9 @@ def eigenpairs(
         raise InvalidInput(f"which = {which!r}: choose 'LA' (largest), 'SA' (smallest) or 'LM' (largest in modulus)")
     if of not in get_args(Of):
         raise InvalidInput(f"of = {of!r}: choose 'mean' or 'sum'")
-    settings = Settings(n_components=k, algorithm=algorithm, rounds=rounds, tol=tol, max_iter=max_iter, seed=seed)
+    settings = Settings(
+        n_components=whole(k), algorithm=algorithm, rounds=rounds, tol=tol, max_iter=max_iter, seed=seed
+    )
     operator, before = matching_operator(symmetric_operators(A), network), network.traffic
     size_of(settings, operator.d)
     search = _Search(operator, network, settings, agreed_extent(operator, network), start, tuple(observers))
@@ -147,8 +150,7 @@ def eigenpairs(
 def symmetric_operators(A: OperatorLike) -> OperatorLike:
     """What stands for the ``A_j``, where arrays, sparse matrices and LinearOperators may come in any mixture."""
     if isinstance(A, Sequence) and any(isinstance(a, LinearOperator) or sparse.issparse(a) for a in A):
-        given: list[Any] = [csr(a) if sparse.issparse(a) else a for a in A]
-        return from_linear_operators([aslinearoperator(a) for a in given])
+        return from_linear_operators([linear_operator(a, j) for j, a in enumerate(A)])
     return A
 
 
@@ -198,17 +200,14 @@ class _Search:
 
     def both_ends(self) -> _Found:
         """p of the k largest in modulus at the upper end, the others at the lower one; p by looking beyond both."""
+        if self.k == self.A.d:
+            return self.one_end("LA")
         known: dict[tuple[int, int], tuple[Shifted, Leading]] = {}
         p, parts = self._first_split(), []
         for _ in range(_SPLITS):
             wanted = [(sign, n) for sign, n in ((1, p), (-1, self.k - p)) if n]
             parts = [known.setdefault(end, self._end(*end)) if end not in known else known[end] for end in wanted]
-            seen = [self.extent.values]
-            for shifted, found in parts:
-                # Ritz values seen at the beginning may be the same eigenvalues again; beyond them only new ones count
-                end = shifted.original([*found.values, *found.certificate.others])
-                seen = [values[values * shifted.sign < (end * shifted.sign).min()] for values in seen] + [end]
-            best = np.concatenate(seen)
+            best = np.concatenate([self._seen(1, parts), self._seen(-1, parts)])
             best = best[order_of(best, "LM")][: self.k]
             split = int(np.count_nonzero(best > 0.0))
             if split == p:
@@ -229,6 +228,19 @@ class _Search:
             tuple(shifted.shift for shifted, _ in parts),
             ended=next((found.result.status for found in ends if not found.result.status.ok), None),
         )
+
+    def _seen(self, sign: int, parts: Sequence[tuple[Shifted, Leading]]) -> Array:
+        """Eigenvalues of that sign, each of them once, however many runs have seen it to their rounding.
+
+        Those of a run at that end; where there is none, those of the other run, and beyond them what was seen first.
+        """
+        ends = {shifted.sign: shifted.original([*at.values, *at.certificate.others]) for shifted, at in parts}
+        values = ends.get(sign)
+        if values is None:
+            values, first = ends[-sign], self.extent.values
+            beyond = sign * first > sign * values[-1] + _SAME * self.extent.size
+            values = np.concatenate([values, first[beyond & (values.size < self.A.d)]])
+        return values[values > 0.0] if sign > 0 else values[values <= 0.0]
 
     def _first_split(self) -> int:
         values = self.extent.values
@@ -314,7 +326,10 @@ def _status(found: _Found, pairs: Pairs, which: Which, settings: Settings, unit:
             f"{after:.9g}, are equal or too close for a tolerance of {tol:.0e}; well defined: {choices}",
         )
     if which == "LM" and not _largest(pairs):
-        if _beyond(pairs) <= 0.0 or (found.ended is not None and found.ended.code == "not_unique"):
+        if found.ended is not None and found.ended.code != "not_unique":  # what is outside may yet come in
+            advice = f"{found.ended.advice}. Or no gap in modulus is left behind k = {k}: algorithm='auto' would tell"
+            return Status(found.ended.code, advice)
+        if _beyond(pairs) <= 0.0 or found.ended is not None:
             return Status(
                 "not_unique",
                 f"subspace not unique: number {k} in modulus is the eigenvalue {last:.9g}, and outside the vectors "

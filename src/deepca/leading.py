@@ -21,7 +21,7 @@ from deepca.result import Result
 from deepca.solve import solve
 from deepca.stopping import Tolerance
 
-__all__ = ["Leading", "leading", "size_of"]
+__all__ = ["Leading", "leading", "size_of", "whole"]
 
 
 @dataclass(frozen=True)
@@ -68,12 +68,17 @@ def leading(
     return Leading(X, np.array(result.certificate.eigenvalues), known, result, result.certificate)
 
 
+def whole(k: Any) -> int:
+    """How many are wanted; neither a share of variance nor "all" makes sense here."""
+    if isinstance(k, bool) or not isinstance(k, (int, np.integer)):
+        raise InvalidInput(f"n_components = {k!r}: say how many; a whole number of at least one")
+    return int(k)
+
+
 def size_of(settings: Settings, d: int) -> int:
     """k, after settings were checked."""
+    k = whole(settings.n_components)
     check(settings)
-    k = settings.n_components
-    if not isinstance(k, int):
-        raise InvalidInput(f"n_components = {k!r}: say how many; a whole number of at least one")
     if k > d:
         raise InvalidInput(f"n_components = {k}, but there are {d} dimensions only; ask for at most {d}")
     return k

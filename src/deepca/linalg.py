@@ -54,7 +54,10 @@ def first_columns(d: int, k: int, known: Array | None, seed: int | None) -> Arra
     """W⁰ ``(d, k)`` from what is known, given as rows ``(k', d)``: as many as fit, random columns after them."""
     if known is None or not len(known):
         return random_orthonormal(d, k, seed=seed)
-    columns = np.asarray(known, dtype=np.float64)[:k].T
+    rows = np.asarray(known)
+    if rows.dtype.kind not in "fiub" or rows.ndim != 2 or rows.shape[1] != d or not np.isfinite(rows).all():
+        raise StartError(f"a start of shape {rows.shape} and dtype {rows.dtype}: finite rows of d = {d} are needed")
+    columns = rows[:k].astype(np.float64).T
     more = np.random.default_rng(seed).standard_normal((d, k - columns.shape[1]))
     return np.asarray(np.linalg.qr(np.hstack([columns, more]))[0])
 

@@ -420,6 +420,10 @@ def from_rows(
 
 def from_matrices(matrices: npt.ArrayLike, *, workers: int | None = None) -> Covariances:
     """``A_j`` given as explicit symmetric matrices: ``(m, d, d)``, or ``(d, d)`` for one agent. May be indefinite."""
+    return _from_matrices(matrices, 0, workers)
+
+
+def _from_matrices(matrices: npt.ArrayLike, first: int, workers: int | None = None) -> Covariances:
     try:
         given = np.asarray(matrices)
     except ValueError:
@@ -429,7 +433,7 @@ def from_matrices(matrices: npt.ArrayLike, *, workers: int | None = None) -> Cov
     stack = given.astype(np.float64, copy=False)
     if stack.ndim not in (2, 3) or stack.shape[-1] != stack.shape[-2] or 0 in stack.shape:
         raise DataError(f"matrices have shape {stack.shape}; expected (m, d, d), or (d, d) for one agent")
-    for j, A in enumerate(stack if stack.ndim == 3 else stack[None]):
+    for j, A in enumerate(stack if stack.ndim == 3 else stack[None], first):
         _check_symmetric_matrix(A, j)
     return Covariances(stack, workers=workers)
 
@@ -447,19 +451,35 @@ def from_linear_operators(operators: Sequence[LinearOperator[Any]]) -> PerAgent:
 
 def as_operator(A: OperatorLike) -> Operator:
     """An Operator from whatever stands for the ``A_j``: itself, ``(m, d, d)`` or ``(d, d)``, LinearOperator(s)."""
+    return operator_from(A, 0)
+
+
+def operator_from(A: OperatorLike, first: int) -> Operator:
+    """The same, where errors call the agent whose ``A_j`` stands alone by its number ``first``."""
     if isinstance(A, Operator):
         return A
-    if isinstance(A, LinearOperator):
-        return _checked_operator(A, 0)
-    if sparse.issparse(A):
-        return _checked_operator(aslinearoperator(csr(A)), 0)
+    if isinstance(A, LinearOperator) or sparse.issparse(A):
+        return _checked_operator(linear_operator(A, first), first)
     if isinstance(A, Sequence) and len(A) and all(isinstance(a, LinearOperator) or sparse.issparse(a) for a in A):
-        return from_linear_operators([a if isinstance(a, LinearOperator) else aslinearoperator(csr(a)) for a in A])
+        return from_linear_operators([linear_operator(a, j) for j, a in enumerate(A)])
     if isinstance(A, Sequence):
         shapes = sorted({np.shape(a) for a in A}, key=str)
         if len(shapes) > 1:
             raise DataError(f"the matrices differ in shape: {', '.join(map(str, shapes))}; all agents need the same d")
-    return from_matrices(np.asarray(A))
+    given = np.asarray(A)
+    return _from_matrices(given, first if given.ndim == 2 else 0)
+
+
+def linear_operator(a: Any, j: int) -> LinearOperator[Any]:
+    """What agent j gave, an array, a sparse matrix or a LinearOperator, as the last of these."""
+    if isinstance(a, LinearOperator):
+        return a
+    given: Any = a if sparse.issparse(a) else np.asarray(a)
+    if given.dtype.kind not in "fiub":
+        raise DataError(f"agent {j}: its matrix has dtype {given.dtype}; real numbers are needed")
+    if given.ndim != 2 or given.shape[0] != given.shape[1]:
+        raise DataError(f"agent {j}: its matrix has shape {given.shape}; expected (d, d)")
+    return aslinearoperator(csr(given) if sparse.issparse(given) else given.astype(np.float64))
 
 
 def choose_form(n: int, d: int, m: int, *, nnz: int | None = None, memory: int | None = None) -> Form:
@@ -567,6 +587,8 @@ def _check_symmetric_matrix(A: Array, j: int) -> None:
 def _checked_operator(A: LinearOperator[Any], j: int) -> _Wrapped:
     if not isinstance(A, LinearOperator) or A.shape[0] != A.shape[1]:
         raise DataError(f"agent {j}: expected a square scipy.sparse.linalg.LinearOperator, got {A!r}")
+    if np.dtype(A.dtype).kind == "c":  # its imaginary part would be lost on the way
+        raise DataError(f"agent {j}: its operator has dtype {A.dtype}; real numbers are needed")
     wrapped = _Wrapped(A)
     probe = np.random.default_rng(0).standard_normal((wrapped.d, 2))
     with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is named below

@@ -385,6 +385,9 @@ def check(settings: Settings) -> None:
     if rounds != "auto" and (isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1):
         raise InvalidInput(f"rounds = {rounds!r}: a whole number of at least 1, or 'auto'")
     Tolerance(settings.tol)
+    seed = settings.seed
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0):
+        raise InvalidInput(f"seed = {seed!r}: a whole number of at least 0, or None")
     if settings.algorithm not in ALGORITHMS:
         raise InvalidInput(f"algorithm = {settings.algorithm!r}: choose one of {', '.join(ALGORITHMS)}")
     if settings.messages not in get_args(Messages):

@@ -24,7 +24,7 @@ from deepca.data.holdings import Holdings, read
 from deepca.data.moments import Moments, check_finite, moments
 from deepca.data.sources import ArraySource, Matrix, Source, as_source
 from deepca.errors import DataError, GapError, InvalidInput
-from deepca.leading import Leading, leading, size_of
+from deepca.leading import Leading, leading, size_of, whole
 from deepca.linalg import frobenius, largest_positive, symmetric_part
 from deepca.networks.base import Network, Traffic
 from deepca.observers import Observer
@@ -115,7 +115,9 @@ def singular_triplets(
     of an eigenvalue of ``XᵀX`` would be to ``eps σ_1²/σ_i``. The span of the vectors is that of eigenvectors of
     ``XᵀX``, good to about ``eps σ_1²/(σ_k² − σ_{k+1}²)``: below about 1e-7 σ_1 neither can be had, as the status says.
     """
-    settings = Settings(n_components=k, algorithm=algorithm, rounds=rounds, tol=tol, max_iter=max_iter, seed=seed)
+    settings = Settings(
+        n_components=whole(k), algorithm=algorithm, rounds=rounds, tol=tol, max_iter=max_iter, seed=seed
+    )
     before, B, m = network.traffic, network.batch, network.n_agents
     held = _held(Xs, network, partition)
     sources = held.rows.sources
@@ -150,20 +152,20 @@ def singular_triplets(
         explained_variance=explained,
         total_variance=_total_variance(held, network, partition),
         directions=top.directions,
-        status=_status(top, network.n_agents),
+        status=_status(top, network.n_agents, min(n, d)),
         certificate=top.certificate,
         iterations=top.result.iterations,
         traffic=network.traffic - before,
     )
 
 
-def _status(top: Leading, m: int) -> Status:
-    """In singular values, not in eigenvalues of the mean of ``X_jᵀX_j``."""
+def _status(top: Leading, m: int, most: int) -> Status:
+    """In singular values, ``most`` of which exist, not in eigenvalues of the mean of ``X_jᵀX_j``."""
     status, proof = top.result.status, top.certificate
     if status.code != "not_unique":
         return status
     inside, outside = (float(np.sqrt(max(value, 0.0) * m)) for value in (proof.eigenvalues[-1], proof.next_eigenvalue))
-    choices = [f"{n}" for n in (proof.smaller_k, proof.larger_k) if n is not None]
+    choices = [f"{n}" for n in (proof.smaller_k, proof.larger_k) if n is not None and n <= most]
     return Status(
         "not_unique",
         f"singular vectors not unique: σ_{proof.k} = {inside:.9g} and σ_{proof.k + 1} = {outside:.9g} are equal or too "
@@ -243,7 +245,7 @@ def _check(k: int, n: int, d: int, norm: float, partition: Partition) -> None:
             "exist"
         )
     if norm == 0.0:
-        raise DataError(f"all {rows} rows are zero: there is nothing to decompose")
+        raise DataError(f"all {rows} rows are zero, or too small to square: there is nothing to decompose")
     if not np.isfinite(norm):
         raise DataError("the squares of the entries overflow when added up over all agents; scale the data")
 

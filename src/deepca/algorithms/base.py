@@ -15,7 +15,7 @@ from deepca.linalg import check_start, polar, qr, signs_towards
 from deepca.memory import Memory, mean_of
 from deepca.mixing import FastMix, Mixer, averager
 from deepca.networks.base import Network
-from deepca.operators import Operator, OperatorLike, PerAgent, as_operator
+from deepca.operators import Operator, OperatorLike, PerAgent, operator_from
 from deepca.pacing import Matched, Pace, Searched
 
 if TYPE_CHECKING:
@@ -256,7 +256,7 @@ def matching_operator(A: OperatorLike, network: Network) -> Operator:
     """A as an Operator for just the agents that the network holds; of all agents, those of this rank are taken."""
     if not isinstance(network, Network):
         raise InvalidInput(f"network = {network!r}: give a network, such as deepca.SimulatedNetwork(topology)")
-    operator = as_operator(A)
+    operator = operator_from(A, int(network.local.reshape(-1)[0]))
     if not operator.batch and network.batch == (1,):
         operator = PerAgent([operator])
     if operator.batch == (network.n_agents,) != network.batch and network.batch:

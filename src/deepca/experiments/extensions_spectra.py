@@ -26,7 +26,7 @@ from deepca.operators import from_matrices, split_rows
 from deepca.svd import Partition, SingularTriplets, singular_triplets
 from deepca.topology import Topology, ring
 
-__all__ = ["SPECTRA", "eigenvalues", "low_rank", "singular_values", "spectral_analysis"]
+__all__ = ["SPECTRA", "eigenvalues", "low_rank", "pair_error", "singular_values", "spectral_analysis"]
 
 _EXACT = 1e-10
 _CASES: tuple[tuple[Which, str], ...] = (("LM", "deepca"), ("LM", "auto"), ("LA", "auto"), ("SA", "auto"))
@@ -53,7 +53,7 @@ def eigenvalues(ground: Ground) -> Claim:
     for which, algorithm in _CASES:
         found = eigenpairs(A, network, k, which=which, algorithm=algorithm)
         chosen = np.argsort(_FIRST[which](values), kind="stable")[:k]
-        errors.append(_pair_error(found, values[chosen], vectors[:, chosen]))
+        errors.append(pair_error(found, values[chosen], vectors[:, chosen]))
         method = "tracked power iterations with SignAdjust" if algorithm == "deepca" else "block Krylov"
         parts.append(f"{which}, {method}: {found.iterations} iterations, {errors[-1]:.0e}")
     return Claim(
@@ -67,10 +67,11 @@ def eigenvalues(ground: Ground) -> Claim:
     )
 
 
-def _pair_error(found: Eigenpairs, values: Array, vectors: Array) -> float:
+def pair_error(found: Eigenpairs, values: Array, vectors: Array) -> float:
     apart = np.abs(found.values - values).max() / np.abs(values).max()
     signs = np.sign(np.sum(found.vectors * vectors, axis=0))
-    return float(max(apart, np.linalg.norm(found.vectors * signs - vectors, axis=0).max()))
+    off = np.linalg.norm(found.vectors * signs - vectors, axis=0).max()
+    return float(np.maximum(apart, off))  # NaN if either is, unlike max
 
 
 # ----------------------------------------------------------------------------------------------------- singular values
