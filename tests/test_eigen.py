@@ -360,3 +360,16 @@ def test_an_agent_apart_is_called_by_its_number(kind: Any) -> None:
 
     with pytest.raises(DataError, match=r"agent 4: its (matrix|operator) is not symmetric"):
         deepca.run_agents(deepca.topology.ring(M), work, timeout=20.0)
+
+
+@pytest.mark.threads("one agent of several that are wrong")
+@pytest.mark.parametrize("other", [{"of": "sum"}, {"which": "SA"}])
+def test_agents_apart_notice_another_call(other: dict[str, Any]) -> None:
+    """Each would be right by itself, and they would not agree."""
+
+    def work(network: Network) -> Eigenpairs:
+        asked = {"which": "LA", "of": "mean", **(other if network.local == 2 else {})}
+        return eigenpairs(np.diag([3.0, 2.0, 1.0, -4.0]), network, 1, **asked)
+
+    with pytest.raises(InvalidInput, match=r"agents 2 and agent 0 do not make the same call: all need eigenpairs"):
+        deepca.run_agents(deepca.topology.path(3), work, timeout=20.0)

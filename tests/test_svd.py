@@ -234,3 +234,17 @@ def test_agents_apart_notice_other_samples() -> None:
 
     with pytest.raises(DataError, match="between 177 and 178 samples"):
         deepca.run_agents(deepca.topology.path(3), work, timeout=20.0)
+
+
+@pytest.mark.threads("one agent of several that are wrong")
+@pytest.mark.parametrize("other", [{"partition": "columns"}, {"k": 1}, {"tol": 1e-6}])
+def test_agents_apart_notice_another_call(other: dict[str, Any]) -> None:
+    """Before anything of the rows is sent, and not by waiting for messages that never come."""
+    assert not over_mpi()
+    X = load_wine().data[:30, :10]
+
+    def work(network: Network) -> SingularTriplets:
+        return singular_triplets([X], network, **{"k": 2, **(other if network.local == 1 else {})})
+
+    with pytest.raises(InvalidInput, match=r"agents 1 and agent 0 do not make the same call: all need singular_tripl"):
+        deepca.run_agents(deepca.topology.path(3), work, timeout=20.0)

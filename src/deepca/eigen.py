@@ -21,6 +21,7 @@ from scipy.sparse.linalg import LinearOperator
 from deepca._typing import Array
 from deepca.algorithms import DeEPCA, QRSignAdjust
 from deepca.algorithms.base import matching_operator
+from deepca.alike import agree_on_call
 from deepca.certificate import Certificate
 from deepca.errors import GapError, InvalidInput
 from deepca.extent import Extent, agreed_extent
@@ -118,7 +119,9 @@ def eigenpairs(
     settings = Settings(
         n_components=whole(k), algorithm=algorithm, rounds=rounds, tol=tol, max_iter=max_iter, seed=seed
     )
-    operator, before = matching_operator(symmetric_operators(A), network), network.traffic
+    before = network.traffic
+    agree_on_call(network, "eigenpairs", settings=settings, which=which, of=of)
+    operator = matching_operator(symmetric_operators(A), network)
     size_of(settings, operator.d)
     search = _Search(operator, network, settings, agreed_extent(operator, network), start, tuple(observers))
     if which != "LM":

@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from deepca._typing import Array
+from deepca.alike import agree_on_call
 from deepca.averaging import common_average
 from deepca.axes import filled_up
 from deepca.certificate import Certificate
@@ -119,6 +120,7 @@ def singular_triplets(
         n_components=whole(k), algorithm=algorithm, rounds=rounds, tol=tol, max_iter=max_iter, seed=seed
     )
     before, B, m = network.traffic, network.batch, network.n_agents
+    agree_on_call(network, "singular_triplets", settings=settings, partition=partition)
     held = _held(Xs, network, partition)
     sources = held.rows.sources
     d, zero = sources[0].d, np.zeros(sources[0].d)

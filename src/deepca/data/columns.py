@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from deepca.alike import differing, listed
 from deepca.data.sources import Block, Source
 from deepca.errors import DataError
 from deepca.networks.base import Network
@@ -18,7 +18,6 @@ from deepca.networks.base import Network
 __all__ = ["Header", "Reordered", "agree_on_columns", "common_columns", "in_order_of"]
 
 _SHOWN = 6
-_WORDS = 8  # of 32 bits, each exact in a float
 
 
 def common_columns(sources: Sequence[Source]) -> tuple[Source, ...]:
@@ -68,18 +67,11 @@ def agree_on_columns(network: Network, source: Source) -> None:
 
     Hashes are compared, so names are not shown to others. Nothing is sent where all agents are in one process.
     """
-    if network.batch and network.batch[0] == network.n_agents:
-        return
-    own = np.frombuffer(hashlib.sha256(repr((source.d, source.columns)).encode()).digest(), dtype="<u4")
-    words = np.broadcast_to(own.astype(np.float64), (*network.batch, _WORDS))
-    network.begin(network.epoch, 0, "columns")
-    first = network.reduce(np.where((network.local == 0)[..., None], words, -np.inf), "max")
-    differs = (words != first).any(axis=-1)[..., None] & (np.arange(network.n_agents) == network.local[..., None])
-    who = np.flatnonzero(network.reduce(differs.astype(np.float64), "max"))
+    who = differing(network, repr((source.d, source.columns)), "columns")
     if who.size:
         raise DataError(
-            f"agents {', '.join(map(str, who[:_SHOWN]))}{', …' if who.size > _SHOWN else ''} and agent 0 differ in the "
-            "number, names or order of their columns; all need the same, in the same order"
+            f"agents {listed(who)} and agent 0 differ in the number, names or order of their columns; all need the "
+            "same, in the same order"
         )
 
 
