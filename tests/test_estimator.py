@@ -1109,3 +1109,13 @@ def test_agents_by_default_on_many_ranks(name: str, ranks: int, agents: int) -> 
 
 def test_agents_by_default_are_never_more_than_rows() -> None:
     assert DecentralizedPCA(topology="ring")._topology(None, most=8, seed=0, ranks=12).n_agents == 8
+
+
+@pytest.mark.parametrize(
+    ("given", "words"), [({"Xs": 3}, "rows of the agents: 3"), ({"sample_weight": 2.0}, "weights of the agents: 2.0")]
+)
+def test_what_is_no_collection_of_agents_is_named(given: dict[str, Any], words: str) -> None:
+    asked = {"Xs": [np.eye(4), np.eye(4)], **given}
+    for method in (DecentralizedPCA(1).fit_agents, DecentralizedPCA(1).partial_fit_agents):
+        with pytest.raises(deepca.errors.DataError, match=words):
+            method(**asked)

@@ -28,7 +28,8 @@ def blocks_of_agents(
     engine: Engine, Xs: Any, sample_weight: Any, source_of: Callable[[Any, str], S_]
 ) -> tuple[tuple[int, ...], list[S_], list[Any] | None]:
     """How many agents every rank has, and the sources and weights of the local ones."""
-    given = [Xs] if engine.name == "mpi" and _is_one_agent(Xs) else list(Xs)
+    with engine.together():
+        given = [Xs] if engine.name == "mpi" and _is_one_agent(Xs) else _one_per_agent(Xs, "rows")
     each = engine.counted(len(given))
     first = sum(each[: engine.rank])
     with engine.together():
@@ -37,7 +38,7 @@ def blocks_of_agents(
         sources = [source_of(X, f"agent {first + j}") for j, X in enumerate(given)]
         if sample_weight is None:
             return each, sources, None
-        shares = [sample_weight] if given[0] is Xs else list(sample_weight)
+        shares = [sample_weight] if given[0] is Xs else _one_per_agent(sample_weight, "weights")
         if len(shares) != len(sources):
             raise DataError(f"weights of {len(shares)} agents for {len(sources)} agents")
         pairs = zip(shares, sources, strict=True)
@@ -80,6 +81,15 @@ def _agent_weights(given: npt.ArrayLike, source: Source) -> Array:
     if bad.size:
         raise DataError(f"{source.name}: the weight of row {int(bad[0])} is {weights[bad[0]]}; weights are 0 or more")
     return weights
+
+
+def _one_per_agent(given: Any, what: str) -> list[Any]:
+    try:
+        return list(given)
+    except TypeError:
+        raise DataError(
+            f"{what} of the agents: {given!r} is no collection; give a list with one entry per agent"
+        ) from None
 
 
 def _is_one_agent(Xs: Any) -> bool:
