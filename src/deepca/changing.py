@@ -27,6 +27,7 @@ _LONGEST = 20_000  # rounds in which everyone should have heard of everyone
 _KEPT = 4096  # rounds whose weights are remembered
 _SUM = 1e-12
 _NOTHING = 1e-18  # left of a disagreement: less than rounding
+_PRODUCTS = 1 << 22  # numbers in all products kept, about
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -79,6 +80,11 @@ class Changing(Topology):
     @cached_property
     def _weights(self) -> Callable[[int], Csr]:
         return lru_cache(_KEPT)(self._checked)
+
+    @cached_property
+    def _begun(self) -> dict[int, tuple[tuple[int, Array], ...]]:
+        """By the round they start with, products of some rounds: how many, and the product; last used first."""
+        return {}
 
     def at(self, r: int) -> Csr:
         """The weights of round r, checked, and the same object while it is remembered."""
@@ -260,9 +266,16 @@ def _made(
 def _left(network: Changing, start: int, K: int) -> float:
     """``‖P − y1ᵀ/m‖ / min y`` of the product P of rounds start … start + K − 1, ``y = P1``."""
     m = network.n_agents
-    product = np.eye(m)
-    for r in range(start, start + K):
+    # whoever looks for a K asks for many: on from the longest product known. Entries are replaced, never changed, since
+    # agents in threads share this
+    kept = network._begun.get(start, ())
+    known = max((one for one in kept if one[0] <= K), key=lambda one: one[0], default=(0, np.eye(m)))
+    made, product = known
+    for r in range(start + made, start + K):
         product = np.asarray(network.at(r) @ product)
+    if made < K:
+        others = tuple(one for one in kept if one is not known)
+        network._begun[start] = ((K, product), known, *others)[: min(max(_PRODUCTS // (m * m), 2), 16)]
     if not network.keeps:  # agents may agree all the same, on something else
         return float(np.linalg.norm(product - product.mean(axis=0), 2))
     y = product.sum(axis=1)
