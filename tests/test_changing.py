@@ -156,6 +156,30 @@ def test_a_mean_that_all_share_is_exact_where_rounds_are_worse_than_those_tried(
     np.testing.assert_allclose(common_average(SimulatedNetwork(network), x), x.mean(axis=0), rtol=1e-14)
 
 
+@pytest.mark.parametrize("seed", [None, -1, 0.5])
+def test_all_agents_draw_from_one_seed(seed: Any) -> None:
+    for make in (changing.matchings, lambda base, seed: changing.failing(base, 0.1, seed=seed)):
+        with pytest.raises(InvalidInput, match="the same at all agents"):
+            make(BASE, seed=seed)
+
+
+def test_what_is_no_graph_or_probability() -> None:
+    odd: Any
+    for odd in ("ring", ["ring"], BASE):
+        with pytest.raises(InvalidInput, match="give graphs in a list"):
+            changing.periodic(odd)
+    for odd in ("ring:5", None):
+        with pytest.raises(InvalidInput, match="is no graph"):
+            changing.matchings(odd)
+    odd = "0.1"
+    with pytest.raises(InvalidInput, match=r"p = '0\.1'"):
+        changing.failing(BASE, odd)
+    for odd in ("3", 2.5):
+        for make in (directed.ring, directed.exponential):
+            with pytest.raises(TopologyError, match="a whole number"):
+                make(odd)
+
+
 def test_what_is_no_schedule() -> None:
     with pytest.raises(InvalidInput, match="all of the same agents"):
         changing.periodic([deepca.topology.ring(4), deepca.topology.ring(5)])
