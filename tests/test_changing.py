@@ -143,7 +143,7 @@ def test_rounds_are_found_without_making_all_of_them_again_for_every_guess() -> 
         for start in (0, 7, 23):
             product = np.eye(M)
             for r in range(start, start + made):
-                product = slow.at(r) @ product
+                product = np.asarray(slow.at(r) @ product)
             left.append(float(np.linalg.norm(product - 1.0 / M, 2)))
         assert (max(left) <= 1e-10) is (made == K)
 

@@ -93,7 +93,7 @@ def partition_graph(
 
 def _real(adjacency: Any) -> Csr:
     """A copy of the weights as they are counted with; what is not real numbers is an error."""
-    given = adjacency if sparse.issparse(adjacency) else np.asarray(adjacency)
+    given: Any = adjacency if sparse.issparse(adjacency) else np.asarray(adjacency)
     if given.dtype.kind not in "biuf":
         raise DataError(f"the weights are of type {given.dtype}; those of a graph are real numbers")
     return csr(given).copy()
