@@ -18,7 +18,7 @@ from deepca import changing, directed
 from deepca._typing import Csr, csr
 from deepca.averaging import average, common_average
 from deepca.changing import Changing
-from deepca.errors import DisconnectedError, InvalidInput, MassError, MixingError, TopologyError
+from deepca.errors import DisconnectedError, InvalidInput, MassError, MixingError, NetworkError, TopologyError
 from deepca.exact import exact_average
 from deepca.memory import PushSum
 from deepca.networks import Network, SimulatedNetwork
@@ -178,6 +178,14 @@ def test_what_is_no_graph_or_probability() -> None:
         for make in (directed.ring, directed.exponential):
             with pytest.raises(TopologyError, match="a whole number"):
                 make(odd)
+
+
+def test_a_mean_that_all_share_is_made_again_or_refused_where_messages_get_lost() -> None:
+    base, x = deepca.topology.complete(4), np.arange(8.0).reshape(4, 2)
+    ends = SimulatedNetwork(changing.lossy(base, 0.3, seed=2, until=50))
+    np.testing.assert_allclose(common_average(ends, x), x.mean(axis=0), rtol=1e-13)
+    with pytest.raises(NetworkError, match="messages get lost"):
+        common_average(SimulatedNetwork(changing.lossy(base, 0.3, seed=2)), x)
 
 
 def test_what_is_no_schedule() -> None:

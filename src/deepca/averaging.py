@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from deepca._typing import Array
+from deepca.errors import NetworkError
 from deepca.exact import exact_average, exact_mixer
 from deepca.linalg import frobenius
 from deepca.memory import mean_of
@@ -19,6 +20,7 @@ __all__ = ["Averaged", "average", "common_average"]
 _TRIES = 8
 _STEP = 1e-4  # what is left of a disagreement at the first look
 _MANY, _IDLE = 512, 16  # looks in all, and without gain, where rounds are drawn and may be far worse than those tried
+_LOST = 1e-11  # by what a mean of numbers below one may be off, all rounding included
 _ROUNDING = 16.0 * float(np.finfo(np.float64).eps)
 
 
@@ -87,9 +89,19 @@ def common_average(network: Network, x: Array) -> Array:
     rounds = averager(topology).rounds_for(topology, _STEP)
     if not topology.changing:
         return average(network, x, rounds, lambda found: False).mean
+    m = network.n_agents
+    number = (network.local.astype(np.float64)[..., None] + 0.5) / m  # their mean is a half: losses show in it
+    x = np.concatenate([x, number], axis=-1)
     equal = _ROUNDING * network.reduce(np.abs(x), "max")
 
     def settled(found: Averaged) -> bool:
         return bool((found.error <= equal).all()) or not np.isfinite(found.error).all()
 
-    return average(network, x, rounds, settled, tries=_MANY, idle=_IDLE).mean
+    for _ in range(_TRIES):
+        found = average(network, x, rounds, settled, tries=_MANY, idle=_IDLE).mean
+        if not abs(found[-1] - 0.5) > _LOST:
+            return np.asarray(found[:-1])
+    raise NetworkError(
+        f"{topology.name}: agents average numbers whose mean is 0.5 to {found[-1]:.6g}: messages get lost and are not "
+        "sent again, so no sum over all agents can be had"
+    )
