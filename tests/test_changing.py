@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from itertools import pairwise
 from typing import Any
 
@@ -14,10 +15,10 @@ from hypothesis import strategies as st
 
 import deepca
 from deepca import changing, directed
-from deepca._typing import csr
-from deepca.averaging import average
+from deepca._typing import Csr, csr
+from deepca.averaging import average, common_average
 from deepca.changing import Changing
-from deepca.errors import DisconnectedError, InvalidInput, MassError, MixingError, TopologyError
+from deepca.errors import DisconnectedError, InvalidInput, MassError, MixingError, NetworkError, TopologyError
 from deepca.exact import exact_average
 from deepca.memory import PushSum
 from deepca.networks import Network, SimulatedNetwork
@@ -121,6 +122,70 @@ def test_the_contraction_is_that_of_the_rounds(name: str) -> None:
     left = np.linalg.norm(ratio - x.mean(axis=0), axis=0) / np.linalg.norm(x - x.mean(axis=0), axis=0)
     assert left.max() <= found[2] * (1 + 1e-12)
     assert 0.0 < network.lambda2 < 1.0
+
+
+def test_rounds_are_found_without_making_all_of_them_again_for_every_guess() -> None:
+    class Counted(Changing):
+        asked = 0
+
+        def at(self, r: int) -> Csr:
+            type(self).asked += 1
+            return super().at(r)
+
+    slow = changing.failing(deepca.topology.ring(M), 0.8, seed=5)
+    known = {field.name: getattr(slow, field.name) for field in fields(slow)}
+    counted = Counted(**known)
+    K = deepca.Gossip().rounds_for(counted, 1e-10)
+    assert K > 500
+    assert Counted.asked <= 3 * 3 * K  # from three starts, at most 2K and half of that in between
+    for made in (K - 1, K):
+        left = []
+        for start in (0, 7, 23):
+            product = np.eye(M)
+            for r in range(start, start + made):
+                product = np.asarray(slow.at(r) @ product)
+            left.append(float(np.linalg.norm(product - 1.0 / M, 2)))
+        assert (max(left) <= 1e-10) is (made == K)
+
+
+@pytest.mark.parametrize("seed", [140, 155, 160])
+def test_a_mean_that_all_share_is_exact_where_rounds_are_worse_than_those_tried(seed: int) -> None:
+    """Four rounds leave 1e-4 in those that were tried, and nearly everything where most links happen to be down."""
+    network = changing.failing(deepca.topology.complete(4), 0.5, seed=seed)
+    x = np.arange(8.0).reshape(4, 2)
+    np.testing.assert_allclose(common_average(SimulatedNetwork(network), x), x.mean(axis=0), rtol=1e-14)
+
+
+@pytest.mark.parametrize("seed", [None, -1, 0.5])
+def test_all_agents_draw_from_one_seed(seed: Any) -> None:
+    for make in (changing.matchings, lambda base, seed: changing.failing(base, 0.1, seed=seed)):
+        with pytest.raises(InvalidInput, match="the same at all agents"):
+            make(BASE, seed=seed)
+
+
+def test_what_is_no_graph_or_probability() -> None:
+    odd: Any
+    for odd in ("ring", ["ring"], BASE):
+        with pytest.raises(InvalidInput, match="give graphs in a list"):
+            changing.periodic(odd)
+    for odd in ("ring:5", None):
+        with pytest.raises(InvalidInput, match="is no graph"):
+            changing.matchings(odd)
+    odd = "0.1"
+    with pytest.raises(InvalidInput, match=r"p = '0\.1'"):
+        changing.failing(BASE, odd)
+    for odd in ("3", 2.5):
+        for make in (directed.ring, directed.exponential):
+            with pytest.raises(TopologyError, match="a whole number"):
+                make(odd)
+
+
+def test_a_mean_that_all_share_is_made_again_or_refused_where_messages_get_lost() -> None:
+    base, x = deepca.topology.complete(4), np.arange(8.0).reshape(4, 2)
+    ends = SimulatedNetwork(changing.lossy(base, 0.3, seed=2, until=50))
+    np.testing.assert_allclose(common_average(ends, x), x.mean(axis=0), rtol=1e-13)
+    with pytest.raises(NetworkError, match="messages get lost"):
+        common_average(SimulatedNetwork(changing.lossy(base, 0.3, seed=2)), x)
 
 
 def test_what_is_no_schedule() -> None:

@@ -192,6 +192,7 @@ def test_the_help_has_examples_that_work() -> None:
         (("ring:5", "--plot", "net"), ".png or .svg"),
         (("path:1001", "--plot", "net.png"), "at most 1,000 agents"),
         (("[/]:5",), "no network called"),
+        (("periodic:ring:5+",), "write periodic:ring:50+star:50"),  # colons, not pictures of what is between them
     ],
 )
 def test_a_mistake_is_one_clear_line_and_exit_code_2(

@@ -82,6 +82,8 @@ def test_bad_requests() -> None:
     network = network_of(case.topology)
     with pytest.raises(InvalidInput, match="restarts = 0"):
         spectral_clustering(case.local(network), network, 2, restarts=0)
+    with pytest.raises(InvalidInput, match=r"restarts = 1\.5: a whole number"):
+        spectral_clustering(case.local(network), network, 2, restarts=1.5)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="at least one"):
         spectral_clustering(case.local(network), network, 0)
     W = np.kron([[1.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [1.0, 0.0]])  # two pairs

@@ -448,8 +448,12 @@ def test_an_edge_between_agents_that_are_not_linked() -> None:
     [
         ([[0.0, 1.0], [2.0, 0.0]], [0, 1], AsymmetricError, r"edge \(0, 1\): 1 one way, 2 the other"),
         ([[0.0, -1.0], [-1.0, 0.0]], [0, 0], DataError, r"edge \(0, 1\) has the weight -1"),
-        ([[0.0, np.nan], [np.nan, 0.0]], [0, 0], AsymmetricError, r"edge \(0, 1\): nan"),
-        ([[0.0, np.inf], [np.inf, 0.0]], [0, 0], (AsymmetricError, DataError), r"edge \(0, 1\)"),
+        ([[0.0, np.nan], [np.nan, 0.0]], [0, 0], DataError, r"edge \(0, 1\) has the weight nan"),
+        ([[0.0, np.inf], [np.inf, 0.0]], [0, 1], DataError, r"edge \(0, 1\) has the weight inf"),
+        ([[0.0, 1e-14], [2e-14, 0.0]], [0, 1], AsymmetricError, r"edge \(0, 1\): 1e-14 one way, 2e-14 the other"),
+        ([[0.0, 1e-14], [2e-14, 0.0]], [0, 0], AsymmetricError, r"edge \(0, 1\)"),
+        ([[0.0, 1.0 + 1.0j], [1.0 - 1.0j, 0.0]], [0, 1], DataError, "real numbers"),
+        ([["0", "a"], ["a", "0"]], [0, 1], DataError, "real numbers"),
         ([[0.0, 1.0, 1.0]], [0], DataError, "shape"),
         ([[0.0, 1.0], [1.0, 0.0]], [0, 2], DataError, "agent 1 has no node"),
         ([[0.0, 1.0], [1.0, 0.0]], [0], DataError, "the agent .* of each of the 2 nodes"),
@@ -463,6 +467,23 @@ def test_graphs_that_cannot_be_shared_out(
         graphs.partition_graph(np.array(W), labels)
 
 
+def test_small_weights_that_two_agents_see_differently() -> None:
+    W = csr(weighted(nx.path_graph(9)) * 1e-20)
+    case = Shared(W, *graphs.partition_graph(W, np.arange(9) // 3))
+    network = network_of(case.topology)
+    blocks = tampered(case, 1, 3, 2, 2e-20)
+    with pytest.raises(AsymmetricError, match=r"1e-20 the other|1e-20 one way"):
+        graphs.fiedler(blocks, network)
+    values, _ = pooled(W, "laplacian", "smallest")
+    assert graphs.fiedler(case.blocks, network)[0] == pytest.approx(values[1], rel=1e-12, abs=0.0)
+
+
+def test_weights_stay_as_they_were_given() -> None:
+    W = sparse.csr_array(([1.0, 0.0, 1.0], ([0, 0, 1], [1, 0, 0])), shape=(2, 2))
+    graphs.partition_graph(W, [0, 1])
+    assert W.nnz == 3
+
+
 def test_what_is_asked_for_must_be_there() -> None:
     case = CASES["path"]
     network = network_of(case.topology)
@@ -473,6 +494,9 @@ def test_what_is_asked_for_must_be_there() -> None:
         ({"k": 2, "which": "middle"}, "'smallest' or 'largest'"),
         ({"k": 2, "matrix": "signless"}, "give 'laplacian', 'normalized' or 'adjacency'"),
         ({"k": 2, "tol": 0.0}, "between 0 and 1"),
+        ({"k": 2, "tol": "small"}, "between 0 and 1"),
+        ({"k": 2, "seed": -1}, "seed = -1: a whole number, 0 or more"),
+        ({"k": 2, "seed": 0.5}, "seed = 0.5: a whole number, 0 or more"),
     ):
         with pytest.raises(InvalidInput, match=said):
             graphs.graph_eigenvectors(blocks, network, **bad)

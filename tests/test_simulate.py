@@ -313,6 +313,7 @@ def test_without_certificate_exit_code_1(network: Path) -> None:
         (("--network", "{links}", "--dim", "5", "rows.npy"), "stand in for data"),
         (("--network", "{links}", "--label-column", "class"), "speak of data"),
         (("--network", "{links}", "--rows-per-agent", "5"), "give --dim"),
+        (("--network", "{links}", "--dim", "5", "-k", "2", "--rows-per-agent", "0"), "0 rows per agent"),
         (("--network", "{links}", "rows.npy"), "rows.npy does not exist"),
         (("--network", "{links}", "rows.npy", "more.npy"), "2 files for 3 agents (a, b, c)"),
         (("--network", "{links}", "rows.npy", "rows.npy", "more.npy"), "named twice"),

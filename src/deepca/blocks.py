@@ -48,12 +48,9 @@ class GraphBlock:
         both = np.concatenate([self.nodes, self.beyond])
         if np.unique(both).size != both.size or both.min() < 0 or (np.diff(self.nodes) < 0).any():
             raise DataError("numbers of nodes must be different, not negative, and those of own nodes ascending")
-        entries = sparse.coo_array(self.weights)
-        for i in np.flatnonzero(~(np.isfinite(entries.data) & (entries.data >= 0.0)))[:1]:
-            edge = (int(self.nodes[entries.row[i]]), int(both[entries.col[i]]))
-            raise DataError(f"edge {edge} has the weight {entries.data[i]:g}; weights are finite and not negative")
+        _check_weights(self.weights, self.nodes, both)
         inside = sparse.coo_array(self.weights[:, :n] - self.weights[:, :n].T)
-        for i in np.flatnonzero(np.abs(inside.data) > _SYMMETRY * max(1.0, abs(self.weights).max()))[:1]:
+        for i in np.flatnonzero(np.abs(inside.data) > _SYMMETRY * abs(self.weights).max())[:1]:
             u, v = int(inside.row[i]), int(inside.col[i])
             raise _unsymmetric(
                 int(self.nodes[u]), int(self.nodes[v]), float(self.weights[u, v]), float(self.weights[v, u])
@@ -69,7 +66,7 @@ def partition_graph(
     ----------
     adjacency : symmetric weights ``(N, N)``, dense or sparse.  labels : the agent, 0 … m − 1, of every node.
     """
-    W, owner = csr(adjacency), np.asarray(labels)
+    W, owner = _real(adjacency), np.asarray(labels)
     if W.ndim != 2 or W.shape[0] != W.shape[1] or W.shape[0] == 0:
         raise DataError(f"the weights have shape {W.shape}; a graph of N nodes has N × N of them")
     if owner.shape != (W.shape[0],) or owner.dtype.kind not in "iu" or owner.min() < 0:
@@ -79,8 +76,9 @@ def partition_graph(
     if empty.size:
         raise DataError(f"agent {empty[0]} has no node; number the agents 0 … {m - empty.size - 1} without gaps")
     W.eliminate_zeros()
+    _check_weights(W, np.arange(owner.size), np.arange(owner.size))
     apart = sparse.coo_array(W - W.T)
-    for i in np.flatnonzero(~(np.abs(apart.data) <= _SYMMETRY * max(1.0, abs(W).max())))[:1]:
+    for i in np.flatnonzero(~(np.abs(apart.data) <= _SYMMETRY * abs(W).max()))[:1]:
         u, v = int(apart.row[i]), int(apart.col[i])
         raise _unsymmetric(u, v, float(W[u, v]), float(W[v, u]))
     blocks = []
@@ -91,6 +89,22 @@ def partition_graph(
         blocks.append(GraphBlock(mine, csr(rows[:, np.concatenate([mine, beyond])]), beyond, owner[beyond]))
     links = {(j, int(i)) for j, block in enumerate(blocks) for i in block.owners}
     return blocks, from_edges(m, sorted(links), rule=rule, name=name)
+
+
+def _real(adjacency: Any) -> Csr:
+    """A copy of the weights as they are counted with; what is not real numbers is an error."""
+    given: Any = adjacency if sparse.issparse(adjacency) else np.asarray(adjacency)
+    if given.dtype.kind not in "biuf":
+        raise DataError(f"the weights are of type {given.dtype}; those of a graph are real numbers")
+    return csr(given).copy()
+
+
+def _check_weights(W: Csr, rows: _Numbers, columns: _Numbers) -> None:
+    """DataError that names an edge whose weight is none; rows, columns : the numbers of their nodes."""
+    entries = sparse.coo_array(W)
+    for i in np.flatnonzero(~(np.isfinite(entries.data) & (entries.data >= 0.0)))[:1]:
+        edge = (int(rows[entries.row[i]]), int(columns[entries.col[i]]))
+        raise DataError(f"edge {edge} has the weight {entries.data[i]:g}; weights are finite and not negative")
 
 
 def network_blocks(network: Network) -> list[GraphBlock]:
@@ -287,13 +301,13 @@ def _trouble(
     me: int, block: GraphBlock, seam: _Seam, slot_of: dict[int, int], known: dict[tuple[int, int], float]
 ) -> list[float]:
     """The first edge that cannot be used: ``[agent, u, v, weight here, weight there, owner]``; infinite without any."""
-    owners = dict(zip(block.beyond.tolist(), block.owners.tolist(), strict=True))
+    owners, scale = dict(zip(block.beyond.tolist(), block.owners.tolist(), strict=True)), abs(block.weights).max()
     for u, v, weight in seam.cut.tolist():
         other = owners[int(v)]
         if other not in slot_of:
             return [me, u, v, weight, np.nan, other]
         there = known.get((int(v), int(u)), 0.0)
-        if not abs(weight - there) <= _SYMMETRY * max(1.0, abs(weight)):
+        if not abs(weight - there) <= _SYMMETRY * scale:
             return [me, u, v, weight, there, other]
     mine = set(block.nodes.tolist())
     seen = {(int(u), int(v)) for u, v, _ in seam.cut.tolist()}

@@ -27,6 +27,7 @@ _LONGEST = 20_000  # rounds in which everyone should have heard of everyone
 _KEPT = 4096  # rounds whose weights are remembered
 _SUM = 1e-12
 _NOTHING = 1e-18  # left of a disagreement: less than rounding
+_PRODUCTS = 1 << 22  # numbers in all products kept, about
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -79,6 +80,11 @@ class Changing(Topology):
     @cached_property
     def _weights(self) -> Callable[[int], Csr]:
         return lru_cache(_KEPT)(self._checked)
+
+    @cached_property
+    def _begun(self) -> dict[int, tuple[tuple[int, Array], ...]]:
+        """By the round they start with, products of some rounds: how many, and the product; last used first."""
+        return {}
 
     def at(self, r: int) -> Csr:
         """The weights of round r, checked, and the same object while it is remembered."""
@@ -142,6 +148,8 @@ class Changing(Topology):
 
 def periodic(graphs: Sequence[Topology], *, name: str = "") -> Changing:
     """One graph after the other, and again from the first; together they have to connect all agents."""
+    if not isinstance(graphs, Sequence) or not all(isinstance(graph, Topology) for graph in graphs):
+        raise InvalidInput("give graphs in a list, such as [deepca.topology.ring(5), deepca.topology.star(5)]")
     if not graphs or any(graph.n_agents != graphs[0].n_agents for graph in graphs):
         raise InvalidInput("give one graph or several, all of the same agents")
     if any(graph.changing for graph in graphs):
@@ -159,6 +167,7 @@ def matchings(base: Topology, *, seed: int = 0) -> Changing:
     Nobody talks to more than one other agent at a time.
     """
     _check_base(base)
+    _check_seed(seed)
     m, ends = base.n_agents, base.edges
 
     def draw(r: int) -> Csr:
@@ -178,7 +187,7 @@ def one_peer(m: int) -> Changing:
     Everyone sends and receives one message per round. Of a power of two, log₂ m rounds give the exact mean.
     """
     check_agents(m)
-    hops = [1 << bit for bit in range(max(m - 1, 0).bit_length())] or [0]
+    hops = [1 << bit for bit in range(int(m - 1).bit_length())] or [0]
     agents = np.arange(m)
 
     def of(hop: int) -> Csr:
@@ -194,6 +203,7 @@ def failing(base: Topology, p: float, *, seed: int = 0) -> Changing:
     """In every round each link of ``base`` is down with probability p, for both ends, who keep what they would send."""
     _check_base(base)
     _check_probability(p)
+    _check_seed(seed)
     # the same entries in every round, some of them zero: those between i and j, and the diagonal
     m, pattern = base.n_agents, csr(base.adjacency + sparse.eye_array(base.n_agents, format="csr"))
     rows, columns = np.repeat(np.arange(m), np.diff(pattern.indptr)), pattern.indices
@@ -220,6 +230,7 @@ def lossy(base: Topology, p: float, *, seed: int = 0, until: int | None = None) 
     """
     _check_base(base)
     _check_probability(p)
+    _check_seed(seed)
     arcs = sparse.coo_array(links_of(base.gossip_sparse))
     m, weights = base.n_agents, base.gossip_matrix
 
@@ -260,9 +271,16 @@ def _made(
 def _left(network: Changing, start: int, K: int) -> float:
     """``‖P − y1ᵀ/m‖ / min y`` of the product P of rounds start … start + K − 1, ``y = P1``."""
     m = network.n_agents
-    product = np.eye(m)
-    for r in range(start, start + K):
+    # whoever looks for a K asks for many: on from the longest product known. Entries are replaced, never changed, since
+    # agents in threads share this
+    kept = network._begun.get(start, ())
+    known = max((one for one in kept if one[0] <= K), key=lambda one: one[0], default=(0, np.eye(m)))
+    made, product = known
+    for r in range(start + made, start + K):
         product = np.asarray(network.at(r) @ product)
+    if made < K:
+        others = tuple(one for one in kept if one is not known)
+        network._begun[start] = ((K, product), known, *others)[: min(max(_PRODUCTS // (m * m), 2), 16)]
     if not network.keeps:  # agents may agree all the same, on something else
         return float(np.linalg.norm(product - product.mean(axis=0), 2))
     y = product.sum(axis=1)
@@ -281,10 +299,17 @@ def _means(partner: npt.NDArray[np.int64]) -> Csr:
 
 
 def _check_base(base: Topology) -> None:
+    if not isinstance(base, Topology):
+        raise InvalidInput(f"{base!r} is no graph; give one such as deepca.topology.ring(5)")
     if base.directed or base.changing:
         raise InvalidInput(f"{base.name}: give a graph whose links go both ways and stay")
 
 
 def _check_probability(p: float) -> None:
-    if not 0.0 <= p < 1.0:
-        raise InvalidInput(f"p = {p}: the probability of a failure must lie in [0, 1)")
+    if not isinstance(p, (int, float, np.number)) or not 0.0 <= p < 1.0:
+        raise InvalidInput(f"p = {p!r}: the probability of a failure must lie in [0, 1)")
+
+
+def _check_seed(seed: int) -> None:
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
+        raise InvalidInput(f"seed = {seed!r}: a whole number, 0 or more, the same at all agents")

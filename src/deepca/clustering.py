@@ -56,8 +56,8 @@ def spectral_clustering(
     number by its own name, and the smallest ``e_i / d_i²`` of all is chosen, which is node i with a probability
     proportional to ``d_i²``. All restarts are made at once, and the one with the smallest inertia counts.
     """
-    if restarts < 1:
-        raise InvalidInput(f"restarts = {restarts}: at least one")
+    if isinstance(restarts, bool) or not isinstance(restarts, (int, np.integer)) or restarts < 1:
+        raise InvalidInput(f"restarts = {restarts!r}: a whole number, at least one")
     rows, tree = prepared(blocks, network, n_clusters, matrix="normalized", which="smallest")
     found, U = eigenpairs_of(rows, tree, n_clusters, which="smallest", tol=tol, seed=seed)
     root = np.sqrt(rows.degrees)[..., None]

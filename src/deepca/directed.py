@@ -185,12 +185,14 @@ def from_weights(matrix: npt.ArrayLike | Csr, *, name: str = "custom") -> Digrap
 
 def ring(m: int) -> Digraph:
     """Agent j sends to j + 1 (mod m), and hears j − 1."""
+    check_agents(m)
     return from_arcs(m, [(j, (j + 1) % m) for j in range(m)] if m > 1 else [], name=f"directed-ring({m})")
 
 
 def exponential(m: int) -> Digraph:
     """Agent j sends to j + 1, j + 2, j + 4, … (mod m): few neighbours, and nobody far away."""
-    hops = [1 << bit for bit in range(max(m - 1, 0).bit_length())]
+    check_agents(m)
+    hops = [1 << bit for bit in range(int(m - 1).bit_length())]
     arcs = [(j, (j + hop) % m) for j in range(m) for hop in hops]
     return from_arcs(m, arcs, name=f"directed-exponential({m})")
 

@@ -252,8 +252,8 @@ def _converged(method: RowsApart, tol: float) -> tuple[RowsState, float, int, in
 
     With it the number of columns whose span is proven to be invariant, at least k, and the products made.
     """
-    if not 0.0 < tol < 1.0:
-        raise InvalidInput(f"tol = {tol}: must lie between 0 and 1")
+    if not isinstance(tol, (int, float, np.floating)) or not 0.0 < tol < 1.0:
+        raise InvalidInput(f"tol = {tol!r}: must lie between 0 and 1")
     state, made = method.init(), 0
     while True:
         state, s = _iterated(method, state, tol)

@@ -28,6 +28,7 @@ _PROBES = 8
 _LONGEST = 16  # degree of a filter, in nodes: a path needs about as many as it has
 _TRIES = 2
 _LOOKS = 16  # at most, all with their share of the failure probability
+_SEEDS = 1 << 63
 _BLIND = 64  # products of a probe without a gap to aim at
 
 
@@ -94,7 +95,9 @@ class RowsApart:
         known_value: float = 0.0,
         seed: int = 0,
     ) -> None:
-        self.M, self.tree, self.k, self._seed = M, tree, k, seed
+        if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < _SEEDS:
+            raise InvalidInput(f"seed = {seed!r}: a whole number, 0 or more, the same at all agents")
+        self.M, self.tree, self.k, self._seed = M, tree, k, int(seed)
         self.size = round(float(tree.sum(np.count_nonzero(M.numbers >= 0, axis=-1)[..., None].astype(np.float64))[0]))
         v = np.zeros((*M.numbers.shape, 0)) if known is None else known[..., None]
         self.V = v / np.sqrt(tree.sum(np.square(v).sum(axis=-2)))
@@ -102,9 +105,9 @@ class RowsApart:
         self.free = self.size - self.V.shape[-1]
         if not 1 <= k <= self.free:
             fixed = self.size - self.free
-            raise InvalidInput(
-                f"{k + fixed} eigenvectors of a matrix with {self.size} rows: ask for {1 + fixed} to {self.size}"
-            )
+            if self.free == 0:
+                raise InvalidInput("a graph of one node has nothing to be found; give two nodes or more")
+            raise InvalidInput(f"{k + fixed} eigenvectors of a matrix with {self.size} rows: ask for 1 to {self.size}")
 
     def init(self) -> RowsState:
         """From columns that are random by the number of a row, whoever holds it."""

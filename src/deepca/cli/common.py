@@ -29,7 +29,9 @@ def errors(*, resumes: bool = False, silent: bool = False) -> Iterator[None]:
     except (DeepcaError, OSError) as error:
         if silent:
             raise typer.Exit(2) from None
-        Console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+        Console(stderr=True, emoji=False).print(
+            f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True
+        )
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
         kept = (

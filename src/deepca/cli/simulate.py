@@ -113,7 +113,9 @@ def simulate(
         elif dim is not None or eigenvalues is not None:
             values = None if eigenvalues is None else read_eigenvalues(eigenvalues)
             spectrum, source = spectrum_of(values, dim, components, None if eigenvalues is None else eigenvalues.name)
-            sources = stand_in_rows(spectrum, len(links.names), rows_per_agent or _ROWS, seed)
+            sources = stand_in_rows(
+                spectrum, len(links.names), _ROWS if rows_per_agent is None else rows_per_agent, seed
+            )
             of = f"Gaussian rows, eigenvalues {source}"
         else:
             if rows_per_agent is not None:
