@@ -44,7 +44,7 @@ class ExactMixer(Mixer):
         if topology.changing:
             raise MixingError(
                 f"{type(self).__name__} needs links that stay, but {topology.name} changes from round to round; use a "
-                "tracked method (deepca.AcceleratedDeEPCA, deepca.DeEPCA) there"
+                "tracked method there (deepca.AcceleratedDeEPCA, deepca.DeEPCA; algorithm 'accelerated' or 'deepca')"
             )
 
     @property

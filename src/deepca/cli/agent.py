@@ -90,7 +90,7 @@ def _run(
         from deepca.cli.log import Log
         from deepca.sites.watch import Watch
 
-        console = Console(stderr=True)
+        console = Console(stderr=True, emoji=False)
         view = console.is_terminal and not quiet and not as_json and (style is None or log_file is not None)
         voice = _Voice(console)
         stack.callback(voice.close)
@@ -303,7 +303,7 @@ def _told(site: SiteFile, ending: Ending, voice: _Voice) -> int:
 
 
 def _show(site: SiteFile, ending: Ending) -> None:
-    console, m = Console(), len(site.network.sites)
+    console, m = Console(emoji=False), len(site.network.sites)
     show_model(console, ending.model)
     console.print()
     if not ending.own:

@@ -160,7 +160,7 @@ def _run(
 
     shares = deal(files, agents, folder, label_column=label_column, dataset=dataset)
     network = describe(shares, **options)
-    with _watching(Console(stderr=True), quiet=quiet) as watch:
+    with _watching(Console(stderr=True, emoji=False), quiet=quiet) as watch:
         outcome = run_cluster(shares, network, folder, deadline=deadline, watch=watch)
     content = outcome.content
     return _Done(shares, outcome, None if content is None else from_bytes(content, Path("the common result")))
@@ -247,12 +247,12 @@ def _report(done: _Done, out: Path, *, as_json: bool, quiet: bool, kits: Path | 
     """Model files in their places, and what people want to know; the exit code."""
     from deepca.sites.cluster import keep_models
 
-    outcome, model, notes = done.outcome, done.model, Console(stderr=True)
+    outcome, model, notes = done.outcome, done.model, Console(stderr=True, emoji=False)
     places = keep_models(outcome, out)
     if as_json:
         typer.echo(json.dumps(_plain(done, places, kits), indent=2, ensure_ascii=False))
     elif model is not None and not quiet:
-        console = Console()
+        console = Console(emoji=False)
         show_model(console, model)
         console.print(
             f"\n{len(places)} model file{'s' if len(places) > 1 else ''}, the same to the last byte "
@@ -367,7 +367,7 @@ def real_demo(*, agents: int, k: int, tol: float, seed: int, as_json: bool, quie
         done = _run(files, agents, folder / "kits", options, deadline=600.0, quiet=quiet or as_json)
     outcome, model = done.outcome, done.model
     if model is None:
-        _complain(Console(stderr=True), outcome, None, shown=False)
+        _complain(Console(stderr=True, emoji=False), outcome, None, shown=False)
         return outcome.code or 1
     pooled = PCA(n_components=k, svd_solver="full").fit(X)
     U, W = (np.asarray(of, dtype=np.float64).T for of in (pooled.components_, model.components))
@@ -389,7 +389,7 @@ def real_demo(*, agents: int, k: int, tol: float, seed: int, as_json: bool, quie
     if as_json:
         typer.echo(json.dumps(found, indent=2))
     else:
-        _show_real(Console(), found, tol)
+        _show_real(Console(emoji=False), found, tol)
     return outcome.code
 
 

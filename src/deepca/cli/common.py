@@ -37,7 +37,7 @@ def errors(*, resumes: bool = False, silent: bool = False) -> Iterator[None]:
         kept = (
             "what was finished is kept, and the same command goes on from there" if resumes else "nothing was written"
         )
-        Console(stderr=True).print(f"stopped; {kept}")
+        Console(stderr=True, emoji=False).print(f"stopped; {kept}")
         raise typer.Exit(130) from None
 
 

@@ -40,7 +40,7 @@ def doctor(
         file = site / "site.toml" if site.is_dir() else site
         if not file.is_file():
             raise InvalidInput(f"{file}: there is no such file; give the site.toml of a kit that deepca init made")
-        console, found = Console(), []
+        console, found = Console(emoji=False), []
         for finding in examine(site):
             found.append(finding)
             if not as_json:

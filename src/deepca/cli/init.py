@@ -52,7 +52,7 @@ def init(
         if as_json:
             typer.echo(json.dumps(_plain(made), indent=2, ensure_ascii=False))
         else:
-            _show(Console(), made, trial=trial)
+            _show(Console(emoji=False), made, trial=trial)
 
 
 def _missing(network: Path | None) -> str:

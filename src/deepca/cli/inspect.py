@@ -38,7 +38,7 @@ def inspect(
         if as_json:
             typer.echo(json.dumps({**summary(fitted), "model": str(model)}, indent=2, ensure_ascii=False))
             return
-        console = Console()
+        console = Console(emoji=False)
         console.print(f"[bold]{escape(str(model))}[/]", highlight=False, soft_wrap=True)
         show_model(console, fitted)
         if plot is not None:

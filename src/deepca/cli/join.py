@@ -60,7 +60,7 @@ def join(
         if as_json:
             typer.echo(json.dumps(facts, indent=2, ensure_ascii=False))
         else:
-            Console().print(said, highlight=False, soft_wrap=True)
+            Console(emoji=False).print(said, highlight=False, soft_wrap=True)
 
 
 def _check(

@@ -119,7 +119,7 @@ def plan(
         if as_json:
             typer.echo(json.dumps(_plain(made), indent=2, ensure_ascii=False))
         else:
-            _show(Console(), made, net.n_edges, guessed=values is None)
+            _show(Console(emoji=False), made, net.n_edges, guessed=values is None)
         if made.recommended is None:
             raise typer.Exit(1)
 

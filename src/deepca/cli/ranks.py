@@ -40,7 +40,7 @@ def ending_together(
 def consoles(engine: Engine) -> tuple[Console, Console]:
     """For notes (stderr) and for results (stdout). Under a launcher, as wide and as colourful as its own are."""
     if engine.name != "mpi" or launched_ranks() < 2:
-        return Console(stderr=True), Console()
+        return Console(stderr=True, emoji=False), Console(emoji=False)
     return _behind_launcher(2), _behind_launcher(1)
 
 
@@ -63,11 +63,11 @@ def _behind_launcher(descriptor: int) -> Console:
     try:
         behind = os.open(f"/proc/{os.getppid()}/fd/{descriptor}", os.O_WRONLY | os.O_NOCTTY)
     except OSError:
-        return Console(stderr=descriptor == 2, force_terminal=False)
+        return Console(stderr=descriptor == 2, force_terminal=False, emoji=False)
     try:
         width = os.get_terminal_size(behind).columns
     except OSError:
-        return Console(stderr=descriptor == 2, force_terminal=False)
+        return Console(stderr=descriptor == 2, force_terminal=False, emoji=False)
     finally:
         os.close(behind)
-    return Console(stderr=descriptor == 2, force_terminal=True, width=width or None)
+    return Console(stderr=descriptor == 2, force_terminal=True, width=width or None, emoji=False)

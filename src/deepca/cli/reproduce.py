@@ -74,7 +74,7 @@ def reproduce(
             out.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InvalidInput(f"--out {out}: this folder cannot be made ({error.strerror})") from None
-        with bars(Console(stderr=True), disable=quiet, details=()) as bar:
+        with bars(Console(stderr=True, emoji=False), disable=quiet, details=()) as bar:
             task = bar.add_task("reading data", total=None)
 
             for name in names:
@@ -93,7 +93,7 @@ def reproduce(
             claims, tables = [asdict(c) for c in report.claims], [asdict(t) for t in report.tables]
             typer.echo(json.dumps({**keep, "claims": claims, "tables": tables}, indent=2, ensure_ascii=False))
             return
-        console = Console()
+        console = Console(emoji=False)
         if report.claims:
             table = Table(title="Claims of the paper", title_justify="left", header_style="bold", show_lines=True)
             for column in ("where", "claim", "verdict", "measured"):

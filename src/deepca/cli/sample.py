@@ -47,7 +47,7 @@ def sample(
             with open_writer(out / f"site{j}.{kind}", columns, dtype=np.float64, label="class") as writer:
                 writer.write(rows, labels if kind != "npy" else None)
         if not quiet:
-            Console().print(
+            Console(emoji=False).print(
                 f"{len(X):,} rows × {X.shape[1]} columns in {agents} files: [bold]{escape(str(out))}/site*.{kind}[/]",
                 highlight=False,
                 soft_wrap=True,

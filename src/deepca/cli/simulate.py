@@ -143,9 +143,9 @@ def simulate(
         if as_json:
             typer.echo(json.dumps(_plain(found, of, plot), indent=2, ensure_ascii=False, allow_nan=False))
         else:
-            _show(Console(), found, of)
+            _show(Console(emoji=False), found, of)
             if plot is not None:
-                Console().print(f"Figure: {escape(str(plot))}", highlight=False, soft_wrap=True)
+                Console(emoji=False).print(f"Figure: {escape(str(plot))}", highlight=False, soft_wrap=True)
         if found.recommended is None:
             raise typer.Exit(1)
 

@@ -100,11 +100,11 @@ def topology(
         if as_json:
             typer.echo(_json(net, mixing, accuracy, plot))
             return
-        _show(Console(), net, mixing, accuracy)
+        _show(Console(emoji=False), net, mixing, accuracy)
         if edges:
-            _list(Console(), net)
+            _list(Console(emoji=False), net)
         if plot is not None:
-            Console().print(f"Drawing: {escape(str(plot))}", soft_wrap=True)
+            Console(emoji=False).print(f"Drawing: {escape(str(plot))}", soft_wrap=True)
 
 
 def _mixing(mixer: Mixer, net: Topology, accuracy: float) -> Mixing:

@@ -48,7 +48,7 @@ def transform(
         names = [f"PC{i + 1}" for i in range(fitted.n_components)]
         dtype = np.dtype(np.float32 if source.dtype == np.float32 and fitted.dtype == np.float32 else np.float64)
         done = 0
-        console = Console(stderr=True)
+        console = Console(stderr=True, emoji=False)
         carried = labels is not None and label_column is not None
         with (
             bars(console, disable=quiet or as_json, details=()) as progress,
@@ -67,7 +67,7 @@ def transform(
         if as_json:
             typer.echo(json.dumps({"rows": done, "components": fitted.n_components, "out": str(out)}))
         elif not quiet:
-            Console().print(
+            Console(emoji=False).print(
                 f"{done:,} rows × {fitted.n_components} scores: [bold]{escape(str(out))}[/]",
                 highlight=False,
                 soft_wrap=True,

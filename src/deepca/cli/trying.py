@@ -26,7 +26,7 @@ MessagesOption = Annotated[
 @contextmanager
 def watching(*, disable: bool) -> Iterator[Callable[[str], ProgressBar]]:
     """Gives a progress bar for each method that is tried; all are gone in the end."""
-    progress = bars(Console(stderr=True), disable=disable)
+    progress = bars(Console(stderr=True, emoji=False), disable=disable)
     progress.live.transient = True
     with ExitStack() as showing:
 
