@@ -127,6 +127,9 @@ def test_sigterm_ends_all_children(tmp_path: Path) -> None:
     assert process.stderr is not None
     with process, process.stderr as errors:
         assert "starting" in errors.readline()
+        end = time.monotonic() + 20.0
+        while len(children_below(tmp_path)) < 3 and time.monotonic() < end:
+            time.sleep(0.001)  # of one that has just begun, the command may not be seen yet
         assert len(children_below(tmp_path)) == 3
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 130
