@@ -22,6 +22,7 @@ MATRIX = (
     "test_accelerated.py",
     "test_centring.py",
     "test_changing.py",
+    "test_broadcasts.py",
     "test_certificate.py",
     "test_clustering.py",
     "test_coded_messages.py",

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import scipy.linalg
 
+from deepca import topology
+from deepca.topology import Topology
+
 __all__ = [
+    "Unlike",
     "close",
     "orthogonal",
     "permuted",
@@ -17,6 +22,7 @@ __all__ = [
     "spectrum",
     "spectrum_problem",
     "symmetric_noise",
+    "unlike_problem",
 ]
 
 Array = npt.NDArray[np.float64]
@@ -99,3 +105,70 @@ def pooled_answer(stack: npt.ArrayLike, k: int) -> tuple[Array, Array]:
 def permuted(m: int, seed: int) -> npt.NDArray[np.int64]:
     """A random order of m agents."""
     return np.asarray(np.random.default_rng(seed).permutation(m), dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Unlike:
+    """A decentralized problem with indefinite ``A_j`` that are very unlike each other, while their mean is psd."""
+
+    stack: Array
+    k: int
+    place: Topology
+    about: str
+
+    def answer(self) -> Array:
+        """Top-k eigenvectors of the mean, by scipy."""
+        return pooled_answer(self.stack, self.k)[1]
+
+
+SPECTRA: dict[str, Callable[[int, int, np.random.Generator], Array]] = {
+    "falling": lambda d, k, rng: 1.0 / np.arange(1.0, d + 1.0),
+    "flat, then a gap": lambda d, k, rng: np.r_[np.linspace(1.0, 0.9, k), rng.uniform(0.3, 0.85) * np.ones(d - k)],
+    "slowly falling": lambda d, k, rng: spectrum(d, k, gap=rng.uniform(0.6, 0.95), decay=0.97),
+    "steep": lambda d, k, rng: rng.uniform(0.2, 0.6) ** np.arange(float(d)),
+    "very steep": lambda d, k, rng: rng.uniform(0.05, 0.2) ** np.minimum(np.arange(float(d)), k + 2.0),
+    "rank above k": lambda d, k, rng: np.r_[np.linspace(1.0, 0.3, min(k + 3, d)), np.zeros(max(d - k - 3, 0))],
+    "rank is k": lambda d, k, rng: np.r_[np.linspace(1.0, 0.3, k), np.zeros(d - k)],
+}
+
+
+def unlike_problem(seed: int) -> Unlike:
+    """One of endlessly many problems: ``A_j = A + B_j``, ``Σ B_j = 0``, ``‖B_j‖`` from one to a hundred times ``‖A‖``.
+
+    d from 10 to 60, k from 1 to 6, m from 4 to 20, all kinds of graphs and spectra; ``B_j`` of full rank, of low rank,
+    or different from zero at few agents only.
+    """
+    rng = np.random.default_rng([seed, 17])
+    d, k, m = int(rng.integers(10, 61)), int(rng.integers(1, 7)), int(rng.integers(4, 21))
+    graphs: dict[str, Callable[[], Topology]] = {
+        "erdos-renyi": lambda: topology.erdos_renyi(m, 0.5, seed=seed),
+        "ring": lambda: topology.ring(m),
+        "path": lambda: topology.path(m),
+        "torus": lambda: topology.torus(3, max(m // 3, 3)),
+        "star": lambda: topology.star(m),
+        "grid": lambda: topology.grid(2, max(m // 2, 2)),
+    }
+    graph, falls, how = (str(rng.choice(names)) for names in (list(graphs), list(SPECTRA), ["full", "low rank", "few"]))
+    place = graphs[graph]()
+    m = place.n_agents
+    values = SPECTRA[falls](d, k, rng)
+    strength = float(10.0 ** rng.uniform(0.0, 2.0))
+    B = _unlike(how, m, d, rng)
+    Q = orthogonal(d, seed)
+    stack = (Q * values) @ Q.T + strength * B
+    return Unlike(stack, k, place, f"{seed}: {graph} of {m}, d = {d}, k = {k}, {falls}, {how} × {strength:.1f}")
+
+
+def _unlike(how: str, m: int, d: int, rng: np.random.Generator) -> Array:
+    """Symmetric ``(m, d, d)`` that sum to zero, the largest of norm 1."""
+    if how == "low rank":
+        G = rng.standard_normal((m, d, int(rng.integers(1, 4))))
+        B = (G * rng.choice([-1.0, 1.0], (m, 1, G.shape[2]))) @ np.swapaxes(G, -1, -2)
+    else:
+        B = rng.standard_normal((m, d, d))
+        if how == "few":
+            B[int(rng.integers(2, m)) :] = 0.0
+    B = B + np.swapaxes(B, -1, -2)
+    some = np.abs(B).max(axis=(-2, -1)) > 0.0
+    B[some] -= B.sum(axis=0) / np.count_nonzero(some)
+    return np.asarray(B / np.linalg.norm(B, 2, axis=(-2, -1)).max(), dtype=np.float64)

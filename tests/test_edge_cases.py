@@ -153,10 +153,12 @@ def test_more_components_than_the_data_have(case: str, form: Form, stop: Toleran
     network = network_of(topology)
     max_iter = 200 if over_mpi() and stop is None else 400
     result = deepca.solve(DeEPCA(from_rows(rows, form=form), W0, network, FastMix(K)), max_iter=max_iter, stop=stop)
-    assert result.status.code == "rank_deficient"
-    assert result.status.ok
+    # covariances cannot tell zero from what drowns in the rounding of the largest eigenvalue; rows can
+    assert result.status.code == ("rank_deficient" if form == "rows" or r == 0 else "below_rounding")
+    assert result.status.ok == (result.status.code == "rank_deficient")
     assert result.rank == r
-    assert f"rank {r}" in result.status.advice
+    assert result.certificate is not None
+    assert r == 0 or result.certificate.known(1e-6) == r
     m = topology.n_agents
     assert_completed(everyone(result.W, m), everyone(result.components, m), everyone(result.eigenvalues, m), V, k, r)
 
@@ -168,7 +170,7 @@ def test_more_components_than_the_data_have_with_agents_apart(case: str) -> None
     W0 = deepca.linalg.random_orthonormal(d, k, seed=1)
     result = run_apart(
         topology,
-        from_rows(rows),
+        from_rows(rows, form="rows"),
         lambda A_j, network: DeEPCA(A_j, W0, network, FastMix(K)),
         max_iter=400,
         stop=Tolerance(1e-10),
@@ -185,11 +187,12 @@ def test_the_baselines_complete_the_basis_too(rank: int) -> None:
     V = scipy.linalg.eigh(stack.mean(axis=0))[1][:, ::-1][:, :rank]
     W0 = deepca.linalg.random_orthonormal(8, 5, seed=1)
     central = deepca.solve(CPCA(stack.mean(axis=0), W0), max_iter=200)
-    assert (central.status.code, central.rank) == ("rank_deficient", rank)
+    code = "below_rounding" if rank else "rank_deficient"
+    assert (central.status.code, central.rank) == (code, rank)
     assert_completed(central.W[None], central.components[None], central.eigenvalues[None], V, 5, rank)
     network = network_of(deepca.topology.complete(6))
     mixed = deepca.solve(DePCA(stack, W0, network, FastMix(1)), max_iter=200)
-    assert (mixed.status.code, mixed.rank) == ("rank_deficient", rank)
+    assert (mixed.status.code, mixed.rank) == (code, rank)
     W, components, eigenvalues = (everyone(x, 6) for x in (mixed.W, mixed.components, mixed.eigenvalues))
     assert_completed(W, components, eigenvalues, V, 5, rank)
 

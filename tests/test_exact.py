@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import deepca
-from deepca import Chebyshev, topology
+from deepca import Chebyshev, directed, topology
 from deepca._typing import Array, Csr
 from deepca.errors import MixingError, NetworkError
 from deepca.exact import DimensionExchange, TreeSweep, exact_average, exact_mixer
@@ -85,6 +85,14 @@ def test_a_hypercube_takes_its_dimension() -> None:
 
 
 @pytest.mark.simulator(reason="how large a network it takes")
+def test_a_digraph_with_some_links_of_a_hypercube_is_none() -> None:
+    """A directed ring of four has as many links as a square, each along a dimension, but half of them one way only."""
+    place = directed.from_arcs(4, [(0, 1), (1, 3), (3, 2), (2, 0)])
+    x = np.random.default_rng(0).standard_normal((4, 3))
+    assert isinstance(exact_mixer(place), TreeSweep)
+    np.testing.assert_allclose(exact_average(SimulatedNetwork(place), x), x.mean(axis=0), rtol=0, atol=1e-15)
+
+
 def test_a_large_network_needs_no_matrix_of_all_pairs() -> None:
     graph = topology.ring(4000)
     x = np.random.default_rng(0).standard_normal((4000, 2))

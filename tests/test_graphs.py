@@ -30,10 +30,11 @@ from deepca.errors import (
     NetworkError,
     TopologyError,
 )
-from deepca.networks import AgentNetwork, Network
+from deepca.networks import AgentNetwork, Network, SimulatedNetwork
 from deepca.topology import Rule, Topology
 from deepca.transports.memory import MemoryHub
 from deepca.trees import SpanningTree
+from studies.adversary.reference import of_matrix, tangent
 from tests.engines import ENGINES, assert_same_traffic, at_every_agent, network_of, over_mpi
 from tests.graph_cases import Shared, entries, pooled, shared, weighted
 from tests.problems import spectrum, spectrum_problem
@@ -259,6 +260,20 @@ def test_graphs_of_real_data(name: str, k: int) -> None:
         found = found_by(network_of(case.topology), case, k, "normalized")
         np.testing.assert_allclose(found.values, values[:k], atol=1e-12)
         assert found.proven
+
+
+def test_the_bound_counts_what_orthonormalising_does_to_residuals() -> None:
+    """With all of a small space random from the start, vectors are turned after their residuals were measured."""
+    links = [(0, 1), (1, 2), (2, 3), (3, 4), (1, 3), (2, 4), (3, 4)]
+    for seed in range(60):
+        W = np.zeros((5, 5))
+        W[tuple(zip(*links, strict=True))] = np.random.default_rng(seed).uniform(0.5, 2.0, len(links))
+        blocks, place = graphs.partition_graph(W + W.T, [0, 1, 1, 2, 2])
+        found = graphs.graph_eigenvectors(blocks, SimulatedNetwork(place), 2, matrix="normalized", seed=seed)
+        root = 1 / np.sqrt((W + W.T).astype(np.longdouble).sum(axis=1))
+        truth = of_matrix(np.eye(5) - root[:, None] * (W + W.T) * root)
+        X = graphs.assembled(blocks, found.vectors)
+        assert tangent(truth.vectors[:, -2:], truth.vectors[:, :-2], X) <= found.error
 
 
 def test_repeated_eigenvalues_are_named_and_their_space_is_found() -> None:

@@ -9,8 +9,10 @@ from scipy import sparse
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
 from deepca._machine import one_blas_thread
+from deepca._portable import eigenvalues as portable_eigenvalues
 from deepca._typing import Csr, csr
 
+PORTABLE = 128  # agents up to which eigenvalues have the same bits on every processor
 _START_SEED = 7  # Lanczos starts from a fixed vector, so that every agent finds the same number
 
 
@@ -27,11 +29,14 @@ def extreme_eigenvalues(gossip: Csr, dense_up_to: int) -> tuple[float, float]:
 def laplacian_extremes(M: Csr, dense_up_to: int) -> tuple[float, float]:
     """λ₂ and λ_max of a (weighted) Laplacian of a connected graph.
 
-    Dense for small ones, else by Lanczos (λ₂ on ``λ_max I − M`` without the constant vector): quick on graphs that mix
-    well. On long thin graphs (rings, paths, grids), where that does not converge, by shift-and-invert, which is cheap
-    just there.
+    Dense for small ones, up to PORTABLE by arithmetic that gives all agents the same bits. Else by Lanczos (λ₂ on
+    ``λ_max I − M`` without the constant vector): quick on graphs that mix well. On long thin graphs (rings, paths,
+    grids), where that does not converge, by shift-and-invert, which is cheap just there.
     """
     m = int(M.shape[0])
+    if m <= PORTABLE:
+        mu2, mu_max = portable_eigenvalues(M.toarray(), 1, -1).tolist()
+        return mu2, mu_max
     if m <= dense_up_to:
         with one_blas_thread():
             values = np.linalg.eigvalsh(M.toarray())

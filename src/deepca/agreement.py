@@ -16,8 +16,9 @@ from deepca.errors import NotFiniteError
 from deepca.networks.base import Network, Pending
 from deepca.pacing import Pace
 from deepca.stopping import MEASURED, Agreed, StopRule, agreed_from, at_floor, measure, stalled
+from deepca.verdict import UNDERFLOW
 
-__all__ = ["Agreement"]
+__all__ = ["Agreement", "why_not_finite"]
 
 S_ = TypeVar("S_", bound=State)
 _REMEMBERED = 64  # agreed entries; no rule looks farther back
@@ -69,7 +70,7 @@ class Agreement:
         self._rode = carried
         while self._pending and self._pending[0][1].ready and not self.over:
             t, pending = self._pending.popleft()
-            self.history.append(_finite(agreed_from(t, self._d, pending.value[:MEASURED])))
+            self.history.append(_finite(agreed_from(t, self._d, pending.value[:MEASURED]), before.S))
             if pending.value.size > MEASURED:
                 self._advice = pending.value[MEASURED:], self.history[-1]
             del self.history[:-_REMEMBERED]
@@ -110,8 +111,8 @@ class Agreement:
             return
         measured = np.stack([measure(before, after) for before, after in steps], axis=-2)
         values = self._network.reduce(measured, "max")
-        for (_, after), value in zip(steps, values, strict=True):
-            self.history.append(_finite(agreed_from(after.t, self._d, value)))
+        for (before, after), value in zip(steps, values, strict=True):
+            self.history.append(_finite(agreed_from(after.t, self._d, value), before.S))
 
     @property
     def K(self) -> int:
@@ -128,10 +129,18 @@ class Agreement:
             self._pace.forget(t, K)
 
 
-def _finite(agreed: Agreed) -> Agreed:
+def why_not_finite(S: Array) -> str:
+    """The likely cause of numbers that are not finite, after products S that still were, and what to do about it."""
+    size = float(np.abs(S).max(initial=0.0))
+    if 0.0 < size < UNDERFLOW:
+        return f"the products A_j W underflow (the largest is {size:.1e}); scale the data"
+    return (
+        "the products A_j W overflow or the mixing expands; scale the data, or use a mixer that contracts on this "
+        "network"
+    )
+
+
+def _finite(agreed: Agreed, S: Array) -> Agreed:
     if not math.isfinite(agreed.change):
-        raise NotFiniteError(
-            f"W is no longer finite in iteration {agreed.t}: the products A_j W overflow or the mixing expands; "
-            "scale the data, or use a mixer that contracts on this network"
-        )
+        raise NotFiniteError(f"W is no longer finite in iteration {agreed.t}: {why_not_finite(S)}")
     return agreed

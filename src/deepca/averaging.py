@@ -2,40 +2,49 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
+from deepca._portable import length
 from deepca._typing import Array
 from deepca.errors import NetworkError
-from deepca.exact import exact_average, exact_mixer
-from deepca.linalg import frobenius
+from deepca.exact import TreeSweep, exact_average, exact_average_then, exact_mixer, with_known
 from deepca.memory import mean_of
 from deepca.mixing import averager
 from deepca.networks.base import Network
 
-__all__ = ["Averaged", "average", "common_average"]
+__all__ = ["LOST", "Averaged", "average", "average_then", "common_average", "common_average_then"]
 
 _TRIES = 8
 _STEP = 1e-4  # what is left of a disagreement at the first look
 _MANY, _IDLE = 512, 16  # looks in all, and without gain, where rounds are drawn and may be far worse than those tried
-_LOST = 1e-11  # by what a mean of numbers below one may be off, all rounding included
-_ROUNDING = 16.0 * float(np.finfo(np.float64).eps)
+LOST = 1e-11  # by what a mean of numbers between one and two may be off, all rounding included
+_EPS = float(np.finfo(np.float64).eps)
+_ROUNDING = 16.0 * _EPS
 
 
 @dataclass(frozen=True)
 class Averaged:
-    """``mean`` is the same bits at every agent; the true mean lies within ``± error`` of it, entry by entry."""
+    """``mean`` is the same bits at every agent; the true mean lies within ``± error`` of it, entry by entry.
+
+    growth : roundings that the mean may be off by beyond that, in units of a product's: mixing rounds again and again.
+    lost : by how much a number with known mean came out wrong, beyond its error. Where that is more than rounding,
+    messages were lost or altered, and neither mean nor error can be relied on.
+    """
 
     mean: Array
     error: Array
     rounds: int
+    lost: float = 0.0
+    growth: float = 1.0
 
     @property
     def doubt(self) -> float:
-        """Length of the error."""
-        return float(frobenius(self.error))
+        """Length of the error; the same bits at every agent, since decisions follow from it."""
+        return length(self.error)
 
 
 def average(
@@ -53,7 +62,7 @@ def average(
     a directed graph, whose mean with weights y it is). Both are agreed by flooding; their midpoint is the answer, half
     their distance the error. ``rounds`` are mixed before the first
     look, and as many again while the error is too large and still shrinks: until ``idle`` looks one after the other
-    have not halved it, or for ``tries`` looks.
+    have not halved it, or for ``tries`` looks. A number with known mean travels along.
 
     Where no message can get lost (``network.reliable``) the mean is computed instead, over a spanning tree
     (:func:`deepca.exact.exact_average`), in fewer rounds and to rounding.
@@ -64,17 +73,57 @@ def average(
         return Averaged(mean, np.zeros_like(mean), rounds)
     made, before, still = 0, np.inf, 0
     mix, memory = averager(network.topology).with_rounds(rounds), None
+    x, expected = with_known(network, x)
+    n = x.shape[-1]
     while True:
         x, memory = mix.remember(network, x, memory)
         made += rounds
         ratio = mean_of(x, memory)
         high = network.reduce(np.concatenate([ratio, -ratio], axis=-1), "max")
-        n = x.shape[-1]
-        found = Averaged((high[:n] - high[n:]) / 2.0, (high[:n] + high[n:]) / 2.0, made)
+        mean, error = (high[:n] - high[n:]) / 2.0, (high[:n] + high[n:]) / 2.0
+        lost = max(abs(float(mean[-1]) - expected) - float(error[-1]), 0.0)
+        # one rounding per round, independent of each other, and weights that do not quite add up to one
+        growth = math.sqrt(made) + min(lost, LOST) / _EPS
+        found = Averaged(mean[:-1], error[:-1], made, lost, growth)
         still = still + 1 if found.doubt > 0.5 * before else 0
         if enough(found) or still >= idle or made >= tries * rounds:
             return found
         before = min(before, found.doubt)
+
+
+def average_then(
+    network: Network,
+    x: Array,
+    rounds: int,
+    enough: Callable[[Averaged], bool],
+    derive: Callable[[Averaged], Array],
+    size: int,
+) -> tuple[Averaged, Array]:
+    """The same, and ``size`` numbers that the leader derives from it, the same bits at every agent.
+
+    They come along with the mean where that is computed over a tree, and are broadcast elsewhere.
+    """
+    if network.reliable:
+        made = TreeSweep().length(network.topology)
+        mean, told = exact_average_then(
+            network, x, lambda mean: derive(Averaged(mean, np.zeros_like(mean), made)), size
+        )
+        return Averaged(mean, np.zeros_like(mean), made), told
+    found = average(network, x, rounds, enough)
+    return found, _told(network, derive(found) if network.leads else None, size)
+
+
+def common_average_then(network: Network, x: Array, derive: Callable[[Array], Array], size: int) -> tuple[Array, Array]:
+    """:func:`common_average`, and ``size`` numbers that the leader derives from it, the same bits at every agent."""
+    if network.topology.whole and not network.topology.changing:
+        return exact_average_then(network, x, derive, size)
+    mean = common_average(network, x)
+    return mean, _told(network, derive(mean) if network.leads else None, size)
+
+
+def _told(network: Network, derived: Array | None, size: int) -> Array:
+    numbers = np.zeros(size) if derived is None else derived
+    return network.broadcast(np.broadcast_to(numbers, (*network.batch, size)))
 
 
 def common_average(network: Network, x: Array) -> Array:
@@ -88,20 +137,20 @@ def common_average(network: Network, x: Array) -> Array:
         return exact_average(network, x)
     rounds = averager(topology).rounds_for(topology, _STEP)
     if not topology.changing:
-        return average(network, x, rounds, lambda found: False).mean
-    m = network.n_agents
-    number = (network.local.astype(np.float64)[..., None] + 0.5) / m  # their mean is a half: losses show in it
-    x = np.concatenate([x, number], axis=-1)
-    equal = _ROUNDING * network.reduce(np.abs(x), "max")
+        found = average(network, x, rounds, lambda found: False)
+    else:
+        equal = _ROUNDING * network.reduce(np.abs(x), "max")
 
-    def settled(found: Averaged) -> bool:
-        return bool((found.error <= equal).all()) or not np.isfinite(found.error).all()
+        def settled(found: Averaged) -> bool:
+            return bool((found.error <= equal).all()) or not np.isfinite(found.error).all()
 
-    for _ in range(_TRIES):
-        found = average(network, x, rounds, settled, tries=_MANY, idle=_IDLE).mean
-        if not abs(found[-1] - 0.5) > _LOST:
-            return np.asarray(found[:-1])
-    raise NetworkError(
-        f"{topology.name}: agents average numbers whose mean is 0.5 to {found[-1]:.6g}: messages get lost and are not "
-        "sent again, so no sum over all agents can be had"
-    )
+        for _ in range(_TRIES):
+            found = average(network, x, rounds, settled, tries=_MANY, idle=_IDLE)
+            if not found.lost > LOST:
+                break
+    if found.lost > LOST:
+        raise NetworkError(
+            f"{topology.name}: the average of numbers with known mean is off by {found.lost:.1e}: messages get lost "
+            "and are not sent again, so no sum over all agents can be had"
+        )
+    return found.mean

@@ -10,13 +10,14 @@ import numpy as np
 from scipy.linalg.lapack import dgeqrf, dormqr
 
 from deepca._typing import Array
-from deepca.averaging import common_average
-from deepca.linalg import largest_positive, symmetric_part
+from deepca.averaging import common_average_then
+from deepca.broadcasts import SEMI, check_basis, check_small, packed, unpacked
+from deepca.linalg import frobenius, largest_positive, symmetric_part
 from deepca.networks.base import Network
 from deepca.operators import Operator
 from deepca.probing import everywhere
 
-__all__ = ["filled_up", "principal_axes"]
+__all__ = ["completed", "filled_up", "principal_axes"]
 
 _EPS = float(np.finfo(np.float64).eps)
 
@@ -25,30 +26,50 @@ def principal_axes(A: Operator, X: Array, network: Network) -> tuple[Array, Arra
     """``(X Q, θ)`` with ``Q θ Qᵀ = Xᵀ A X``, θ descending; the same bits at every agent.
 
     X : orthonormal ``(d, k)``, the same everywhere. Every agent multiplies its own ``A_j X`` and shows only averages of
-    ``XᵀA_jX``. The eigenvectors are agent 0's, since two machines may round them differently.
+    ``XᵀA_jX``. The eigenvectors are the leader's, since two machines may round them differently.
     """
-    k = X.shape[1]
+    (d, k), B = X.shape, network.batch
     network.begin(network.epoch, 0, "axes")
     H = X.T @ (A @ everywhere(X, network))
-    mean = symmetric_part(common_average(network, H.reshape(*network.batch, k * k)).reshape(k, k))
-    theta, Q = np.linalg.eigh(mean)
-    found = np.concatenate([theta[::-1][None, :], largest_positive(X @ Q[:, ::-1])])
-    first = (network.local == 0)[..., None, None]
-    found = network.reduce(np.where(first, found, -np.inf), "max")
-    return found[1:], found[0]
+
+    def turned(mean: Array) -> Array:
+        theta, Q = np.linalg.eigh(symmetric_part(mean.reshape(k, k)))
+        return packed(theta[::-1], largest_positive(X @ Q[:, ::-1]))
+
+    mean, told = common_average_then(network, H.reshape(*B, k * k), turned, k + d * k)
+    theta, axes = unpacked(told, (k,), (d, k))
+    if not network.leads:
+        inside = X.T @ axes
+        left = symmetric_part(mean.reshape(k, k)) @ inside - inside * theta
+        check_basis(network, "principal axes", axes, contains=X, beyond=SEMI)
+        check_small(network, "principal axes", float(frobenius(left)), SEMI * float(frobenius(mean)))
+    return axes, theta
 
 
-def filled_up(X: Array, theta: Array) -> Array:
+def filled_up(X: Array, theta: Array, network: Network) -> Array:
     """X, but where the data do not vary (θ_i = 0 but for rounding) with columns that depend on the others only.
 
-    Any would do there; these are the same from every start and for every distribution of the rows.
+    Any would do there; these are the same from every start and for every distribution of the rows. They are the
+    leader's; X and theta are the same bits at every agent.
     """
     d, k = X.shape
-    r = int((theta > 4.0 * d * _EPS * theta[0]).sum())
+    r = int(np.count_nonzero(theta > 4.0 * d * _EPS * theta[0]))
     if not 0 < r < k:
+        return X
+    rest = completed(X[:, :r], k)[:, r:] if network.leads else np.zeros((d, k - r))
+    network.begin(network.epoch, 1, "axes")
+    rest = network.broadcast(everywhere(rest, network))
+    check_basis(network, "columns beyond the rank", rest, X[:, :r])
+    return np.hstack([X[:, :r], rest])
+
+
+def completed(X: Array, k: int) -> Array:
+    """Orthonormal X ``(d, r)`` with k − r more orthonormal columns, which depend on X only."""
+    d, r = X.shape
+    if r == k:
         return X
     rest = np.zeros((d, k - r))
     rest[r:k] = np.eye(k - r)
-    reflectors, tau, *_ = dgeqrf(X[:, :r])
+    reflectors, tau, *_ = dgeqrf(X)
     rest, *_ = dormqr("L", "N", reflectors, tau, rest, lwork=64 * (k - r))
-    return np.hstack([X[:, :r], largest_positive(rest)])
+    return np.hstack([X, largest_positive(rest)])

@@ -1,7 +1,7 @@
 """Proof that an answer is the top of the spectrum, from fresh averages only.
 
-Agents that agree can still be wrong, so nothing here uses what was tracked. All agents take one common ``X`` (agent 0's
-components), average fresh products ``A_j X``, and look for larger eigenvalues outside ``span X``:
+Agents that agree can still be wrong, so nothing here uses what was tracked. All agents take one common ``X`` (those of
+one of them), average fresh products ``A_j X``, and look for larger eigenvalues outside ``span X``:
 
 * residual ``R = AX − X(XᵀAX)``: zero for every invariant subspace, so it says "invariant", not yet "top";
 * probes (:mod:`deepca.probing`): fresh random columns orthogonal to X, iterated, bound ``λ_{k+1} ≤ μ`` with a stated
@@ -21,19 +21,23 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from deepca._portable import hypot, length, total
 from deepca._typing import Array
-from deepca.averaging import Averaged, average
+from deepca.averaging import LOST, Averaged, average_then
+from deepca.broadcasts import check_basis, check_close, packed
 from deepca.linalg import frobenius, symmetric_part, tan_theta
 from deepca.mixing import averager
 from deepca.networks.base import Network, Traffic
 from deepca.operators import Operator, OperatorLike, as_operator
-from deepca.probing import Outside, columns_for, everywhere, overlap, probe
+from deepca.probing import Outside, Seen, columns_for, everywhere, overlap, probe
 
-__all__ = ["Certificate", "certify", "digest_of"]
+__all__ = ["Certificate", "certify", "digest_of", "tangent"]
 
 FAILURE = 1e-6  # probability that the bound on λ_{k+1} is wrong
 _EPS = float(np.finfo(np.float64).eps)
-_CONTROL_SEED = 4099
+VISIBLE = 1e-2  # relative difference of eigenvalues that nobody would call equal
+_DIGITS = 1e-6  # relative error of an eigenvalue that is called known
+_CLEARLY = 0.9  # θ_{r+1}/θ_r below which the first r components stand for themselves
 _PRODUCTS = 40  # with probes at most, unless asked for more
 
 
@@ -48,9 +52,10 @@ class Certificate:
     residual: float
     """``‖AX − X(XᵀAX)‖₂ / θ_1``, all uncertainty of the averages included."""
     uncertainty: float
-    """The part of the residual that stands for the error of the average, rounding included."""
+    """The part of the residual that stands for the error of the average, for rounding, and for how the ``A_j`` were
+    formed (:meth:`Operator.rounding <deepca.operators.Operator.rounding>`)."""
     noise: float
-    """The part of it that stands for rounding."""
+    """The part of it that stands for the rounding of the average."""
     coupling: float
     """Off-diagonal part of ``XᵀAX``, relative to θ_1: by what single components still mix with each other."""
     drift: float
@@ -83,6 +88,8 @@ class Certificate:
     products: int
     """Block products made with them."""
     traffic: Traffic
+    parts: tuple[float, ...] = ()
+    """Bound on ``tan θ_r`` of the first r components, r = 1 … k, where it comes from the rows themselves."""
 
     @property
     def k(self) -> int:
@@ -96,8 +103,8 @@ class Certificate:
     @property
     def worst_angle(self) -> float:
         """Bound on ``tan θ_k`` of every agent's own W."""
-        both = math.atan(self.angle) + math.atan(self.agents_angle)
-        return math.tan(both) if both < math.pi / 2 else math.inf
+        together = self.angle * self.agents_angle  # tan(α + β) = (tan α + tan β) / (1 − tan α tan β)
+        return (self.angle + self.agents_angle) / (1.0 - together) if together < 1.0 else math.inf
 
     @property
     def next_eigenvalue(self) -> float:
@@ -106,7 +113,7 @@ class Certificate:
 
     @property
     def averaging_ok(self) -> bool:
-        return self.averaging_error <= 1e-9
+        return self.averaging_error <= LOST
 
     @property
     def gap(self) -> float:
@@ -130,7 +137,18 @@ class Certificate:
         not: ``[[θ_k, r], [r, ϑ]]`` has eigenvalues that differ by ``√((θ_k − ϑ)² + 4r²)``.
         """
         mixing = 2.0 * (self.residual - self.uncertainty) * self.scale
-        return math.hypot(max(self.gap, 0.0), mixing) > max(self.separation, 100.0 * self.noise * self.scale)
+        return hypot(max(self.gap, 0.0), mixing) > self.told_apart
+
+    @property
+    def told_apart(self) -> float:
+        """Smallest difference of eigenvalues that rounding surely does not make."""
+        return max(self.separation, 100.0 * self.noise * self.scale)
+
+    @property
+    def drowned(self) -> bool:
+        """Whether rounding might make a difference of a hundredth of θ_k, so that nothing can be said of a gap."""
+        hidden = max(self.told_apart, 10.0 * self.uncertainty * self.scale)
+        return VISIBLE * abs(self.eigenvalues[-1]) <= hidden
 
     def drifted(self, tol: float) -> bool:
         """Whether what is tracked has left the mean, by more than rounding and enough to spoil ``tol``."""
@@ -142,18 +160,54 @@ class Certificate:
         return self.gap > 10.0 * self.residual * self.scale
 
     def leading(self, r: int) -> float:
-        """Bound on ``tan θ_r`` of the first r components, for data of rank r < k."""
-        below = max(self.bound, self.eigenvalues[r] if r < self.k else -math.inf)
-        residual = math.hypot(self.residual, self.coupling) * self.scale
-        return _tangent(residual, self.eigenvalues[r - 1] - self.uncertainty * self.scale - below)
+        """Bound on ``tan θ_r`` of the first r components; inf where no gap behind them could be shown."""
+        if self.parts:
+            return self.parts[r - 1]
+        residual = hypot(self.residual, self.coupling) * self.scale
+        # λ_{r+1} of A itself exceeds what was found within and without by the residual at most
+        below = max(self.bound, self.eigenvalues[r] + residual if r < self.k else -math.inf)
+        return tangent(residual, self.eigenvalues[r - 1] - self.uncertainty * self.scale - below)
+
+    def of_rank(self, r: int) -> Certificate:
+        """The same where all but r eigenvalues are known to be zero."""
+        return replace(self, eigenvalues=self.eigenvalues[:r] + (0.0,) * (self.k - r))
+
+    def tells_all(self, tol: float) -> bool:
+        """Whether each leading part that stands apart is proven to ``tol``, and each eigenvalue to six digits.
+
+        What "proven" has to mean where k = d: nothing lies outside, so the angle of all components together is zero.
+        """
+        good = max(self.uncertainty, self.noise) * self.scale <= _DIGITS * abs(self.eigenvalues[-1])
+        return self.averaging_ok and self.worst_part <= tol and (bool(self.parts) or good)
+
+    def known(self, tol: float) -> int:
+        """How many of the components are known: the longest leading part whose tangent is at most ``tol``.
+
+        All of them together only where their eigenvalues are above rounding: if nothing lies outside, the angle is 0.
+        """
+        told = self.eigenvalues[-1] > self.at_most(self.k) - self.eigenvalues[-1]
+        return max((r for r in range(1, self.k + told) if self.leading(r) <= tol), default=0)
+
+    def at_most(self, r: int) -> float:
+        """Bound on the r-th eigenvalue, r ≤ k, when all eigenvalues outside are smaller: θ_r and the residual."""
+        return self.eigenvalues[r - 1] + hypot(self.residual, self.coupling) * self.scale
+
+    @property
+    def worst_part(self) -> float:
+        """The largest ``leading(r)`` of those r < k behind which the eigenvalues fall clearly; 0 if there are none."""
+        theta = self.eigenvalues
+        clear = [r for r in range(1, self.k) if theta[r] < _CLEARLY * theta[r - 1]]
+        return max((self.leading(r) for r in clear), default=0.0)
 
     def __str__(self) -> str:
         rows = f", {self.n_rows:,} rows" if self.n_rows is not None else ""
         outside = f"λ_k+1 ≤ {self.bound:.6g} but for a probability of {self.failure:.0e}"
+        angle = f"tan θ ≤ {self.worst_angle:.1e} at every agent"
         if not self.others:
             outside = "nothing outside"
+            angle = f"tan θ ≤ {self.worst_part:.1e} for every leading part that stands apart"
         return (
-            f"tan θ ≤ {self.worst_angle:.1e} at every agent (residual {self.residual:.1e}, λ_k = "
+            f"{angle} (residual {self.residual:.1e}, λ_k = "
             f"{self.eigenvalues[-1]:.6g}, {outside}); "
             f"{self.n_agents} agents{rows}; "
             f"{self.traffic.rounds + self.traffic.control_rounds} rounds"
@@ -174,7 +228,7 @@ def certify(
     products: int = _PRODUCTS,
     known: Certificate | None = None,
 ) -> tuple[Certificate, Array]:
-    """Certify agent 0's ``X``, and return it with the certificate; every agent calls this at the same point of its run.
+    """Certify the leader's ``X``, and return it with the certificate; every agent calls this at the same point.
 
     Parameters
     ----------
@@ -191,8 +245,9 @@ def certify(
     """
     operator, before = as_operator(A), network.traffic
     own = X if W is None else W
-    X = network.reduce(np.where((network.local == 0)[..., None, None], X, -np.inf), "max")
-    fresh = _fresh(operator, X, own, tracked, network, min(tol, accuracy), gap)
+    X = network.broadcast(X)
+    check_basis(network, "components", X)
+    fresh = _fresh(operator, X, own, tracked, network, min(tol, accuracy), gap, failure)
     found = fresh.found
     sure = found.eigenvalues[-1] - found.uncertainty * found.scale
     if known is not None and fresh.residual <= _sine(tol) * (sure - known.bound):
@@ -206,8 +261,8 @@ def certify(
             probes=known.probes,
         )
     elif X.shape[1] < X.shape[0]:
-        found = _probed(operator, X, network, replace(found, failure=failure), fresh.residual, tol, gap, products)
-    angle = _tangent(fresh.residual, sure - found.bound)
+        found = _probed(operator, X, network, replace(found, failure=failure), fresh, tol, gap, products)
+    angle = tangent(fresh.residual, sure - found.bound) if found.averaging_ok else math.inf
     return replace(found, angle=angle, traffic=network.traffic - before), X
 
 
@@ -218,57 +273,79 @@ def digest_of(X: Array) -> str:
 
 @dataclass(frozen=True)
 class _Fresh:
-    """A certificate that does not look outside X yet, and the residual's absolute length."""
+    """A certificate that does not look outside X yet, and two lengths: of the residual, and of how A was formed.
+
+    fine : how exact averages have to be, relative to the gap, to tell what a random start must have contained.
+    """
 
     found: Certificate
     residual: float
+    formed: float
+    fine: float
 
 
 def _fresh(
-    A: Operator, X: Array, own: Array, tracked: Array | None, network: Network, tol: float, gap: float
+    A: Operator, X: Array, own: Array, tracked: Array | None, network: Network, tol: float, gap: float, failure: float
 ) -> _Fresh:
     """What one fresh average of ``A_j X`` tells."""
     (d, k), B, m = X.shape, network.batch, network.n_agents
     AX = A @ everywhere(X, network)
-    local = np.stack([np.asarray(tan_theta(X, own)), frobenius(AX, axis=(-2, -1))], axis=-1)
+    rounding = A.rounding()
+    local = np.stack([np.asarray(tan_theta(X, own)), frobenius(AX, axis=(-2, -1)), rounding.growth], axis=-1)
     agents = (np.arange(m) == network.local[..., None]).astype(np.float64)
     highest = network.reduce(np.concatenate([local, agents], axis=-1), "max")
     noise = 2.0 * _EPS * float(highest[1])
 
-    control = np.random.default_rng(_CONTROL_SEED).standard_normal(m)
     rows = A.row_counts
-    extras = np.zeros((*B, 3))
-    extras[..., 0] = control[network.local]
+    extras = np.zeros((*B, 4))
+    extras[..., 2], extras[..., 3] = rounding.rows, rounding.products
     if rows is not None:
-        extras[..., 1], extras[..., 2] = 1.0, rows
+        extras[..., 0], extras[..., 1] = 1.0, rows
 
     def product(of: Array) -> Array:
         return of[: d * k].reshape(d, k)
 
     def enough(found: Averaged) -> bool:
         """As exact as rounding, or as tolerance and gap ask for."""
-        theta = float(np.linalg.eigvalsh(symmetric_part(X.T @ product(found.mean)))[0])
-        return float(frobenius(product(found.error))) <= max(0.05 * tol * gap * theta, noise)
+        theta = min(total(x * y) for x, y in zip(X.T, product(found.mean).T, strict=True))
+        return length(product(found.error)) <= max(0.05 * tol * gap * theta, noise)
+
+    def numbers(found: Averaged) -> Array:
+        """What follows from the average by matrix products: θ, ‖R‖, coupling, drift, and what probes have to reach."""
+        AX = product(found.mean)
+        inside = X.T @ AX
+        theta = np.linalg.eigvalsh(symmetric_part(inside))[::-1]
+        coupling = frobenius(inside - np.diag(np.diagonal(inside)))
+        drift = frobenius(found.mean[d * k : -4]) - 2.0 * frobenius(found.error[d * k : -4])
+        fine = 0.1 * overlap(d - k, columns_for(k, d), failure) if k < d else 0.0
+        return packed(theta, np.linalg.norm(AX - X @ inside, 2), coupling, drift, fine)
 
     drifts = np.zeros((*B, 0)) if tracked is None else tracked.reshape(*B, -1)
     flat = np.concatenate([AX.reshape(*B, d * k), drifts, extras], axis=-1)
     rounds = averager(network.topology).rounds_for(network.topology, min(max(0.01 * tol * gap, _EPS), 1e-3))
-    mean = average(network, flat, rounds, enough)
-    AX, error = product(mean.mean), float(frobenius(product(mean.error)))
-    inside = X.T @ AX
-    theta = np.asarray(np.linalg.eigvalsh(symmetric_part(inside))[::-1], dtype=np.float64)
-    residual = float(np.linalg.norm(AX - X @ inside, 2)) + error + noise
-    drift = float(frobenius(mean.mean[d * k : -3]) - 2.0 * frobenius(mean.error[d * k : -3]))
+    mean, told = average_then(network, flat, rounds, enough, numbers, k + 4)
+    if not network.leads:
+        own, rounded = numbers(mean), 16.0 * d * _EPS * length(product(mean.mean))
+        check_close(network, "eigenvalues or residuals", told[:-2], own[:-2], rounded)
+        check_close(network, "a drift", told[-2], own[-2], 1e-9 * abs(float(own[-2])) + rounded)
+        check_close(network, "a probability", told[-1], own[-1], 1e-6 * float(own[-1]))
+    theta, (outside, coupling, drift, fine) = told[:k], map(float, told[k:])
+    noise *= mean.growth
+    error = length(product(mean.error))
+    residual = outside + error + noise
     largest = float(np.abs(theta).max())
+    rows_off, products_off = map(float, mean.mean[-2:] + mean.error[-2:])
+    formed = rounding.bound(largest + residual, rows_off, products_off, float(highest[2]))
+    residual += formed
     relative = 1.0 / largest if largest > 0.0 else 0.0
     separation = max(4.0 * noise, 16.0 * _EPS * largest)
     found = Certificate(
         angle=math.inf,
         agents_angle=float(highest[0]),
         residual=residual * relative,
-        uncertainty=(error + noise) * relative,
+        uncertainty=(error + noise + formed) * relative,
         noise=noise * relative,
-        coupling=float(frobenius(inside - np.diag(np.diagonal(inside)))) * relative,
+        coupling=coupling * relative,
         drift=max(drift, 0.0) * relative,
         eigenvalues=tuple(map(float, theta)),
         others=(),
@@ -277,65 +354,74 @@ def _fresh(
         separation=separation,
         smaller_k=_largest_gap_below(theta, separation),
         larger_k=None,
-        n_agents=round(float(highest[2:].sum())),
-        n_rows=round(float(mean.mean[-1]) * m) if mean.mean[-2] > 1.0 - 1e-6 else None,
-        averaging_error=max(float(abs(mean.mean[-3] - control.mean()) - mean.error[-3]), 0.0),
+        n_agents=round(float(highest[3:].sum())),
+        n_rows=round(float(mean.mean[-3]) * m) if mean.mean[-4] > 1.0 - 1e-6 and m * mean.error[-3] < 0.5 else None,
+        averaging_error=mean.lost,
         digest=digest_of(X),
         probes=0,
         products=0,
         traffic=network.traffic,
     )
-    return _Fresh(found, residual)
+    return _Fresh(found, residual, formed, fine)
 
 
 def _probed(
-    A: Operator, X: Array, network: Network, found: Certificate, residual: float, tol: float, gap: float, products: int
+    A: Operator, X: Array, network: Network, found: Certificate, fresh: _Fresh, tol: float, gap: float, products: int
 ) -> Certificate:
     """The same with what probes find outside X; the first try with averages as exact as the guessed gap asks for."""
     theta, noise = found.eigenvalues[-1], found.noise * found.scale
     sure = theta - found.uncertainty * found.scale
     seed, made = int(found.digest[:16], 16), 0
-    # as exact as needed to tell what a random start must have contained: see Outside.bound
-    fine = 0.1 * overlap(len(X) - found.k, columns_for(found.k, len(X)), found.failure)
-    accuracy = max(fine * min(gap, 1.0) * abs(theta), noise)
+    accuracy = max(fresh.fine * min(gap, 1.0) * abs(theta), noise)
+    p = columns_for(found.k, len(X))
     while True:
-        for outside in probe(A, X, network, seed=seed, accuracy=accuracy, rounding=noise):
-            found = _with(found, outside, made)
-            proven = residual <= _sine(tol) * (sure - found.bound)
-            limited = outside.doubt > 2.5 * fine * abs(found.gap) and accuracy > noise
+
+        def look(outside: Outside) -> Seen:
+            # one of several looks: all of them together may be wrong with that probability
+            share = found.failure * 6.0 / (math.pi * (made + outside.products)) ** 2  # noqa: B023
+            return Seen.of(outside, share, found.separation, fresh.formed)  # noqa: B023
+
+        probes = probe(
+            A,
+            X,
+            network,
+            seed=seed,
+            accuracy=accuracy,
+            rounding=noise,
+            tell=lambda outside: look(outside).numbers,
+            size=lambda _: p + 3,
+        )
+        for outside, told in probes:
+            seen = Seen.from_numbers(told, network, outside.dimension)
+            if not network.leads:
+                seen.check(network, outside, look(outside), found.scale)
+            found = _with(found, seen, outside, made)
+            proven = fresh.residual <= _sine(tol) * (sure - found.bound)
+            limited = outside.doubt > 2.5 * fresh.fine * abs(found.gap) and accuracy > max(noise, outside.rounding)
             tight = theta - found.bound > 0.7 * found.gap > 0.0  # a better bound would change little
-            if proven or tight or limited or found.products >= products or _hopeless(found, outside):
+            if proven or tight or limited or found.products >= products or _hopeless(found, seen.error):
                 break
         if not (limited and not proven and found.products < products):
             return found
         made, seed = found.products, seed + 1
-        accuracy = max(min(fine * abs(found.gap), 0.1 * accuracy), noise)
+        accuracy = max(min(fresh.fine * abs(found.gap), 0.1 * accuracy), noise)
 
 
-def _with(found: Certificate, outside: Outside, made: int) -> Certificate:
-    values, errors = outside.values, outside.errors
-    larger = next(
-        (
-            j
-            for j in range(1, len(errors))
-            if values[j - 1] - values[j] > max(2.0 * (errors[j - 1] + errors[j]), found.separation)
-        ),
-        len(values) if outside.exact and len(values) == len(errors) == outside.dimension else None,
-    )
+def _with(found: Certificate, seen: Seen, outside: Outside, made: int) -> Certificate:
     return replace(
         found,
-        others=tuple(map(float, values[: outside.columns])),
-        # one of several looks: all of them together may be wrong with that probability
-        bound=outside.bound(found.failure * 6.0 / (math.pi * (made + outside.products)) ** 2),
-        larger_k=None if larger is None else found.k + larger,
+        others=seen.values,
+        bound=seen.bound,
+        larger_k=found.k + seen.larger if seen.larger else None,
+        averaging_error=max(found.averaging_error, outside.lost),
         probes=outside.columns,
         products=made + outside.products,
     )
 
 
-def _hopeless(found: Certificate, outside: Outside) -> bool:
+def _hopeless(found: Certificate, error: float) -> bool:
     """Whether the largest value outside has settled where no gap is left, and a larger k is known."""
-    settled = outside.errors[0] <= max(0.05 * abs(found.gap), found.separation)
+    settled = error <= max(0.05 * abs(found.gap), found.separation)
     return bool(settled and (found.missed or (not found.unique and found.larger_k is not None)))
 
 
@@ -343,7 +429,7 @@ def _largest_gap_below(theta: Array, separation: float) -> int | None:
     return max((j for j in range(1, len(theta)) if theta[j - 1] - theta[j] > separation), default=None)
 
 
-def _tangent(residual: float, reach: float) -> float:
+def tangent(residual: float, reach: float) -> float:
     """``tan θ`` from ``sin θ ≤ residual / reach`` (Davis & Kahan); inf where that says nothing."""
     sine = residual / reach if reach > 0.0 else math.inf
     return sine / math.sqrt(1.0 - sine * sine) if sine < 1.0 else math.inf

@@ -111,7 +111,7 @@ def _lloyd(rows: BlockRows, tree: SpanningTree, points: Array, centres: Array) -
         sums = np.einsum("...nrc,...nk->...rck", member, points)
         parts = [sums, member.sum(axis=-3)[..., None], (apart * member).sum(axis=-3)[..., None]]
         total = tree.sum(np.concatenate(parts, axis=-1))
-        counts, inertia = total[..., k : k + 1], total[..., k + 1].sum(axis=-1)
+        counts, inertia = total[..., k : k + 1], np.add.accumulate(total[..., k + 1], axis=-1)[..., -1]
         moved = np.where(counts > 0.0, total[..., :k] / np.maximum(counts, 1.0), centres)
         if np.array_equal(moved, centres):  # the same bits at every agent, so all stop together
             break

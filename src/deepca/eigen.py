@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from scipy import sparse
@@ -22,18 +22,20 @@ from deepca._typing import Array
 from deepca.algorithms import DeEPCA, QRSignAdjust
 from deepca.algorithms.base import matching_operator
 from deepca.alike import agree_on_call
-from deepca.certificate import Certificate
+from deepca.broadcasts import check_basis
+from deepca.certificate import VISIBLE, Certificate
 from deepca.errors import GapError, InvalidInput
 from deepca.extent import Extent, agreed_extent
 from deepca.leading import Leading, leading, size_of, whole
-from deepca.linalg import first_columns
+from deepca.linalg import first_columns, qr
 from deepca.networks.base import Network, Traffic
 from deepca.observers import Observer
 from deepca.operators import Operator, OperatorLike, from_linear_operators, linear_operator
 from deepca.operators_shifted import Shifted
 from deepca.pairs import Pairs, Which, order_of, pairs_in, probed
 from deepca.pca import Settings, algorithm_of
-from deepca.result import Status
+from deepca.probing import everywhere
+from deepca.result import Result, Status
 from deepca.solve import solve
 from deepca.stopping import Tolerance
 
@@ -221,7 +223,9 @@ class _Search:
             bound = float(shifted.original(found.certificate.bound))
             low, high = (low, min(high, bound)) if shifted.sign > 0 else (max(low, bound), high)
             failure += found.certificate.failure
-        X = np.linalg.qr(np.hstack([found.vectors for _, found in parts]))[0]
+        self.network.begin(self.network.epoch, 0, "both ends")
+        X = self.network.broadcast(everywhere(qr(np.hstack([found.vectors for _, found in parts]))[0], self.network))
+        check_basis(self.network, "vectors", X)
         pairs = self._proven(pairs_in(self.A, X, self.network, low, high, failure))
         ends = tuple(found for _, found in parts)
         return _Found(
@@ -265,16 +269,24 @@ class _Search:
             rule, observers = Tolerance(tol), self.observers
             result = solve(algorithm, max_iter=left, stop=rule, observers=observers, start=state, certify=False)
             state, made, tol = result.state, made + result.iterations, 0.1 * tol
-            first = (self.network.local == 0)[..., None, None]
-            X = self.network.reduce(np.where(first, result.components, -np.inf), "max")
+            X, ended = self._taken(result)
             extent = self.extent
             pairs = pairs_in(self.A, X, self.network, extent.low, extent.high, 2.0 * extent.failure)
             pairs = self._proven(pairs)
-            # an indefinite mean is what this is for
-            ended = None if result.status.ok or result.status.code == "indefinite_mean" else result.status
             if ended is not None or made >= at.max_iter or _beyond(pairs) <= 0.0 or pairs.angle <= at.tol:
                 break
         return _Found(pairs, made, ended=ended)
+
+    def _taken(self, result: Result[Any]) -> tuple[Array, Status | None]:
+        """The leader's components, and how the run ended unless well; whether it did is for the leader to say."""
+        # an indefinite mean is what this is for
+        well = result.status.ok or result.status.code == "indefinite_mean"
+        flat = result.components.reshape(*self.network.batch, -1)
+        own = np.concatenate([flat, np.full((*self.network.batch, 1), float(well))], axis=-1)
+        told = self.network.broadcast(own)
+        X = told[:-1].reshape(result.components.shape[-2:])
+        check_basis(self.network, "vectors", X)
+        return X, None if told[-1] else result.status
 
     def _proven(self, pairs: Pairs) -> Pairs:
         """With bounds on all other eigenvalues that are as good as the proof of "largest in modulus" asks for."""
@@ -323,6 +335,15 @@ def _status(found: _Found, pairs: Pairs, which: Which, settings: Settings, unit:
     if found.ended is not None and which != "LM" and (found.ended.code == "not_unique" or _tied(found, pairs)):
         ahead = found.ends[0].certificate.next_eigenvalue
         after = float((1.0 if which == "LA" else -1.0) * (ahead - found.shifts[0])) * unit
+        told_apart = max(found.ends[0].certificate.told_apart, pairs.separation) * unit
+        largest = max(float(np.abs(pairs.values).max()), abs(pairs.low), abs(pairs.high)) * unit
+        if VISIBLE * max(abs(last), abs(after)) <= told_apart < largest:
+            return Status(
+                "below_rounding",
+                f"the eigenvalue {last:.3g}, number {k} from the {_END[which]}, and the next, {after:.3g}, are lost in "
+                f"the rounding of the largest, which hides differences up to {told_apart:.1e}: they may be equal or "
+                f"not; well defined: {choices}",
+            )
         return Status(
             "not_unique",
             f"subspace not unique: the eigenvalue {last:.9g}, number {k} from the {_END[which]}, and the next, "

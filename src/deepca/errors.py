@@ -12,17 +12,26 @@
     │   │   ├── AsymmetricError      names the edge
     │   │   └── MassError            parts that do not sum to the whole; names the agent
     │   ├── MixingError          a mixer that this gossip matrix does not allow
-    │   └── ModelError           a model file that is damaged, or none
-    │       └── NewerModelError      written by a newer version
+    │   ├── ModelError           a model file that is damaged, or none
+    │   │   └── NewerModelError      written by a newer version
+    │   ├── OldResult            a run of that name has ended with other rows
+    │   ├── CertificateError     a site's own certificate that cannot be used
+    │   ├── RevocationListError  a list of revoked certificates that cannot be relied on
+    │   └── EnrolmentError       a request that the authority does not sign, or a key it cannot open
     ├── NotFiniteError           NaN or Inf appeared during a run
+    ├── InternalError            a fault of deepca itself; names the report to send along
     ├── MissingExtraError (also an ImportError)   an optional package is not installed
     └── NetworkError
         ├── PeerTimeout          a neighbour did not answer in time
         ├── PeerFailed           another agent of the same run raised
+        ├── Contradiction        numbers sent to all that do not follow from what all know; names the sender
         ├── EpochChanged         not a fault: the network asks for a restart of tracking
         ├── Regroup              not a fault: agents have to gather anew, one was restarted or is left out
         ├── Unfinished           the deadline has passed; checkpoints are kept
         ├── Refused              a certificate that is not accepted
+        ├── PeerFault            another site did what it must not; names it, and who says so
+        │   ├── BadArray             it sent numbers that the step cannot have
+        │   └── DisputedResult       a result that it proposed or signed is not what was computed
         └── FrameError           a neighbour sent what it may not send
             └── WrongNetwork         it belongs to another network
 
@@ -33,12 +42,18 @@ from __future__ import annotations
 
 __all__ = [
     "AsymmetricError",
+    "BadArray",
+    "CertificateError",
+    "Contradiction",
     "DataError",
     "DeepcaError",
     "DisconnectedError",
+    "DisputedResult",
+    "EnrolmentError",
     "EpochChanged",
     "FrameError",
     "GapError",
+    "InternalError",
     "InvalidInput",
     "MassError",
     "MissingExtraError",
@@ -47,10 +62,13 @@ __all__ = [
     "NetworkError",
     "NewerModelError",
     "NotFiniteError",
+    "OldResult",
     "PeerFailed",
+    "PeerFault",
     "PeerTimeout",
     "Refused",
     "Regroup",
+    "RevocationListError",
     "StartError",
     "TopologyError",
     "Unfinished",
@@ -59,7 +77,9 @@ __all__ = [
 
 
 class DeepcaError(Exception):
-    """Root of all errors raised by deepca."""
+    """Root of all errors raised by deepca. report : a file about it to send along, where one was written."""
+
+    report: str = ""
 
 
 class InvalidInput(DeepcaError, ValueError):
@@ -98,6 +118,18 @@ class MixingError(InvalidInput):
     """A mixer that the gossip matrix at hand does not allow."""
 
 
+class OldResult(InvalidInput):
+    """A run has ended before with other rows of this site. run : its name.  another : a name to choose instead."""
+
+    def __init__(self, run: str, another: str, data: str, model: str) -> None:
+        super().__init__(
+            f"the run {run!r} has ended before, with other rows than {data} has now; its result, {model}, is left as "
+            f"it is. For the rows of now choose another name, the same at all sites: run = {another!r} in "
+            f"network.toml, or --run {another}"
+        )
+        self.run, self.another = run, another
+
+
 class ModelError(InvalidInput):
     """A model file that cannot be used."""
 
@@ -106,8 +138,55 @@ class NewerModelError(ModelError):
     """A model file whose format this version does not know yet."""
 
 
+class CertificateError(InvalidInput):
+    """A site's own certificate that cannot be used. ``reason`` : as in :class:`Refused`."""
+
+    def __init__(self, why: str, *, reason: str) -> None:
+        super().__init__(why)
+        self.reason = reason
+
+
+class RevocationListError(InvalidInput):
+    """A list of revoked certificates that cannot be relied on.
+
+    reason : "missing", "older", "expired", "unnumbered", "foreign" (another authority's), "unreadable", or "memory" if
+    the record of what was seen is damaged.  path : the file, empty for a list that came from a neighbour.
+    number : of the list, 0 if it has none.  seen : the highest number that this site has seen.
+    """
+
+    def __init__(self, why: str, *, reason: str, path: str = "", number: int = 0, seen: int = 0) -> None:
+        super().__init__(why)
+        self.reason, self.path, self.number, self.seen = reason, path, number, seen
+
+
+class EnrolmentError(InvalidInput):
+    """A request that the authority does not sign, or a key that it cannot open.
+
+    reason : "unconfirmed" (nobody has compared the fingerprint), "fingerprint" (it is another), "certificate exists",
+    or "passphrase".  site, fingerprint : of the request, empty if there is none.
+    """
+
+    def __init__(self, why: str, *, reason: str, site: str = "", fingerprint: str = "") -> None:
+        super().__init__(why)
+        self.reason, self.site, self.fingerprint = reason, site, fingerprint
+
+
 class NotFiniteError(DeepcaError, ArithmeticError):
-    """NaN or Inf appeared during a run."""
+    """NaN or Inf appeared during a run.
+
+    place, phase : of the first such number of an array that was to be sent, and what for; else −1 and empty.
+    """
+
+    place: int = -1
+    phase: str = ""
+
+
+class InternalError(DeepcaError):
+    """Something happened that nobody has thought of. kind : the type of the error.  where : in the program."""
+
+    def __init__(self, kind: str, where: str) -> None:
+        super().__init__(f"a fault of deepca itself: {kind} at {where}")
+        self.kind, self.where = kind, where
 
 
 class MissingExtraError(DeepcaError, ImportError):
@@ -124,6 +203,23 @@ class PeerTimeout(NetworkError, TimeoutError):
 
 class PeerFailed(NetworkError):
     """Another agent of the same run raised an error."""
+
+
+class Contradiction(NetworkError):
+    """An agent sent numbers to all others that do not follow from what all of them know.
+
+    sender : its number.  what : the numbers, in words.  departure : by how much they are off.  allowed : by rounding.
+    """
+
+    def __init__(self, sender: int, what: str, departure: float, allowed: float) -> None:
+        super().__init__(
+            f"agent {sender} sent {what}: off by {departure:.1e} from what follows here, where rounding explains "
+            f"{allowed:.1e}. It computes with other numbers, or a message was altered; check that agent, then run again"
+        )
+        self.sender, self.what, self.departure, self.allowed = sender, what, departure, allowed
+
+    def __reduce__(self) -> tuple[type[Contradiction], tuple[int, str, float, float]]:
+        return type(self), (self.sender, self.what, self.departure, self.allowed)
 
 
 class EpochChanged(NetworkError):
@@ -143,11 +239,50 @@ class Unfinished(NetworkError, TimeoutError):
 
 
 class Refused(NetworkError):
-    """A certificate that is not accepted. ``why`` : for people."""
+    """A certificate that is not accepted.
 
-    def __init__(self, why: str) -> None:
+    why : for people.  reason : "unreadable", "issuer", "expired", "early", "nameless", "network", "site", "revoked",
+    "list expired" (whether it is revoked cannot be told), or "list" (a list of revoked certificates that is refused).
+    """
+
+    def __init__(self, why: str, *, reason: str = "") -> None:
         super().__init__(why)
-        self.why = why
+        self.why, self.reason = why, reason
+
+
+class PeerFault(NetworkError):
+    """Another site, or agent, did what it must not.
+
+    site : its name.  what : what is wrong, for people.  by : who says so; None where it was seen here.
+    """
+
+    def __init__(self, site: str, what: str, *, by: str | None = None) -> None:
+        said = self._said(site, what)
+        super().__init__(said if by is None else f"{by} says that {said}")
+        self.site, self.what, self.by = site, what, by
+
+    def _said(self, site: str, what: str) -> str:
+        return f"{site}: {what}"
+
+
+class BadArray(PeerFault):
+    """A neighbour sent numbers that the step cannot have. phase, iteration : of the step.
+
+    agent : its number in the network, where it was seen here; −1 elsewhere.
+    """
+
+    def __init__(
+        self, site: str, what: str, *, phase: str, iteration: int, by: str | None = None, agent: int = -1
+    ) -> None:
+        self.phase, self.iteration, self.agent = phase, iteration, agent
+        super().__init__(site, what, by=by)
+
+    def _said(self, site: str, what: str) -> str:
+        return f"{site} sent {what}, iteration {self.iteration}"
+
+
+class DisputedResult(PeerFault):
+    """A result that a site proposed or signed is not what was computed; nothing is written."""
 
 
 class FrameError(NetworkError):

@@ -14,6 +14,7 @@ from sklearn.decomposition import PCA
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
+from deepca._masked import unmasked
 from deepca._typing import Array
 from deepca.coding import Messages
 from deepca.errors import DataError
@@ -76,7 +77,10 @@ class DecentralizedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Fittin
     Attributes
     ----------
     components_, explained_variance_, explained_variance_ratio_, singular_values_, mean_, noise_variance_,
-    n_components_, n_features_in_, feature_names_in_, n_samples_ : as in scikit-learn's PCA.
+    n_components_, n_features_in_, feature_names_in_, n_samples_ : as in scikit-learn's PCA. Variances are good to
+        rounding relative to the root of the largest, as those of a pooled SVD. Where only products of rows are at hand
+        (after ``partial_fit``), those beyond ``model_.n_known`` are lost in the rounding of the largest: the status is
+        then "below_rounding", with a warning, and these entries are no more than orders of magnitude.
     n_samples_seen_ : rows of all agents so far. What they still weigh together is ``model_.weight``.
     scale_ : ``(d,)`` standard deviations if ``scale=True``, else None.
     n_iter_ : iterations of the (last) run.
@@ -250,13 +254,14 @@ class DecentralizedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Fittin
     def transform(self, X: Any) -> npt.NDArray[Any]:
         """Scores ``(n, k)`` of rows. Every agent can do this at home, with what it has after the fit."""
         check_is_fitted(self)
+        X = unmasked(X, "X")
         X = validate_data(self, X, accept_sparse=("csr", "csc"), dtype=[np.float64, np.float32], reset=False)
         return self._current().transform(X)
 
     def inverse_transform(self, X: Any) -> npt.NDArray[Any]:
         """The rows that scores stand for, in the units of the data."""
         check_is_fitted(self)
-        return self._current().inverse_transform(check_array(X, dtype=[np.float64, np.float32]))
+        return self._current().inverse_transform(check_array(unmasked(X, "X"), dtype=[np.float64, np.float32]))
 
     def _current(self) -> Model:
         """The model, with ``whiten`` as it stands now, as scikit-learn has it."""
@@ -265,7 +270,7 @@ class DecentralizedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Fittin
     def score_samples(self, X: Any) -> Array:
         """Log-likelihood of each row under the probabilistic PCA model; of scaled rows, if columns are scaled."""
         check_is_fitted(self)
-        X = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
+        X = validate_data(self, unmasked(X, "X"), dtype=[np.float64, np.float32], reset=False)
         if self.scale_ is not None:
             X = (X - self.mean_) / self.scale_
         return np.asarray(self._pca().score_samples(X))

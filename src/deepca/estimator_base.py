@@ -11,6 +11,7 @@ import numpy.typing as npt
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
+from deepca._masked import unmasked
 from deepca.data.moments import check_finite
 from deepca.data.sources import ArraySource, numeric
 from deepca.errors import DataError, InvalidInput, TopologyError
@@ -34,7 +35,7 @@ class OverAgents:
         """A whole matrix, checked, and the names of its columns, if any. ``asked`` : as for validate_data."""
         X = validate_data(
             self,
-            X,
+            unmasked(X, "X"),
             accept_sparse="csr",
             dtype=[np.float64, np.float32],
             ensure_all_finite=False,  # looked for below, where it can be named

@@ -13,6 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
+from deepca._masked import unmasked
 from deepca._typing import Array
 from deepca.data.sources import ArraySource, Source, as_source, numeric
 from deepca.errors import DataError, InvalidInput
@@ -232,13 +233,14 @@ class DecentralizedSVD(OverAgents, ClassNamePrefixFeaturesOutMixin, TransformerM
     def transform(self, X: Any) -> npt.NDArray[Any]:
         """Scores ``X V`` of rows, ``(n, k)``. Rows apart, every agent can do this at home."""
         check_is_fitted(self)
+        X = unmasked(X, "X")
         X = validate_data(self, X, accept_sparse=("csr", "csc"), dtype=[np.float64, np.float32], reset=False)
         return cast("npt.NDArray[Any]", safe_sparse_dot(X, self.components_.T))
 
     def inverse_transform(self, X: Any) -> npt.NDArray[Any]:
         """The rows that scores stand for."""
         check_is_fitted(self)
-        return np.asarray(check_array(X, dtype=[np.float64, np.float32]) @ self.components_)
+        return np.asarray(check_array(unmasked(X, "X"), dtype=[np.float64, np.float32]) @ self.components_)
 
     def reconstruct(self, agent: int) -> Array:
         """The approximation of rank k to what that agent held, from what it knows after the fit."""

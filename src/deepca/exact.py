@@ -7,21 +7,32 @@ a spanning tree or the dimensions of a hypercube, and rely on every message: not
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Self
 
 import numpy as np
-import numpy.typing as npt
 from scipy import sparse
 
-from deepca._typing import Array, Csr, csr
+from deepca._portable import total
+from deepca._typing import Array, Csr
 from deepca.errors import MixingError, NetworkError
 from deepca.mixing import Mixer
 from deepca.networks.base import Averaging, Network
+from deepca.networks.sweeps import round_between, sweeps
 from deepca.topology import Topology
 
-__all__ = ["AllReduce", "DimensionExchange", "ExactMixer", "TreeSweep", "exact_average", "exact_mixer"]
+__all__ = [
+    "AllReduce",
+    "DimensionExchange",
+    "ExactMixer",
+    "TreeSweep",
+    "exact_average",
+    "exact_average_then",
+    "exact_mixer",
+    "with_known",
+]
 
 _CONTROL_SEED = 6007
 _KEPT = 16  # graphs whose weights are remembered
@@ -93,7 +104,7 @@ class TreeSweep(ExactMixer):
     """
 
     def weights(self, topology: Topology) -> tuple[Csr, ...]:
-        return _sweeps(topology)
+        return _up_and_down(topology)
 
 
 @dataclass(frozen=True)
@@ -138,57 +149,63 @@ def exact_average(network: Network, x: Array) -> Array:
 
     A number whose mean is known travels along. If it comes out wrong, a message was lost or altered.
     """
-    m, B = network.n_agents, network.batch
-    known = np.random.default_rng(_CONTROL_SEED).uniform(1.0, 2.0, m)
-    flat = np.concatenate([x.reshape(*B, -1), known[network.local][..., None]], axis=-1)
-    mean = exact_mixer(network.topology, collective=network.collective)(network, flat)
-    mean = mean[(0,) * len(B)]
-    if not abs(float(mean[-1]) - float(known.mean())) <= 1e-9:
+    flat, known = with_known(network, x)
+    with network.following(_known_of(network.n_agents), flat.shape[-1] - 1):
+        mean = exact_mixer(network.topology, collective=network.collective)(network, flat)
+    return _checked(mean[(0,) * len(network.batch)], known)
+
+
+def exact_average_then(network: Network, x: Array, derive: Callable[[Array], Array], size: int) -> tuple[Array, Array]:
+    """The same, and what the leader derives from the mean: ``size`` numbers, the same bits at every agent.
+
+    Factorizations and matrix products round differently on another processor. So the root of the tree computes what
+    follows from the mean, and the way down carries both: no round more, and ``m − 1`` longer messages. ``derive`` is
+    called where the leader is held, and nowhere else; whoever receives its numbers checks them.
+    """
+    TreeSweep().check(network.topology)
+    flat, known = with_known(network, x)
+    with network.following(_known_of(network.n_agents), flat.shape[-1] - 1):
+        mean, told = network.sweep(flat, lambda total: derive(total[:-1]), size)
+    return _checked(mean, known), told
+
+
+def with_known(network: Network, x: Array) -> tuple[Array, float]:
+    """Append one more number to x ``(*B, n)``; return both, and the mean of that number over all agents."""
+    known = _known_of(network.n_agents)
+    flat = x.reshape(*network.batch, -1)
+    return np.concatenate([flat, known[network.local][..., None]], axis=-1), total(known) / known.size
+
+
+def _known_of(m: int) -> Array:
+    """That number of each agent."""
+    return np.random.default_rng(_CONTROL_SEED).uniform(1.0, 2.0, m)
+
+
+def _checked(mean: Array, known: float) -> Array:
+    """The mean without that number, if it came out right."""
+    if not abs(float(mean[-1]) - known) <= 1e-9:
         raise NetworkError(
-            f"a number with mean {known.mean():.6g} came out as {float(mean[-1]):.6g}: a message was lost or altered"
+            f"a number with mean {known:.6g} came out as {float(mean[-1]):.6g}: a message was lost or altered"
         )
     return np.asarray(mean[:-1])
 
 
 @lru_cache(maxsize=_KEPT)
-def _sweeps(topology: Topology) -> tuple[Csr, ...]:
-    m = topology.n_agents
-    if m == 1:
-        return ()
-    depth, parent = topology.paths_to(topology.middle)
-    rounds: list[Csr] = []
-    for level in range(int(depth.max()), 0, -1):
-        children = np.flatnonzero(depth == level)
-        share = 1.0 / m if level == 1 else 1.0
-        keep = np.ones(m)
-        keep[depth == 0] = share
-        rounds.append(_round(keep, parent[children], children, share))
-    depth, parent = topology.paths_from(topology.middle)
-    for level in range(1, int(depth.max()) + 1):
-        children = np.flatnonzero(depth == level)
-        keep = np.ones(m)
-        keep[children] = 0.0
-        rounds.append(_round(keep, children, parent[children], 1.0))
-    return tuple(rounds)
+def _up_and_down(topology: Topology) -> tuple[Csr, ...]:
+    up, down = sweeps(topology)
+    return up + down
 
 
 @lru_cache(maxsize=_KEPT)
 def _exchanges(topology: Topology) -> tuple[Csr, ...]:
     m = topology.n_agents
     agents = np.arange(m)
-    return tuple(_round(np.full(m, 0.5), agents, agents ^ (1 << bit), 0.5) for bit in range(m.bit_length() - 1))
-
-
-def _round(keep: Array, receivers: npt.NDArray[np.int64], senders: npt.NDArray[np.int64], weight: float) -> Csr:
-    own = np.flatnonzero(keep)
-    rows, columns = np.concatenate([own, receivers]), np.concatenate([own, senders])
-    values = np.concatenate([keep[own], np.full(len(receivers), weight)])
-    return csr(sparse.coo_array((values, (rows, columns)), shape=(keep.size, keep.size)))
+    return tuple(round_between(np.full(m, 0.5), agents, agents ^ (1 << bit), 0.5) for bit in range(m.bit_length() - 1))
 
 
 def _is_hypercube(topology: Topology) -> bool:
     m = topology.n_agents
-    if m & (m - 1) or topology.n_edges * 2 != m * (m.bit_length() - 1):
+    if topology.directed or m & (m - 1) or topology.n_edges * 2 != m * (m.bit_length() - 1):
         return False
     links = sparse.coo_array(topology.adjacency)
     apart = links.row ^ links.col

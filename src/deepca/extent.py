@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from deepca._portable import length
 from deepca._typing import Array
+from deepca.broadcasts import SEMI, check_close, check_small, packed
 from deepca.certificate import FAILURE
 from deepca.linalg import frobenius
 from deepca.networks.base import Network
 from deepca.operators import Operator
 from deepca.probing import Outside, everywhere, probe
 
-__all__ = ["Extent", "agreed_extent", "mirrored"]
+__all__ = ["Extent", "agreed_extent", "check_ends", "ends_of", "mirrored"]
 
 _SEED = 811
 _ENOUGH = 1.1  # bounds that reach no farther than that beyond what was found
@@ -60,20 +63,60 @@ def agreed_extent(A: Operator, network: Network) -> Extent:
     is the same for ``−A``, whose Ritz values are those of A with the other sign, so it takes no other products.
     """
     network.begin(network.epoch, 0, "extent")
-    start = np.linalg.qr(np.random.default_rng(_SEED).standard_normal((A.d, 1)))[0]
+    start = np.random.default_rng(_SEED).standard_normal((A.d, 1))
+    start = start / length(start)
+    off = A.rounding()
     sizes = frobenius(A @ everywhere(start, network), axis=(-2, -1))
-    largest = float(network.reduce(np.asarray(sizes)[..., None], "max")[0])
+    local = np.stack([np.asarray(sizes), off.rows, off.products, off.growth], axis=-1)
+    largest, *parts = map(float, network.reduce(local, "max"))
     accuracy = _EXACT * largest
     rounding = 2.0 * float(np.finfo(np.float64).eps) * np.sqrt(A.d) * largest  # about eps times the norm of an A_j
     norm = float(np.sqrt(A.d)) * largest
     found = Extent(-np.inf, np.inf, np.zeros(1), 1.0, norm)
-    for outside in probe(A, np.empty((A.d, 0)), network, seed=_SEED, accuracy=accuracy, rounding=rounding):
-        share = FAILURE * 6.0 / (np.pi * outside.products) ** 2  # of all looks together
-        top, bottom = float(outside.values[0]), float(outside.values[-1])
-        found = Extent(-mirrored(outside).bound(share), outside.bound(share), outside.values, FAILURE, norm)
+
+    def formed(outside: Outside) -> float:
+        """By how much rounding may have moved eigenvalues when the A_j were formed, and moves them in products."""
+        return off.bound(float(np.abs(outside.values).max()) + outside.doubt, *parts)
+
+    probes = probe(
+        A,
+        np.empty((A.d, 0)),
+        network,
+        seed=_SEED,
+        accuracy=accuracy,
+        rounding=rounding,
+        tell=lambda outside: packed(*ends_of(outside, formed(outside)), outside.values),
+        size=lambda columns: 2 + columns,
+    )
+    for outside, told in probes:
+        ends, values = (float(told[0]), float(told[1])), told[2:]
+        check_ends(network, outside, ends, formed(outside))
+        check_close(network, "eigenvalues", values, outside.values, SEMI * float(np.abs(outside.values).max()))
+        top, bottom = float(values[0]), float(values[-1])
+        found = Extent(*ends, values, FAILURE, norm)
         if found.high - found.low <= _ENOUGH * (top - bottom) or outside.products >= _PRODUCTS:
             break
     return found
+
+
+def ends_of(outside: Outside, formed: float = 0.0) -> tuple[float, float]:
+    """No eigenvalue lies below the first or above the second, but for all looks' share of the failure probability.
+
+    formed : by how much rounding may have changed the A_j when they were formed.
+    """
+    share = FAILURE * 6.0 / (math.pi * outside.products) ** 2
+    return -mirrored(outside).bound(share) - formed, outside.bound(share) + formed
+
+
+def check_ends(network: Network, outside: Outside, ends: tuple[float, float], formed: float = 0.0) -> None:
+    """Contradiction unless the leader's ends reach about as far as those found here; bounds come in steps of 4 %."""
+    if network.leads:
+        return
+    low, high = ends_of(outside, formed)
+    top, bottom = float(outside.values[0]), float(outside.values[-1])
+    reach, allowed = 1e3 * (top - bottom), SEMI * max(abs(top), abs(bottom))
+    check_small(network, "a bound", 0.5 * min(high - top, reach) - (ends[1] - top), allowed)
+    check_small(network, "a bound", 0.5 * min(bottom - low, reach) - (bottom - ends[0]), allowed)
 
 
 def mirrored(outside: Outside) -> Outside:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import _check_sample_weight
 
+from deepca._masked import unmasked
 from deepca._typing import Array
 from deepca.coding import Messages
 from deepca.data.holdings import Holdings
@@ -75,7 +76,9 @@ class Fitting(OverAgents):
 
     @staticmethod
     def _checked_weights(sample_weight: Any, X: Any) -> Array:
-        weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        weights = _check_sample_weight(
+            unmasked(sample_weight, "sample_weight"), X, dtype=np.float64, ensure_non_negative=True
+        )
         return np.asarray(weights, dtype=np.float64)
 
     def _dealt(

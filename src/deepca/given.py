@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from deepca._masked import unmasked
 from deepca._typing import Array
 from deepca.data.sources import Source, add_rows, as_source
 from deepca.engines import Engine
@@ -71,6 +72,7 @@ def check_alike(engine: Engine, sources: Sequence[Source], weights: Sequence[Arr
 
 
 def _agent_weights(given: npt.ArrayLike, source: Source) -> Array:
+    given = unmasked(given, f"{source.name}, weights")
     try:
         weights = np.asarray(given, dtype=np.float64)
     except (TypeError, ValueError):

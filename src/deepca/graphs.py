@@ -45,6 +45,7 @@ _EQUAL = 1e-10  # of the spectrum's size: eigenvalues this close count as one
 _FAILURE = 1e-6
 _SLOW = 4  # products in all, in nodes: as many as there are nodes would do, if there were no rounding
 _IDLE = 25  # steps without progress
+_ROUNDING = 8.0 * _EPS  # of the spectrum's size: what sums of weights, roots of degrees and products may be off by
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,7 +157,7 @@ def eigenpairs_of(
     sign, n = -1.0 if which == "smallest" else 1.0, k - first
     method = RowsApart(rows, tree, max(n, 1), known=known, seed=seed)
     state, bound, s, made = _converged(method, tol)
-    theta, r = state.theta, state.r
+    theta, r, rounding = state.theta, state.r, _ROUNDING * method.scale(state)
     if n > 0:
         _check_gap(sign * theta, n, method, _EQUAL * method.scale(state))
     X = np.concatenate([method.V, _oriented(rows.network, rows.numbers, state.X[..., :n])], axis=-1)
@@ -165,8 +166,8 @@ def eigenpairs_of(
         vectors=(),
         residuals=np.concatenate([np.zeros(first), r[:n]]),
         gap=_gap(theta, n),
-        next_bound=sign * _next(theta, r, n, s, bound),
-        error=_angle(state, n, s, bound),
+        next_bound=sign * (_next(theta, r, n, s, bound) + rounding),
+        error=_angle(state, n, s, bound, rounding),
         products=made,
         rounds=0,
     )
@@ -295,12 +296,12 @@ def _next(theta: Array, r: Array, n: int, s: int, bound: float) -> float:
     return max(bound, float(theta[n] + r[n:s].max())) if s > n else bound
 
 
-def _angle(state: RowsState, n: int, s: int, bound: float) -> float:
-    """``‖R‖/(θ_n − μ)`` (Davis & Kahan), μ the largest that another eigenvalue can be."""
+def _angle(state: RowsState, n: int, s: int, bound: float, rounding: float) -> float:
+    """``‖R‖/(θ_n − μ)`` (Davis & Kahan), μ the largest that another eigenvalue can be, both with their rounding."""
     if n == 0:
         return 0.0  # what is known needs no proof
-    length = float(np.sqrt(np.square(state.r[:n]).sum()))
-    apart = float(state.theta[n - 1]) - _next(state.theta, state.r, n, s, bound)
+    length = float(np.sqrt(np.square(state.r[:n]).sum())) + rounding
+    apart = float(state.theta[n - 1]) - _next(state.theta, state.r, n, s, bound) - rounding
     known = bound < float(state.theta[s - 1] - state.r[:s].max())
     return length / apart if known and apart > 0.0 else np.inf
 

@@ -26,7 +26,7 @@ __all__ = ["Leading", "leading", "size_of", "whole"]
 
 @dataclass(frozen=True)
 class Leading:
-    """The top k of ``A = mean A_j``, the same bits at every agent.
+    """The top k of ``A = mean A_j``, the same bits at every agent; directions but for rounding.
 
     vectors : orthonormal ``(d, k)``.  values : ``(k,)``, descending.  directions : ``(s, d)``, the vectors and whatever
     else the search has seen, to start another one from.  result : how the run went.

@@ -59,7 +59,7 @@ def first_columns(d: int, k: int, known: Array | None, seed: int | None) -> Arra
         raise StartError(f"a start of shape {rows.shape} and dtype {rows.dtype}: finite rows of d = {d} are needed")
     columns = rows[:k].astype(np.float64).T
     more = np.random.default_rng(seed).standard_normal((d, k - columns.shape[1]))
-    return np.asarray(np.linalg.qr(np.hstack([columns, more]))[0])
+    return _householder(np.hstack([columns, more]))[0]
 
 
 def check_start(W0: npt.ArrayLike, d: int) -> Array:

@@ -15,6 +15,7 @@ from typing import ClassVar, Self, get_args
 import numpy as np
 import numpy.typing as npt
 
+from deepca._portable import acosh, cosh, power
 from deepca._typing import Array, Rounds
 from deepca.coding import REFRESHED, CodedAveraging, Copies, Messages
 from deepca.errors import InvalidInput, MixingError
@@ -28,6 +29,7 @@ __all__ = [
     "Gossip",
     "Mixer",
     "PositiveChebyshev",
+    "accelerated_keeps_up",
     "accelerated_rate",
     "averager",
     "fastmix_eta",
@@ -214,7 +216,7 @@ class FastMix(Mixer):
         eta = fastmix_eta(topology.lambda2)
         if eta == 0.0:
             return 0.0 if K >= 1 else 1.0
-        return float(((K + 1) * (1.0 - math.sqrt(eta)) + math.sqrt(2.0 * eta)) * eta ** (K / 2))
+        return float(((K + 1) * (1.0 - math.sqrt(eta)) + math.sqrt(2.0 * eta)) * power(eta, K / 2))
 
 
 @dataclass(frozen=True)
@@ -249,8 +251,8 @@ class Chebyshev(Mixer):
         _, mu = _interval(topology)
         if mu == 0.0:
             return 0.0 if K >= 1 else 1.0
-        growth = K * math.acosh(1.0 / mu)
-        return 1.0 / math.cosh(growth) if growth < 700.0 else 0.0
+        growth = K * acosh(1.0 / mu)
+        return 1.0 / cosh(growth) if growth < 700.0 else 0.0
 
 
 @dataclass(frozen=True)
@@ -282,7 +284,8 @@ def averager(topology: Topology) -> Mixer:
 def fastmix_eta(lambda2: float) -> float:
     """``η = (1 − √(1−λ₂²)) / (1 + √(1−λ₂²))``."""
     root = math.sqrt(1.0 - lambda2 * lambda2)
-    return (lambda2 / (1.0 + root)) ** 2  # the same without cancellation
+    ratio = lambda2 / (1.0 + root)
+    return ratio * ratio  # the same without cancellation
 
 
 def response(mixer: Mixer, topology: Topology, K: int, eigenvalues: npt.ArrayLike) -> Array:
@@ -338,6 +341,24 @@ def accelerated_rate(mixer: Mixer, topology: Topology, K: int, growth: float = 2
     step[..., 1, 0] = 1.0
     step[..., 2, 0], step[..., 2, 1], step[..., 2, 2] = moved, -moved, ends
     return float(np.abs(np.linalg.eigvals(step)).max())
+
+
+def accelerated_keeps_up(mixer: Mixer, topology: Topology, K: int, limit: float, growth: float = 2.0) -> bool:
+    """Whether that rate is at most ``limit``: the same answer on every processor, where responses are real.
+
+    The characteristic polynomial ``z³ + b₂z² + b₁z + b₀`` has all its roots in the disc by Jury's conditions.
+    """
+    p = responses(mixer, topology, K)
+    if p.size == 0 or np.iscomplexobj(p):
+        return accelerated_rate(mixer, topology, K, growth) <= limit
+    ends, edge, g = np.array([p.min(), p.max()])[:, None], np.linspace(0.0, 1.0, 9), growth
+    moved = ends * edge
+    alpha, beta, gamma = 4.0 / g * moved - 2.0 / g, -4.0 / g * moved - 1.0 / (g * g), 4.0 / g * ends
+    b2 = -(alpha + ends) / limit
+    b1 = (alpha * ends - beta - gamma * moved) / (limit * limit)
+    b0 = (beta * ends + gamma * moved) / (limit * limit * limit)
+    inside = (1.0 + b2 + b1 + b0 >= 0.0) & (1.0 - b2 + b1 - b0 >= 0.0) & (np.abs(b0) <= 1.0)
+    return bool((inside & (1.0 - b0 * b0 >= np.abs(b0 * b2 - b1))).all())
 
 
 def first_rounds(mixer: Mixer, topology: Topology) -> int:

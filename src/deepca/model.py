@@ -27,6 +27,7 @@ import numpy.typing as npt
 from scipy import sparse
 
 from deepca._files import write_whole
+from deepca._masked import unmasked
 from deepca._typing import Array
 from deepca.certificate import Certificate, digest_of
 from deepca.errors import DataError, InvalidInput, ModelError, NewerModelError
@@ -39,9 +40,10 @@ if TYPE_CHECKING:
 
 __all__ = ["FORMAT", "Model", "from_bytes", "load"]
 
-FORMAT = 1
+FORMAT = 2
 """Of the file: raised when an older reader could no longer make sense of it."""
 _MAGIC = "deepca-model"
+_KNOWN = 1e-6  # tangent up to which a component whose tolerance rounding does not allow counts as known
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +79,16 @@ class Model:
         return int(self.components.shape[1])
 
     @property
+    def n_known(self) -> int:
+        """How many of the components are known; the variances of the others are bounds, lost in rounding.
+
+        All of them unless the status is "below_rounding".
+        """
+        if self.status.code != "below_rounding" or self.certificate is None:
+            return self.n_components
+        return self.certificate.known(_KNOWN)
+
+    @property
     def explained_variance_ratio(self) -> npt.NDArray[Any]:
         """Share of the total variance, by component."""
         return np.asarray(self.explained_variance / self.total_variance, dtype=self.dtype)
@@ -101,7 +113,7 @@ class Model:
 
     def transform(self, X: Any) -> npt.NDArray[Any]:
         """Scores ``(rows, k)`` of rows, dense or sparse, in the order of the model's columns. float32 stays float32."""
-        rows: Any = X if sparse.issparse(X) else np.asarray(X)
+        rows: Any = X if sparse.issparse(X) else np.asarray(unmasked(X, "X"))
         if rows.ndim != 2 or rows.shape[1] != self.n_features:
             raise DataError(f"rows have shape {tuple(rows.shape)}; the model has {self.n_features} columns")
         dtype = np.float32 if rows.dtype == np.float32 and self.dtype == np.float32 else np.float64
@@ -116,7 +128,7 @@ class Model:
 
     def inverse_transform(self, scores: npt.ArrayLike) -> npt.NDArray[Any]:
         """The rows that the scores stand for: the projection onto the components, in the units of the data."""
-        Z = np.asarray(scores)
+        Z = np.asarray(unmasked(scores, "scores"))
         if Z.ndim != 2 or Z.shape[1] != self.n_components:
             raise DataError(f"scores have shape {Z.shape}; the model has {self.n_components} components")
         dtype = np.float32 if Z.dtype == np.float32 and self.dtype == np.float32 else np.float64
@@ -188,22 +200,26 @@ class Model:
             arrays["scale"] = self.scale
         if self.columns is not None:
             arrays["columns"] = np.array(self.columns, dtype=np.str_)
-        about = {
+        about = self.description()
+        about["checksum"] = _checksum(arrays, about)
+        arrays["about"] = np.array(json.dumps(about, ensure_ascii=False, allow_nan=False))
+        content = io.BytesIO()
+        np.savez_compressed(content, allow_pickle=False, **arrays)
+        return content.getvalue()
+
+    def description(self) -> dict[str, Any]:
+        """Everything in the file but the arrays and the checksum, as plain data."""
+        return {
             "kind": _MAGIC,
             "format": FORMAT,
             "n_samples": self.n_samples,
             "weight": self.weight,
             "total_variance": self.total_variance,
             "whiten": self.whiten,
-            "status": asdict(self.status),
+            "status": {"code": self.status.code, "advice": self.status.advice},
             "certificate": None if self.certificate is None else _plain(asdict(self.certificate)),
             "about": _plain(dict(self.about)),
         }
-        about["checksum"] = _checksum(arrays, about)
-        arrays["about"] = np.array(json.dumps(about, ensure_ascii=False, allow_nan=False))
-        content = io.BytesIO()
-        np.savez_compressed(content, allow_pickle=False, **arrays)
-        return content.getvalue()
 
 
 def load(path: str | os.PathLike[str]) -> Model:
@@ -262,7 +278,7 @@ def _from_arrays(path: Path, arrays: dict[str, npt.NDArray[Any]]) -> Model:
             weight=float(about["weight"]),
             columns=tuple(map(str, arrays["columns"])) if "columns" in arrays else None,
             whiten=bool(about["whiten"]),
-            status=Status(**about["status"]),
+            status=_status(about["status"]),
             certificate=None if about["certificate"] is None else _certificate(about["certificate"]),
             about=dict(about["about"]),
         )
@@ -275,6 +291,12 @@ def _from_arrays(path: Path, arrays: dict[str, npt.NDArray[Any]]) -> Model:
     if proof is not None and model.dtype == np.float64 and proof.digest != digest_of(model.components.T):
         raise ModelError(f"{path}: the certificate in it speaks of other components; do not trust this file")
     return model
+
+
+def _status(told: Mapping[str, Any]) -> Status:
+    if set(told) != {"code", "advice"}:
+        raise ValueError
+    return Status(told["code"], told["advice"])
 
 
 def _fits(model: Model) -> bool:
@@ -321,6 +343,6 @@ def _certificate(given: dict[str, Any]) -> Certificate:
     for name, value in given.items():
         if value in ("inf", "-inf", "nan"):
             numbers[name] = float(value)
-    for name in ("eigenvalues", "others"):
-        numbers[name] = tuple(map(float, given[name]))
+    for name in ("eigenvalues", "others", "parts"):  # format 1 has no parts
+        numbers[name] = tuple(map(float, given.get(name, ())))
     return Certificate(**{**numbers, "traffic": Traffic(**given["traffic"])})

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +21,12 @@ from scipy import sparse
 from scipy.sparse.linalg import LinearOperator, aslinearoperator
 
 from deepca._machine import available_memory, usable_cores
+from deepca._masked import all_unmasked, unmasked
 from deepca._typing import Array, Csr, csr
 from deepca.errors import DataError, InvalidInput
+from deepca.linalg import frobenius
+from deepca.rounding import EPS, UNIT, Rounding, growth
+from deepca.sparse_centring import column_squares, far_columns, without_reference
 
 __all__ = [
     "Covariances",
@@ -61,6 +65,13 @@ class Operator(ABC):
     @abstractmethod
     def __matmul__(self, W: Array) -> Array: ...
 
+    def rounding(self) -> Rounding:
+        """How far products with the ``A_j`` may be from those that their rows define (:mod:`deepca.rounding`).
+
+        It counts how each ``A_j`` was formed and what multiplying with it rounds; nothing where nothing is known.
+        """
+        return Rounding.none(self.batch)
+
     @abstractmethod
     def agent(self, j: int) -> Operator:
         """``A_j`` alone, with ``B = ()``."""
@@ -72,6 +83,22 @@ class Operator(ABC):
     @abstractmethod
     def dense(self) -> Array:
         """All ``A_j`` as explicit matrices, ``(*B, d, d)``."""
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether the rows behind ``A_j = c_j Y_jᵀY_j`` are at hand, so that :meth:`without` and :meth:`gram` work."""
+        return False
+
+    def without(self, V: Array) -> Operator:
+        """Deflate at the rows: ``A_j`` of the rows ``Y_j(I − VVᵀ)``, V orthonormal ``(d, r)``.
+
+        Its error is rounding relative to the rows, not to their squares.
+        """
+        raise DataError("only products of rows are at hand, not the rows")
+
+    def gram(self, V: Array) -> Array:
+        """``VᵀA_jV = c_j (Y_jV)ᵀ(Y_jV)``, ``(*B, k, k)``, good to rounding relative to the lengths of both columns."""
+        raise DataError("only products of rows are at hand, not the rows")
 
     @property
     def n_local(self) -> int:
@@ -94,15 +121,38 @@ class Operator(ABC):
 OperatorLike = Operator | npt.NDArray[Any] | LinearOperator[Any] | Sequence[Any]
 
 
+class RowsAgain(Protocol):
+    """Rows behind explicit matrices, to be read once more where their products do not tell enough."""
+
+    def scatters(self, V: Array) -> Array:
+        """``A_j`` of the rows without their part in span V: ``(agents, d, d)``."""
+        ...
+
+    def grams(self, V: Array) -> Array:
+        """``VᵀA_jV`` through the rows: ``(agents, k, k)``."""
+        ...
+
+
 class Covariances(Operator):
-    """Explicit symmetric matrices, ``(m, d, d)`` or ``(d, d)``."""
+    """Explicit symmetric matrices, ``(m, d, d)`` or ``(d, d)``.
+
+    formed : how far they may be from what their rows define; not at all by default.
+    rows : that they were made from, if still at hand.
+    """
 
     form = "covariance"
 
     def __init__(
-        self, stack: Array, *, workers: int | None = None, row_counts: npt.NDArray[np.int64] | None = None
+        self,
+        stack: Array,
+        *,
+        workers: int | None = None,
+        row_counts: npt.NDArray[np.int64] | None = None,
+        formed: Rounding | None = None,
+        rows: RowsAgain | None = None,
     ) -> None:
         self.stack, self.row_counts = np.ascontiguousarray(stack, dtype=np.float64), row_counts
+        self._formed, self._rows = formed, rows
         self.batch, self.d = self.stack.shape[:-2], self.stack.shape[-1]
         self.bytes_read = self.stack.nbytes
         self._share = _Shared(self.n_local, self.bytes_read, workers)
@@ -116,40 +166,95 @@ class Covariances(Operator):
         self._share.run(lambda part: np.matmul(Wt[part], self.stack[part], out=out[part]))
         return np.swapaxes(out, -1, -2)
 
+    def rounding(self) -> Rounding:
+        formed = Rounding.none(self.batch) if self._formed is None else self._formed
+        sizes = np.array([float(frobenius(A)) for A in self.stack.reshape(-1, self.d, self.d)]).reshape(self.batch)
+        return replace(formed, products=EPS * sizes, growth=np.maximum(formed.growth, growth(self.d)))
+
     def agent(self, j: int) -> Covariances:
-        if not self.batch:
-            return self
-        counts = None if self.row_counts is None else np.asarray(self.row_counts[j])
-        return Covariances(self.stack[j], row_counts=counts)
+        return self._some(j) if self.batch else self
 
     def agents(self, which: npt.NDArray[np.int64]) -> Covariances:
-        return Covariances(self.stack[which], row_counts=None if self.row_counts is None else self.row_counts[which])
+        return self._some(which)
+
+    def _some(self, which: int | npt.NDArray[np.int64]) -> Covariances:
+        counts = None if self.row_counts is None else np.asarray(self.row_counts[which])
+        formed = None if self._formed is None else self._formed.some(which)
+        return Covariances(self.stack[which], row_counts=counts, formed=formed)
 
     def dense(self) -> Array:
         return self.stack
 
+    @property
+    def has_rows(self) -> bool:
+        return self._rows is not None
+
+    def without(self, V: Array) -> Operator:
+        if self._rows is None:
+            return super().without(V)
+        scatters = self._rows.scatters(V).reshape(self.stack.shape)
+        return Covariances(scatters, row_counts=self.row_counts, formed=self._formed)
+
+    def gram(self, V: Array) -> Array:
+        if self._rows is None:
+            return super().gram(V)
+        return self._rows.grams(V).reshape(*self.batch, V.shape[1], V.shape[1])
+
 
 @dataclass(frozen=True, eq=False)
 class Preparation:
-    """What happens to rows before they are multiplied: ``y = (x − mean) / units``, counted ``weight`` times.
+    """What happens to rows before they are multiplied: ``y = ((x − reference) − shift) / units``, ``weight`` times.
 
-    mean, units : ``(d,)`` or None.  weights : one ``(n_j,)`` per agent, or None.
+    The mean is subtracted in two parts: rounded to one number, it would be off by eps times its distance from zero.
+
+    centre : reference and shift, each ``(d,)``, or None.  units : ``(d,)`` or None.
+    weights : one ``(n_j,)`` per agent, or None.
+    formed : what may be wrong with products of the y, one entry per agent; None where multiplying is all that rounds.
+    away : orthonormal ``(d, r)``; the part of every row in its span is taken away.
     """
 
-    mean: Array | None = None
+    centre: tuple[Array, Array] | None = None
     units: Array | None = None
     weights: tuple[Array, ...] | None = None
+    formed: Rounding | None = None
+    away: Array | None = None
 
     def rows(self, X: npt.NDArray[Any]) -> Array:
         """Some dense rows, prepared; copied only where something has to be done."""
-        Y = np.asarray(X, dtype=np.float64) if self.mean is None else np.subtract(X, self.mean, dtype=np.float64)
-        return Y if self.units is None else Y / self.units
+        if self.centre is None:
+            Y = np.asarray(X, dtype=np.float64)
+        else:
+            Y = np.subtract(X, self.centre[0], dtype=np.float64)
+            Y -= self.centre[1]
+        Y = Y if self.units is None else Y / self.units
+        return Y if self.away is None else rows_without(Y, self.away)
+
+    def sparse(self, X: Csr, j: int) -> tuple[Csr, Array | None]:
+        """Rows of agent j, and what is left to subtract from them; the reference is, from columns far from zero."""
+        left = None
+        if self.centre is not None:
+            reference, shift = self.centre
+            left, w = reference + shift, None if self.weights is None else self.weights[j]
+            far = far_columns(float(X.shape[0] if w is None else w.sum()), left, column_squares(X, w, left))
+            X, left = without_reference(X, far, reference), np.where(far, shift, left)
+        if self.units is not None:
+            X, left = csr(X @ sparse.diags_array(1.0 / self.units)), None if left is None else left / self.units
+        return X, left
 
     def agent(self, j: int) -> Preparation:
-        return self if self.weights is None else replace(self, weights=self.weights[j : j + 1])
+        weights = None if self.weights is None else self.weights[j : j + 1]
+        formed = None if self.formed is None else self.formed.some(np.array([j]))
+        return replace(self, weights=weights, formed=formed)
 
 
 _AS_THEY_ARE = Preparation()
+
+
+def rows_without(Y: Array, V: Array) -> Array:
+    """``Y(I − VVᵀ)`` for orthonormal V; twice, so that what rounding leaves in span V is small beside what is left."""
+    for _ in range(2):
+        Y = Y - (Y @ V) @ V.T
+    return Y
 
 
 class DenseRows(Operator):
@@ -208,6 +313,9 @@ class DenseRows(Operator):
             out += inner @ block
         out *= self.scales[j]
 
+    def rounding(self) -> Rounding:
+        return _rows_rounding(self.rows, self.scales, self._prepare, self.batch)
+
     def _whole(self, j: int) -> Array:
         """The rows of agent j, prepared, each multiplied by the root of its weight."""
         Y = self._prepare.rows(self.rows[j])
@@ -221,12 +329,31 @@ class DenseRows(Operator):
         stack = np.stack([_gram(self._whole(j), c) for j, c in enumerate(self.scales)])
         return stack if self.batch else stack[0]
 
+    @property
+    def has_rows(self) -> bool:
+        return True
+
+    def without(self, V: Array) -> DenseRows:
+        return DenseRows(
+            self.rows, self.scales, single=not self.batch, workers=None, prepare=replace(self._prepare, away=V)
+        )
+
+    def gram(self, V: Array) -> Array:
+        found = np.stack([_gram(self._product(j, V), c) for j, c in enumerate(self.scales)])
+        return found if self.batch else found[0]
+
+    def _product(self, j: int, V: Array) -> Array:
+        """``Y_jV``, each row multiplied by the root of its weight."""
+        X, step = self.rows[j], max(1, _BLOCK // max(1, V.size))
+        Z = np.concatenate([self._prepare.rows(X[i : i + step]) @ V for i in range(0, X.shape[0], step)])
+        return Z if self._prepare.weights is None else Z * np.sqrt(self._prepare.weights[j])[:, None]
+
 
 class SparseRows(Operator):
     """``A_j = c_j Y_jᵀY_j`` with CSR rows kept sparse; all agents in one block-diagonal product per core.
 
-    Centring is never carried out, since it would fill the zeros. With ``Z = X W − 1 μᵀW``, ``A_j W = XᵀZ − μ 1ᵀZ``: the
-    large numbers cancel in Z, which is as small as the centred data, before anything is squared.
+    Centring is carried out in columns far from zero only (:mod:`deepca.sparse_centring`), elsewhere it would fill the
+    zeros. With ``Z = X W − 1 μᵀW``, μ what is left of the mean, ``A_j W = XᵀZ − μ 1ᵀZ``.
     """
 
     form = "rows"
@@ -243,14 +370,14 @@ class SparseRows(Operator):
         self.rows, self.scales, self._prepare = tuple(rows), scales, prepare
         self.batch, self.d = (() if single else (len(rows),)), int(rows[0].shape[1])
         self.row_counts = _counts(rows, self.batch)
-        units = prepare.units
-        scaled = list(rows) if units is None else [csr(X @ sparse.diags_array(1.0 / units)) for X in rows]
+        ready = [prepare.sparse(X, j) for j, X in enumerate(rows)]
+        scaled, left = [X for X, _ in ready], [mean for _, mean in ready if mean is not None]
         counts = [X.shape[0] for X in rows]
         self._starts = np.concatenate([[0], np.cumsum(counts)])
         self._row_scale = np.repeat(scales, counts)[:, None]
         if prepare.weights is not None:
             self._row_scale = self._row_scale * np.concatenate(prepare.weights)[:, None]
-        self._mean = None if prepare.mean is None else prepare.mean if units is None else prepare.mean / units
+        self._left = np.array(left) if left else None  # of the mean, (m, d): what products subtract
         self.bytes_read = sum(2 * (X.data.nbytes + X.indices.nbytes + X.indptr.nbytes) for X in scaled)
         self._share = _Shared(self.n_local, self.bytes_read, workers)
         # for every core one block-diagonal matrix, and its transpose: a Python step per core, none per agent
@@ -268,16 +395,25 @@ class SparseRows(Operator):
         which = self._share.parts.index(part) if self._share.parts else 0
         k = W.shape[-1]
         first, last = self._starts[part.start], self._starts[part.stop]
-        Z = np.asarray(self._diagonal[which] @ W[part].reshape(-1, k))
-        if self._mean is not None:
-            shift = np.swapaxes(W[part], -1, -2) @ self._mean  # μᵀW_j, one row for each agent
-            Z -= np.repeat(shift, np.diff(self._starts[part.start : part.stop + 1]), axis=0)
+        Z = self._images(part, W)
         Z *= self._row_scale[first:last]
         product = np.asarray(self._transposed[which] @ Z).reshape(-1, self.d, k)
-        if self._mean is not None:
+        if self._left is not None:
             sums = np.add.reduceat(Z, self._starts[part] - first, axis=0)
-            product -= self._mean[:, None] * sums[:, None, :]
+            product -= self._left[part][..., None] * sums[:, None, :]
         out[part] = product
+
+    def _images(self, part: slice, W: Array) -> Array:
+        """``Y_jW_j`` of those agents, one below the other."""
+        which = self._share.parts.index(part) if self._share.parts else 0
+        Z = np.asarray(self._diagonal[which] @ W[part].reshape(-1, W.shape[-1]))
+        if self._left is not None:
+            shift = np.swapaxes(W[part], -1, -2) @ self._left[part][..., None]  # μᵀW_j, one row for each agent
+            Z -= np.repeat(shift[..., 0], np.diff(self._starts[part.start : part.stop + 1]), axis=0)
+        return Z
+
+    def rounding(self) -> Rounding:
+        return _rows_rounding(self.rows, self.scales, self._prepare, self.batch)
 
     def agent(self, j: int) -> SparseRows:
         one = self._prepare.agent(j)
@@ -288,6 +424,50 @@ class SparseRows(Operator):
             return self @ np.broadcast_to(np.eye(self.d), (*self.batch, self.d, self.d))
         stack = np.stack([_gram(X, c) for X, c in zip(self.rows, self.scales, strict=True)])
         return stack if self.batch else stack[0]
+
+    @property
+    def has_rows(self) -> bool:
+        return True
+
+    def without(self, V: Array) -> Operator:
+        """With dense rows where they fit into a quarter of the memory, which multiply the same way every time."""
+        if 8 * int(self._starts[-1]) * self.d > available_memory() // 4:
+            return Deflated(self, V)
+        dense = [np.asarray(X.toarray()) for X in self.rows]
+        return DenseRows(dense, self.scales, single=not self.batch, workers=None, prepare=self._prepare).without(V)
+
+    def gram(self, V: Array) -> Array:
+        W = np.array(np.broadcast_to(V, (self.n_local, *V.shape)))
+        parts = self._share.parts or [slice(0, self.n_local)]
+        Z = np.concatenate([self._images(part, W) for part in parts]) * np.sqrt(self._row_scale)
+        found = np.stack([_gram(Z[a:b], 1.0) for a, b in pairwise(self._starts)])
+        return found if self.batch else found[0]
+
+
+class Deflated(Operator):
+    """``(I − VVᵀ) A_j (I − VVᵀ)``, projected before and after each product with rows that cannot be changed."""
+
+    def __init__(self, A: Operator, V: Array) -> None:
+        self._A, self._V = A, V
+        self.batch, self.d, self.form = A.batch, A.d, A.form
+        self.bytes_read, self.row_counts = A.bytes_read, A.row_counts
+
+    def __matmul__(self, W: Array) -> Array:
+        return self._projected(self._A @ self._projected(W))
+
+    def _projected(self, W: Array) -> Array:
+        for _ in range(2):
+            W = W - self._V @ (self._V.T @ W)
+        return W
+
+    def rounding(self) -> Rounding:
+        return self._A.rounding()
+
+    def agent(self, j: int) -> Deflated:
+        return Deflated(self._A.agent(j), self._V)
+
+    def dense(self) -> Array:
+        return self @ np.broadcast_to(np.eye(self.d), (*self.batch, self.d, self.d))
 
 
 class _Wrapped(Operator):
@@ -324,11 +504,28 @@ class PerAgent(Operator):
     def __matmul__(self, W: Array) -> Array:
         return np.stack([A @ W[j] for j, A in enumerate(self.operators)])
 
+    def rounding(self) -> Rounding:
+        each = [A.rounding() for A in self.operators]
+        rows, products, sums = (
+            np.array(of) for of in zip(*((r.rows, r.products, r.growth) for r in each), strict=True)
+        )
+        return Rounding(rows, products, sums, max(r.shift for r in each))
+
     def agent(self, j: int) -> Operator:
         return self.operators[j]
 
     def dense(self) -> Array:
         return np.stack([A.dense() for A in self.operators])
+
+    @property
+    def has_rows(self) -> bool:
+        return all(A.has_rows for A in self.operators)
+
+    def without(self, V: Array) -> PerAgent:
+        return PerAgent([A.without(V) for A in self.operators])
+
+    def gram(self, V: Array) -> Array:
+        return np.stack([A.gram(V) for A in self.operators])
 
 
 class _Shared:
@@ -403,7 +600,8 @@ def from_rows(
         for j, A in enumerate(stack):
             if not np.isfinite(A).all():
                 raise DataError(f"agent {j}: the products of its rows overflow; scale the data")
-        return Covariances(stack, workers=workers, row_counts=_counts(blocks, (len(blocks),)))
+        formed = _rows_rounding(blocks, scales, _AS_THEY_ARE, (len(blocks),))
+        return Covariances(stack, workers=workers, row_counts=_counts(blocks, (len(blocks),)), formed=formed)
     if all(is_sparse):
         return SparseRows(blocks, scales, single=False, workers=workers)
     if not any(is_sparse):
@@ -425,7 +623,7 @@ def from_matrices(matrices: npt.ArrayLike, *, workers: int | None = None) -> Cov
 
 def _from_matrices(matrices: npt.ArrayLike, first: int, workers: int | None = None) -> Covariances:
     try:
-        given = np.asarray(matrices)
+        given = np.asarray(all_unmasked(matrices))
     except ValueError:
         raise DataError("the matrices differ in shape; all agents need the same d") from None
     if given.dtype.kind not in "fiub":
@@ -462,6 +660,7 @@ def operator_from(A: OperatorLike, first: int) -> Operator:
         return _checked_operator(linear_operator(A, first), first)
     if isinstance(A, Sequence) and len(A) and all(isinstance(a, LinearOperator) or sparse.issparse(a) for a in A):
         return from_linear_operators([linear_operator(a, j) for j, a in enumerate(A)])
+    A = all_unmasked(A)
     if isinstance(A, Sequence):
         shapes = sorted({np.shape(a) for a in A}, key=str)
         if len(shapes) > 1:
@@ -474,7 +673,7 @@ def linear_operator(a: Any, j: int) -> LinearOperator[Any]:
     """What agent j gave, an array, a sparse matrix or a LinearOperator, as the last of these."""
     if isinstance(a, LinearOperator):
         return a
-    given: Any = a if sparse.issparse(a) else np.asarray(a)
+    given: Any = a if sparse.issparse(a) else np.asarray(unmasked(a, f"agent {j}"))
     if given.dtype.kind not in "fiub":
         raise DataError(f"agent {j}: its matrix has dtype {given.dtype}; real numbers are needed")
     if given.ndim != 2 or given.shape[0] != given.shape[1]:
@@ -519,6 +718,15 @@ def _counts(rows: Sequence[Any], batch: tuple[int, ...]) -> npt.NDArray[np.int64
     return np.array([X.shape[0] for X in rows], dtype=np.int64).reshape(batch)
 
 
+def _rows_rounding(rows: Sequence[Any], scales: Array, prepare: Preparation, batch: tuple[int, ...]) -> Rounding:
+    """What may be wrong with products of these rows, as whoever prepared them says; or as they are."""
+    if prepare.formed is not None:
+        return prepare.formed if batch else prepare.formed.some(0)
+    sizes = np.array([float(frobenius(X if isinstance(X, np.ndarray) else X.data)) for X in rows])
+    sums = np.array([growth(max(X.shape)) for X in rows])
+    return Rounding((scales * np.square(UNIT * sizes)).reshape(batch), np.zeros(batch), sums.reshape(batch))
+
+
 def _checked_scales(scale: Any, m: int) -> Array:
     given = np.asarray(scale)
     if given.dtype.kind not in "fiub" or given.shape not in ((), (m,)):
@@ -551,10 +759,8 @@ def _checked_rows(X: Any, j: int) -> Any:
             raise DataError(f"agent {j}: rows have dtype {kind}; real numbers are needed")
         X = csr(X)
         values = X.data
-    elif np.ma.isMaskedArray(X):
-        raise DataError(f"agent {j}: rows are a masked array; fill or drop what is masked")
     else:
-        X = np.asanyarray(X)
+        X = np.asanyarray(unmasked(X, f"agent {j}"))
         if X.dtype.kind not in "fiub":
             raise DataError(f"agent {j}: rows have dtype {X.dtype}; numbers are needed")
         values = X if X.dtype.kind == "f" else X.astype(np.float64)

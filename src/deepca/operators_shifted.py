@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 
 from deepca._typing import Array
 from deepca.errors import InvalidInput
 from deepca.operators import Operator
+from deepca.rounding import Rounding
 
 __all__ = ["Shifted"]
 
@@ -29,6 +32,10 @@ class Shifted(Operator):
 
     def __matmul__(self, W: Array) -> Array:
         return self.sign * (self.A @ W) + self.shift * W
+
+    def rounding(self) -> Rounding:
+        inner = self.A.rounding()
+        return replace(inner, shift=inner.shift + abs(self.shift))
 
     def agent(self, j: int) -> Shifted:
         return Shifted(self.A.agent(j), self.shift, self.sign)

@@ -22,12 +22,14 @@ Either way a smaller K is kept only if the error then falls faster *per round* t
 **Matched**, for accelerated iterations, which are too few to try anything: the agents' products differ from what is
 tracked by h (relative to the smallest eigenvalue tracked; agreed). A disagreement δ moves an agent's subspace by δ, its
 product by h δ, and K rounds leave ``ρ_K h δ`` of that. K is the smallest with which this is well below δ. Where the
-agents still come apart, it is made smaller yet.
+agents still come apart, or hold convergence back, it is made smaller yet. Where the subspace turns without settling, h
+is made of noise as well: then K grows by four tenths every dozen iterations, and does not fall again. A resumed run
+goes on with the K it had.
 """
 
 from __future__ import annotations
 
-import math
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
@@ -35,7 +37,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from deepca.mixing import Mixer, accelerated_rate, first_rounds, responses, smallest_rounds, tracking_rate
+from deepca._portable import log, power
+from deepca.mixing import Mixer, accelerated_keeps_up, first_rounds, responses, smallest_rounds, tracking_rate
 from deepca.topology import Topology
 
 if TYPE_CHECKING:
@@ -51,7 +54,9 @@ _PATIENCE = 40
 _MOVING = 1.0 - 1e-6  # a rate below which the error falls at all
 _LEFT = 0.4  # of a disagreement, by which agents may be led astray in one iteration
 _SWIFT = 0.73  # what disagreement may shrink by where the error could halve
-_LONG, _LED, _HELD_BACK = 12, 0.1, 0.35  # iterations; with disagreement/change above, and a rate this far below
+_LONG = 12  # iterations over which the error should fall
+_HELD_BACK = 0.35  # part of the expected rate below which something holds it back
+_DROWNS = 0.1  # of a change: disagreement, at the size of the smallest eigenvalue tracked, that may hold it back
 _UNKNOWN = 0.05  # what rounds leave of a disagreement, while it is not known how different the agents are
 
 
@@ -87,26 +92,46 @@ class Matched:
     def __init__(self, mixer: Mixer, topology: Topology, K: int = 0) -> None:
         self._graph = _Graph(mixer, topology)
         self._limit = mixer.rounds_for(topology, 1e-15)
-        self._share, self._since = _LEFT, 0
+        self._share, self._since, self._least, self._resumed = _LEFT, 0, 1, K
         self._seen: list[Agreed] = []
+        self._any: deque[Agreed] = deque(maxlen=_LONG)  # with whatever K
         self.K = K or self._rounds(_UNKNOWN)
 
     def forget(self, t: int, K: int) -> None:
-        self._share, self._since, self.K = _LEFT, t, K
+        self._share, self._since, self._least, self._resumed, self.K = _LEFT, t, 1, K, K
         self._seen.clear()
+        self._any.clear()
 
     def see(self, new: Agreed, t: int, expected: float | None = None) -> None:
-        if new.t <= self._since + 1:
+        self._any.append(new)
+        if self._lost(new):  # h, too, is made of noise then, and says little about K
+            self._least = min(self.K + max(1, round(0.4 * self.K)), self._limit)
+            self._any.clear()
+        elif new.t <= self._since + 1:
             return  # made with another K
-        self._seen.append(new)
-        if self._trouble(new, expected):
-            self._share /= 4.0 if self._limit > self.K else 1.0
-            self._seen.clear()
+        else:
+            self._seen.append(new)
+            if self._trouble(new, expected):
+                self._share /= 4.0 if self._limit > self.K else 1.0
+                self._seen.clear()
+        if self._resumed:  # what led to this K is forgotten, but it still holds
+            kept = max(self._graph.rho(self._resumed), 1e-15) * max(new.heterogeneity, 1.0)
+            self._share = min(self._share, 1.25 * kept)  # with room for an h that moves by little
+            self._resumed = 0
         left = self._share / max(new.heterogeneity, 1.0)
-        K = self._rounds(left)
-        if K > self.K or self._rounds(left / 1.5) < self.K:  # fewer only where there is something to spare
+        K = max(self._rounds(left), self._least)
+        if K > self.K or max(self._rounds(left / 1.5), self._least) < self.K:  # fewer only with something to spare
             self.K, self._since = K, t
             self._seen.clear()
+
+    def _lost(self, new: Agreed) -> bool:
+        """Whether the subspace turns as much as ever, while what agents disagree by could explain it."""
+        if len(self._any) < _LONG or new.change <= 100.0 * new.floor:
+            return False
+        changes = [entry.change for entry in self._any]
+        half = _LONG // 2
+        early, late = sorted(changes[:half])[half // 2], sorted(changes[half:])[half // 2]
+        return late > 0.9 * early and (min(changes) > _FAR or _weight(new) > _DROWNS / 2.0)
 
     def _trouble(self, new: Agreed, expected: float | None) -> bool:
         """Agents far apart and not nearing, coming apart more than convergence explains, or holding it back."""
@@ -117,13 +142,12 @@ class Matched:
         growing = recent[-1] > 3.0 * min(entry.disagreement for entry in self._seen) and _lead(new) > 0.5
         last = self._seen[-_LONG:]
         near = len(last) == _LONG and max(entry.change for entry in last) <= _FAR
-        slow = near and _lead(new) > _LED and -math.log(_rate(last)) < _HELD_BACK * min(expected or 0.0, 1.0)
-        stuck = len(last) == _LONG and last[-1].change > 0.9 * last[0].change and _lead(new) > _LED / 2.0
-        return apart or growing or slow or stuck
+        slow = near and _weight(new) > _DROWNS and -log(_rate(last)) < _HELD_BACK * min(expected or 0.0, 1.0)
+        return apart or growing or slow
 
     def _rounds(self, left: float) -> int:
         def enough(K: int) -> bool:
-            return self._limit <= K or (self._graph.rho(K) <= left and self._graph.keeps_up(K) <= _SWIFT)
+            return self._limit <= K or (self._graph.rho(K) <= left and self._graph.keeps_up(K))
 
         return smallest_rounds(enough)
 
@@ -163,7 +187,7 @@ class Searched:
         if max(entry.disagreement for entry in self._seen[-3:]) > _FAR:
             return
         r = _rate(self._seen[-_WINDOW:])
-        worth = -math.log(r) / self.K
+        worth = -log(r) / self.K
         if self._lost_ground(r):
             self._block(self.K, t)
             self._return(t)
@@ -214,7 +238,7 @@ class Searched:
             not any(K <= avoided < self.K and t < until for avoided, until in self._avoid.items())
             and graph.settles(K, 1.0) <= _STABLE
             and q * graph.leftover(K) / graph.leftover(self.K) <= limit
-            and -math.log(max(r, graph.settles(K, r))) / K >= worth
+            and -log(max(r, graph.settles(K, r))) / K >= worth
         )
 
     def _lost_ground(self, r: float) -> bool:
@@ -241,7 +265,7 @@ class _Graph:
 
     def __init__(self, mixer: Mixer, topology: Topology) -> None:
         self.settles = partial(tracking_rate, mixer, topology)
-        self.keeps_up = cache(partial(accelerated_rate, mixer, topology))
+        self.keeps_up = cache(partial(accelerated_keeps_up, mixer, topology, limit=_SWIFT))
         self.rho = cache(lambda K: float(np.abs(responses(mixer, topology, K)).max(initial=0.0)))
 
     @cached_property
@@ -259,13 +283,18 @@ def _lead(entry: Agreed) -> float:
     return entry.disagreement / entry.change
 
 
+def _weight(entry: Agreed) -> float:
+    """Return disagreement/change in the smallest direction; disagreement is measured relative to the largest."""
+    return _lead(entry) * max(entry.magnified, 1.0)
+
+
 def _rate(seen: Sequence[Agreed]) -> float:
     first, last = seen[0], seen[-1]
-    r = (last.change / first.change) ** (1.0 / (last.t - first.t))
+    r = power(last.change / first.change, 1.0 / (last.t - first.t))
     return float(min(max(r, 1e-3), 1.0 - 1e-9))
 
 
 def _steady(seen: Sequence[Agreed]) -> bool:
     """Whether the rate is the same in both halves."""
     early, late = _rate(seen[: len(seen) // 2 + 1]), _rate(seen[len(seen) // 2 :])
-    return abs(math.log(early) / math.log(late) - 1.0) < 0.15
+    return abs(log(early) / log(late) - 1.0) < 0.15

@@ -11,10 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from deepca._typing import Array
-from deepca.averaging import common_average
+from deepca.averaging import common_average_then
 from deepca.axes import principal_axes
+from deepca.broadcasts import check_close, packed
 from deepca.certificate import FAILURE, digest_of
-from deepca.extent import mirrored
+from deepca.extent import check_ends, ends_of
 from deepca.linalg import frobenius
 from deepca.networks.base import Network
 from deepca.operators import Operator
@@ -114,11 +115,19 @@ def pairs_in(A: Operator, X: Array, network: Network, low: float, high: float, f
     X, theta = principal_axes(A, X, network)
     network.begin(network.epoch, 0, "residuals")
     own = A @ everywhere(X, network)
-    largest = network.reduce(np.asarray(frobenius(own, axis=(-2, -1)))[..., None], "max")
-    R = common_average(network, own.reshape(*network.batch, -1)).reshape(X.shape) - X * theta
-    noise = 2.0 * _EPS * float(largest[0])
-    spread = float(np.linalg.norm(R, 2)) + noise
-    return Pairs(X, theta, np.asarray(frobenius(R, axis=0)), spread, noise, low, high, failure)
+    off = A.rounding()
+    local = np.stack([frobenius(own, axis=(-2, -1)), off.rows, off.products, off.growth], axis=-1)
+    largest, *formed = map(float, network.reduce(local, "max"))
+
+    def lengths(mean: Array) -> Array:
+        R = mean.reshape(X.shape) - X * theta
+        return packed(np.linalg.norm(R, 2), frobenius(R, axis=0))
+
+    mean, told = common_average_then(network, own.reshape(*network.batch, -1), lengths, 1 + theta.size)
+    if not network.leads:
+        check_close(network, "residuals", told, lengths(mean), 16.0 * len(X) * _EPS * largest)
+    noise = 2.0 * _EPS * largest + off.bound(float(np.abs(theta).max()), *formed)
+    return Pairs(X, theta, told[1:], float(told[0]) + noise, noise, low, high, failure)
 
 
 def probed(A: Operator, pairs: Pairs, network: Network) -> Iterator[Pairs]:
@@ -132,16 +141,27 @@ def probed(A: Operator, pairs: Pairs, network: Network) -> Iterator[Pairs]:
     network.begin(network.epoch, 0, "outside")
     X, seed = pairs.vectors, int(digest_of(pairs.vectors)[:16], 16)
     accuracy = max(1e-4 * pairs.size, pairs.noise)
-    for outside in probe(A, X, network, seed=seed, accuracy=accuracy, rounding=pairs.noise):
-        share = FAILURE * 6.0 / (math.pi * outside.products) ** 2
-        high, low = outside.bound(share) + pairs.spread, -mirrored(outside).bound(share) - pairs.spread
+    probes = probe(
+        A,
+        X,
+        network,
+        seed=seed,
+        accuracy=accuracy,
+        rounding=pairs.noise,
+        tell=lambda outside: packed(*ends_of(outside), np.abs(outside.values).max()),
+        size=lambda _: 3,
+    )
+    for outside, told in probes:
+        low, high, seen = map(float, told)
+        check_ends(network, outside, (low, high))
+        low, high = low - pairs.spread, high + pairs.spread
         # what was known before stays true
         yield replace(
             pairs,
             low=max(low, pairs.low),
             high=min(high, pairs.high),
             failure=pairs.failure + 2.0 * FAILURE,
-            seen=float(np.abs(outside.values).max()),
+            seen=seen,
         )
         if outside.products >= _PRODUCTS:
             return

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any, Literal, get_args
 
 import numpy as np
 
+from deepca._portable import total as sum_of
 from deepca._typing import Array
 from deepca.algorithms import AcceleratedDeEPCA, Algorithm, BlockKrylov, CovarianceAveraging, DeEPCA, DePCA, State
 from deepca.axes import filled_up, principal_axes
@@ -21,6 +23,7 @@ from deepca.coding import Messages
 from deepca.data.columns import agree_on_columns
 from deepca.data.holdings import Holdings, read
 from deepca.data.sources import Source
+from deepca.deflation import sharpened
 from deepca.engines import Engine
 from deepca.errors import DataError, InvalidInput
 from deepca.keeping import Keeper, Keeping
@@ -35,6 +38,7 @@ from deepca.solve import solve
 from deepca.statistics import Totals, agreed_totals
 from deepca.stopping import Tolerance
 from deepca.topology import Topology
+from deepca.verdict import UNDERFLOW, with_few_rows
 
 __all__ = [
     "ALGORITHMS",
@@ -81,13 +85,14 @@ class Settings:
 
 @dataclass(frozen=True)
 class Decomposition:
-    """What every agent ends with; all but ``result`` is the same bits at every agent.
+    """What every agent ends with; all but ``result`` and ``directions`` is the same bits at every agent.
 
     components : ``(k, d)``, orthonormal rows by falling variance, the largest entry of each positive.
     variances : ``(k,)``, with ddof 1.  total_variance : of all columns together.
     mean : ``(d,)``.  units : ``(d,)``, what columns were divided by, or None.
     n_rows, weight : of all agents.  n_counted : rows, each as often as its weight says.  columns : names, if any.
-    directions : ``(s, d)``, the components and whatever else the search has seen, to start another one from.
+    directions : ``(s, d)``, the components and whatever else the search has seen, to start another one from; the same
+    at every agent but for rounding, and for rotations among equal eigenvalues.
     result : how the run went; its certificate speaks of ``components``.  traffic : of everything, certificate included.
     keeper : of its checkpoints, where some were asked for.
     """
@@ -216,14 +221,21 @@ def decompose_held(
     units = _units(totals, sources[0]) if settings.scale else None
     centre = (totals.reference, totals.shift) if settings.center else (np.zeros(sources[0].d), np.zeros(sources[0].d))
     squares = totals.squares if settings.center else totals.squares_about_zero()
-    total = float((squares / (1.0 if units is None else np.square(units))).sum() / (totals.weight - 1.0))
+    total = sum_of(squares / (1.0 if units is None else np.square(units))) / (totals.weight - 1.0)
+    if total < UNDERFLOW:
+        raise DataError(
+            f"the squares of the values underflow: the variance of all columns together is {total:.1e}, and products "
+            f"below {UNDERFLOW:.0e} lose digits; multiply the data by a power of ten"
+        )
     # with this factor mean A_j is the covariance matrix itself
-    A = held.operator(network.batch, *centre, units, network.n_agents / (totals.weight - 1.0))
-    run = _Run(A, network, settings, min(totals.n_counted, A.d), tuple(observers), tuple(keepers))
+    scale = network.n_agents / (totals.weight - 1.0)
+    A = held.operator(network.batch, *centre, units, scale, unit_rounding=totals.unit_rounding)
+    most, limit = min(totals.n_counted, A.d), totals.n_rows - int(settings.center)
+    run = _Run(A, network, settings, most, limit, total, tuple(observers), tuple(keepers))
     if resume is not None:
-        found = run.resumed(resume, total)
+        found = run.resumed(resume)
     elif isinstance(settings.n_components, float):
-        found = run.share(settings.n_components, total, start)
+        found = run.share(settings.n_components, start)
     else:
         found = run.exactly(settings.n_components or run.most, start)
     return Decomposition(
@@ -243,8 +255,10 @@ def decompose_held(
 
 
 def model_of(found: Decomposition, topology: Topology, settings: Settings, *, whiten: bool, single: bool) -> Model:
-    """What is kept of a decomposition; ``single`` stores float32."""
-    dtype = np.float32 if single else np.float64
+    """What is kept of a decomposition; ``single`` stores float32, where variances fit into it."""
+    limits = np.finfo(np.float32)
+    fits = float(limits.tiny / limits.eps) <= found.total_variance <= float(limits.max)
+    dtype = np.float32 if single and fits else np.float64
     result = found.result
     return Model(
         components=found.components.astype(dtype),
@@ -282,16 +296,22 @@ class _Found:
 
 @dataclass(frozen=True)
 class _Run:
-    """The problem after everything about the rows is settled."""
+    """The problem after everything about the rows is settled.
+
+    most : components that can be asked for.  rank_limit : directions that so many rows can have.
+    total : variance of all columns together.
+    """
 
     A: Operator
     network: Network
     settings: Settings
     most: int
+    rank_limit: int
+    total: float
     observers: tuple[Observer, ...]
     keepers: tuple[Observer, ...] = ()
 
-    def resumed(self, at: Resumption, total: float) -> _Found:
+    def resumed(self, at: Resumption) -> _Found:
         """Go on where a run was interrupted."""
         known = at.state.W if at.state is not None else at.directions
         if known is None:
@@ -301,9 +321,9 @@ class _Run:
         wanted = self.settings.n_components
         if not isinstance(wanted, float):
             return found
-        if _needed(found.variances, wanted, total) == k:
+        if _needed(found.variances, wanted, self.total) == k:
             return found
-        return self.share(wanted, total, found.directions)
+        return self.share(wanted, found.directions)
 
     def exactly(
         self,
@@ -338,19 +358,28 @@ class _Run:
             certify=not glance,
         )
         X = result.components.reshape(-1, self.A.d, k)[0]
-        known = algorithm.directions(result.state) if isinstance(algorithm, BlockKrylov) else X.T
+        known = algorithm.directions(result.state) if isinstance(algorithm, BlockKrylov) else None
         proof = result.certificate
         if proof is not None:  # the same at all agents, and turned to its axes
+            X, result = sharpened(self.A, self.network, X, result, self._search, tol=at.tol, trace=self.total)
+            result = with_few_rows(result, self.rank_limit)
+            proof = result.certificate or proof
             variances = np.array(proof.eigenvalues)
-            X = filled_up(X, variances)
+            X = filled_up(X, variances, self.network) if not proof.parts else X
             spread = np.array(np.broadcast_to(X, result.components.shape))
             result = replace(result, components=spread, certificate=replace(proof, digest=digest_of(X)))
-            return _Found(np.ascontiguousarray(X.T), variances, known, result)
-        X = self.network.reduce(np.where((self.network.local == 0)[..., None, None], X, -np.inf), "max")
-        X, variances = principal_axes(self.A, X, self.network)
-        return _Found(np.ascontiguousarray(X.T), variances, known, result)
+        else:
+            X, variances = principal_axes(self.A, self.network.broadcast(result.components), self.network)
+        components = np.ascontiguousarray(X.T)
+        return _Found(components, variances, components if known is None else known, result)
 
-    def share(self, wanted: float, total: float, start: Array | None) -> _Found:
+    def _search(self, A: Operator, k: int, most: int) -> Result[Any]:
+        """The top k of rows that were deflated, found the same way, in at most so many iterations."""
+        at, W0 = self.settings, first_columns(A.d, k, None, self.settings.seed)
+        algorithm = algorithm_of(at.algorithm, A, W0, self.network, rounds=at.rounds, messages=at.messages)
+        return solve(algorithm, max_iter=min(most, at.max_iter), stop=Tolerance(at.tol))
+
+    def share(self, wanted: float, start: Array | None) -> _Found:
         """As few components as explain more than ``wanted`` of the total variance.
 
         A glance at ever more components finds how many it takes: variances seen are never too large, so what explains
@@ -359,14 +388,14 @@ class _Run:
         k = min(_FIRST_GUESS if start is None else max(_FIRST_GUESS, len(start)), self.most)
         while True:
             seen = self.exactly(k, start, glance=True)
-            start, enough = seen.directions, _needed(seen.variances, wanted, total)
+            start, enough = seen.directions, _needed(seen.variances, wanted, self.total)
             if enough <= k or k == self.most:
                 break
             k = min(2 * k, self.most)
         k = min(enough, self.most)
         while True:
             found = self.exactly(k, start)
-            enough = min(_needed(found.variances, wanted, total), k)
+            enough = min(_needed(found.variances, wanted, self.total), k)
             if enough == k:
                 return found
             k, start = enough, found.directions
@@ -478,4 +507,4 @@ def algorithm_of(
 
 def _needed(variances: Array, wanted: float, total: float) -> int:
     """How many components explain more than the share wanted; one more than there are if all do not."""
-    return int(np.searchsorted(np.cumsum(variances) / total, wanted, side="right")) + 1
+    return sum(explained / total <= wanted for explained in accumulate(map(float, variances))) + 1

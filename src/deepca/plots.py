@@ -15,10 +15,13 @@ from matplotlib.ticker import MaxNLocator
 
 from deepca._typing import Array
 
-__all__ = ["Curve", "convergence", "scree"]
+__all__ = ["Curve", "convergence", "scree", "style"]
 
 # Okabe–Ito: told apart by colour-blind readers; line styles tell them apart in grey
-_STYLES = (("#0072B2", "-"), ("#D55E00", "--"), ("#009E73", "-."), ("#CC79A7", ":"))
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_LINES = ("-", "--", "-.", ":")
+_FLOOR = 1e-17  # zero has no place on a logarithmic axis
+_BESIDE = 6  # curves beyond which the legend would cover them
 
 
 @dataclass(frozen=True)
@@ -30,24 +33,38 @@ class Curve:
     rounds: npt.NDArray[np.int64]
 
 
+def style(i: int) -> dict[str, Any]:
+    """Colour and line of the i-th curve of a picture: 28 different ones, then the same again."""
+    return {"color": _COLOURS[i % len(_COLOURS)], "linestyle": _LINES[i % len(_LINES)], "linewidth": 1.8}
+
+
 def convergence(curves: Sequence[Curve], path: Path, *, title: str, ylabel: str) -> None:
-    """Error against iterations (left) and against rounds of communication (right), saved as PNG or SVG by suffix."""
+    """Error against iterations (left) and against rounds of communication (right), saved as PNG or SVG by suffix.
+
+    Every curve is drawn: zeros at the lower end of the axis, and infinite errors, or none at all, at the upper one. On
+    the right, a method that sends nothing stands at zero rounds.
+    """
+    finite = [float(value) for curve in curves for value in curve.error if np.isfinite(value)]
+    highest = max([_FLOOR, *finite])
     with mpl.rc_context(
         {"font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "deepca"}
     ):
         figure = Figure(figsize=(10.0, 4.2), layout="constrained")
         left, right = figure.subplots(1, 2, sharey=True)
-        for curve, (colour, line) in zip(curves, _STYLES, strict=False):
-            error = np.maximum(curve.error, 1e-17)
-            left.semilogy(np.arange(1, error.size + 1), error, line, color=colour, label=curve.label, linewidth=1.8)
-            if curve.rounds[-1] > 0:
-                right.semilogy(curve.rounds, error, line, color=colour, linewidth=1.8)
+        for i, curve in enumerate(curves):
+            error = np.clip(np.nan_to_num(curve.error, nan=highest, posinf=highest), _FLOOR, None)
+            alone = "o" if error.size == 1 else None  # a point is no line
+            left.semilogy(np.arange(1, error.size + 1), error, label=curve.label, marker=alone, **style(i))
+            right.semilogy(curve.rounds, error, marker=alone, clip_on=bool(curve.rounds.any()), **style(i))
         left.set(xlabel="iterations", ylabel=ylabel)
         right.set(xlabel="rounds of communication")
         for axes in (left, right):
             axes.grid(visible=True, which="major", color="#dddddd", linewidth=0.6)
             axes.set_axisbelow(True)
-        left.legend(frameon=False)
+        if len(curves) > _BESIDE:
+            figure.legend(frameon=False, loc="outside right upper", fontsize=8)
+        elif curves:
+            left.legend(frameon=False)
         figure.suptitle(title, fontsize=11)
         figure.savefig(path, dpi=150)
 

@@ -10,12 +10,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from deepca.errors import InvalidInput
+from deepca.plots import style
 from deepca.simulation import Simulation
 
 __all__ = ["draw"]
 
-# Okabe–Ito, as in deepca.plots; line styles and hatches tell them apart in grey
-_LINES = (("#0072B2", "-"), ("#D55E00", "--"), ("#009E73", "-."), ("#CC79A7", ":"), ("#E69F00", (0, (5, 1, 1, 1))))
+# Okabe–Ito, as in deepca.plots; hatches tell them apart in grey
 _PARTS = {
     "latency": ("latency", "#56B4E9", ""),
     "transmission": ("transmission", "#0072B2", ""),
@@ -23,7 +23,7 @@ _PARTS = {
     "compute": ("computing", "#009E73", ""),
     "stragglers": ("waiting for stragglers", "#E69F00", "xxx"),
 }
-_FLOOR = 1e-16
+_FLOOR, _CEILING = 1e-16, 30.0
 
 
 def draw(simulation: Simulation, path: Path) -> None:
@@ -49,13 +49,15 @@ def draw(simulation: Simulation, path: Path) -> None:
 
 def _errors(axes: Axes, simulation: Simulation) -> None:
     floor = max(_FLOOR, 1e-3 * simulation.tol)
+    times = [seconds for trial in simulation.trials for seconds, _ in (*trial.curve, (trial.seconds, 0.0)) if seconds]
+    earliest = 0.5 * min(times)  # where what takes no time is drawn
     for i, trial in enumerate(simulation.trials):
-        colour, line = _LINES[i % len(_LINES)]
         seconds, error = np.array(trial.curve).reshape(-1, 2).T
-        error = np.maximum(error, floor)
-        axes.loglog(seconds, error, linestyle=line, color=colour, linewidth=1.8, label=trial.algorithm)
+        error = np.clip(np.nan_to_num(error, nan=_CEILING, posinf=_CEILING), floor, _CEILING)
+        axes.loglog(np.maximum(seconds, earliest), error, label=trial.algorithm, **style(i))
         mark, size = ("o", 6.0) if trial.certified else ("x", 8.0)
-        end = [trial.seconds], [max(trial.error, floor)]
+        last = min(max(trial.error, floor), _CEILING) if not np.isnan(trial.error) else _CEILING
+        end, colour = ([max(trial.seconds, earliest)], [last]), style(i)["color"]
         axes.plot(*end, mark, color=colour, markersize=size, markeredgewidth=2.0, clip_on=False, zorder=3)
     axes.axhline(simulation.tol, color="#888888", linewidth=0.8, zorder=1)
     at = (0.01, simulation.tol)
@@ -63,7 +65,7 @@ def _errors(axes: Axes, simulation: Simulation) -> None:
     axes.set(
         xlabel="simulated seconds; ● proven, ✕ ended without proof",
         ylabel="largest tan θ of any agent",
-        ylim=(floor, 30.0),
+        ylim=(floor, _CEILING),
     )
     axes.grid(visible=True, which="major", color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)

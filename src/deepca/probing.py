@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import betaincinv
 
+from deepca._portable import hypot, length
 from deepca._typing import Array
-from deepca.averaging import average
+from deepca.averaging import LOST, Averaged, average_then
+from deepca.broadcasts import SEMI, check_basis, check_close, check_small, counted, packed, unpacked
 from deepca.linalg import frobenius, orthonormal_part, symmetric_part, without
 from deepca.mixing import averager
 from deepca.networks.base import Network
 from deepca.operators import Operator
 
-__all__ = ["Outside", "everywhere", "probe"]
+__all__ = ["Outside", "Seen", "columns_for", "everywhere", "overlap", "probe"]
 
+_EPS = float(np.finfo(np.float64).eps)
 _LEAST = 8  # columns: rounds count for more than their size
 
 
@@ -28,7 +31,9 @@ class Outside:
 
     values : descending; each is at most the eigenvalue of B at its place.  errors : an eigenvalue of B lies within that
     of each value.  first, last : what the Ritz vectors have in the first and in the last block of columns.
-    doubt : what the averages may be wrong by.  exact : whether nothing is left to find.
+    doubt : what the averaged products may be wrong by.  rounding : the part of it that no better average would remove.
+    exact : whether nothing is left to find.
+    lost : by how much a number with known mean came out wrong in any average; above rounding all bounds are void.
     """
 
     values: Array
@@ -40,9 +45,13 @@ class Outside:
     products: int
     dimension: int
     exact: bool
+    lost: float = 0.0
+    rounding: float = 0.0
 
     def bound(self, failure: float) -> float:
         """λ₁(B), and with it λ_{k+1}(A), is at most this but for a probability of ``failure``: the better of two."""
+        if self.lost > LOST:
+            return math.inf
         if self.exact:
             return float(self.values[0]) + 2.0 * self.doubt
         return min(self._beforehand(failure / 2.0), self._afterwards(failure / 2.0))
@@ -99,40 +108,178 @@ class Outside:
 
 
 def probe(
-    A: Operator, X: Array, network: Network, *, seed: int, accuracy: float, rounding: float = 0.0
-) -> Iterator[Outside]:
+    A: Operator,
+    X: Array,
+    network: Network,
+    *,
+    seed: int,
+    accuracy: float,
+    rounding: float = 0.0,
+    tell: Callable[[Outside], Array] = lambda _: np.empty(0),
+    size: Callable[[int], int] = lambda _: 0,
+) -> Iterator[tuple[Outside, Array]]:
     """Block Lanczos on B from fresh Gaussian columns; one more block product, the same at every agent, per item.
 
     ``X`` is the same ``(d, k)`` everywhere. Products are averaged anew until their error is below ``accuracy``.
-    ``rounding`` is that of one product; directions that short are noise. What is left out is added to the doubt.
+    ``rounding`` is that of a product with X; directions that short are noise. What is left out is added to the doubt,
+    and so is the rounding of each product with probes: in proportion to its own size, the mean of which comes along.
+
+    Blocks are the leader's, and so are the numbers that ``tell`` makes of what was found, ``size(s)`` of them where s
+    columns were multiplied so far. Only these may decide anything: an Outside is the same everywhere but for rounding.
     """
-    d, k = X.shape
+    (d, k), B = X.shape, network.batch
     n = d - k
     p = columns_for(k, d)
     rounds = averager(network.topology).rounds_for(network.topology, 1e-2)
-    block = orthonormal_part(without(np.random.default_rng(seed).standard_normal((d, p)), X), 0.0)
-    Q, BQ, doubt = np.empty((d, 0)), np.empty((d, 0)), rounding
+    block = np.zeros((d, p))
+    if network.leads:
+        block = orthonormal_part(without(np.random.default_rng(seed).standard_normal((d, p)), X), 0.0)
+    block = network.broadcast(everywhere(block, network))
+    check_basis(network, "probes", block, X)
+    Q, BQ, doubt, rounded, lost = np.empty((d, 0)), np.empty((d, 0)), rounding, rounding, 0.0
     for made in range(1, n + 1):
-        Y = without(A @ everywhere(block, network), X)
-        new = average(network, Y.reshape(*network.batch, -1), rounds, lambda found: found.doubt <= accuracy)
-        rounds, doubt = new.rounds, math.hypot(doubt, new.doubt)
-        Q, BQ = np.hstack([Q, block]), np.hstack([BQ, without(new.mean.reshape(block.shape), X)])
-        H = Q.T @ BQ
-        values, vectors = np.linalg.eigh(symmetric_part(H))
+        Y = A @ everywhere(block, network)
+        sizes, Y = frobenius(Y, axis=(-2, -1)), without(Y, X)
+        Q = np.hstack([Q, block])
+        found: list[_Looked] = []
+
+        def looked(new: Averaged) -> _Looked:
+            new = replace(new, lost=max(lost, new.lost))  # noqa: B023
+            return _Looked.of(X, Q, BQ, new, (p, made), doubt, (rounding, rounded))  # noqa: B023
+
+        def following(new: Averaged) -> Array:
+            look = looked(new)
+            found.append(look)  # noqa: B023
+            filled = np.zeros((d, p))
+            filled[:, : look.block.shape[1]] = look.block
+            return packed(filled, look.block.shape[1], look.outside.doubt, tell(look.outside))
+
+        told_size = d * p + 2 + size(Q.shape[1])
+        flat = np.concatenate([Y.reshape(*B, -1), np.asarray(sizes)[..., None]], axis=-1)
+        new, told = average_then(network, flat, rounds, lambda one: _off(one) <= accuracy, following, told_size)
+        filled, columns, told_doubt, numbers = unpacked(told, (d, p), (), (), (size(Q.shape[1]),))
+        look = found[0] if found else looked(new)
+        block = np.ascontiguousarray(filled[:, : counted(network.leader, "a number of probes", columns, p)])
+        look.check(network, block, float(told_doubt), hypot(hypot(doubt, _off(new)), _of_product(new)))
+        rounds, doubt, BQ = new.rounds, float(told_doubt), look.BQ
+        rounded, lost = look.outside.rounding, look.outside.lost
+        exact = block.shape[1] == 0  # the probes' space is invariant, and every direction has a part in it
+        yield replace(look.outside, doubt=doubt, exact=exact), numbers
+        if exact:
+            return
+
+
+@dataclass(frozen=True)
+class _Looked:
+    """After one more product: ``BQ``, what was found, what of the last block is outside of Q, and the next block.
+
+    short : directions this short are left out.
+    """
+
+    X: Array
+    Q: Array
+    BQ: Array
+    outside: Outside
+    left: Array
+    block: Array
+    short: float
+
+    @classmethod
+    def of(
+        cls,
+        X: Array,
+        Q: Array,
+        BQ: Array,
+        new: Averaged,
+        at: tuple[int, int],
+        doubt: float,
+        roundings: tuple[float, float],
+    ) -> _Looked:
+        """``doubt`` and ``roundings`` (of products with X, of all products) are those before this product."""
+        (p, made), n, (rounding, rounded) = at, X.shape[0] - X.shape[1], roundings
+        doubt, rounded = hypot(hypot(doubt, _off(new)), _of_product(new)), hypot(rounded, _of_product(new))
+        last = Q.shape[1] - BQ.shape[1]
+        BQ = np.hstack([BQ, without(new.mean[:-1].reshape(Q.shape[0], last), X)])
+        values, vectors = np.linalg.eigh(symmetric_part(Q.T @ BQ))
         values, vectors = values[::-1], vectors[:, ::-1]
         few = vectors[:, : 2 * p + 2]
         errors = frobenius(BQ @ few - (Q @ few) * values[: few.shape[1]], axis=0) + doubt
-        new_columns = block.shape[1]
-        left = without(without(BQ[:, -block.shape[1] :], Q), X)
+        left = without(without(BQ[:, -last:], Q), X)
         short = max(1e-12 * float(np.abs(values).max()), rounding)
         # short directions are mostly rounding, and orthogonal to the others only after another projection
         block = np.linalg.qr(without(without(orthonormal_part(left, short), Q), X))[0][:, : n - Q.shape[1]]
-        exact = block.shape[1] == 0  # the probes' space is invariant, and every direction has a part in it
         if Q.shape[1] + block.shape[1] < min((made + 1) * p, n):
-            doubt = math.hypot(doubt, math.sqrt(p) * short)  # invariant but for what was left out
-        yield Outside(values, errors, vectors[:p], vectors[-new_columns:], doubt, p, made, n, exact)
-        if exact:
-            return
+            doubt = hypot(doubt, math.sqrt(p) * short)  # invariant but for what was left out
+        exact = block.shape[1] == 0
+        outside = Outside(values, errors, vectors[:p], vectors[-last:], doubt, p, made, n, exact, new.lost, rounded)
+        return cls(X, Q, BQ, outside, left, block, short)
+
+    def check(self, network: Network, block: Array, doubt: float, averaged: float) -> None:
+        """Contradiction unless that block comes next, and no error is kept back: ``averaged``, and what is left out."""
+        beyond = 10.0 * math.sqrt(self.left.shape[1]) * self.short
+        check_basis(network, "probes", block, self.X, self.Q, contains=self.left, beyond=beyond)
+        at, n = self.outside, self.outside.dimension
+        if self.Q.shape[1] + block.shape[1] < min((at.products + 1) * at.columns, n):
+            averaged = hypot(averaged, 0.5 * math.sqrt(at.columns) * self.short)
+        check_small(network, "errors of averages", averaged - doubt, 0.0)
+
+
+def _off(new: Averaged) -> float:
+    """By how much the average of products may be off; its last number is their mean size."""
+    return length(new.error[:-1])
+
+
+def _of_product(new: Averaged) -> float:
+    """The rounding of the mean of products: at most the mean of their roundings, and of that of adding them up."""
+    return 2.0 * _EPS * new.growth * max(float(new.mean[-1] + new.error[-1]), 0.0)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What probes say after one more product, as the leader has computed it.
+
+    bound : on the largest eigenvalue of B.  error : an eigenvalue lies that close to the first of ``values``, which are
+    the largest.  larger : the place of the first gap among them, 0 where none is seen.
+    """
+
+    bound: float
+    error: float
+    larger: int
+    values: tuple[float, ...]
+
+    @classmethod
+    def of(cls, outside: Outside, failure: float, separation: float, formed: float) -> Seen:
+        """failure : probability that the bound is wrong.  separation : smallest difference that counts as a gap.
+
+        formed : by how much rounding may have changed the A_j when they were formed.
+        """
+        values, errors = outside.values, outside.errors
+        larger = next(
+            (
+                j
+                for j in range(1, len(errors))
+                if values[j - 1] - values[j] > max(2.0 * (errors[j - 1] + errors[j]), separation)
+            ),
+            len(values) if outside.exact and len(values) == len(errors) == outside.dimension else 0,
+        )
+        bound = outside.bound(failure) + formed
+        return cls(bound, float(errors[0]), larger, tuple(map(float, values[: outside.columns])))
+
+    @property
+    def numbers(self) -> Array:
+        return packed(self.bound, self.error, self.larger, np.array(self.values))
+
+    @classmethod
+    def from_numbers(cls, numbers: Array, network: Network, dimension: int) -> Seen:
+        bound, error, larger, *values = map(float, numbers)
+        return cls(bound, error, counted(network.leader, "the place of a gap", larger, dimension), tuple(values))
+
+    def check(self, network: Network, outside: Outside, own: Seen, scale: float) -> None:
+        """Contradiction unless values are those found here, and the bound no smaller; bounds come in steps of 4 %."""
+        size = max(float(np.abs(outside.values).max()), scale)
+        check_close(network, "eigenvalues outside", np.array(self.values), np.array(own.values), SEMI * size)
+        top, reach = own.values[0], 1e3 * float(outside.values[0] - outside.values[-1])
+        check_small(network, "a bound", 0.5 * min(own.bound - top, reach) - (self.bound - top), SEMI * size)
 
 
 def columns_for(k: int, d: int) -> int:

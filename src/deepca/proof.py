@@ -14,6 +14,7 @@ from deepca.algorithms.base import Algorithm, State
 from deepca.axes import principal_axes
 from deepca.certificate import FAILURE, Certificate, digest_of
 from deepca.certificate import certify as fresh_certificate
+from deepca.deflation import exhausted
 from deepca.linalg import largest_positive, symmetric_part
 from deepca.networks.base import Traffic
 from deepca.stopping import Agreed, StopRule, at_floor, error_estimate, rate
@@ -38,6 +39,7 @@ class Proof:
         self.certificate: Certificate | None = None
         self.components: Array = np.empty(0)
         self.over, self.lost, self.stuck, self.more = False, False, False, 0
+        self.exhausted = False  # whether the rows have nothing but rounding beyond their rank
         self._residual = math.inf
 
     def forget(self, attempts: int) -> None:
@@ -70,14 +72,21 @@ class Proof:
             if self.over and certificate.averaging_ok:  # the same subspace, its axes to rounding
                 self.components, theta = principal_axes(self._algorithm.A, self.components, network)
                 exact, digest = tuple(map(float, theta)), digest_of(self.components)
-                certificate = replace(certificate, eigenvalues=exact, coupling=certificate.noise, digest=digest)
+                # the A_j may be off by as much as for the residual, and averages without a tree by 16 eps per entry
+                tree = network.topology.whole and not network.topology.changing
+                coupling = certificate.uncertainty + (0.0 if tree else 8.0 * certificate.k * certificate.noise)
+                certificate = replace(certificate, eigenvalues=exact, coupling=coupling, digest=digest)
+                if history and 0 < (rank := history[-1].rank) < certificate.k:
+                    V, A = self.components[:, :rank], self._algorithm.A
+                    self.exhausted = exhausted(A, V, theta[:rank], network)
         finally:
             self.traffic += network.traffic - before
         self.certificate = replace(certificate, traffic=self.traffic)
 
     def _decide(self, state: State, history: Sequence[Agreed], certificate: Certificate) -> None:
         done = certificate.proves(self._tol)
-        if history and 0 < history[-1].rank < certificate.k:  # the columns that carry the data, too
+        # the columns that carry the data, too; where k = d, their axes are turned to rounding without iterating
+        if history and 0 < history[-1].rank < certificate.k < len(self.components):
             done = done and certificate.leading(history[-1].rank) <= self._tol
         self.lost = certificate.drifted(self._tol) and not done
         # while the subspace still moves, what lies outside may yet come in
@@ -90,7 +99,8 @@ class Proof:
             self.over = self._repairs > _REPAIRS
             return
         # no smaller than before, and rounding could explain it
-        self.stuck = certificate.residual > 0.5 * self._residual and certificate.residual <= 100.0 * certificate.noise
+        rounding = max(100.0 * certificate.noise, 2.0 * certificate.uncertainty)
+        self.stuck = certificate.residual > 0.5 * self._residual and certificate.residual <= rounding
         self._residual = certificate.residual
         self.over = self.over or hopeless or at_floor(history) or self.stuck
         if state.seen_gap is not None:  # no power iteration: faster than the gap would tell, and ever faster

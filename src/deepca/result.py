@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeVar
 
 from deepca._typing import Array
@@ -19,6 +19,7 @@ Code = Literal[
     "completed",
     "rounding_floor",
     "rank_deficient",
+    "below_rounding",
     "not_unique",
     "out_of_iterations",
     "disagreement",
@@ -41,12 +42,15 @@ class Status:
     converged         the tolerance was reached at every agent, and proven unless ``certify=False``
     completed         no stop rule was given; the iterations asked for were made and nothing looks wrong
     rounding_floor    the tolerance lies below what rounding allows; nothing more can be gained
-    rank_deficient    the data have fewer directions than components were asked for; the rest fill up the basis
+    rank_deficient    the data have fewer directions than components were asked for; the rest have variance zero (but
+                      for the rounding of the rows) and fill up the basis
     ================= ===========================================================================================
 
     Not usable:
 
     ================= ===========================================================================================
+    below_rounding    some of the k eigenvalues are lost in the rounding of λ₁, or zero: which of the two, products of
+                      the rows cannot tell; the advice says how many components are known
     not_unique        λ_k = λ_{k+1}: no k-dimensional subspace is the top one; the advice names k that are
     out_of_iterations the error still shrinks; the advice says how fast and how many iterations are missing
     disagreement      the agents do not come together
@@ -56,10 +60,13 @@ class Status:
     averaging_failed  a number with known mean was averaged wrongly: messages are lost or altered
     indefinite_mean   the mean of the A_j has negative eigenvalues of large modulus; not a PCA problem as it stands
     ================= ===========================================================================================
+
+    more : with out_of_iterations, about how many more iterations are needed, where that can be told; not kept in files.
     """
 
     code: Code
     advice: str
+    more: int | None = field(default=None, compare=False)
 
     @property
     def ok(self) -> bool:

@@ -194,9 +194,15 @@ class _TimedHoldings(Holdings):
     clock: Clock
 
     def operator(
-        self, batch: tuple[int, ...], reference: Array, shift: Array, units: Array | None, scale: float
+        self,
+        batch: tuple[int, ...],
+        reference: Array,
+        shift: Array,
+        units: Array | None,
+        scale: float,
+        unit_rounding: Array | None = None,
     ) -> Operator:
-        return TimedOperator(super().operator(batch, reference, shift, units, scale), self.clock)
+        return TimedOperator(super().operator(batch, reference, shift, units, scale, unit_rounding), self.clock)
 
 
 class _Course:

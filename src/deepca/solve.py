@@ -12,7 +12,7 @@ import numpy as np
 
 from deepca._machine import one_blas_thread
 from deepca._typing import Array
-from deepca.agreement import Agreement
+from deepca.agreement import Agreement, why_not_finite
 from deepca.algorithms.base import Algorithm, State, TrackedState
 from deepca.errors import EpochChanged, InvalidInput, NotFiniteError, StartError
 from deepca.networks.base import Network
@@ -98,8 +98,7 @@ def solve(
                 agreement.add(recent[-1], state)
             except np.linalg.LinAlgError as failed:
                 raise NotFiniteError(
-                    f"numbers are no longer finite in iteration {state.t + 1} ({failed}): the products A_j W overflow "
-                    "or the mixing expands; scale the data, or use a mixer that contracts on this network"
+                    f"numbers are no longer finite in iteration {state.t + 1} ({failed}): {why_not_finite(state.S)}"
                 ) from None
             except EpochChanged as change:
                 restarts += 1
@@ -115,6 +114,8 @@ def solve(
     certificate = proof.certificate if proof is not None else None
     eigenvalues, components = ritz(recent[-2] if len(recent) > 1 else state, state)
     status, rank = _status(agreement, stop, state, proof, eigenvalues, first)
+    if certificate is not None and status.code == "rank_deficient":
+        certificate = certificate.of_rank(rank)
     if proof is not None and certificate is not None:
         components = np.array(np.broadcast_to(proof.components, state.W.shape))
         eigenvalues = np.array(np.broadcast_to(certificate.eigenvalues, eigenvalues.shape))
@@ -146,8 +147,9 @@ def _status(
     certificate = proof.certificate if proof is not None else None
     if certificate is not None:
         eigenvalues = np.array(certificate.eigenvalues)  # of A itself, not of what is tracked
-    lost, stuck = (proof.lost, proof.stuck) if proof is not None else (False, False)
-    status = judge(history, stop, k, state.t - first, certificate, lost, stuck, eigenvalues, agreement.paces)
+    lost, stuck, exhausted = (proof.lost, proof.stuck, proof.exhausted) if proof is not None else (False, False, False)
+    made = state.t - first
+    status = judge(history, stop, state, made, certificate, lost, stuck, eigenvalues, agreement.paces, exhausted)
     return status, history[-1].rank
 
 

@@ -1,13 +1,15 @@
 """Row counts, mean and spread of all rows, agreed among neighbours.
 
 What leaves an agent: its number of rows, its weight, its weighted sum of rows and, about the agreed mean, its sum of
-rows (what rounding left out) and of squares by column; each averaged exactly, the same bits at every agent
-(:mod:`deepca.exact`).
+rows (what rounding left out), and of squares by column with what they may be off by; each averaged exactly, the same
+bits at every agent (:mod:`deepca.exact`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +18,8 @@ import numpy.typing as npt
 from deepca._typing import Array
 from deepca.averaging import common_average
 from deepca.data.moments import Moments
-from deepca.errors import DataError
+from deepca.errors import DataError, NotFiniteError
+from deepca.networks.arrivals import Part
 from deepca.networks.base import Network
 
 __all__ = ["Totals", "agreed_totals"]
@@ -31,6 +34,7 @@ class Totals:
     n_rows : rows with a weight.  weight : their weights together.
     reference, shift : ``(d,)``, whose sum is the mean.
     squares : ``(d,)``, ``Σ w (x − mean)²``.
+    rounding : ``(d,)``, what rounding may have done to their roots, as :mod:`deepca.rounding` has it.
     """
 
     n_rows: int
@@ -38,6 +42,7 @@ class Totals:
     reference: Array
     shift: Array
     squares: Array
+    rounding: Array
 
     @property
     def mean(self) -> Array:
@@ -50,8 +55,17 @@ class Totals:
 
     @property
     def constant(self) -> npt.NDArray[np.bool_]:
-        """Which columns have one value only: all that is left of them is the rounding of their mean."""
-        return np.asarray(self.squares <= max(self.weight, 1.0) * np.square(16.0 * _EPS * self.mean))
+        """Which columns have one value only: all that is left of them is rounding.
+
+        Numbers that differ at all differ by a part of eps, and all but one of 1e15 of them may be equal.
+        """
+        spacing = np.square(_EPS**1.5 * self.mean)
+        return np.asarray(self.squares <= np.maximum(4.0 * np.square(self.rounding), self.weight * spacing))
+
+    @property
+    def unit_rounding(self) -> Array:
+        """Relative errors of the columns' standard deviations, ``(d,)``."""
+        return np.divide(self.rounding, np.sqrt(self.squares), out=np.zeros_like(self.squares), where=self.squares > 0)
 
     @property
     def n_counted(self) -> int:
@@ -65,22 +79,40 @@ def agreed_totals(network: Network, local: Sequence[Moments]) -> Totals:
     The squares are taken about the agreed mean, not about zero: nothing cancels for data far away from zero.
     """
     m, d, B = network.n_agents, local[0].shift.size, network.batch
-    with np.errstate(over="ignore", invalid="ignore"):  # what does not fit is looked for and named
-        sums = np.array([[of.n, of.weight, *(of.weight * of.mean)] for of in local]).reshape(*B, d + 2)
+    with np.errstate(over="ignore", invalid="ignore"), _overflow(d):  # what does not fit is looked for and named
+        sums = np.array([[of.n, *_parts(of.weight), *(of.weight * of.mean)] for of in local]).reshape(*B, d + 3)
         network.begin(network.epoch, 0, "mean")
+        network.expect(Part("row counts", 1, True, True), Part("weights", 2, True), Part("sums of columns", d))
         found = common_average(network, sums)
-        n_rows, weight = round(float(found[0]) * m), float(found[1]) * m
-        if abs(weight - round(weight)) <= 1e-11 * max(weight, 1.0):  # counts and whole weights stay whole
-            weight = float(round(weight))
-        reference = found[2:] / found[1] if weight > 0.0 else np.zeros(d)
+        n_rows, weight = round(float(found[0]) * m), float(round(float(found[1]) * m)) + float(found[2]) * m
+        reference = found[3:] / (weight / m) if weight > 0.0 else np.zeros(d)
         # what rounding left out of the mean: it would enter products of the agents' own means to first order
         left = np.array([of.weight * of.apart(reference, np.zeros(d)) for of in local]).reshape(*B, d)
         network.begin(network.epoch, 0, "remainder")
-        shift = common_average(network, left) / found[1] if weight > 0.0 else np.zeros(d)
+        network.expect(Part("sums of columns", d))
+        shift = common_average(network, left) / (weight / m) if weight > 0.0 else np.zeros(d)
         network.begin(network.epoch, 0, "spread")
-        squares = np.array([of.squares_about(reference, shift) for of in local]).reshape(*B, d)
-        totals = Totals(n_rows, weight, reference, shift, common_average(network, squares) * m)
+        network.expect(Part("sums of squares", 2 * d, True))
+        spread = [(of.squares_about(reference, shift), np.square(of.rounding_about(reference, shift))) for of in local]
+        squares, rounding = (common_average(network, np.array(spread).reshape(*B, 2 * d)) * m).reshape(2, d)
+        totals = Totals(n_rows, weight, reference, shift, squares, np.sqrt(rounding))
     if not (np.isfinite(totals.mean).all() and np.isfinite(totals.squares).all()):
         columns = np.flatnonzero(~(np.isfinite(totals.mean) & np.isfinite(totals.squares)))
         raise DataError(f"the squares of column {columns[0]} overflow when taken over all agents; scale the data")
     return totals
+
+
+def _parts(weight: float) -> tuple[float, float]:
+    """The whole part and the rest. Means of whole parts tell their sum exactly, so that whole weights stay whole."""
+    whole = math.floor(weight)
+    return float(whole), weight - whole
+
+
+@contextmanager
+def _overflow(d: int) -> Iterator[None]:
+    """Agents that are apart do not even send what is not finite; in the first message three counts come first."""
+    try:
+        yield
+    except NotFiniteError as error:
+        column = max(error.place - 3 * (error.phase == "mean"), 0) % d
+        raise DataError(f"the squares of column {column} overflow when taken over all agents; scale the data") from None

@@ -1,7 +1,8 @@
 """When to stop, without ground truth, and at every agent in the same iteration.
 
 After each step every agent takes a few local numbers (:func:`measure`); their maximum over all agents is agreed
-through the network, riding along with gossip messages. Rules see agreed numbers only, so all agents decide alike.
+through the network, riding along with gossip messages. Rules see agreed numbers only, and use arithmetic that gives the
+same bits on every processor (:mod:`deepca._portable`), so all agents decide alike.
 
 What is agreed: the largest change of a subspace in one step, the lowest rank, the largest ``‖A_j W_j‖ / σ_k(S_j)`` (by
 how much rounding is magnified), how indefinite an ``A_j`` is and how different from the others, and the largest and
@@ -17,10 +18,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
 
+from deepca._portable import median, power, total
 from deepca._typing import Array
 from deepca.algorithms.base import State, TrackedState
 from deepca.errors import InvalidInput
@@ -113,10 +116,14 @@ def measure(before: State, after: State) -> Array:
     g, h, u, v = _probes(*W.shape[-2:])
     S = after.estimate
     Wt, St = np.swapaxes(W, -1, -2), np.swapaxes(S, -1, -2)
+    if not isinstance(after, TrackedState):  # bases that agents chose by themselves may be turned against each other
+        v = np.swapaxes(V, -1, -2) @ h
     peak = np.abs(St).max(axis=(-2, -1), keepdims=True)
     St = St / np.where(peak > 0.0, peak, 1.0)  # squares of entries may not fit where entries do
     size = np.maximum(np.linalg.norm(St, axis=(-2, -1)), 1.0)  # the largest entry is 1
-    z = np.einsum("...kp,...kp->...p", Wt @ g, Wt @ h) + np.einsum("...kp,kp->...p", St @ u, v) / size[..., None]
+    z = np.einsum("...kp,...kp->...p", Wt @ g, Wt @ h) + np.einsum("...kp,...kp->...p", St @ u, v) / size[..., None]
+    if after.common:  # in directions without length every processor has others, and none is wrong
+        z = np.zeros_like(z)
     sigma = np.linalg.svd(Wt @ S, compute_uv=False)
     rank = rank_of(sigma, W.shape[-2])
     AV = after.AW if isinstance(after, TrackedState) else S
@@ -141,7 +148,7 @@ def agreed_from(t: int, d: int, value: Array) -> Agreed:
     return Agreed(
         t=t,
         change=float(value[0]),
-        disagreement=float(np.sqrt(np.mean(np.square(np.maximum(spread, 0.0))) / 2.0)),
+        disagreement=math.sqrt(total(np.square(np.maximum(spread, 0.0))) / (2.0 * _PROBES)),
         rank=round(-float(value[1])) if math.isfinite(value[1]) else 0,
         floor=8.0 * _EPS * math.sqrt(d),
         magnified=float(value[2]),
@@ -156,7 +163,7 @@ def rate(history: Sequence[Agreed]) -> float:
     if len(history) > 1 and last.change == 0.0:
         return 0.0
     earlier = [history[-1 - w] for w in (1, 2, 4, 8) if w < len(history)]
-    rates = [(last.change / e.change) ** (1.0 / (last.t - e.t)) for e in earlier if e.change > 0.0]
+    rates = [power(last.change / e.change, 1.0 / (last.t - e.t)) for e in earlier if e.change > 0.0]
     return max(rates, default=math.inf)
 
 
@@ -180,10 +187,9 @@ def at_floor(history: Sequence[Agreed]) -> bool:
     last = history[-_NOISE:]
     if len(last) < _NOISE or any(max(e.change, 0.01 * e.disagreement) > e.floor * max(e.magnified, 1.0) for e in last):
         return False
-    changes = np.array([e.change for e in last])
-    ups = int(np.count_nonzero(np.diff(changes) > 0.0))
-    half = _NOISE // 2
-    return ups >= _NOISE // 4 and bool(np.median(changes[half:]) > 0.7 * np.median(changes[:half]))
+    changes = [e.change for e in last]
+    ups = sum(after > before for before, after in pairwise(changes))
+    return ups >= _NOISE // 4 and _flat(changes, 0.7)
 
 
 def stalled(history: Sequence[Agreed]) -> bool:
@@ -195,13 +201,13 @@ def stalled(history: Sequence[Agreed]) -> bool:
     large = max(last[-1].change, last[-1].disagreement) if last else 0.0
     if len(last) < _STALL or large <= 100.0 * last[-1].floor * max(last[-1].magnified, 1.0):
         return False
-    change, apart = (np.array([getattr(entry, name) for entry in last]) for name in ("change", "disagreement"))
-    return _flat(change, 0.9995) or (bool((apart > change).all()) and _flat(apart, 0.98))
+    change, apart = [entry.change for entry in last], [entry.disagreement for entry in last]
+    return _flat(change, 0.9995) or (all(a > c for a, c in zip(apart, change, strict=True)) and _flat(apart, 0.98))
 
 
-def _flat(values: Array, limit: float) -> bool:
-    half = values.size // 2
-    return bool(np.median(values[half:]) > limit * np.median(values[:half]))
+def _flat(values: Sequence[float], limit: float) -> bool:
+    half = len(values) // 2
+    return median(values[half:]) > limit * median(values[:half])
 
 
 @lru_cache(maxsize=16)

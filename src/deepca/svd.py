@@ -9,29 +9,35 @@ own features stay at home.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
 
+from deepca._portable import total
 from deepca._typing import Array
 from deepca.alike import agree_on_call
-from deepca.averaging import common_average
+from deepca.averaging import common_average, common_average_then
 from deepca.axes import filled_up
+from deepca.broadcasts import SEMI, check_basis, check_close, packed, unpacked
 from deepca.certificate import Certificate
 from deepca.data.columns import agree_on_columns, common_columns
 from deepca.data.holdings import Holdings, read
 from deepca.data.moments import Moments, check_finite, moments
 from deepca.data.sources import ArraySource, Matrix, Source, as_source
+from deepca.deflation import graded_axes, sharpened
 from deepca.errors import DataError, GapError, InvalidInput
 from deepca.leading import Leading, leading, size_of, whole
 from deepca.linalg import frobenius, largest_positive, symmetric_part
 from deepca.networks.base import Network, Traffic
 from deepca.observers import Observer
+from deepca.operators import Operator
 from deepca.pca import Settings
-from deepca.result import Status
+from deepca.result import Result, Status
 from deepca.statistics import agreed_totals
+from deepca.verdict import UNDERFLOW
 
 __all__ = ["Partition", "SingularTriplets", "singular_triplets"]
 
@@ -114,7 +120,8 @@ def singular_triplets(
 
     A singular value is the length of ``X v_i``, added up over agents: it is good to about ``eps σ_1``, where the root
     of an eigenvalue of ``XᵀX`` would be to ``eps σ_1²/σ_i``. The span of the vectors is that of eigenvectors of
-    ``XᵀX``, good to about ``eps σ_1²/(σ_k² − σ_{k+1}²)``: below about 1e-7 σ_1 neither can be had, as the status says.
+    ``XᵀX``; where their rounding hides small values, these are found at the rows (:mod:`deepca.deflation`), and the
+    span is good to about ``eps σ_1/(σ_k − σ_{k+1})``.
     """
     settings = Settings(
         n_components=whole(k), algorithm=algorithm, rounds=rounds, tol=tol, max_iter=max_iter, seed=seed
@@ -130,16 +137,19 @@ def singular_triplets(
     n, norm = round(float(found[0])), float(np.sqrt(found[1]))
     _check(size_of(settings, max(n, d)), n, d, norm, partition)
     A = held.rows.operator(B, zero, zero, None, 1.0)
-    top = leading(A, network, settings, start=start, observers=observers)
-    common, Y = _turned(sources, filled_up(top.vectors, top.values), network)
+    top = _sharpened(A, network, settings, leading(A, network, settings, start=start, observers=observers), norm)
+    filled = top.vectors if top.certificate.parts else filled_up(top.vectors, top.values, network)
+    common, Y = _turned(sources, filled, network)
     sigma, common, Y = _signed(common, Y, network, partition)
     own_errors = tuple(_error(source, y, common) for source, y in zip(sources, Y, strict=True))
     network.begin(network.epoch, 0, "error")
-    squares = common_average(network, np.square(own_errors).reshape(*B, 1)) * m
-    error = float(np.sqrt(squares[0]))
-    left = float(np.sqrt(max(norm**2 - float(np.square(sigma).sum()), 0.0)))
-    scores = Y if partition == "rows" else (common * sigma,)
-    explained = _variance(scores, network) if partition == "rows" else scores[0].var(axis=0)
+    spread = (common * sigma).var(axis=0)  # of the scores, where columns are apart
+    squares, told = common_average_then(network, np.square(own_errors).reshape(*B, 1), lambda _: spread, sigma.size)
+    error = math.sqrt(float(squares[0]) * m)
+    left = math.sqrt(max(norm * norm - total(np.square(sigma)), 0.0))
+    if partition == "columns":
+        check_close(network, "variances", told, spread, SEMI * norm * norm)
+    explained = _variance(Y, network) if partition == "rows" else told
     inverse = np.divide(1.0, sigma, out=np.zeros_like(sigma), where=sigma > 4.0 * max(n, d) * _EPS * sigma[0])
     return SingularTriplets(
         partition=partition,
@@ -159,6 +169,19 @@ def singular_triplets(
         iterations=top.result.iterations,
         traffic=network.traffic - before,
     )
+
+
+def _sharpened(A: Operator, network: Network, settings: Settings, top: Leading, norm: float) -> Leading:
+    """The same, with vectors whose eigenvalues drown in the rounding of the largest found at the rows."""
+
+    def search(deflated: Operator, k: int, most: int) -> Result[Any]:
+        asked = replace(settings, n_components=k, max_iter=min(most, settings.max_iter))
+        return leading(deflated, network, asked).result
+
+    trace = norm**2 / network.n_agents
+    X, result = sharpened(A, network, top.vectors, top.result, search, tol=settings.tol, trace=trace)
+    proof = result.certificate or top.certificate
+    return replace(top, vectors=X, values=np.array(proof.eigenvalues), result=result, certificate=proof)
 
 
 def _status(top: Leading, m: int, most: int) -> Status:
@@ -248,6 +271,11 @@ def _check(k: int, n: int, d: int, norm: float, partition: Partition) -> None:
         )
     if norm == 0.0:
         raise DataError(f"all {rows} rows are zero, or too small to square: there is nothing to decompose")
+    if norm**2 < UNDERFLOW:
+        raise DataError(
+            f"the squares of the entries underflow: ‖X‖_F = {norm:.1e}, and products below {UNDERFLOW:.0e} lose "
+            "digits; multiply the matrix by a power of ten"
+        )
     if not np.isfinite(norm):
         raise DataError("the squares of the entries overflow when added up over all agents; scale the data")
 
@@ -263,25 +291,23 @@ def _product(source: Source, V: Array) -> Array:
 def _turned(sources: Sequence[Source], V: Array, network: Network) -> tuple[Array, list[Array]]:
     """V turned such that the columns of ``X V`` are orthogonal, and ``X_j V`` of the local agents.
 
-    ``G = Σ (X_jV)ᵀ(X_jV) = RᵀR`` has entries that are good to rounding relative to the lengths of their columns, and
-    with the singular vectors of R, not the eigenvectors of G, small values keep that. Agent 0's are taken by all.
+    ``G = Σ (X_jV)ᵀ(X_jV)`` has entries that are good to rounding relative to the lengths of their columns. The leader's
+    axes are taken by all.
     """
     k = V.shape[1]
     Y = [_product(source, V) for source in sources]
     network.begin(network.epoch, 0, "turn")
     own = np.stack([y.T @ y for y in Y]).reshape(*network.batch, k * k)
-    G = symmetric_part(common_average(network, own).reshape(k, k))
-    turn = np.eye(k)
-    lengths = np.sqrt(np.diagonal(G))
-    if lengths.min() > 0.0:
-        try:
-            R = np.linalg.cholesky(G / (lengths[:, None] * lengths)).T * lengths
-            turn = np.linalg.svd(R)[2].T
-        except np.linalg.LinAlgError:  # of lower rank than k: the columns are as orthogonal as they can be
-            pass
-    first = (network.local == 0)[..., None, None]
-    turn = network.reduce(np.where(first, turn, -np.inf), "max")
-    return V @ turn, [y @ turn for y in Y]
+
+    def turning(mean: Array) -> Array:
+        turn, _ = graded_axes(symmetric_part(mean.reshape(k, k)))
+        return packed(turn, V @ turn)
+
+    _, told = common_average_then(network, own, turning, k * k + V.size)
+    turn, common = unpacked(told, (k, k), V.shape)
+    check_basis(network, "singular vectors", turn)
+    check_close(network, "singular vectors", common, V @ turn, SEMI)
+    return common, [y @ turn for y in Y]
 
 
 def _signed(common: Array, Y: list[Array], network: Network, partition: Partition) -> tuple[Array, Array, list[Array]]:
@@ -332,7 +358,7 @@ def _total_variance(held: _Held, network: Network, partition: Partition) -> floa
     """Of all columns of the whole matrix: by agreed means where rows are apart, at home where columns are."""
     if partition == "rows":
         totals = agreed_totals(network, held.rows.moments)
-        return float(totals.squares.sum() / totals.weight)
+        return total(totals.squares) / totals.weight
     network.begin(network.epoch, 2, "variance")
     own = np.array([of.squares.sum() / of.weight for of in held.features]).reshape(*network.batch, 1)
     return float(common_average(network, own)[0]) * network.n_agents

@@ -29,7 +29,9 @@ import numpy.typing as npt
 from scipy import sparse
 from scipy.sparse import csgraph
 
-from deepca._spectra import extreme_eigenvalues, laplacian_extremes
+from deepca._portable import eigenvalues as portable_eigenvalues
+from deepca._portable import power
+from deepca._spectra import PORTABLE, extreme_eigenvalues, laplacian_extremes
 from deepca._typing import Array, Csr, csr
 from deepca.errors import AsymmetricError, DisconnectedError, InvalidInput, TopologyError
 
@@ -188,7 +190,7 @@ class Topology:
 
     def contraction(self, K: int) -> float:
         """What K rounds of plain averaging leave of a disagreement, at most."""
-        return float(max(abs(self.lambda2), abs(self.lambda_min)) ** K) if self.n_agents > 1 else 0.0
+        return power(max(abs(self.lambda2), abs(self.lambda_min)), K) if self.n_agents > 1 else 0.0
 
     @cached_property
     def modes(self) -> npt.NDArray[Any]:
@@ -224,6 +226,8 @@ class Topology:
     @cached_property
     def eigenvalues(self) -> Array:
         """All eigenvalues of 𝐋, descending (dense: meant for up to a few thousand agents)."""
+        if self.n_agents <= PORTABLE:
+            return portable_eigenvalues(self.gossip_matrix)[::-1]
         return np.asarray(np.linalg.eigvalsh(self.gossip_matrix)[::-1], dtype=np.float64)
 
     def neighbors(self, j: int) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ hold the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,6 +28,7 @@ class SpanningTree:
 
     n_agents : counted over the tree.  depth : of the farthest agent, from the root.
     up, down : weights of the rounds, of which the entries of local agents are known here.
+    root : the agent at the top of the tree.
     """
 
     network: Network
@@ -35,6 +36,7 @@ class SpanningTree:
     depth: int
     up: tuple[Csr, ...]
     down: tuple[Csr, ...]
+    root: int = 0
 
     @classmethod
     def grow(cls, network: Network) -> SpanningTree:
@@ -47,7 +49,7 @@ class SpanningTree:
             root:   where max(h(a), h(b)) is smallest;  if some d is farther from there, where max(h(a), h(b), h(d)) is
         """
         if network.topology.n_agents == 1:
-            return cls(network, 1, 0, (), ())
+            return cls(network, 1, 0, (), (), int(network.local.ravel()[0]))
         anyone, _ = _hops(network, _first(network, np.ones(network.batch, dtype=np.bool_)))
         from_a, _ = _hops(network, _farthest(network, anyone))
         known = [from_a, _hops(network, _farthest(network, from_a))[0]]
@@ -61,30 +63,64 @@ class SpanningTree:
             known.append(_hops(network, _first(network, hops == depth))[0])
         theirs = network.collect(np.stack([parent, hops], axis=-1))  # who is whose child
         up, down = _sweeps(network, (hops, parent), (theirs[..., 1], theirs[..., 0]), depth)
-        counted = cls(network, 0, depth, up, down)._swept(np.ones((*network.batch, 1)))
-        return cls(network, round(float(counted[0])), depth, up, down)
+        top = round(float(network.reduce(np.where(hops == 0.0, network.local, -1.0), "max")))
+        counted, _ = cls(network, 0, depth, up, down, top)._swept(np.ones((*network.batch, 1)))
+        return cls(network, round(float(counted[0])), depth, up, down, top)
+
+    @property
+    def leads(self) -> bool:
+        """Whether the root is held here."""
+        return bool((self.network.local == self.root).any())
 
     def sum(self, x: Array) -> Array:
         """The sum over all agents of ``x``, shape ``(*B, …)``: the same bits at every agent.
 
         A one of every agent travels along; if they do not come out as many as there are, a message was lost.
         """
+        return self.sum_then(x)[0]
+
+    def sum_then(
+        self, x: Array, derive: Callable[[Array], Array] = lambda _: np.empty(0), size: int = 0
+    ) -> tuple[Array, Array]:
+        """The same, and ``size`` numbers that the root derives from the sum, the same bits at every agent.
+
+        The way down carries both: factorizations differ from one processor to another, so one agent makes them.
+        """
         B = self.network.batch
         flat = np.concatenate([x.reshape(*B, -1), np.ones((*B, 1))], axis=-1)
+
+        def made(total: Array) -> Array:
+            return derive(np.asarray(total[:-1].reshape(x.shape[len(B) :])))
+
         if self.network.collective:
             found = self.network.total_mean(flat)[(0,) * len(B)] * self.n_agents
+            told = made(found) if self.leads else np.zeros(size)
+            first = np.asarray(self.network.local == self.root)[..., None]
+            told = self.network.reduce(np.where(first, told, -np.inf), "max") if size else told
         else:
-            found = self._swept(flat)
+            found, told = self._swept(flat, made, size)
         if not abs(float(found[-1]) - self.n_agents) <= 1e-9 * self.n_agents:
             raise NetworkError(
                 f"{self.n_agents} agents were counted as {float(found[-1]):g}: a message was lost or altered"
             )
-        return np.asarray(found[:-1].reshape(x.shape[len(B) :]))
+        return np.asarray(found[:-1].reshape(x.shape[len(B) :])), told
 
-    def _swept(self, flat: Array) -> Array:
-        for weights in (*self.up, *self.down):
-            flat = self.network.gossip(flat, weights)
-        return np.asarray(flat[(0,) * len(self.network.batch)])
+    def _swept(
+        self, flat: Array, derive: Callable[[Array], Array] = lambda _: np.empty(0), size: int = 0
+    ) -> tuple[Array, Array]:
+        network, n = self.network, flat.shape[-1]
+        for weights in self.up:
+            flat = network.gossip(flat, weights)
+        both = np.zeros((*network.batch, n + size))
+        if self.leads:
+            at = tuple(np.argwhere(network.local == self.root)[0])
+            both[(*at, slice(n))] = flat[at]
+            both[(*at, slice(n, None))] = derive(flat[at])
+        both += 0.0  # no negative zero, whose sign another zero might take
+        for weights in self.down:
+            both = network.gossip(both, weights)
+        found = both[(0,) * len(network.batch)]
+        return np.asarray(found[:n]), np.asarray(found[n:])
 
 
 def _hops(network: Network, source: npt.NDArray[np.bool_]) -> tuple[Array, Array]:

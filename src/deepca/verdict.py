@@ -4,36 +4,56 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 
+from deepca._portable import log, median, power
 from deepca._typing import Array
+from deepca.algorithms.base import State
 from deepca.certificate import Certificate
-from deepca.result import Status
-from deepca.stopping import Agreed, StopRule, at_floor, error_estimate, rate
+from deepca.result import Result, Status
+from deepca.stopping import Agreed, StopRule, Tolerance, at_floor, error_estimate, rate
 
-__all__ = ["PRESENTABLE", "judge", "more_iterations", "not_judged"]
+__all__ = [
+    "PRESENTABLE",
+    "UNDERFLOW",
+    "below_rounding",
+    "deflated_status",
+    "judge",
+    "more_iterations",
+    "not_judged",
+    "with_few_rows",
+]
 
+S_ = TypeVar("S_", bound=State)
+UNDERFLOW = 1e-290  # eigenvalues below which products lose digits: the smallest normal number over eps, and some
 PRESENTABLE = 1e-6  # without a stop rule: what looks converged
+_SEEN = 24  # iterations over which a rate that goes up and down is averaged
+_UNDER_WAY = 5.0  # e-folds that an error should have shrunk by before its rate is believed
 
 
 def judge(
     history: Sequence[Agreed],
     stop: StopRule | None,
-    k: int,
+    state: State,
     made: int,
     certificate: Certificate | None,
     lost: bool,
     stuck: bool,
     eigenvalues: Array,
     auto: bool,
+    exhausted: bool = False,
 ) -> Status:
     """The status of a run that ends here, after ``made`` iterations.
 
+    state : the last one.
     lost : what is tracked has left the mean.  stuck : the residual is rounding.  eigenvalues : all that were found.
-    auto : rounds are chosen while running, so that asking for other ones is no advice.
+    auto : rounds are chosen while running, so that asking for other ones is no advice.  exhausted : the rows were seen
+    to have nothing but rounding beyond their rank.
     """
-    end = history[-1]
+    end, k = history[-1], state.W.shape[-1]
     tol = stop.tol if stop is not None else PRESENTABLE
     looks_done = stop.met(history) if stop is not None else max(error_estimate(history), end.disagreement) <= tol
     # without a stop rule there may be no history to tell rounding from; then the size decides
@@ -46,9 +66,16 @@ def judge(
             f"a number whose mean is known came out wrong by {certificate.averaging_error:.1e} when averaged: messages "
             "are lost or altered on the way; repair the network, then run again",
         )
+    largest = float(np.abs(eigenvalues).max())
+    if 0.0 < largest < UNDERFLOW:
+        return Status(
+            "below_rounding",
+            f"the largest eigenvalue is {largest:.1e}: products below {UNDERFLOW:.0e} underflow and lose digits; scale "
+            "the A_j (rows by the root of that)",
+        )
     done = looks_done or floor
     if end.rank < k and (proven or (done and _leading_proven(certificate, end.rank, tol, floor))):
-        return _rank_deficient(end.rank, k)
+        return _short(history, k, certificate, eigenvalues, tol, exhausted)
     smallest = float(eigenvalues.min())
     if smallest < -1e-6 * float(np.abs(eigenvalues).max()) and (looks_done or floor or certificate is not None):
         return _indefinite(smallest)
@@ -57,9 +84,13 @@ def judge(
             return _done(stop, tol, made, _seen(history))
         if floor:
             return _floor(stop, tol, made, _seen(history))
-        return _not_there(history, k, made, tol, None, auto)
+        return _not_there(history, state, made, tol, None, auto)
     if proven:
+        if not certificate.others and not certificate.tells_all(tol):  # nothing outside, but not every part is proven
+            return _floor(stop, tol, made, str(certificate))
         return _done(stop, tol, made, str(certificate))
+    if lost:  # whatever else is seen may come from that
+        return _drifted(certificate)
     if certificate.missed and (looks_done or floor):
         return Status(
             "not_top",
@@ -68,22 +99,18 @@ def judge(
             "had no part in that direction: start from deepca.linalg.random_orthonormal(d, k)",
         )
     if ((looks_done or floor) and not certificate.unique) or (floor and not certificate.resolved):
+        if certificate.drowned:  # rounding leaves no digit of λ_k, so that nothing can be said of a gap
+            known = certificate.known(max(tol, PRESENTABLE))
+            return below_rounding(known, k, certificate.scale, certificate)
         return _not_unique(certificate, tol)
-    if lost:
-        return Status(
-            "tracking_lost",
-            f"mean S has left mean A W by {certificate.drift:.1e} (relative): a message or an agent was lost "
-            f"unnoticed, and the components may be wrong by {min(certificate.worst_angle, 1.0):.1e}. Go on from the "
-            "state with a tolerance: tracking then begins again",
-        )
     if floor:
         return _at_floor(tol, str(certificate))
-    return _not_there(history, k, made, tol, certificate, auto)
+    return _not_there(history, state, made, tol, certificate, auto)
 
 
 def more_iterations(error: float, tol: float, r: float) -> int:
     """Iterations that bring ``error`` to ``tol`` at the rate r."""
-    return math.ceil(math.log(max(error, tol) / tol) / -math.log(min(max(r, 1e-3), 1.0 - 1e-12))) + 1
+    return math.ceil(log(max(error, tol) / tol) / -log(min(max(r, 1e-3), 1.0 - 1e-12))) + 1
 
 
 def not_judged() -> Status:
@@ -115,6 +142,57 @@ def _at_floor(tol: float, seen: str) -> Status:
     )
 
 
+def _short(
+    history: Sequence[Agreed],
+    k: int,
+    certificate: Certificate | None,
+    eigenvalues: Array,
+    tol: float,
+    exhausted: bool,
+) -> Status:
+    """Fewer columns than k carry more than rounding: because no more exist, or because rounding hides them."""
+    rank = history[-1].rank
+    values = np.sort(np.ravel(eigenvalues)[-k:])[::-1]
+    exact = rank == 0 or not values[rank:].any()
+    few = certificate is not None and certificate.n_rows is not None and certificate.n_rows <= rank
+    if exact or few or exhausted:
+        return _rank_deficient(rank, k)
+    known = rank if certificate is None else min(certificate.known(max(tol, PRESENTABLE)), rank)
+    return below_rounding(known, k, float(values[0]), certificate)
+
+
+def below_rounding(known: int, k: int, largest: float, certificate: Certificate | None) -> Status:
+    """The status where only the first ``known`` components can be told from products of the rows."""
+    angle = "" if certificate is None or not known else f" (tan θ ≤ {certificate.leading(known):.1e})"
+    return Status(
+        "below_rounding",
+        f"{known} of the k = {k} components are known{angle}; the variances of the others are lost in the rounding of "
+        f"the largest, {largest:.3g}, or are zero: products of the rows cannot tell. Ask for k ≤ {max(known, 1)}, or "
+        "give the rows themselves (DecentralizedPCA.fit, singular_triplets), from which smaller ones can be told",
+    )
+
+
+def with_few_rows(result: Result[S_], limit: int) -> Result[S_]:
+    """The same where ``limit`` says how many directions the rows can have: beyond these, nothing is hidden."""
+    proof = result.certificate
+    if result.status.code != "below_rounding" or limit > result.rank or proof is None:
+        return result
+    return replace(result, status=_rank_deficient(limit, proof.k), rank=limit, certificate=proof.of_rank(limit))
+
+
+def deflated_status(certificate: Certificate, rank: int, d: int, tol: float) -> Status:
+    """The status of components that were found at the rows, ``rank`` of them above the rounding of σ₁."""
+    k = certificate.k
+    if rank < k:
+        return _rank_deficient(rank, k)
+    worst = max(certificate.worst_part, certificate.worst_angle if k < d else 0.0)
+    if worst <= tol:
+        return _done(Tolerance(tol), tol, 0, str(certificate))
+    if k < d and certificate.gap <= certificate.separation:
+        return _not_unique(certificate, tol)
+    return _at_floor(tol, str(certificate))
+
+
 def _rank_deficient(rank: int, k: int) -> Status:
     if rank == 0:
         return Status("rank_deficient", "the data have rank 0: every A_j W is zero, or too small to square")
@@ -122,6 +200,16 @@ def _rank_deficient(rank: int, k: int) -> Status:
         "rank_deficient",
         f"the data have rank {rank}, less than the k = {k} components asked for; columns beyond the rank have "
         f"eigenvalue zero and only complete the basis, the same way at every agent. Ask for k ≤ {rank}",
+    )
+
+
+def _drifted(certificate: Certificate) -> Status:
+    return Status(
+        "tracking_lost",
+        f"what is tracked has drifted: mean S differs from mean A W by {certificate.drift:.1e} (relative), where "
+        f"rounding explains {certificate.noise:.1e}, so the components may be wrong by "
+        f"{min(certificate.worst_angle, 1.0):.1e}. Messages or agents that get lost unnoticed do that, and A_j that "
+        "change during a run. Go on from the state with a tolerance: tracking then begins again",
     )
 
 
@@ -153,10 +241,10 @@ def _leading_proven(certificate: Certificate | None, rank: int, tol: float, floo
 
 
 def _not_there(
-    history: Sequence[Agreed], k: int, made: int, tol: float, certificate: Certificate | None, auto: bool
+    history: Sequence[Agreed], state: State, made: int, tol: float, certificate: Certificate | None, auto: bool
 ) -> Status:
     """Disagreement, divergence, or simply too few iterations."""
-    end, error, r = history[-1], error_estimate(history), rate(history)
+    end, error, r, k = history[-1], error_estimate(history), rate(history), state.W.shape[-1]
     few = f" (the data also have rank {end.rank} only: ask for k ≤ {end.rank})" if end.rank < k else ""
     ratio = 1.0  # by what the change may be expected to shrink
     if certificate is not None and 0.0 < certificate.next_eigenvalue < certificate.eigenvalues[-1]:
@@ -185,14 +273,17 @@ def _not_there(
         )
     if certificate is not None and ratio < 1.0:
         # the certificate has seen the spectrum; the history may have seen only the faster part of it
-        r = ratio if r >= 1.0 else max(r, ratio)
+        own = state.shrinks_by(certificate.eigenvalues[-1], certificate.next_eigenvalue)
+        slowest = own if r >= 1.0 else max(r, own)
+        r = slowest if state.seen_gap is None else _later(history, own, made)
         error = max(error if math.isfinite(error) else 1.0, min(certificate.worst_angle, 1.0))
     if r < 1.0 and math.isfinite(error):
+        more = more_iterations(min(error, 1.0), tol, r)
         return Status(
             "out_of_iterations",
             f"did not converge: estimated error {error:.1e} after {made} iterations, shrinking by {r:.6g} per "
-            f"iteration; about {more_iterations(error, tol, r):,} more are needed for {tol:.0e}. Raise max_iter, or go "
-            f"on from the state{few}",
+            f"iteration; about {more:,} more are needed for {tol:.0e}. Raise max_iter, or go on from the state{few}",
+            more,
         )
     return Status(
         "out_of_iterations",
@@ -201,15 +292,26 @@ def _not_there(
     )
 
 
+def _later(history: Sequence[Agreed], own: float, made: int) -> float:
+    """Return the rate to expect of a method that is faster than the gap tells: its own, or the one seen if slower.
+
+    Polynomials gain little in the first 1/√gap iterations, so what is seen before says nothing about what comes.
+    """
+    seen = history[-_SEEN:]
+    if made * -log(own) < _UNDER_WAY or len(seen) < 2 or not 0.0 < seen[-1].change < seen[0].change:
+        return own
+    return max(own, power(seen[-1].change / seen[0].change, 1.0 / (seen[-1].t - seen[0].t)))
+
+
 def _keeps_apart(history: Sequence[Agreed]) -> bool:
     """Whether the agents have hardly come nearer to each other in the recent past."""
-    apart = np.array([entry.disagreement for entry in history[-40:]])
-    half = max(apart.size // 2, 1)
-    return bool(np.median(apart[half:]) > 0.9 * np.median(apart[:half])) if apart.size > 1 else True
+    apart = [entry.disagreement for entry in history[-40:]]
+    half = max(len(apart) // 2, 1)
+    return median(apart[half:]) > 0.9 * median(apart[:half]) if len(apart) > 1 else True
 
 
 def _shrinks(history: Sequence[Agreed]) -> bool:
     """Whether the change has fallen from one half of the recent past to the next; assumed where that is short."""
-    changes = np.array([entry.change for entry in history[-40:]])
-    half = changes.size // 2
-    return half < 6 or bool(np.median(changes[half:]) < 0.98 * np.median(changes[:half]))
+    changes = [entry.change for entry in history[-40:]]
+    half = len(changes) // 2
+    return half < 6 or median(changes[half:]) < 0.98 * median(changes[:half])

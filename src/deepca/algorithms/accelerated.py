@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 import numpy.typing as npt
 
+from deepca._portable import acosh, log
 from deepca._typing import Array, Orthonormalise
 from deepca.algorithms.base import Decentralized, TrackedState, basis, spread
+from deepca.broadcasts import counted
 from deepca.errors import InvalidInput
 from deepca.linalg import qr, symmetric_part
 from deepca.memory import mean_of, turned
@@ -83,6 +85,11 @@ class AcceleratedState(TrackedState):
         if len(self.agreed) <= self.s:
             return None
         return min(_growth(self.agreed[self.W.shape[-1] - 1], self.a), _growth(self.agreed[self.s - 1], self.a))
+
+    def shrinks_by(self, inside: float, outside: float) -> float:
+        """Return ``1/(ξ + √(ξ²−1))``: what lies beyond the block decides, or beyond k where there is no edge yet."""
+        edge = min(self.a, outside) if self.s > self.W.shape[-1] and self.a > 0.0 else outside
+        return math.exp(-_growth(inside, edge))
 
     @property
     def proposal(self) -> Array:
@@ -246,15 +253,16 @@ class AcceleratedDeEPCA(Decentralized):
         )
 
     def restart(self, state: AcceleratedState, rounds: int) -> AcceleratedState:
-        """Tracking begins again at agent 0's X: ``T_j = Mix(A_j X)``, so mean T = mean A X by definition.
+        """Tracking begins again at the leader's X: ``T_j = Mix(A_j X)``, so mean T = mean A X by definition.
 
         One agent's X for all, since some may have dropped columns that others still had when the network changed.
         """
         d, k = self.W0.shape
-        first, B = self.network.local == 0, self.network.batch
-        p = round(float(self.network.reduce(np.where(first, float(state.X.shape[-1]), -np.inf)[..., None], "max")[0]))
+        B = self.network.batch
+        told = self.network.broadcast(np.full((*B, 1), float(state.X.shape[-1])))[0]
+        p = counted(self.network.leader, "a number of columns", told, d)
         own = state.X if state.X.shape[-1] == p else np.zeros((*B, d, p))
-        X = everywhere(self.network.reduce(np.where(first[..., None, None], own, -np.inf), "max"), self.network)
+        X = everywhere(self.network.broadcast(own), self.network)
         AX = self.A @ X
         T, memory = self.mix.with_rounds(rounds).remember(self.network, AX, None, state.t)
         return replace(
@@ -313,7 +321,7 @@ def _difference(T: Array, AX: Array) -> Array:
 
 def _growth(above: float, edge: float) -> float:
     """``log(ξ + √(ξ²−1))``, ``ξ = 2λ/a − 1``: by what an eigenvalue λ outgrows those below the edge a."""
-    return math.acosh(2.0 * above / edge - 1.0) if above > edge > 0.0 else (math.inf if above > edge else 0.0)
+    return acosh(2.0 * above / edge - 1.0) if above > edge > 0.0 else (math.inf if above > edge else 0.0)
 
 
 def _cost(theta: tuple[float, ...], k: int, s: int, apart: float) -> float:
@@ -326,8 +334,8 @@ def _cost(theta: tuple[float, ...], k: int, s: int, apart: float) -> float:
     answer, block = _growth(theta[k - 1], theta[s]), _growth(theta[s - 1], theta[s])
     if min(answer, block) == 0.0:
         return math.inf
-    rounds = max(math.log(5.0 * apart / theta[s - 1]), 1.0) if apart > 0.0 else 1.0
-    return (max(math.log(1e10) / answer, math.log(1e8) / block) + 3.0) * rounds * math.sqrt(s + 1.0)
+    rounds = max(log(5.0 * apart / theta[s - 1]), 1.0) if apart > 0.0 else 1.0
+    return (max(log(1e10) / answer, log(1e8) / block) + 3.0) * rounds * math.sqrt(s + 1.0)
 
 
 def _steady(before: tuple[float, ...], theta: tuple[float, ...], k: int, s: int) -> bool:

@@ -57,6 +57,15 @@ class State:
         """By what the logarithm of the error should fall per iteration, with rounds to spare; None if not known."""
         return None
 
+    def shrinks_by(self, inside: float, outside: float) -> float:
+        """Return the factor of the error per iteration, with rounds to spare, where λ_k and λ_{k+1} are these."""
+        return outside / inside
+
+    @property
+    def common(self) -> bool:
+        """Whether all agents have the same W and S but for rounding, which leaves directions without length open."""
+        return False
+
     @property
     def heterogeneity(self) -> Array:
         """By how much each local agent's own product differs from what is tracked, ``(*B,)``; 0 where nobody asks."""

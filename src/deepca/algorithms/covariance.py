@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from deepca._typing import Array
 from deepca.algorithms.base import OverExactAverages, State, spread
-from deepca.exact import exact_average
+from deepca.exact import exact_average_then
 from deepca.linalg import top_eigenvectors
 from deepca.probing import everywhere
 
@@ -48,21 +48,29 @@ class CovarianceAveraging(OverExactAverages):
         return CovarianceState(0, W, np.zeros_like(W), np.empty((0, 0)))
 
     def step(self, state: CovarianceState) -> CovarianceState:
-        A = state.A if state.A.size else self._mean()
+        A, gap = (state.A, state.gap) if state.A.size else self._mean()
         before = np.asarray(state.W[(0,) * len(self.network.batch)])
-        d, k = self.W0.shape
-        theta, U = top_eigenvectors(A, min(k + 1, d))
-        gap = 1.0 - float(theta[k] / theta[k - 1]) if k < d and theta[k - 1] > 0.0 else 1.0
-        return CovarianceState(state.t + 1, self._at_all(U[:, :k]), self._at_all(A @ before), A, gap)
+        U = top_eigenvectors(A, self.W0.shape[1])[1]
+        return CovarianceState(state.t + 1, self._at_all(U), self._at_all(A @ before), A, gap)
 
     def restart(self, state: CovarianceState, rounds: int) -> CovarianceState:
         """The network changed, and with it the mean: it is averaged anew."""
         return CovarianceState(state.t, state.W, state.S, np.empty((0, 0)))
 
-    def _mean(self) -> Array:
-        d = self.A.d
+    def _mean(self) -> tuple[Array, float]:
+        """The mean, and the gap behind k as the leader sees it, on which a certificate's averages depend."""
+        d, k = self.W0.shape
         rows, columns = np.triu_indices(d)
-        mean = exact_average(self.network, (self.A @ everywhere(np.eye(d), self.network))[..., rows, columns])
-        A = np.empty((d, d))
-        A[rows, columns] = A[columns, rows] = mean
-        return A
+
+        def whole(mean: Array) -> Array:
+            A = np.empty((d, d))
+            A[rows, columns] = A[columns, rows] = mean
+            return A
+
+        def gap(mean: Array) -> Array:
+            theta, _ = top_eigenvectors(whole(mean), min(k + 1, d))
+            return np.array([1.0 - theta[k] / theta[k - 1] if k < d and theta[k - 1] > 0.0 else 1.0])
+
+        local = (self.A @ everywhere(np.eye(d), self.network))[..., rows, columns]
+        mean, told = exact_average_then(self.network, local, gap, 1)
+        return whole(mean), float(told[0])

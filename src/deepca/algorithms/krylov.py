@@ -9,8 +9,9 @@ import numpy.typing as npt
 
 from deepca._typing import Array
 from deepca.algorithms.base import OverExactAverages, State, spread
+from deepca.broadcasts import SEMI, check_basis, check_close, packed, unpacked
 from deepca.errors import InvalidInput
-from deepca.exact import exact_average
+from deepca.exact import exact_average_then
 from deepca.linalg import orthonormal_part, symmetric_part, without
 from deepca.networks.base import Network
 from deepca.operators import OperatorLike
@@ -29,8 +30,9 @@ _SEED = 2027
 class KrylovState(State):
     """A State with the space searched so far.
 
-    Q : orthonormal ``(d, s)``, the same at every agent.  AQ : ``A Q``, averaged.  P : ``(d, p)``, the next block.
-    gap : ``1 − θ_{k+1}/θ_k`` as seen so far.
+    Q : orthonormal ``(d, s)``, the same at every agent but for rounding.  AQ : ``A Q``, averaged.
+    P : ``(d, p)``, the next block, the same bits at every agent (but for the first, of which the leader's counts).
+    gap : ``1 − θ_{k+1}/θ_k`` as the leader sees it.
     """
 
     Q: Array
@@ -42,6 +44,10 @@ class KrylovState(State):
     def seen_gap(self) -> float:
         return self.gap
 
+    @property
+    def common(self) -> bool:
+        return True
+
 
 class BlockKrylov(OverExactAverages):
     """Thick-restart block Lanczos with full orthogonalisation, on ``A = mean A_j`` itself::
@@ -52,10 +58,11 @@ class BlockKrylov(OverExactAverages):
         P    = orth((I − QQᵀ) A P)                        what Q does not contain yet; random where nothing is left
         once Q has more than 12 blocks:  Q = Q [y_1 … y_s],  s = two blocks
 
-    All agents hold the same Q, since an exact average is the same everywhere; nothing is tracked, and nothing has to be
-    chosen. With the relative gap g, power iterations need about 1/g products and Krylov spaces 1/√g: a handful instead
-    of hundreds. Each is averaged to rounding, which takes more rounds than one mix of DeEPCA, and a network that keeps
-    its promises.
+    The next P, what is kept of Q and all that decides are computed by one agent, the root of the tree, and sent along
+    with the average: the same bits at all of them, whatever their processors. Q, W and the like differ by no more than
+    the rounding of products, and W by a rotation. Nothing is tracked, and nothing has to be chosen. With the relative
+    gap g, power iterations need about 1/g products and Krylov spaces 1/√g: a handful instead of hundreds. Each is
+    averaged to rounding, which takes more rounds than one mix of DeEPCA, and a network that keeps its promises.
 
     Parameters
     ----------
@@ -76,24 +83,38 @@ class BlockKrylov(OverExactAverages):
         return self._from(spread(self.W0, W, self.network), 0)
 
     def step(self, state: KrylovState) -> KrylovState:
-        Q, AQ, P = state.Q, state.AQ, state.P
-        k, B = self.W0.shape[1], self.network.batch
+        Q, AQ, P, before = state.Q, state.AQ, state.P, _one(state.W)
+        (d, k), network = self.W0.shape, self.network
         if P.shape[1] == 0:  # Q is everything
-            S = AQ @ (Q.T @ _one(state.W))
+            S = AQ @ (Q.T @ before)
             return KrylovState(state.t + 1, state.W, self._at_all(S), Q, AQ, P, state.gap)
-        AP = exact_average(self.network, (self.A @ everywhere(P, self.network)).reshape(*B, -1)).reshape(P.shape)
-        Q, AQ = np.hstack([Q, P]), np.hstack([AQ, AP])
-        theta, y = np.linalg.eigh(symmetric_part(Q.T @ AQ))
-        theta, y = theta[::-1], y[:, ::-1]
-        W = Q @ y[:, :k]
-        S = AQ @ (Q.T @ _one(state.W))  # A W of the step before
-        P = orthonormal_part(without(AP, Q), 16.0 * _EPS * float(np.abs(theta).max()))
-        P = self._filled(P, Q, state.t)
-        if Q.shape[1] > max(_BLOCKS * self._width, 4 * _LEAST):
-            kept = y[:, : 2 * self._width]
-            Q, AQ = Q @ kept, AQ @ kept
-        gap = 1.0 - theta[k] / theta[k - 1] if theta.size > k and theta[k - 1] > 0.0 else 1.0
-        return KrylovState(state.t + 1, self._at_all(W), self._at_all(S), Q, AQ, P, float(gap))
+        if Q.shape[1] == 0:
+            P = network.broadcast(everywhere(P, network))
+            check_basis(network, "a first block", P)
+        local = (self.A @ everywhere(P, network)).reshape(*network.batch, -1)
+        Q = np.hstack([Q, P])
+        width, kept = min(self._width, d - Q.shape[1]), self._kept(Q.shape[1])
+        found: list[_Ritz] = []
+
+        def following(mean: Array) -> Array:
+            ritz = _Ritz.of(Q, AQ, mean.reshape(P.shape))
+            found.append(ritz)
+            new = self._filled(orthonormal_part(ritz.rest, 16.0 * _EPS * ritz.size), Q, state.t)
+            return packed(new, ritz.y[:, :kept], ritz.gap(k))
+
+        mean, told = exact_average_then(network, local, following, d * width + Q.shape[1] * kept + 1)
+        new, y, gap = unpacked(told, (d, width), (Q.shape[1], kept), ())
+        ritz = found[0] if found else _Ritz.of(Q, AQ, mean.reshape(P.shape))
+        ritz.check(network, new, y)
+        AQ = ritz.AQ
+        W, S = Q @ ritz.y[:, :k], AQ @ (Q.T @ before)  # S is A W of the step before
+        if kept:
+            Q, AQ = Q @ y, AQ @ y
+        return KrylovState(state.t + 1, self._at_all(W), self._at_all(S), Q, AQ, new, float(gap))
+
+    def _kept(self, columns: int) -> int:
+        """Ritz vectors that are kept of so many columns; 0 while there is room for all."""
+        return 2 * self._width if columns > max(_BLOCKS * self._width, 4 * _LEAST) else 0
 
     def _filled(self, P: Array, Q: Array, t: int) -> Array:
         """P orthonormal and orthogonal to Q; where columns have converged, random ones take their place.
@@ -117,15 +138,56 @@ class BlockKrylov(OverExactAverages):
         return np.asarray((state.Q @ y[:, ::-1][:, : 2 * self._width]).T)
 
     def _from(self, W: Array, t: int) -> KrylovState:
-        first = (self.network.local == 0)[..., None, None]
-        common = self.network.reduce(np.where(first, W, -np.inf), "max") if t else _one(W)
-        d, k = common.shape
+        """A first block, of which the first step takes the leader's."""
+        own = _one(W) if not self.network.leads else W.reshape(-1, *W.shape[-2:])[self._leader]
+        d, k = own.shape
         more = np.random.default_rng(_SEED).standard_normal((d, self._width - k))
-        P = np.linalg.qr(np.hstack([common, more]))[0]
-        P[:, :k] = common
+        P = np.linalg.qr(np.hstack([own, more]))[0]
+        P[:, :k] = own
         empty = np.empty((d, 0))
-        W = self._at_all(common)
+        W = self._at_all(own)
         return KrylovState(t, W, np.zeros_like(W), empty, empty, P)
+
+    @property
+    def _leader(self) -> int:
+        """Place of the leader among the local agents."""
+        return int(np.flatnonzero(self.network.local.ravel() == self.network.leader)[0])
+
+
+@dataclass(frozen=True)
+class _Ritz:
+    """Rayleigh–Ritz in Q: ``A Q``, values and vectors by falling value, and what of ``A P`` lies outside of Q."""
+
+    Q: Array
+    AQ: Array
+    theta: Array
+    y: Array
+    rest: Array
+
+    @classmethod
+    def of(cls, Q: Array, AQ: Array, AP: Array) -> _Ritz:
+        AQ = np.hstack([AQ, AP])
+        theta, y = np.linalg.eigh(symmetric_part(Q.T @ AQ))
+        return cls(Q, AQ, theta[::-1], y[:, ::-1], without(AP, Q))
+
+    @property
+    def size(self) -> float:
+        return float(np.abs(self.theta).max())
+
+    def gap(self, k: int) -> float:
+        """``1 − θ_{k+1}/θ_k`` as seen here."""
+        theta = self.theta
+        return float(1.0 - theta[k] / theta[k - 1]) if theta.size > k and theta[k - 1] > 0.0 else 1.0
+
+    def check(self, network: Network, P: Array, y: Array) -> None:
+        """Contradiction unless P is a next block, and y the Ritz vectors to keep, but for rounding."""
+        if network.leads:
+            return
+        allowed = SEMI * self.size
+        check_basis(network, "a next block", P, self.Q, contains=self.rest, beyond=allowed)
+        check_basis(network, "Ritz vectors", y)
+        kept = y.T @ symmetric_part(self.Q.T @ self.AQ) @ y
+        check_close(network, "Ritz vectors", np.diag(kept), self.theta[: y.shape[1]], allowed)
 
 
 def _one(W: Array) -> Array:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import gammaincinv
 
+from deepca._portable import acosh, cosh, log
 from deepca._typing import Array
-from deepca.errors import InvalidInput, NotFiniteError
+from deepca.broadcasts import SEMI, counted, packed, unpacked
+from deepca.errors import Contradiction, InvalidInput, NotFiniteError
 from deepca.linalg import symmetric_part
 from deepca.networks.base import Network
 from deepca.trees import SpanningTree
@@ -23,6 +26,7 @@ _EPS = float(np.finfo(np.float64).eps)
 _GUARDS = 4  # columns beyond k, so that a close λ_{k+1} is seen beside λ_k and the filter has an edge
 _WIDEST = 96  # columns, where eigenvalues are so often repeated that fewer show no gap
 _ONE_PASS = 1e4  # condition number of the scaled Gram matrix up to which one pass is orthonormal to rounding
+_GROWN = 16.0  # the same, from which products are made anew instead of recombined
 _GROWTH = 1e9  # of a column in one filter: rounding along the others must stay small beside it
 _PROBES = 8
 _LONGEST = 16  # degree of a filter, in nodes: a path needs about as many as it has
@@ -164,7 +168,7 @@ class RowsApart:
         a, b, target = self.M.lowest, self._edge(state, s), float(state.theta[s - 1])
         X = np.concatenate([self.V, state.X[..., :s]], axis=-1)
         top = max(float(state.theta[0]), self._known_value if self.V.shape[-1] else -math.inf)
-        least = math.sqrt(2.0 * float(gammaincinv(_PROBES / 2.0, failure / _LOOKS)))
+        least = _least_length(failure / _LOOKS)
         made, found = 0, math.inf
         for attempt in range(_TRIES):
             q = self._probing(a, b, target, least)
@@ -172,7 +176,7 @@ class RowsApart:
                 b = target  # no gap to aim at: as good a bound as some rounds give
             if not a < b:
                 break
-            pause = max(1, int(math.log(_GROWTH) / math.acosh(_place(top, a, b))))
+            pause = max(1, int(log(_GROWTH) / acosh(_place(top, a, b))))
             seed = self._seed + 7919 * (attempt + 1) + 104729 * state.theta.size
             Z = self._without(by_number(self.M.numbers, _PROBES, seed), X)
             MZ = self.M.product(Z)
@@ -180,7 +184,7 @@ class RowsApart:
             made += q
             lengths = self.tree.sum(np.stack([np.square(part).sum(axis=(-2, -1)) for part in (Y, MZ - target * Z)], -1))
             reach, off = np.sqrt(lengths) / least
-            found = min(found, (a + b) / 2.0 + (b - a) / 2.0 * math.cosh(math.acosh(max(reach, 1.0)) / q), target + off)
+            found = min(found, (a + b) / 2.0 + (b - a) / 2.0 * cosh(acosh(max(reach, 1.0)) / q), target + off)
             if found < target or b == target:
                 break
             b = (b + target) / 2.0
@@ -190,7 +194,7 @@ class RowsApart:
         """Products after which a bound should be below ``target``; _BLIND where that is too many."""
         if not a < b < target:
             return _BLIND
-        q = math.acosh(4.0 * math.sqrt(self.size * _PROBES) / least) / math.acosh(_place(target, a, b))
+        q = acosh(4.0 * math.sqrt(self.size * _PROBES) / least) / acosh(_place(target, a, b))
         return math.ceil(q) + 1 if q < _LONGEST * self.size else _BLIND
 
     # ------------------------------------------------------------------------------------------------- the parts
@@ -225,43 +229,79 @@ class RowsApart:
     def _ritz(self, Z: Array, t: int, products: int) -> RowsState:
         MZ = self.M.product(Z)
         products += 1
-        w = Z.shape[-1]
+        w, value = Z.shape[-1], self._known_value
         for last in (False, False, True):
-            P, G, H = self._sums((self.V, Z), (Z, Z), (Z, MZ))
-            Z, G, H = Z - self.V @ P, G - P.T @ P, symmetric_part(H - self._known_value * (P.T @ P))
-            lengths = np.sqrt(np.diag(G))
-            if not (np.isfinite(H).all() and (lengths > 0.0).all()):
+            parts, told = self._sums(
+                (self.V, Z), (Z, Z), (Z, MZ), derive=partial(_turn, value, last), size=3 + w * w + w
+            )
+            P, G, H = parts
+            Z = Z - self.V @ P
+            done, anew, kept, C, theta = unpacked(told, (), (), (), (w, w), (w,))
+            columns = counted(self.tree.root, "a number of columns", kept, w)
+            C, theta = C[:, :columns], theta[:columns]
+            if not C.size:
                 raise NotFiniteError("columns became zero, NaN or Inf; are all weights finite, and of moderate size?")
-            sigma, U = np.linalg.eigh(G / np.outer(lengths, lengths))
-            kept = sigma > 64.0 * w * _EPS * sigma[-1]
-            C = (U[:, kept] / np.sqrt(sigma[kept])) / lengths[:, None]
-            if last or (kept.all() and sigma[-1] <= _ONE_PASS * sigma[0]):
+            self._check_turn(C, theta, G - P.T @ P, symmetric_part(H - value * (P.T @ P)), bool(done))
+            if done:
                 break
             Z = Z @ C  # nearly orthonormal: the next pass mends what this one has left
             MZ = self.M.product(Z)
             products += 1
-        MZ = MZ - self._known_value * (self.V @ P)
-        theta, Y = np.linalg.eigh(symmetric_part(C.T @ H @ C))
-        C = C @ Y[:, ::-1]
-        X, MX, theta = Z @ C, MZ @ C, theta[::-1]
-        P, G, squares = self._sums((self.V, X), (X, X), squared=MX - X * theta)
-        turn = np.eye(theta.size) - (G - P.T @ P - np.eye(theta.size)) / 2.0  # G^{−1/2} to second order
-        X, MX = (X - self.V @ P) @ turn, (MX - self._known_value * (self.V @ P)) @ turn
-        return RowsState(t, X, MX, np.array(theta), np.sqrt(squares), products)
+            w = Z.shape[-1]
+        MZ = MZ - value * (self.V @ P)
+        X, MX = Z @ C, MZ @ C
+        if anew:  # the rounding of MZ has grown with C; residuals are to be those of X
+            MX = self.M.product(X)
+            products += 1
+        w = theta.size
+        parts, told = self._sums((self.V, X), (X, X), squared=MX - X * theta, derive=_mended, size=w * w)
+        P, G, squares = parts
+        [turn] = unpacked(told, (w, w))
+        if not self.tree.leads:
+            self._check(float(np.abs(turn - _mended([P, G, squares]).reshape(w, w)).max()), SEMI)
+        X, MX = (X - self.V @ P) @ turn, (MX - value * (self.V @ P)) @ turn
+        mixed = np.linalg.norm((theta[:, None] - theta) * turn, axis=0)  # by what the turn adds to each residual
+        return RowsState(t, X, MX, theta, np.sqrt(squares) + mixed, products)
 
-    def _sums(self, *pairs: tuple[Array, Array], squared: Array | None = None) -> list[Array]:
-        """``Σ_j Y_jᵀZ_j`` of every pair, and the squared lengths of the columns of ``squared``, in one sum."""
+    def _check_turn(self, C: Array, theta: Array, G: Array, H: Array, done: bool) -> None:
+        """Contradiction unless ``CᵀGC = I`` and, at the end, ``CᵀHC = Θ``, as far as rounding in G allows."""
+        if self.tree.leads:
+            return
+        lengths = np.sqrt(np.maximum(np.diag(G), 0.0))
+        D = C * lengths[:, None]  # in terms of columns of length one
+        unit = np.where(lengths > 0.0, lengths, 1.0)
+        scaled, rounding = G / np.outer(unit, unit), 64.0 * len(C) * _EPS * np.square(np.linalg.norm(D, axis=0)).max()
+        self._check(float(np.abs(D.T @ scaled @ D - np.eye(C.shape[1])).max()), 1e-8 + rounding)
+        if done:
+            size = float(np.abs(H / np.outer(unit, unit)).max())
+            self._check(float(np.abs(C.T @ H @ C - np.diag(theta)).max()), (1e-8 + rounding) * size)
+
+    def _check(self, departure: float, allowed: float) -> None:
+        if not departure <= allowed:
+            raise Contradiction(self.tree.root, "Ritz vectors", departure, allowed)
+
+    def _sums(
+        self,
+        *pairs: tuple[Array, Array],
+        squared: Array | None = None,
+        derive: Callable[[list[Array]], Array] = lambda _: np.empty(0),
+        size: int = 0,
+    ) -> tuple[list[Array], Array]:
+        """``Σ_j Y_jᵀZ_j`` of every pair, and the squared lengths of the columns of ``squared``, in one sum.
+
+        With it, ``size`` numbers that the root derives from them.
+        """
         parts = [np.swapaxes(Y, -1, -2) @ Z for Y, Z in pairs]
         parts += [] if squared is None else [np.square(squared).sum(axis=-2)]
         B = self.M.network.batch
         shapes = [part.shape[len(B) :] for part in parts]
-        total = self.tree.sum(np.concatenate([part.reshape(*B, -1) for part in parts], axis=-1))
-        ends = np.cumsum([math.prod(shape) for shape in shapes])
-        return [piece.reshape(shape) for piece, shape in zip(np.split(total, ends[:-1]), shapes, strict=True)]
+        flat = np.concatenate([part.reshape(*B, -1) for part in parts], axis=-1)
+        total, told = self.tree.sum_then(flat, lambda total: derive(unpacked(total, *shapes)), size)
+        return unpacked(total, *shapes), told
 
     def _without(self, Y: Array, X: Array) -> Array:
         """``(I − XXᵀ) Y``."""
-        [P] = self._sums((X, Y))
+        [P], _ = self._sums((X, Y))
         return Y - X @ P
 
     def _edge(self, state: RowsState, s: int) -> float:
@@ -269,6 +309,33 @@ class RowsApart:
         if s >= state.theta.size:
             return float(state.theta[s - 1])
         return float(min(state.theta[s] + state.r[s], (state.theta[s - 1] + state.theta[s]) / 2.0))
+
+
+def _turn(value: float, last: bool, sums: list[Array]) -> Array:
+    """From ``P, G, H``: whether this is the last pass, and products are due anew; columns kept; C and Θ with zeros."""
+    P, G, H = sums
+    w = len(G)
+    G, H = G - P.T @ P, symmetric_part(H - value * (P.T @ P))
+    lengths = np.sqrt(np.maximum(np.diag(G), 0.0))
+    C, theta = np.zeros((w, w)), np.zeros(w)
+    if not (np.isfinite(H).all() and (lengths > 0.0).all()):
+        return packed(1.0, 0.0, 0.0, C, theta)
+    sigma, U = np.linalg.eigh(G / np.outer(lengths, lengths))
+    kept = sigma > 64.0 * w * _EPS * sigma[-1]
+    some = (U[:, kept] / np.sqrt(sigma[kept])) / lengths[:, None]
+    done = last or bool(kept.all() and sigma[-1] <= _ONE_PASS * sigma[0])
+    anew, n = bool(sigma[-1] > _GROWN * sigma[kept][0]), some.shape[1]
+    if done:
+        values, Y = np.linalg.eigh(symmetric_part(some.T @ H @ some))
+        some, theta[:n] = some @ Y[:, ::-1], values[::-1]
+    C[:, :n] = some
+    return packed(done, anew, n, C, theta)
+
+
+def _mended(sums: list[Array]) -> Array:
+    """``G^{−1/2}`` to second order, for columns that are orthonormal but for rounding."""
+    P, G, _ = sums
+    return packed(np.eye(len(G)) - (G - P.T @ P - np.eye(len(G))) / 2.0)
 
 
 def split(theta: Array, k: int) -> int:
@@ -280,6 +347,11 @@ def split(theta: Array, k: int) -> int:
     return k + int(np.argmax(clear))
 
 
+def _least_length(failure: float) -> float:
+    """χ of _PROBES degrees of freedom is shorter with that probability; rounded down to bits that all agents have."""
+    return math.floor(math.sqrt(2.0 * float(gammaincinv(_PROBES / 2.0, failure))) * 2.0**20) / 2.0**20
+
+
 def _place(x: float, a: float, b: float) -> float:
     """Where [a, b] is [−1, 1]; at least a little outside."""
     return max((2.0 * x - a - b) / (b - a), 1.0 + 1e-15)
@@ -287,7 +359,7 @@ def _place(x: float, a: float, b: float) -> float:
 
 def _times(growth: float, place: float) -> float:
     """The q with ``T_q(place) = growth``."""
-    return math.acosh(max(growth, 1.0)) / math.acosh(place)
+    return acosh(max(growth, 1.0)) / acosh(place)
 
 
 def by_number(

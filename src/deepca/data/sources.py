@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
+from deepca._masked import unmasked
 from deepca._typing import Csr
 from deepca.errors import DataError
 
@@ -193,9 +194,7 @@ def numeric(X: Any, name: str, columns: tuple[str, ...] | None = None) -> Matrix
             raise DataError(f"{name}: rows have dtype {kind}; real numbers are needed")
         _check_shape(cast("Any", X).shape, name)
         return cast("Csr", sparse.csr_array(cast("Any", X), dtype=np.float32 if kind == np.float32 else np.float64))
-    if np.ma.isMaskedArray(X):
-        raise DataError(f"{name}: rows are a masked array; fill or drop what is masked")
-    given: npt.NDArray[Any] = np.asanyarray(X)
+    given: npt.NDArray[Any] = np.asanyarray(unmasked(X, name))
     if given.dtype == object:
         try:
             given = given.astype(np.float64)

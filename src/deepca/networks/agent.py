@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,8 @@ from scipy import sparse
 from deepca._machine import one_blas_thread
 from deepca._typing import Array, Csr
 from deepca.coding import Code, Copies, decode, encode
-from deepca.errors import NetworkError, PeerFailed, TopologyError
+from deepca.errors import BadArray, NotFiniteError, PeerFailed, TopologyError
+from deepca.networks.arrivals import SAME, Part, fault_in, is_finite
 from deepca.networks.base import Network, Op, Pairs, Pending, reducer
 from deepca.topology import Topology
 from deepca.transports.base import Message, Tag, Transport
@@ -43,11 +44,24 @@ class AgentNetwork(Network):
         links = self._now() if weights is None else self._prepared(weights, lambda w: _links_of(w, self.agent))
         own, incoming, _ = links
         y = own * x
-        for source, payload in self._swap(_sent(x), links, riding=weights is None or self._sweeping).items():
+        parts = self._parts if self._sweeping else ()
+        riding = weights is None or self._sweeping
+        known = self._followed if self._sweeping and weights is not None else None
+        for source, payload in self._swap(_sent(x), links, riding=riding, parts=parts, unit=self._unit(own)).items():
+            if known is not None:
+                self._check_known(source, float(payload.ravel()[self._followed_at]), float(known[source]))
             y += incoming[source] * payload
+        if known is not None and weights is not None:
+            self._followed = np.asarray(weights @ known, dtype=np.float64)
         if weights is None:
             self._ride(1)
         return y
+
+    def _unit(self, own: float) -> float:
+        """What counts are multiples of in the next round of an exact average, by this agent's own weight in it."""
+        if own > 0.5 or abs(own * self.n_agents - 1.0) < 1e-9:  # sums go up a tree as they are
+            return 1.0
+        return 0.5**self._round if own == 0.5 else 1.0 / self.n_agents  # halved every time; or the mean comes down
 
     def meet(self, x: Array, pairs: Pairs, rounds: int, /) -> Array:
         self._check_epoch()
@@ -63,7 +77,7 @@ class AgentNetwork(Network):
 
     def collect(self, x: Array, /) -> Array:
         beside = self.beside
-        received = self._swap(_sent(x), self._links, riding=True)
+        received = self._swap(_sent(x), self._links, riding=True, finite=False)
         self._ride(1)
         return np.array([received[int(i)] for i in beside]).reshape(*beside.shape, *x.shape)
 
@@ -90,6 +104,10 @@ class AgentNetwork(Network):
             _, incoming, receivers = self._now()
             received = self._exchange(Message(None, (value,)), receivers, tuple(incoming))
             self._count(control_rounds=1, messages=len(receivers), control=value.nbytes)
+            for source, message in received.items():
+                self._check_riders(source, message, (value,))
+                if message.payload is not None:
+                    self._blame(source, "an array where only values to agree on were due")
             for message in received.values():
                 value = combine(value, message.riders[0])
         return value
@@ -109,33 +127,69 @@ class AgentNetwork(Network):
         return _links_of(self.topology.at(self.made - 1), self.agent)
 
     def _swap(
-        self, payload: npt.NDArray[Any], links: _Links, *, riding: bool, counted: bool = True
+        self,
+        payload: npt.NDArray[Any],
+        links: _Links,
+        *,
+        riding: bool,
+        counted: bool = True,
+        finite: bool = True,
+        parts: tuple[Part, ...] = (),
+        unit: float = 1.0,
     ) -> dict[int, npt.NDArray[Any]]:
-        """Send one array along the links, and values under way with it if ``riding``; the neighbours' arrays."""
+        """Send one array along the links, and values under way with it if ``riding``; the neighbours' arrays.
+
+        finite, parts, unit : what is expected of them, as in :func:`~deepca.networks.arrivals.fault_in`.
+        """
         _, incoming, receivers = links
         carried = list(self._riding) if riding else []
         riders = tuple(pending.value for pending in carried)
+        if receivers and finite and not is_finite(payload):
+            raise self._overflown(payload)
         received = self._exchange(Message(payload, riders), receivers, tuple(incoming))
         if counted:
             control = sum(rider.nbytes for rider in riders)
             self._count(rounds=1, messages=len(receivers), payload=payload.nbytes, control=control)
         arrays: dict[int, npt.NDArray[Any]] = {}
         for source, message in received.items():
-            riding_alike = [rider.shape for rider in message.riders] == [rider.shape for rider in riders]
-            if message.payload is None or not _alike(message.payload, payload) or not riding_alike:
-                raise NetworkError(
-                    f"agent {self.agent} sent {_described(payload)} with {len(riders)} values to agree on, agent "
-                    f"{source} {_described(message.payload)} with {len(message.riders)}; all agents need the same "
-                    "columns, components, rounds, kind of messages and stop rule"
-                )
-            arrays[source] = message.payload
+            if fault := fault_in(message.payload, payload, parts, unit=unit, finite=finite):
+                self._blame(source, fault)
+            self._check_riders(source, message, riders)
+            if message.payload is not None:
+                arrays[source] = message.payload
         for message in received.values():
             for pending, value in zip(carried, message.riders, strict=True):
                 pending.value = reducer(pending.op)(pending.value, value)
         return arrays
 
+    def _check_riders(self, source: int, message: Message, riders: tuple[Array, ...]) -> None:
+        if len(message.riders) != len(riders):
+            self._blame(source, f"{len(message.riders)} values to agree on where {len(riders)} were due{SAME}")
+        for value, own in zip(message.riders, riders, strict=True):
+            if fault := fault_in(value, own, (Part("values to agree on", own.size),), finite=False):
+                self._blame(source, fault)
+
+    def _check_known(self, source: int, got: float, due: float) -> None:
+        if not abs(got - due) <= 1e-9 * max(abs(due), 1.0):
+            self._blame(source, f"a sum of numbers that all know as {got:.6g}, where {due:.6g} was due")
+
+    def _blame(self, source: int, what: str) -> NoReturn:
+        raise BadArray(f"agent {source}", what, phase=self._phase, iteration=self._t, agent=source)
+
+    def _overflown(self, payload: npt.NDArray[Any]) -> NotFiniteError:
+        """What is not finite is not sent: whoever gets it would take it for this agent's fault."""
+        place = int(np.flatnonzero(~np.isfinite(payload.ravel()))[0])
+        error = NotFiniteError(
+            f"numbers are no longer finite at agent {self.agent} in iteration {self._t} ({self._phase}): products or "
+            "sums overflow, or the mixing expands; scale the data, or use a mixer that contracts on this network"
+        )
+        error.place, error.phase = place, self._phase
+        return error
+
     def _exchange(self, message: Message, receivers: tuple[int, ...], sources: tuple[int, ...]) -> dict[int, Message]:
         self._check_epoch()
+        if receivers and any(np.isnan(rider).any() for rider in message.riders):
+            raise self._overflown(np.concatenate([np.ravel(rider) for rider in message.riders]))
         tag = Tag(self.epoch, self._phase, self._t, self._round)
         self._round += 1
         if self._transport is None:
@@ -193,14 +247,6 @@ def _sent(x: Array) -> Array:
     copy = x.copy()
     copy.flags.writeable = False
     return copy
-
-
-def _alike(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> bool:
-    return a.shape == b.shape and a.dtype == b.dtype
-
-
-def _described(payload: npt.NDArray[Any] | None) -> str:
-    return "no array" if payload is None else f"{payload.dtype} numbers of shape {payload.shape}"
 
 
 def _links_of(weights: Csr, agent: int) -> _Links:

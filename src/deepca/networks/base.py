@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, Protocol
@@ -16,10 +17,13 @@ from scipy import sparse
 from deepca._typing import Array, Csr
 from deepca.coding import Code, Copies, graph_of
 from deepca.errors import EpochChanged, InvalidInput, MixingError, TopologyError
+from deepca.networks.arrivals import Part
+from deepca.networks.sweeps import sweeps
 from deepca.topology import Topology
 
 __all__ = ["Averaging", "LinearMixer", "Moment", "Network", "Op", "Pairs", "Pending", "Traffic", "reducer"]
 
+_LARGEST = float(np.finfo(np.float64).max)
 _ROUNDS = 1 << 32  # more than are made in an epoch
 
 Op = Literal["min", "max"]
@@ -145,6 +149,9 @@ class Network(ABC):
         self.sweeps = 0
         self._sweeping = False
         self._riding: list[Pending] = []
+        self._parts: tuple[Part, ...] = ()
+        self._followed: Array | None = None
+        self._followed_at = 0
         self._agents = batch[0] if batch else 1
         self.made = 0  # rounds so far, of all kinds, by which agents know what a network that changes is like now
         self._sent = [0] * 5  # as in Traffic: rounds, control rounds, messages, bytes, control bytes
@@ -168,6 +175,21 @@ class Network(ABC):
         """When it is, by what all agents know: a step that is retried comes by the same moments again."""
         return self.epoch, crc32(self._phase.encode()), self._t, self._met
 
+    @property
+    def at(self) -> tuple[str, int]:
+        """The phase and the iteration that began last."""
+        return self._phase, self._t
+
+    @cached_property
+    def leader(self) -> int:
+        """The agent whose numbers all others take: the root of the tree where all know one, else the first."""
+        return self.topology.middle if self.topology.whole and not self.topology.changing else 0
+
+    @property
+    def leads(self) -> bool:
+        """Whether the leader is held here; where it is not, its numbers are received, and should be checked."""
+        return bool((self.local == self.leader).any())
+
     @cached_property
     def beside(self) -> npt.NDArray[np.int64]:
         """Numbers of the neighbours ``(*B, slots)`` in the order of :meth:`collect`; −1 where an agent has fewer."""
@@ -190,7 +212,27 @@ class Network(ABC):
             self._riding.clear()
             self.made = epoch * _ROUNDS  # agents may have been caught in different rounds
         self.epoch, self._phase, self._t, self._round, self._met = epoch, phase, t, 0, 0
+        self._parts = ()
         self._announced = max(self._announced, epoch)
+
+    def expect(self, *parts: Part) -> None:
+        """Say what the numbers of this step's exact averages are, until the next ``begin``.
+
+        Where agents are apart, what arrives is checked against it, and a neighbour that sent something else is named.
+        """
+        self._parts = parts
+
+    @contextmanager
+    def following(self, known: Array, at: int, /) -> Iterator[None]:
+        """Within, entry ``at`` of each agent's array in an exact average is a number that all know, ``(m,)``.
+
+        Every agent can tell what becomes of it from round to round, so that a neighbour that alters sums is named.
+        """
+        self._followed, self._followed_at = known, at
+        try:
+            yield
+        finally:
+            self._followed = None
 
     def forget(self) -> None:
         """Stop carrying values that nobody waits for any more; called by solve before and after a run."""
@@ -241,6 +283,56 @@ class Network(ABC):
     @abstractmethod
     def reduce_later(self, x: Array, op: Op, /) -> Pending:
         """As ``reduce``, but the value rides along with the next gossip rounds and costs none of its own."""
+
+    def broadcast(self, x: Array, /) -> Array:
+        """The leader's x, of ``(*B, …)``, at every agent: the same bits everywhere.
+
+        Down the tree, m − 1 messages, where every message is sure to arrive; by flooding elsewhere. What others give as
+        x counts for nothing but its shape.
+        """
+        first = np.reshape(self.local == self.leader, (*self.batch, *(1,) * (x.ndim - len(self.batch))))
+        if not (self.reliable and self.topology.whole):
+            return self.reduce(np.where(first, x, -np.inf), "max") + 0.0
+        return self._down(np.where(first, x, 0.0))
+
+    def sweep(self, x: Array, derive: Callable[[Array], Array], size: int, /) -> tuple[Array, Array]:
+        """The mean over all agents of ``x``, ``(*B, n)``, and what the leader derives from it, ``size`` numbers.
+
+        Sums go up the tree; the way down carries the mean and ``derive(mean)``, so both are the same bits at every
+        agent, whatever their processors. Values under way to agreement ride along, and have arrived after it.
+        """
+        if self.collective:
+            mean = self.total_mean(x)[(0,) * len(self.batch)]
+            both = np.concatenate([mean, derive(mean) if self.leads else np.zeros(size)])
+            both = self.broadcast(np.broadcast_to(both, (*self.batch, both.size)))
+            self._swept(list(self._riding))
+            return both[: mean.size], both[mean.size :]
+        n = x.shape[-1]
+        riding, self._sweeping = list(self._riding), True
+        try:
+            for weights in sweeps(self.topology)[0]:
+                x = self.gossip(x, weights)
+            both = np.zeros((*self.batch, n + size))
+            if self.leads:
+                at = tuple(np.argwhere(self.local == self.leader)[0])
+                both[(*at, slice(n))] = x[at]
+                both[(*at, slice(n, None))] = derive(x[at])
+            both = self._down(both)
+        finally:
+            self._sweeping = False
+        self._swept(riding)
+        return both[:n], both[n:]
+
+    def _down(self, x: Array) -> Array:
+        """The leader's x along the tree; others give zeros."""
+        # no negative zero, whose sign another zero might take, and no infinity, which a weight of zero makes NaN
+        x = np.clip(x + 0.0, -_LARGEST, _LARGEST)
+        if self._followed is not None:
+            self._followed = np.where(np.arange(self.n_agents) == self.leader, self._followed, 0.0)
+        for weights in sweeps(self.topology)[1]:
+            x = self.gossip(x, weights)
+        found = x[(0,) * len(self.batch)]
+        return np.asarray(np.where(np.abs(found) == _LARGEST, np.copysign(np.inf, found), found))
 
     def total_mean(self, x: Array, /) -> Array:
         """The mean over all agents at every local one, by an operation of the machine in which all take part at once.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -137,6 +137,11 @@ class MeteredNetwork(SimulatedNetwork):
     def mix(self, mixer: LinearMixer, x: Array, K: int, /) -> Array:
         with self._sending(self._known(mixer.key(K), mixer, lambda: _Fan.of(round_weights(mixer, self.topology, K)))):
             return super().mix(mixer, x, K)
+
+    def _count_along(self, rounds: Sequence[Csr], payload: int, *, riding: bool) -> None:
+        for weights in rounds:
+            with self._sending(self._known(id(weights), weights, lambda: _Fan.of([weights]))):  # noqa: B023
+                super()._count_along([weights], payload, riding=riding)
 
     @contextmanager
     def _sending(self, fan: _Fan | None) -> Iterator[None]:

@@ -175,6 +175,18 @@ class MpiNetwork(Network):
         self._left += self._depth * total.nbytes
         return np.array(np.broadcast_to((total / self.n_agents).reshape(x.shape[1:]), x.shape))
 
+    def broadcast(self, x: Array, /) -> Array:
+        if self.reliable and not self.collective:
+            return super().broadcast(x)
+        self._check_epoch()
+        own = np.asarray(x[self.leader - int(self.local[0]) if self.leads else 0], _FLOAT64)
+        value = np.ascontiguousarray(own + 0.0)  # in the order that all ranks have in common, without negative zeros
+        with self._patience.waiting("all ranks"):
+            self._comm.Bcast(value, int(self._rank_of[self.leader]))
+        self._count(control_rounds=self._depth, messages=self._depth, control=value.nbytes)
+        self._left += self._depth * value.nbytes
+        return value
+
     def reduce(self, x: Array, op: Op, /) -> Array:
         self._check_epoch()
         agreed = self._agreed(x, op, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,7 @@ from scipy import sparse
 from deepca._typing import Array, Csr
 from deepca.coding import Code, Copies, decode, encode
 from deepca.networks.base import LinearMixer, Network, Op, Pairs, Pending, reducer
+from deepca.networks.sweeps import sweeps
 from deepca.topology import Topology
 
 __all__ = ["SimulatedNetwork", "apart"]
@@ -94,6 +96,38 @@ class SimulatedNetwork(Network):
         rounds = (self.n_agents - 1).bit_length()
         self._count(rounds=rounds, messages=rounds * self.n_agents, payload=x[0].nbytes)
         return np.array(np.broadcast_to(x.mean(axis=0), x.shape))
+
+    def sweep(self, x: Array, derive: Callable[[Array], Array], size: int, /) -> tuple[Array, Array]:
+        """Nothing has to move where one process holds all agents; what agents apart would send is counted."""
+        if self._every_round:
+            return super().sweep(x, derive, size)
+        self._check_epoch()
+        up, down = sweeps(self.topology)
+        self._count_along(up, x[0].nbytes, riding=True)
+        mean = x.sum(axis=0) / self.n_agents
+        told = np.asarray(derive(mean), dtype=np.float64)
+        self._count_along(down, x[0].nbytes + told.nbytes, riding=True)
+        self._swept(list(self._riding))
+        return mean + 0.0, told + 0.0
+
+    def broadcast(self, x: Array, /) -> Array:
+        if self._every_round or not (self.reliable and self.topology.whole):
+            return super().broadcast(x)
+        self._check_epoch()
+        self._count_along(sweeps(self.topology)[1], x[0].nbytes, riding=False)
+        return np.asarray(x[self.leader], dtype=np.float64) + 0.0  # as the others would have it: no negative zero
+
+    @property
+    def _every_round(self) -> bool:
+        """Whether every round has to be made: a subclass looks at messages, or the machine adds up."""
+        return self.collective or type(self).mix is Network.mix
+
+    def _count_along(self, rounds: Sequence[Csr], payload: int, *, riding: bool) -> None:
+        """Count rounds with those weights as if each was made."""
+        control = self._riding_bytes() if riding else 0
+        for weights in rounds:
+            _, messages = self._prepared(weights, _with_messages)
+            self._count(rounds=1, messages=messages, payload=payload, control=control)
 
     def mix(self, mixer: LinearMixer, x: Array, K: int, /) -> Array:
         m = self.n_agents

@@ -16,6 +16,7 @@ from deepca.networks.clock import Arcs, Clock
 from deepca.networks.metered import PROVING, round_weights
 from deepca.networks.simulated import SimulatedNetwork, apart
 from deepca.operators import DenseRows, Operator, PerAgent, SparseRows
+from deepca.rounding import Rounding
 
 __all__ = ["TimedNetwork", "TimedOperator", "check_speed", "operations"]
 
@@ -111,6 +112,11 @@ class TimedNetwork(SimulatedNetwork):
         lost[heard.index] = False
         self.clock.round(self._all, nbytes, lost)
 
+    def _count_along(self, rounds: Sequence[Csr], payload: int, *, riding: bool) -> None:
+        for weights in rounds:
+            with self._sending([self._used(weights)]):
+                super()._count_along([weights], payload, riding=riding)
+
     @contextmanager
     def _sending(self, using: Sequence[Arcs], rides: Sequence[tuple[int, int]] = ()) -> Iterator[None]:
         before = self._using, self._rides
@@ -145,11 +151,25 @@ class TimedOperator(Operator):
         self._clock.compute(self._each * W.shape[-1])
         return self._A @ W
 
+    def rounding(self) -> Rounding:
+        return self._A.rounding()
+
     def agent(self, j: int) -> Operator:
         return self._A.agent(j)
 
     def dense(self) -> Array:
         return self._A.dense()
+
+    @property
+    def has_rows(self) -> bool:
+        return self._A.has_rows
+
+    def without(self, V: Array) -> TimedOperator:
+        return TimedOperator(self._A.without(V), self._clock)
+
+    def gram(self, V: Array) -> Array:
+        self._clock.compute(self._each * V.shape[-1] / 2.0)
+        return self._A.gram(V)
 
 
 def check_speed(gflops: float) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from deepca._machine import one_blas_thread
 from deepca._typing import Array
 from deepca.coding import Messages
-from deepca.data.moments import Moments
+from deepca.data.moments import no_rows
 from deepca.linalg import tan_theta
 from deepca.mixing import Chebyshev, FastMix, first_rounds
 from deepca.networks.metered import Cost, Link, MeteredNetwork, Sent
@@ -190,8 +190,8 @@ class Rehearsal:
 
     def preparation(self, agents: StandIns, rows: int) -> Cost:
         """Counts, mean and spread of rows, as :func:`deepca.pca.decompose` agrees on them."""
-        network, nothing = self._network(agents, 1), np.zeros(agents.A.d)
-        one = Moments(rows, float(rows), nothing, nothing, np.ones(agents.A.d), None)
+        network = self._network(agents, 1)
+        one = replace(no_rows(agents.A.d, scatter=False), n=rows, weight=float(rows), squares=np.ones(agents.A.d))
         agreed_totals(network, [one] * network.n_agents)
         return network.running.cost()
 

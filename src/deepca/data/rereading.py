@@ -1,0 +1,76 @@
+"""Rows read once more, where the products of them that were kept do not tell enough."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import numpy as np
+
+from deepca._machine import one_blas_thread, usable_cores
+from deepca._typing import Array
+from deepca.data.moments import Moments
+from deepca.data.sources import Source
+from deepca.operators import rows_without
+
+__all__ = ["Rereading", "can_be_read_again"]
+
+
+@dataclass(frozen=True)
+class Rereading:
+    """Prepared rows ``y = √(scale·w) (x − reference − shift) / units`` of the local agents, block by block.
+
+    What :class:`deepca.operators.RowsAgain` asks for, in one more pass over every source for each call.
+    """
+
+    sources: tuple[Source, ...]
+    weights: tuple[Array, ...] | None
+    reference: Array
+    shift: Array
+    units: Array | None
+    scale: float
+
+    def scatters(self, V: Array) -> Array:
+        d = self.shift.size
+
+        def one(j: int) -> Array:
+            total = np.zeros((d, d))
+            for Y in self._blocks(j):
+                rest = rows_without(Y, V)
+                total += rest.T @ rest
+            return total
+
+        return np.stack(self._each(one))
+
+    def grams(self, V: Array) -> Array:
+        def one(j: int) -> Array:
+            total = np.zeros((V.shape[1], V.shape[1]))
+            for Y in self._blocks(j):
+                Z = Y @ V
+                total += Z.T @ Z
+            return total
+
+        return np.stack(self._each(one))
+
+    def _each(self, one: Callable[[int], Array]) -> list[Array]:
+        cores = min(usable_cores(), len(self.sources))
+        with one_blas_thread() if cores > 1 else nullcontext(), ThreadPoolExecutor(cores, "deepca-read") as pool:
+            return list(pool.map(one, range(len(self.sources))))
+
+    def _blocks(self, j: int) -> Iterator[Array]:
+        first, weights = 0, None if self.weights is None else self.weights[j]
+        for block in self.sources[j].blocks():
+            dense = block if isinstance(block, np.ndarray) else block.toarray()
+            Y = np.subtract(dense, self.reference, dtype=np.float64) - self.shift
+            if self.units is not None:
+                Y /= self.units
+            w = self.scale if weights is None else self.scale * weights[first : first + len(Y), None]
+            first += len(Y)
+            yield Y * np.sqrt(w)
+
+
+def can_be_read_again(sources: Sequence[Source], moments: Sequence[Moments]) -> bool:
+    """Whether every source still has the rows that its moments were made from."""
+    return all(not source.once and (of.n == 0 or source.n != 0) for source, of in zip(sources, moments, strict=True))

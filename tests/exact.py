@@ -1,0 +1,90 @@
+"""Principal components in exact and in long-double arithmetic, to compare answers with: no BLAS, no LAPACK."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["centred_rows", "exact_covariance", "long_eigh", "true_angle"]
+
+Array = npt.NDArray[np.float64]
+Long = npt.NDArray[np.longdouble]
+
+
+def exact_covariance(
+    X: npt.ArrayLike, w: npt.ArrayLike | None = None, *, center: bool = True, scale: bool = False
+) -> Long:
+    """``Σ w (x − mean)(x − mean)ᵀ / (Σ w − 1)``, of doubles as they are, each entry rounded once; or of units."""
+    rows = [[Fraction(float(value)) for value in row] for row in np.asarray(X)]
+    weights = [Fraction(1)] * len(rows) if w is None else [Fraction(float(value)) for value in np.asarray(w)]
+    total, columns = sum(weights, Fraction(0)), list(zip(*rows, strict=True))
+    means = [sum(map(Fraction.__mul__, weights, column), Fraction(0)) / total for column in columns]
+    apart = [[value - mean for value in column] for column, mean in zip(columns, means, strict=True)]
+    about = apart if center else columns
+    d = len(columns)
+    S = np.empty((d, d), dtype=np.longdouble)
+    for a in range(d):
+        weighted = list(map(Fraction.__mul__, weights, about[a]))
+        for b in range(a, d):
+            S[a, b] = S[b, a] = _long(sum(map(Fraction.__mul__, weighted, about[b]), Fraction(0)))
+    if scale:
+        squares = [sum((c * y * y for c, y in zip(weights, column, strict=True)), Fraction(0)) for column in apart]
+        units = np.sqrt(np.array([_long(s / total) for s in squares]))
+        S /= units[:, None] * units
+    return np.asarray(S / _long(total - 1))
+
+
+def centred_rows(X: npt.ArrayLike) -> Long:
+    """Rows about their exact mean, each entry rounded once; squares of them would lose what is small."""
+    columns = [[Fraction(float(value)) for value in column] for column in np.asarray(X).T]
+    means = [sum(column, Fraction(0)) / len(column) for column in columns]
+    return np.array([[_long(value - mean) for value in column] for column, mean in zip(columns, means, strict=True)]).T
+
+
+def _long(x: Fraction) -> np.longdouble:
+    """Rounded to a double and what is left of it: about 64 binary digits."""
+    high = float(x)
+    return np.longdouble(high) + np.longdouble(float(x - Fraction(high)))
+
+
+def long_eigh(A: Long) -> tuple[Long, Long]:
+    """Eigenvalues, descending, and eigenvectors by Jacobi's rotations in long doubles."""
+    A, V = np.array(A, dtype=np.longdouble), np.eye(len(A), dtype=np.longdouble)
+    d = len(A)
+    for _ in range(60):
+        for p in range(d - 1):
+            for q in range(p + 1, d):
+                if abs(A[p, q]) <= 1e-30 * min(abs(A[p, p]), abs(A[q, q])):
+                    continue
+                tau = (A[q, q] - A[p, p]) / (2 * A[p, q])
+                t = (1 if tau >= 0 else -1) / (abs(tau) + np.sqrt(1 + tau * tau))
+                c = 1 / np.sqrt(1 + t * t)
+                s = t * c
+                for M in (A, A.T, V.T):  # rows, columns, and columns of V
+                    M[p], M[q] = c * M[p] - s * M[q], s * M[p] + c * M[q]
+        sizes = np.sqrt(np.abs(np.diagonal(A)))
+        if (np.abs(A - np.diag(np.diagonal(A))) <= 1e-22 * np.outer(sizes, sizes)).all():
+            break
+    order = np.argsort(-np.diagonal(A))
+    return np.diagonal(A)[order], V[:, order]
+
+
+def true_angle(A: Long, components: Array) -> float:
+    """``tan θ_k`` between the rows of ``components`` and the top k eigenvectors of A."""
+    _, V = long_eigh(A)
+    k = len(components)
+    X = components.T.astype(np.longdouble)
+    for _ in range(2):  # orthonormal in long doubles: the span is what counts
+        for i in range(k):
+            for j in range(i):
+                X[:, i] -= X[:, j] * (X[:, j] @ X[:, i])
+            X[:, i] /= np.sqrt((X[:, i] ** 2).sum())
+    inside, outside = V[:, :k].T @ X, V[:, k:].T @ X
+    # scaled, so that tangents far below the rounding of doubles survive
+    size = np.abs(outside).max() if outside.size else np.longdouble(0)
+    if size == 0.0:
+        return 0.0
+    scaled = (outside / size).astype(np.float64)
+    return float(size) * float(np.linalg.norm(np.linalg.solve(inside.astype(np.float64).T, scaled.T).T, 2))

@@ -1,0 +1,98 @@
+"""Pictures show everything they are given."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from deepca import plots, plots_simulation
+from deepca.plots import Curve, convergence, style
+from deepca.simulation import Simulation, Trial
+
+
+@pytest.fixture
+def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+    """Those that were drawn."""
+    drawn: list[Figure] = []
+
+    class Kept(Figure):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            drawn.append(self)
+
+    monkeypatch.setattr(plots, "Figure", Kept)
+    monkeypatch.setattr(plots_simulation, "Figure", Kept)
+    return drawn
+
+
+def curve(i: int, length: int = 30) -> Curve:
+    return Curve(f"method {i}", np.geomspace(1.0, 10.0 ** -(2 + i % 12), length), 3 * np.arange(1, length + 1))
+
+
+@pytest.mark.parametrize("count", [0, 5, 28])
+def test_every_curve_is_drawn(count: int, figures: list[Figure], tmp_path: Path) -> None:
+    convergence([curve(i) for i in range(count)], tmp_path / "curves.png", title="all", ylabel="error")
+    left, right = figures[0].axes
+    for axes in (left, right):
+        assert len(axes.lines) == count
+        looks = {(line.get_color(), line.get_linestyle()) for line in axes.lines}
+        assert len(looks) == count
+    legends = [left.get_legend(), *figures[0].legends]
+    named = [text.get_text() for legend in legends if legend is not None for text in legend.get_texts()]
+    assert named == [f"method {i}" for i in range(count)]
+
+
+def test_curves_of_one_point_of_zeros_and_of_nothing_finite_are_seen(figures: list[Figure], tmp_path: Path) -> None:
+    """On a logarithmic axis none of these would show by itself."""
+    steps = np.arange(1, 4)
+    given = [
+        curve(0),
+        Curve("one", np.array([1e-3]), np.array([7])),
+        Curve("zeros", np.zeros(3), steps),
+        Curve("infinite", np.full(3, np.inf), steps),
+        Curve("unknown", np.full(3, np.nan), steps),
+        Curve("sends nothing", np.array([1.0, 0.1, 0.01]), np.zeros(3, dtype=np.int64)),
+    ]
+    convergence(given, tmp_path / "curves.svg", title="odd ones", ylabel="error")
+    for axes in figures[0].axes:
+        assert len(axes.lines) == len(given)
+        low, high = axes.get_ylim()
+        for line in axes.lines:
+            x, y = (np.asarray(values, dtype=np.float64) for values in line.get_data())
+            assert x.size == y.size > 0
+            assert np.isfinite(y).all()
+            assert ((low <= y) & (y <= high)).all()
+            assert y.size > 1 or line.get_marker() == "o"
+
+
+def trial(i: int, seconds: float) -> Trial:
+    course = tuple((seconds * t / 10, 10.0**-t) for t in range(11))
+    parts = dict.fromkeys(("latency", "transmission", "losses", "compute", "stragglers"), seconds / 5)
+    return Trial(f"method {i}", "converged", "", True, 1e-10, 10, 10, 0, 1e3, 0, seconds, parts, {}, (), course)
+
+
+def test_every_trial_of_a_simulation_is_drawn(figures: list[Figure], tmp_path: Path) -> None:
+    """More of them than colours, one that takes no time, and one that never gets anywhere."""
+    trials = [trial(i, 1.0 + i) for i in range(9)]
+    trials.append(trial(9, 0.0))
+    trials.append(replace(trial(10, 3.0), error=np.inf, certified=False, curve=((1.0, np.inf), (3.0, np.nan))))
+    simulation = Simulation("ring:4", ("a", "b", "c", "d"), 4, 60, 5, 2, 1e-10, np.inf, tuple(trials), None, "")
+    plots_simulation.draw(simulation, tmp_path / "trials.png")
+    axes = figures[0].axes[0]
+    named = [line for line in axes.lines if str(line.get_label()).startswith("method")]
+    assert len(named) == len(trials)
+    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
+    for line in named:
+        x, y = (np.asarray(values, dtype=np.float64) for values in line.get_data())
+        assert ((left <= x) & (x <= right)).all()
+        assert ((low <= y) & (y <= high)).all()
+    assert len({(line.get_color(), line.get_linestyle()) for line in named}) == len(trials)
+
+
+def test_styles_repeat_late() -> None:
+    assert len({(style(i)["color"], style(i)["linestyle"]) for i in range(28)}) == 28

@@ -1,0 +1,191 @@
+"""Agents with unlike processors, in one process: the factorizations and products of some have other bits and signs.
+
+What another BLAS gives is as right as one's own: singular and eigenvectors with other signs, other bases of equal
+eigenvalues, arbitrary directions where there is nothing but rounding, and other last digits everywhere. In threads that
+are named in :func:`unlike` numpy's and scipy's functions are made to answer like that.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import numpy.typing as npt
+import scipy.linalg
+
+import deepca.axes
+import deepca.linalg
+from deepca._typing import Array
+from deepca.operators import Operator
+
+__all__ = ["unlike"]
+
+_EPS = float(np.finfo(np.float64).eps)
+_TOGETHER = 64.0 * _EPS  # of the largest: values this close count as one
+
+
+class _Other:
+    """Another processor's answers."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = np.random.default_rng(seed)
+
+    def rounded(self, given: npt.ArrayLike) -> Array:
+        """X with other last digits, relative to its largest entry."""
+        X = np.asarray(given, dtype=np.float64)
+        peak = np.abs(X).max(axis=tuple(range(-min(X.ndim, 2), 0)), keepdims=True, initial=0.0) if X.size else 0.0
+        return np.asarray(X + 0.5 * _EPS * peak * self.rng.standard_normal(X.shape))
+
+    def product(self, M: Array) -> Array:
+        """A matrix of inner products with other last digits, relative to the lengths of the vectors multiplied."""
+        lengths = np.sqrt(np.abs(np.einsum("...ii->...i", M)))
+        size = np.abs(M) + lengths[..., :, None] * lengths[..., None, :]
+        return np.asarray(M + 0.5 * _EPS * size * self.rng.standard_normal(M.shape))
+
+    def signs(self, shape: tuple[int, ...]) -> Array:
+        return np.where(self.rng.random(shape) < 0.5, -1.0, 1.0)
+
+    def turn(self, values: Array) -> Array:
+        """Orthogonal: random signs, and a random basis for values that are equal but for rounding."""
+        n = values.size
+        turn = np.diag(self.signs((n,)))
+        close = np.abs(np.diff(values)) <= _TOGETHER * np.abs(values).max(initial=0.0)
+        for group in np.split(np.arange(n), np.flatnonzero(~close) + 1):
+            if len(group) > 1:
+                turn[np.ix_(group, group)] = _qr(self.rng.standard_normal((len(group), len(group))))[0]
+        return turn
+
+
+_qr: Any
+_eigh: Any
+_eigvalsh: Any
+_svd: Any
+_qr, _eigh, _eigvalsh, _svd = np.linalg.qr, np.linalg.eigh, np.linalg.eigvalsh, np.linalg.svd
+_cholesky, _inv = np.linalg.cholesky, np.linalg.inv
+_scipy_eigh = scipy.linalg.eigh
+_dormqr: Any = vars(deepca.axes)["dormqr"]
+_without, _symmetric = deepca.linalg.without, deepca.linalg.symmetric_part
+
+
+def _each(work: Callable[[Array], tuple[Array, ...]], A: Array) -> tuple[Array, ...]:
+    """Batched."""
+    if A.ndim == 2:
+        return work(A)
+    found = [_each(work, one) for one in A]
+    return tuple(np.stack(parts) for parts in zip(*found, strict=True))
+
+
+def _answers(other: _Other) -> dict[str, Callable[..., Any]]:
+    def qr(A: Array, mode: str = "reduced") -> Any:
+        def one(A: Array) -> tuple[Array, Array]:
+            Q, R = _qr(A, mode)
+            signs = other.signs((Q.shape[1],))
+            return other.rounded(Q * signs), other.rounded(R * signs[:, None])
+
+        return _each(one, np.asarray(A))
+
+    def eigh(A: Array, *arguments: Any, **options: Any) -> Any:
+        def one(A: Array) -> tuple[Array, Array]:
+            values, vectors = _eigh(A)
+            return other.rounded(values), other.rounded(vectors @ other.turn(values))
+
+        return _each(one, np.asarray(A))
+
+    def scipy_eigh(A: Array, **options: Any) -> Any:
+        values, vectors = _scipy_eigh(A, **options)
+        return other.rounded(values), other.rounded(vectors @ other.turn(values))
+
+    def eigvalsh(A: Array, *arguments: Any) -> Any:
+        return other.rounded(_eigvalsh(A, *arguments))
+
+    def svd(A: Array, full_matrices: bool = True, compute_uv: bool = True, hermitian: bool = False) -> Any:
+        if not compute_uv:
+            return np.abs(other.rounded(_svd(A, compute_uv=False)))
+
+        def one(A: Array) -> tuple[Array, Array, Array]:
+            U, sigma, Vt = _svd(A, full_matrices)
+            n = sigma.size
+            turn = other.turn(sigma)
+            U, Vt = U.copy(), Vt.copy()
+            U[:, :n], Vt[:n] = U[:, :n] @ turn, turn.T @ Vt[:n]
+            nothing = np.flatnonzero(sigma <= _TOGETHER * sigma.max(initial=0.0))
+            if len(nothing):  # left and right vectors have nothing to do with each other
+                U[:, nothing] = U[:, nothing] @ _qr(other.rng.standard_normal((len(nothing), len(nothing))))[0]
+            return other.rounded(U), np.abs(other.rounded(sigma)), other.rounded(Vt)
+
+        return _each(one, np.asarray(A))
+
+    def dormqr(*arguments: Any, **options: Any) -> Any:
+        found, *rest = _dormqr(*arguments, **options)
+        return other.rounded(found * other.signs((found.shape[1],))), *rest
+
+    return {
+        "qr": qr,
+        "eigh": eigh,
+        "eigvalsh": eigvalsh,
+        "svd": svd,
+        "cholesky": lambda A: other.rounded(_cholesky(A)),
+        "inv": lambda A: other.rounded(_inv(A)),
+        "scipy_eigh": scipy_eigh,
+        "dormqr": dormqr,
+        "without": lambda Y, X: other.rounded(_without(Y, X)),
+        "symmetric_part": lambda M: _symmetric(other.product(M)),
+        "product": other.rounded,
+    }
+
+
+@contextmanager
+def unlike(agents: Collection[int], seed: int = 0) -> Iterator[None]:
+    """Within, threads of these agents (``run_agents``) compute with other bits than the others."""
+    theirs = {f"agent-{j}": _answers(_Other(seed + j)) for j in agents}
+
+    def here(name: str, usual: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            answers = theirs.get(threading.current_thread().name)
+            return (usual if answers is None else answers[name])(*arguments, **options)
+
+        return call
+
+    def product(usual: Callable[..., Any]) -> Callable[..., Any]:
+        def call(self: Operator, W: Array) -> Any:
+            answers = theirs.get(threading.current_thread().name)
+            found = usual(self, W)
+            return found if answers is None else answers["product"](found)
+
+        return call
+
+    patches = [
+        mock.patch.object(np.linalg, name, here(name, getattr(np.linalg, name)))
+        for name in ("qr", "eigh", "eigvalsh", "svd", "cholesky", "inv")
+    ]
+    patches.append(mock.patch.object(scipy.linalg, "eigh", here("scipy_eigh", _scipy_eigh)))
+    patches.append(mock.patch.object(deepca.axes, "dormqr", here("dormqr", _dormqr)))
+    for name, usual in (("without", _without), ("symmetric_part", _symmetric)):
+        patches += [mock.patch.object(module, name, here(name, usual)) for module in _modules_with(usual)]
+    kinds = [kind for kind in _subclasses(Operator) if "__matmul__" in vars(kind)]
+    patches += [mock.patch.object(kind, "__matmul__", product(vars(kind)["__matmul__"])) for kind in kinds]
+    for patch in patches:
+        patch.start()
+    try:
+        yield
+    finally:
+        for patch in patches:
+            patch.stop()
+
+
+def _modules_with(function: Callable[..., Any]) -> list[Any]:
+    return [
+        module
+        for name, module in sys.modules.items()
+        if name.startswith("deepca") and getattr(module, function.__name__, None) is function
+    ]
+
+
+def _subclasses(kind: type[Any]) -> list[type[Any]]:
+    below: list[type[Any]] = kind.__subclasses__()
+    return [kind, *(lower for one in below for lower in _subclasses(one))]
