@@ -19,23 +19,12 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from deepca.errors import InvalidInput, NetworkError, Refused
-from deepca.sites.certificates import (
-    Authority,
-    Identity,
-    Key,
-    check_peer,
-    fingerprint,
-    load_key,
-    load_revoked,
-    new_key,
-    pem,
-    pending,
-    request,
-    site_of,
-    verify_signature,
-    write_key,
-)
+from deepca.sites.authority import Authority
+from deepca.sites.certificates import check_peer, pem, request, site_of, verify_signature
 from deepca.sites.config import NetworkFile, SiteEntry, SiteFile, read_site, write_network, write_site
+from deepca.sites.identity import Identity
+from deepca.sites.keys import Key, fingerprint, load_key, new_key, pending, write_key
+from deepca.sites.revocation import load_list
 
 NET = "hospitals"
 NOW = datetime.now(UTC)
@@ -106,7 +95,13 @@ def test_what_is_in_the_certificates(authority: Authority) -> None:
 
 
 def test_it_is_kept_in_a_folder_for_its_owner(authority: Authority) -> None:
-    assert sorted(file.name for file in authority.folder.iterdir()) == ["authority.key", "authority.pem", "issued.json"]
+    assert sorted(file.name for file in authority.folder.iterdir()) == [
+        "authority.key",
+        "authority.pem",
+        "issued.json",
+        "ledger.jsonl",
+        "revoked.pem",
+    ]
     assert stat.S_IMODE((authority.folder / "authority.key").stat().st_mode) == 0o600
     assert stat.S_IMODE(authority.folder.stat().st_mode) == 0o700
     again = Authority.load(authority.folder)
@@ -220,7 +215,7 @@ def test_who_is_refused_and_why(authority: Authority, tmp_path: Path) -> None:
     foreign = Authority.create(tmp_path / "foreign", "elsewhere")
     good, twin = signed(authority), signed(authority)
     authority.revoke(f"{good.serial_number:x}")
-    crl = load_revoked(authority.folder / "revoked.pem", authority.certificate)
+    crl = load_list(authority.folder / "revoked.pem", authority.certificate)
     cases = [
         (der(signed(other)), "not signed by the authority of hospitals"),
         (der(foreign.sign(request("north", "elsewhere", new_key()))), "not signed by"),
@@ -325,10 +320,9 @@ def test_a_site_is_revoked_with_all_it_has(authority: Authority) -> None:
     path = authority.folder / "revoked.pem"
 
     def out() -> list[bool]:
-        crl = load_revoked(path, authority.certificate)
+        crl = load_list(path, authority.certificate)
         assert crl is not None
-        found = (crl.get_revoked_certificate_by_serial_number(c.serial_number) for c in (first, second, other, later))
-        return [one is not None for one in found]
+        return [crl.revokes(certificate) for certificate in (first, second, other, later)]
 
     assert out() == [True, True, False, False]
     text = f"{other.serial_number:X}"
@@ -339,17 +333,17 @@ def test_a_site_is_revoked_with_all_it_has(authority: Authority) -> None:
 
 
 def test_a_list_that_cannot_be_trusted_is_an_error(authority: Authority, tmp_path: Path) -> None:
-    assert load_revoked(tmp_path / "none.pem", authority.certificate) is None
+    assert load_list(tmp_path / "none.pem", authority.certificate) is None
     other = Authority.create(tmp_path / "other", NET)
     signed(other)
     other.revoke("north")
     with pytest.raises(InvalidInput, match="not of this network's authority"):
-        load_revoked(other.folder / "revoked.pem", authority.certificate)
+        load_list(other.folder / "revoked.pem", authority.certificate)
     signed(authority)
     authority.revoke("north")
-    whole = load_revoked(authority.folder / "revoked.pem", authority.certificate)
+    whole = load_list(authority.folder / "revoked.pem", authority.certificate)
     assert whole is not None
-    content = whole.public_bytes(serialization.Encoding.DER)
+    content = whole.der
     path = tmp_path / "revoked.pem"
     rng = random.Random(1)
     for at in range(len(content)):
@@ -357,10 +351,10 @@ def test_a_list_that_cannot_be_trusted_is_an_error(authority: Authority, tmp_pat
         broken[at] ^= 1 << rng.randrange(8)
         path.write_text(ssl.DER_cert_to_PEM_cert(bytes(broken)).replace("CERTIFICATE", "X509 CRL"))
         with pytest.raises(InvalidInput):
-            load_revoked(path, authority.certificate)
+            load_list(path, authority.certificate)
     path.write_bytes(b"")
     with pytest.raises(InvalidInput, match="damaged"):
-        load_revoked(path, authority.certificate)
+        load_list(path, authority.certificate)
 
 
 # ---------------------------------------------------------------------------------------------------------------- keys
@@ -390,7 +384,7 @@ def test_what_is_no_key(tmp_path: Path) -> None:
     cases: list[tuple[bytes, str]] = [
         (b"", "no key that can be read"),
         (b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n", "no key that can be read"),
-        (new_key().private_bytes(*form, secret), "without a password"),
+        (new_key().private_bytes(*form, secret), "has a passphrase"),
         (rsa.generate_private_key(65537, 2048).private_bytes(*form, none), "P-256"),
         (ec.generate_private_key(ec.SECP384R1()).private_bytes(*form, none), "P-256"),
     ]
@@ -496,18 +490,15 @@ def test_files_that_are_replaced_while_they_are_read(
     kit: SiteFile, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The old certificate is read, then both files are replaced, then the new key is read."""
-    from deepca.sites import certificates
-
-    load = certificates.load_key
     times: list[Path] = []
 
     def late(path: Path) -> Key:
         if not times:
             place(kit.folder, authority)
         times.append(path)
-        return load(path)
+        return load_key(path)
 
-    monkeypatch.setattr(certificates, "load_key", late)
+    monkeypatch.setattr("deepca.sites.identity.load_key", late)
     me = Identity.load(kit)
     assert verify_signature(me.certificate_der, me.sign(b"x"), b"x")
     assert len(times) == 2

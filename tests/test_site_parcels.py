@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from deepca.errors import FrameError, NetworkError
 from deepca.sites import wire_pb2 as wire
-from deepca.sites.parcels import Parcel, pack, unpack
+from deepca.sites.parcels import Parcel, pack, tag_of, unpack
 from deepca.transports.base import Message, Tag
 
 PLAN = b"p" * 32
@@ -36,7 +36,7 @@ def _travelled(message: Message, tag: Tag = TAG) -> tuple[Tag, Message]:
     body = bytearray().join(parcel.slice(at, 7) for at in range(0, parcel.total, 7))
     assert header.data.plan == PLAN
     assert len(body) == parcel.total
-    return unpack(header.data, body)
+    return tag_of(header.data), unpack(header.data, body)
 
 
 def _same(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> bool:
@@ -177,7 +177,7 @@ def test_random_headers_and_bodies_never_crash(header: bytes, shape: list[int], 
         candidates.append(wire.Data())
     for data in candidates:
         try:
-            _, message = unpack(data, bytearray(body))
+            message = unpack(data, bytearray(body))
         except FrameError:
             continue
         arrays = [*([] if message.payload is None else [message.payload]), *message.riders]

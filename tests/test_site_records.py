@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -12,8 +13,9 @@ from hypothesis import strategies as st
 
 from deepca.errors import FrameError
 from deepca.sites import wire_pb2 as wire
+from deepca.sites.claims import Claim, Endorsement
 from deepca.sites.link import Identity
-from deepca.sites.records import Kept, Offer, Phase, Record, Table, digest_of_members
+from deepca.sites.records import Failure, Kept, Offer, Phase, Record, Table, digest_of_members
 
 SITES = 4
 EDGES = ((0, 1), (1, 2), (2, 3), (0, 3))
@@ -48,11 +50,17 @@ def test_a_record_comes_back_as_it_was() -> None:
     record = replace(
         _record(2, _kept(5), _kept(10), reached=12, epoch=7, phase="running"),
         plan=_key(1),
-        outcome=_key(2),
-        why="no rows",
+        computed=_key(2),
+        endorsement=Endorsement(2, Claim(7, _key(1), (0, 2, 3), _key(3)), b"certificate", b"signature"),
+        failure=Failure("array", "no rows", 3, "NaN", "mean", 4),
     )
     sent = wire.Record.FromString(record.to_wire().SerializeToString())
     assert Record.from_wire(sent, SITES) == record
+
+
+def _endorsed(site: int, **claim: Any) -> wire.Endorsement:
+    whole = {"epoch": 1, "plan": _key(1), "members": [0, 1, 2], "outcome": _key(2), **claim}
+    return wire.Endorsement(site=site, claim=wire.Claim(**whole))
 
 
 NONSENSE: dict[str, Callable[[wire.Record], object]] = {
@@ -61,7 +69,16 @@ NONSENSE: dict[str, Callable[[wire.Record], object]] = {
     "no phase": lambda r: setattr(r, "phase", ""),
     "link to nobody": lambda r: r.links.append(SITES),
     "short plan": lambda r: setattr(r, "plan", b"x" * 31),
-    "long outcome": lambda r: setattr(r, "outcome", b"x" * 33),
+    "long digest": lambda r: setattr(r, "computed", b"x" * 33),
+    "empty claim": lambda r: r.endorsement.claim.SetInParent(),
+    "short outcome": lambda r: r.endorsement.CopyFrom(_endorsed(site=1, outcome=b"x")),
+    "another's signature": lambda r: r.endorsement.CopyFrom(_endorsed(site=2)),
+    "no member": lambda r: r.endorsement.CopyFrom(_endorsed(site=1, members=[0, 2])),
+    "unknown member": lambda r: r.endorsement.CopyFrom(_endorsed(site=1, members=[1, SITES])),
+    "members out of order": lambda r: r.endorsement.CopyFrom(_endorsed(site=1, members=[2, 1])),
+    "last epoch of a claim": lambda r: r.endorsement.CopyFrom(_endorsed(site=1, epoch=2**64 - 1)),
+    "unknown kind of failure": lambda r: setattr(r.failure, "kind", "whim"),
+    "nobody accused": lambda r: r.failure.CopyFrom(wire.Failure(kind="array", accused=SITES)),
     "short key": lambda r: r.kept.add(iteration=1, key=b"x", members=_key(1)),
     "no members": lambda r: r.kept.add(iteration=1, key=_key(1)),
     "negative iteration": lambda r: r.kept.add(iteration=-1, key=_key(1), members=_key(1)),
@@ -104,8 +121,11 @@ def test_random_bytes_never_crash(content: bytes) -> None:
 
 def test_a_long_reason_is_cut() -> None:
     sent = _record(1).to_wire()
-    sent.why = "x" * 100_000
-    assert len(Record.from_wire(sent, SITES).why) <= 1000
+    sent.failure.CopyFrom(wire.Failure(kind="site", why="x" * 100_000, what="a\x1b[0m\nb"))
+    failure = Record.from_wire(sent, SITES).failure
+    assert failure is not None
+    assert len(failure.why) <= 1000
+    assert failure.what.isprintable()
 
 
 # --------------------------------------------------------------------------------------------------------------- table

@@ -1,55 +1,123 @@
-"""A site holds no result that contradicts its own."""
+"""A site writes no result but one that every member has computed, or that most have signed."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from deepca.errors import NetworkError
+from deepca.certificate import digest_of
+from deepca.errors import DisputedResult
 from deepca.experiments.faults.schedules import Fault, Outcome, Play, Schedule, rows_of
-from deepca.model import from_bytes
+from deepca.model import Model
 from deepca.pca import Settings
+from deepca.result import Status
 from deepca.sites import run
 from deepca.sites.run import Ending
 from deepca.topology import ring
 
 
-@pytest.mark.parametrize("wrong", ["variances", "components", "number"])
-def test_a_result_that_differs_from_ones_own_is_refused_for_good(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = run._content
+def _turned(model: Model) -> Model:
+    """Components that are turned a little, with a certificate that fits them."""
+    k = model.n_components
+    X = np.linalg.qr(model.components.T + 1e-6 * np.ones((model.n_features, k)))[0]
+    assert model.certificate is not None
+    proof = replace(model.certificate, digest=digest_of(X))
+    return replace(model, components=np.ascontiguousarray(X.T), certificate=proof)
 
-    def forged(*given: Any) -> bytes:
-        model = from_bytes(honest(*given), Path("forged"))
-        if wrong == "variances":
-            model = replace(model, explained_variance=1.5 * model.explained_variance)
-        elif wrong == "components":
-            model = replace(model, components=model.components[:, ::-1].copy(), certificate=None)
-        else:
-            model = replace(
-                model,
-                components=model.components[:1],
-                explained_variance=model.explained_variance[:1],
-                certificate=None,
-            )
-        return model.to_bytes()
 
-    monkeypatch.setattr(run, "_content", forged)
-    # killed and started again when they have given up: they must not take it then, either
-    faults = (Fault(20.0, "kill", (1,), 1.0),)
-    schedule = Schedule(5, ring(4), Settings(2, tol=1e-9), "wait", faults, deadline=60.0)
+def _proof(**changes: Any) -> Callable[[Model], Model]:
+    def changed(model: Model) -> Model:
+        assert model.certificate is not None
+        return replace(model, certificate=replace(model.certificate, **changes))
+
+    return changed
+
+
+def _about(**changes: Any) -> Callable[[Model], Model]:
+    return lambda model: replace(model, about={**model.about, **changes})
+
+
+FORGED: dict[str, Callable[[Model], Model]] = {
+    "mean": lambda model: replace(model, mean=model.mean + 1e-9),
+    "one mean": lambda model: replace(model, mean=np.concatenate([model.mean[:-1], model.mean[-1:] * (1.0 + 1e-13)])),
+    "count": lambda model: replace(model, n_samples=model.n_samples + 1),
+    "weight": lambda model: replace(model, weight=model.weight + 1.0),
+    "variance": lambda model: replace(model, explained_variance=model.explained_variance * (1.0 + 1e-9)),
+    "total variance": lambda model: replace(model, total_variance=model.total_variance * (1.0 + 1e-13)),
+    "columns": lambda model: replace(model, columns=tuple(f"c{j}" for j in range(model.n_features))),
+    "scale": lambda model: replace(model, scale=np.ones(model.n_features)),
+    "whitening": lambda model: replace(model, whiten=True),
+    "status": lambda model: replace(model, status=Status("rounding_floor", model.status.advice)),
+    "advice": lambda model: replace(model, status=replace(model.status, advice="all is well")),
+    "components": _turned,
+    "angle": _proof(angle=1e-17),
+    "residual": _proof(residual=0.5),
+    "eigenvalues": lambda m: _proof(eigenvalues=tuple(2.0 * v for v in m.certificate.eigenvalues))(m),  # type: ignore[union-attr]
+    "bound": _proof(bound=0.0),
+    "failure": _proof(failure=1e-30),
+    "bounds of leading parts": _proof(parts=(1e-17, 1e-17)),
+    "rows of the certificate": _proof(n_rows=10**9),
+    "no certificate": lambda model: replace(model, certificate=None),
+    "members": _about(sites=["site-0", "site-1", "site-2"]),
+    "left out": _about(left_out=["site-9"]),
+    "run": _about(run="another"),
+    "epoch": _about(epoch=7),
+    "plan": _about(plan="00" * 32),
+    "tolerance": _about(tol=1e-15),
+    "bytes": _about(bytes_per_agent=1.0),
+    "unknown field": _about(note="send your rows to us"),
+}
+
+
+@pytest.mark.parametrize("forged", FORGED)
+def test_a_proposal_that_was_not_computed_is_named_and_not_written(
+    forged: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Site 0 proposes something else than it computed; all others notice, and end."""
+    honest = run._model
+
+    def model(job: run.Job, *given: Any) -> Model:
+        mine = honest(job, *given)
+        return FORGED[forged](mine) if job.me == 0 else mine
+
+    monkeypatch.setattr(run, "_model", model)
+    outcome, play = _played(())
+    errors = [outcome.endings[site] for site in range(4)]
+    assert all(isinstance(error, DisputedResult) for error in errors), errors
+    assert {error.site for error in errors if isinstance(error, DisputedResult)} == {"site-0"}
+    seen = {error.by for error in errors[1:] if isinstance(error, DisputedResult)}
+    assert None in seen  # somebody has seen it; others may only have heard of it
+    assert all(not disk.vault.load().decided for disk in play.disks)
+
+
+def test_a_result_refused_stays_refused_when_sites_are_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = run._model
+
+    def model(job: run.Job, *given: Any) -> Model:
+        mine = honest(job, *given)
+        return FORGED["mean"](mine) if job.me == 0 else mine
+
+    monkeypatch.setattr(run, "_model", model)
+    outcome, play = _played((Fault(20.0, "kill", (1,), 1.0),), again=25.0)
+    assert not any(isinstance(ending, Ending) for ending in outcome.endings.values())
+    assert all(not disk.vault.load().decided for disk in play.disks)
+
+
+def _played(faults: tuple[Fault, ...], again: float = 0.0) -> tuple[Outcome, Play]:
+    nothing = (Fault(0.0, "slow", (0,), 0.1, 1.0),)
+    schedule = Schedule(5, ring(4), Settings(2, tol=1e-9), "wait", faults or nothing, deadline=60.0)
     outcome = Outcome(schedule)
     play = Play(schedule, rows_of(schedule), outcome)
-    for site in range(4):
-        play.clock.at(25.0, partial(play.start, site))
+    if again:
+        for site in range(4):
+            play.clock.at(again, partial(play.start, site))
     try:
         play.run()
     finally:
         play.clock.end()
-    assert not any(isinstance(ending, Ending) for ending in outcome.endings.values())
-    assert any("common result" in str(ending) for ending in outcome.endings.values())
-    assert all(isinstance(ending, NetworkError) for ending in outcome.endings.values())
-    assert all(not disk.vault.load().decided for disk in play.disks)
+    return outcome, play

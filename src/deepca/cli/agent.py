@@ -21,7 +21,7 @@ from rich.markup import escape
 
 from deepca.cli.common import errors, require
 from deepca.cli.show import show_model, summary
-from deepca.errors import DeepcaError, InvalidInput, NetworkError, Unfinished
+from deepca.errors import DeepcaError, InternalError, InvalidInput, NetworkError, Unfinished
 
 if TYPE_CHECKING:  # what imports grpc must wait until its core can be heard
     from deepca.cli.log import Log, Style
@@ -119,10 +119,13 @@ def _run(
             details = [text for wait in watch.last.waits for text in wait.details] if watch else []
             again = "more time is given by --deadline, or by deadline in site.toml"
             voice.end("unfinished", "\n  ".join([f"{error}; {again}", *details]), UNFINISHED)
-        except NetworkError as error:  # no mistake of this site's
-            voice.end("failed", str(error), UNUSABLE)
+        except (NetworkError, InternalError) as error:  # no mistake of this site's
+            report = f"; {error.report} is a report to send along" if error.report else ""
+            voice.end("failed", f"{error}{report}", UNUSABLE)
         except (DeepcaError, OSError) as error:
             voice.end("failed", str(error), 2)
+        except Exception as error:  # before an agent was there to report it
+            voice.end("failed", f"a fault of deepca itself: {type(error).__name__}", UNUSABLE)
         code = _told(site, ending, voice)
         if as_json:
             typer.echo(json.dumps(_plain(site, ending, code), indent=2, ensure_ascii=False))

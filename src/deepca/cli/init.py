@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from deepca.cli.common import errors, require
+from deepca.cli.passphrase import VARIABLE, new_passphrase
 from deepca.errors import InvalidInput
 from deepca.sites.config import EXAMPLE
 
@@ -31,6 +32,12 @@ def init(
         bool, typer.Option("--trial", help="Make the keys of all sites here, too: for trying things out.")
     ] = False,
     days: Annotated[int, typer.Option(min=1, help="How long certificates last, with --trial.")] = 365,
+    passphrase: Annotated[
+        bool, typer.Option("--passphrase", help="Protect the authority's key with a passphrase, which is asked for.")
+    ] = False,
+    passphrase_file: Annotated[
+        Path | None, typer.Option(help=f"Take that passphrase from this file; or from the variable {VARIABLE}.")
+    ] = None,
     example: Annotated[bool, typer.Option("--example", help="Print a network.toml to start from.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was made as JSON instead.")] = False,
 ) -> None:
@@ -48,11 +55,13 @@ def init(
 
         if network is None or not network.exists():
             raise InvalidInput(_missing(network))
-        made = make_kits(network, out, trial=trial, days=days)
+        secret = new_passphrase(ask=passphrase, file=passphrase_file)
+        made = make_kits(network, out, trial=trial, days=days, passphrase=secret)
         if as_json:
-            typer.echo(json.dumps(_plain(made), indent=2, ensure_ascii=False))
+            said = {**_plain(made), "passphrase": secret is not None}
+            typer.echo(json.dumps(said, indent=2, ensure_ascii=False))
         else:
-            _show(Console(emoji=False), made, trial=trial)
+            _show(Console(emoji=False), made, trial=trial, protected=secret is not None)
 
 
 def _missing(network: Path | None) -> str:
@@ -95,7 +104,7 @@ def _plain(made: Kits) -> dict[str, object]:
     }
 
 
-def _show(console: Console, made: Kits, *, trial: bool) -> None:
+def _show(console: Console, made: Kits, *, trial: bool, protected: bool) -> None:
     table = Table(box=SIMPLE_HEAD, title=f"{escape(made.network.name)}: {len(made.sites)} sites", title_justify="left")
     for heading in ("site", "address", "neighbours", "kit", "what to do there"):
         table.add_column(heading, overflow="fold")
@@ -111,5 +120,9 @@ def _show(console: Console, made: Kits, *, trial: bool) -> None:
         said = (
             f"Hand each folder to its site. Keep {keep} to yourself: with it requests of sites are signed\n"
             f"  deepca join --sign request.csr --authority {escape(str(made.authority))}"
+        )
+    if protected:
+        said += (
+            "\nThe authority's key has a passphrase, without which nothing can be signed or revoked. Do not lose it."
         )
     console.print(said, highlight=False, soft_wrap=True)

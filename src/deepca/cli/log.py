@@ -38,6 +38,7 @@ _WARNINGS = {
     "refused",
     "regroup",
     "result",
+    "revocations",
     "silent",
     "stopped",
     "waiting",

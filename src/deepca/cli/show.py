@@ -69,6 +69,7 @@ def summary(model: Model) -> dict[str, Any]:
     proof = model.certificate
     return {
         "n_components": model.n_components,
+        "n_known": model.n_known,
         "n_features": model.n_features,
         "n_samples": model.n_samples,
         "weight": model.weight,
@@ -90,6 +91,7 @@ def summary(model: Model) -> dict[str, Any]:
             "next_eigenvalue_at_most": _finite(proof.bound),
             "agents": proof.n_agents,
             "rows": proof.n_rows,
+            "holds_for": "the rows that the sites said they have" if "sites" in model.about else "the rows given",
             "digest": proof.digest,
         },
         "about": dict(model.about),
@@ -113,7 +115,10 @@ def _sites(model: Model) -> list[str]:
     names, left_out = model.about.get("sites"), model.about.get("left_out")
     if not isinstance(names, list) or not isinstance(left_out, list):
         return []
-    said = [f"[dim]run {escape(str(model.about.get('run')))}: rows of {escape(', '.join(map(str, names)))}[/]"]
+    said = [
+        f"[dim]run {escape(str(model.about.get('run')))}: rows of {escape(', '.join(map(str, names)))}[/]",
+        "[dim]proven means: for the rows that these sites said they have; a site can lie about its own rows[/]",
+    ]
     if left_out:
         said.append(f"[yellow]without the rows of {escape(', '.join(map(str, left_out)))}[/]")
     return said
@@ -134,6 +139,8 @@ def _table(model: Model, most: int, width: int) -> Table:
     longest = max(float(shares.max()), 1e-300)
     for i, share in enumerate(shares[:most]):
         numbers = [f"PC{i + 1}", f"{float(model.explained_variance[i]):.6g}", f"{share:.2%}"]
+        if i >= model.n_known and model.certificate is not None:
+            numbers[1:] = [f"≤ {model.certificate.at_most(i + 1):.2g}", "unknown"]
         together = f"{shares[: i + 1].sum():.2%}"
         if wide:
             table.add_row(

@@ -21,15 +21,17 @@ from deepca._machine import keep_freed_memory
 from deepca.checkpoints import Checkpoints
 from deepca.data.readers import open_source
 from deepca.data.sources import Source
-from deepca.errors import DataError, DeepcaError, InvalidInput, Unfinished
+from deepca.errors import DataError, DeepcaError, InternalError, InvalidInput, Unfinished
 from deepca.observers import Observer
 from deepca.pca import Settings
-from deepca.sites.certificates import Identity as Certificates
 from deepca.sites.clocks import RealClock
 from deepca.sites.config import NetworkFile, SiteFile
 from deepca.sites.handshake import PROTOCOL
+from deepca.sites.identity import Identity as Certificates
 from deepca.sites.link import Identity
 from deepca.sites.node import Membership, Node, Policy
+from deepca.sites.report import report_of, write_report
+from deepca.sites.rows import Rows
 from deepca.sites.run import Ending, Job, run_site, schema_of
 from deepca.sites.seals import CertificateSeals
 from deepca.sites.streams import Peer, Streams
@@ -94,16 +96,44 @@ def run_agent(
     tell : gets events for people and logs.  ready : called once the agent listens.  wrap : stands between node and
     streams; for tests that hurt messages.
 
-    Raises InvalidInput for what this site has to mend, Unfinished at the deadline.
+    Raises InvalidInput for what this site has to mend, Unfinished at the deadline, NetworkError for what others did;
+    InternalError for whatever else happens. A report is written where there is something to find out.
     """
+    try:
+        return _run_agent(site, tell, observers, ready, wrap)
+    except (Unfinished, InvalidInput, OSError):
+        raise
+    except DeepcaError as error:
+        error.report = str(write_report(site, error) or "")
+        raise
+    except Exception as error:
+        last = report_of(site, error)["errors"][0]["where"][-1:]
+        internal = InternalError(type(error).__name__, last[0] if last else "an unknown place")
+        internal.report = str(write_report(site, error) or "")
+        raise internal from None
+
+
+def _run_agent(
+    site: SiteFile,
+    tell: Callable[..., None],
+    observers: Sequence[Observer],
+    ready: Callable[[Agent], None],
+    wrap: Callable[[Node], Node],
+) -> Ending:
     network, began = site.network, time.monotonic()
     keep_freed_memory()
     with _discreet():
         source = open_source(str(site.data), label_column=site.label_column, dataset=site.dataset)
     _check_writable(site.model)
-    credentials = None if site.plaintext else Certificates.load(site)
-    run, data = run_of(network), _digest_of_rows(site, source)
+
+    def notice(text: str) -> None:
+        tell("revocations", text)
+
+    credentials = None if site.plaintext else Certificates.load(site, warn=notice)
+    run = run_of(network)
     own = hashlib.sha256(run + network.run.encode()).digest()
+    rows = Rows(site, lambda text: tell("checkpoint", text))
+    rows.check(own)
     names = tuple(entry.name for entry in network.sites)
     membership = Membership(
         names,
@@ -117,19 +147,23 @@ def run_agent(
     policy = Policy(network.on_loss, network.patience, site.deadline, linger)
     identity = Identity(time.time_ns(), secrets.randbits(63) | 1)  # time only guesses; others say if it was wrong
     # not the rows: promises to the others hold whatever becomes of a file here
-    about = hashlib.sha256(repr(sorted(membership.fingerprint.items())).encode() + run).hexdigest()
-    vault = FileVault(site.state, f"result-{about[:16]}", lambda text: tell("checkpoint", text))
-    seals = None if credentials is None else CertificateSeals(lambda: streams.credentials or credentials, names, run)
+    agreement = membership.agreement
+    vault = FileVault(site.state, f"result-{agreement.hex()[:16]}", len(names), lambda text: tell("checkpoint", text))
+    seals = (
+        None
+        if credentials is None
+        else CertificateSeals(lambda: streams.credentials or credentials, names, run, agreement)
+    )
     node = Node(membership, policy, RealClock(), identity, tell, vault=vault, seals=seals)
     me, *peers = (
         Peer(j, network.sites[j].name, network.sites[j].address, j != site.index and network.dials(site.index, j))
         for j in (site.index, *network.neighbors(site.site))
     )
-    streams = Streams(wrap(node), me, peers, site.listen if peers else None, credentials)
+    streams = Streams(wrap(node), me, peers, site.listen if peers else None, credentials, notice=notice)
     node.attach(streams.wake)
     folder = site.state if site.checkpoints else Path(os.devnull) / "none"
     warn = (lambda text: tell("checkpoint", text)) if site.checkpoints else (lambda text: None)
-    checkpoints = Checkpoints(folder, own, data, warn=warn)
+    checkpoints = Checkpoints(folder, own, rows.digest, warn=warn)
     job = Job(
         network.run, names, site.index, network.topology, network.settings, lambda: source, network.checkpoint_every
     )
@@ -146,11 +180,12 @@ def run_agent(
             try:
                 with _discreet():
                     ending = run_site(job, node, checkpoints, vault, observers=observers, tell=tell)
+                rows.keep(own)
                 write_whole(site.model, ending.content)
             except Unfinished:
                 raise
-            except (DeepcaError, OSError, MemoryError) as error:
-                node.failed(_for_others(error))
+            except Exception as error:
+                node.failed(_for_others(error), error)
                 node.farewell(0.0)
                 raise
             node.finished()
@@ -196,8 +231,11 @@ def _ticking(node: Node) -> Iterator[None]:
     over = threading.Event()
 
     def tick() -> None:
-        while not over.wait(_TICK):
-            node.tick()
+        try:
+            while not over.wait(_TICK):
+                node.tick()
+        except Exception as error:  # or time would stand still, and nobody would know
+            node.broken(error)
 
     thread = threading.Thread(target=tick, name="deepca-ticks", daemon=True)
     thread.start()
@@ -224,13 +262,6 @@ def _for_others(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"its machine says: {error.strerror}"
     return "something has to be mended there; its own log says what"
-
-
-def _digest_of_rows(site: SiteFile, source: Source) -> bytes:
-    """Changes when the file does: a checkpoint is of no use with other rows."""
-    stat = site.data.stat()
-    said = [str(site.data.resolve()), stat.st_size, stat.st_mtime_ns, source.d, site.label_column, site.dataset]
-    return hashlib.sha256(json.dumps(said).encode()).digest()
 
 
 def _check_writable(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -46,6 +47,11 @@ class Membership:
     limit: int
 
     @property
+    def agreement(self) -> bytes:
+        """32 bytes: equal for sites that agree on everything, name and settings of the run included."""
+        return hashlib.sha256(repr(sorted(self.fingerprint.items())).encode() + self.run).digest()
+
+    @property
     def neighbors(self) -> tuple[int, ...]:
         return tuple(sorted({edge[0] + edge[1] - self.me for edge in self.edges if self.me in edge}))
 
@@ -55,6 +61,7 @@ class Assembly:
 
     table : the newest record of every site.  record : this site's own.  news : grows whenever the table changes.
     present : the sites that this one reaches.  plan : the one entered, if any.  disturbance : why it has to be left.
+    proposal : the plan that this site would enter next, if all members do.
     """
 
     def __init__(
@@ -74,7 +81,7 @@ class Assembly:
         self.present = frozenset({self._me})
         self.plan: Plan | None = None
         self.disturbance = ""
-        self._proposal: Plan | None = None
+        self.proposal: Plan | None = None
         self._since = dict.fromkeys(range(len(membership.sites)), now)  # when a site was last seen to come or go
         self._down: dict[Edge, float] = {}  # since when an edge is
         self._left_out: dict[int, int] = {}  # how often
@@ -105,32 +112,9 @@ class Assembly:
         self.news += 1
         return True
 
-    # ------------------------------------------------------------------------------------------------------ the result
-
-    def holders(self) -> dict[tuple[int, bytes], frozenset[int]]:
-        """Who says to hold which result, by the epoch that it was made in, and its digest."""
-        found: dict[tuple[int, bytes], frozenset[int]] = {}
-        for record in self.table:
-            if record.outcome:
-                key = record.outcome_epoch, record.outcome
-                found[key] = found.get(key, frozenset()) | {record.site}
-        return found
-
-    def decided(self) -> bytes | None:
-        """The result that most sites hold."""
-        found = (one[1] for one, sites in self.holders().items() if 2 * len(sites) > len(self.everyone))
-        return next(found, None)
-
-    def preferred(self) -> tuple[int, bytes] | None:
-        """The result to hold, if there is one within reach: that of the last epoch.
-
-        Not one of an epoch before any that was entered: who enters an epoch promises not to hold earlier results, and
-        an epoch whose members hold one takes it over. An epoch has most sites as members, so no two results can both
-        come to be held by most.
-        """
-        entered = max(self.table[site].epoch for site in self.present)
-        near = [one for one, sites in self.holders().items() if sites & self.present and one[0] >= entered]
-        return max(near, default=None)
+    def away(self, site: int, now: float) -> float:
+        """Seconds since a site that cannot be reached was heard of."""
+        return now - self._since.get(site, now)
 
     def unfinished(self) -> list[int]:
         """Who is still to be waited for after the end."""
@@ -170,36 +154,36 @@ class Assembly:
 
     def gather(self, **changes: Any) -> None:
         """Leave the plan, if there is one, and be ready for the next."""
-        self.plan = self._proposal = None
+        self.plan = self.proposal = None
         self.disturbance = ""
         self.publish(phase="gathering", plan=b"", **changes)
 
     def agreed(self, now: float) -> bool:
         """Propose what the records say, and see whether all members propose the same."""
-        if self._proposal is not None and self._all_agree(self._proposal):
+        if self.proposal is not None and self._all_agree(self.proposal):
             return True
         members, edges = self._candidates(now)
         plan = self._planned(members, edges) if members and all(map(self._ready, members)) else None
-        if plan is not None and (self._proposal is None or plan.digest != self._proposal.digest):
-            self._proposal = plan
+        if plan is not None and (self.proposal is None or plan.digest != self.proposal.digest):
+            self.proposal = plan
             self.publish(plan=plan.digest)
         elif not members:
             self.withdraw()
-        return self._proposal is not None and self._all_agree(self._proposal)
+        return self.proposal is not None and self._all_agree(self.proposal)
 
     def withdraw(self) -> None:
         """Propose nothing any more."""
-        if self._proposal is not None:
-            self._proposal = None
+        if self.proposal is not None:
+            self.proposal = None
             self.publish(plan=b"")
 
     @property
     def next_epoch(self) -> int:
         """Of the plan proposed; 0 if there is none."""
-        return 0 if self._proposal is None else self._proposal.epoch
+        return 0 if self.proposal is None else self.proposal.epoch
 
     def enter(self, now: float) -> Plan:
-        plan, self._proposal = self._proposal, None
+        plan, self.proposal = self.proposal, None
         if plan is None:
             raise NetworkError("there is no plan to enter")
         self.plan, self.disturbance = plan, ""
@@ -212,7 +196,6 @@ class Assembly:
         self.publish(phase="running", epoch=plan.epoch, plan=plan.digest)
         start = "from the beginning" if plan.source < 0 else f"at the directions of {self.name(plan.source)}"
         start = f"from iteration {plan.iteration}" if plan.resume else start
-        start = "with the result that is there" if plan.outcome is not None else start
         without = f", without {', '.join(self.names(left_out))}" if left_out else ""
         self._tell(
             "epoch",
@@ -227,7 +210,7 @@ class Assembly:
 
     def _ready(self, site: int) -> bool:
         record = self.table[site]
-        entered = self._proposal is not None and record.plan == self._proposal.digest
+        entered = self.proposal is not None and record.plan == self.proposal.digest
         return record.phase == "gathering" or (record.phase == "running" and entered)
 
     def _all_agree(self, plan: Plan) -> bool:
@@ -237,16 +220,15 @@ class Assembly:
             record is not None
             and record.identity == identity
             and record.plan == digest
-            and (record.outcome_epoch, record.outcome) <= (plan.outcome or (0, b""))
             and record.phase in ("gathering", "running")
             for record, identity in zip(records, plan.identities, strict=True)
         )
 
     def _planned(self, members: frozenset[int], edges: Collection[Edge]) -> Plan:
         """As all see it: who has entered the plan proposed here already counts as still about to."""
-        if self._proposal is None:
+        if self.proposal is None:
             return self.table.plan(members, edges)
-        mine, table = self._proposal, Table(self.table.sites, self.table.edges)
+        mine, table = self.proposal, Table(self.table.sites, self.table.edges)
         for record in self.table:
             early = record.phase == "running" and record.plan == mine.digest
             table.put(replace(record, epoch=mine.epoch - 1) if early else record)
@@ -317,7 +299,7 @@ class Assembly:
             if site == self._me:
                 continue
             if record.phase == "failed":
-                return f"{name} gave up: {record.why}"
+                return f"{name} gave up: {record.failure.why if record.failure is not None else 'without a word'}"
             if record.plan != digest and record.phase in ("gathering", "running"):
                 return f"{name} has left epoch {plan.epoch}"
         return ""

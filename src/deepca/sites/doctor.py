@@ -20,11 +20,13 @@ import numpy as np
 from deepca._units import size
 from deepca.data.readers import open_source
 from deepca.data.sources import Source
-from deepca.errors import DeepcaError, InvalidInput
-from deepca.sites.certificates import Identity as Certificates
-from deepca.sites.certificates import load_certificate, load_key, load_revoked, pending
+from deepca.errors import CertificateError, DeepcaError, InvalidInput, RevocationListError
+from deepca.sites.certificates import load_certificate
 from deepca.sites.config import SiteFile, read_network, read_site, split_address
+from deepca.sites.identity import Identity as Certificates
+from deepca.sites.keys import load_key, pending
 from deepca.sites.knock import Heard, Knock, knock, overhear
+from deepca.sites.revocation import current_list, expiry_warning
 
 __all__ = ["Finding", "Verdict", "examine"]
 
@@ -226,21 +228,43 @@ def _certificates(site: SiteFile) -> Iterator[tuple[Finding, Certificates | None
     soon = ends - _now() < _SOON
     yield Finding("authority", "warning" if soon else "ok", f"lasts until {_day(ends)}", _KEEPER if soon else ""), None
     try:
-        revoked = load_revoked(site.revoked, authority)
-    except InvalidInput as error:
-        yield Finding("revoked list", "wrong", str(error), f"{_HERE}, with a new copy from {_KEEPER}"), None
+        revoked = current_list(site, authority, _now())
+    except RevocationListError as error:
+        yield Finding("revoked list", "wrong", str(error), _blamed_for_list(error.reason)), None
         return
-    said = "there is none, so nobody is revoked" if revoked is None else f"{sum(1 for _ in revoked)} certificates"
-    yield Finding("revoked list", "ok", said), None
+    except InvalidInput as error:
+        yield Finding("revoked list", "wrong", str(error), _HERE), None
+        return
+    if revoked is None:
+        yield Finding("revoked list", "ok", "there is none, so nobody is revoked"), None
+    elif soon_over := expiry_warning(revoked, _now()):
+        yield Finding("revoked list", "warning", soon_over, _KEEPER), None
+    else:
+        count = len(revoked)
+        said = (
+            f"number {revoked.number} with {count} certificate{'s' if count != 1 else ''}, until {_day(revoked.ends)}"
+        )
+        yield Finding("revoked list", "ok", said), None
     if not wrong:
         yield _own(site)
 
 
+def _blamed_for_list(reason: str) -> str:
+    match reason:
+        case "expired" | "unnumbered":
+            return f"{_KEEPER} signs a new one; {_HERE} installs it"
+        case "missing" | "older":
+            return f"{_HERE}, with the newest from {_KEEPER} or a neighbour"
+    return f"{_HERE}, with a new copy from {_KEEPER}"
+
+
 def _own(site: SiteFile) -> tuple[Finding, Certificates | None]:
     try:
-        mine = Certificates.load(site)
+        mine = Certificates.look(site)
+    except CertificateError as error:
+        return Finding("certificate", "wrong", str(error), _blamed_for_certificate(error.reason)), None
     except InvalidInput as error:
-        return Finding("certificate", "wrong", str(error), _blamed_for_certificate(str(error))), None
+        return Finding("certificate", "wrong", str(error), _HERE), None
     left = mine.not_after - _now()
     text = f"that of {mine.site} in {mine.network}, fits its key, lasts until {_day(mine.not_after)}"
     if left < _SOON:
@@ -249,13 +273,14 @@ def _own(site: SiteFile) -> tuple[Finding, Certificates | None]:
     return Finding("certificate", "ok", text), mine
 
 
-def _blamed_for_certificate(why: str) -> str:
-    if "revoked" in why or "not signed by" in why:
-        return f"{_KEEPER}; {_HERE} asks"
-    if "ended on" in why:
-        return f"{_HERE} asks, and {_KEEPER} signs"
-    if "not valid before" in why:
-        return f"{_HERE}: is its clock right?"
+def _blamed_for_certificate(reason: str) -> str:
+    match reason:
+        case "revoked" | "issuer":
+            return f"{_KEEPER}; {_HERE} asks"
+        case "expired":
+            return f"{_HERE} asks, and {_KEEPER} signs"
+        case "early":
+            return f"{_HERE}: is its clock right?"
     return _HERE
 
 
@@ -360,19 +385,22 @@ def _closed_door(name: str, found: Knock) -> tuple[str, str]:
         case "unreachable":
             return found.why, f"{_NETWORK}, here or at {name}"
         case "certificate":
-            return found.why, _blamed_for_other(name, found.why)
+            return found.why, _blamed_for_other(name, found.reason)
         case "welcome":
             return found.why, f"{_HERE} and {name}, who compare their authority.pem, or {_KEEPER}"
     return found.why, f"{name}, or {_NETWORK} if something stands in between"
 
 
-def _blamed_for_other(name: str, why: str) -> str:
-    if "is that of" in why:
-        return f"{_WRITER} or {_NETWORK}: the address leads to another site"
-    if "not valid before" in why:
-        return f"{_HERE} or {name}: whose clock is wrong?"
-    if "not signed by" in why:
-        return f"{name}, whose kit is of another authority; or {_HERE}, if its authority.pem is not that of all others"
+def _blamed_for_other(name: str, reason: str) -> str:
+    match reason:
+        case "site":
+            return f"{_WRITER} or {_NETWORK}: the address leads to another site"
+        case "early":
+            return f"{_HERE} or {name}: whose clock is wrong?"
+        case "issuer":
+            return (
+                f"{name}, whose kit is of another authority; or {_HERE}, if its authority.pem is not that of all others"
+            )
     return f"{name} asks, and {_KEEPER} signs"
 
 

@@ -13,7 +13,7 @@ from deepca.sites import wire_pb2 as wire
 
 __all__ = ["NONCE", "PROTOCOL", "Credentials", "Handshake"]
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Version of what is spoken. Both sides must have the same."""
 NONCE = 32
 """Bytes."""
@@ -47,6 +47,23 @@ class Credentials(Protocol):
 
     def verify_signature(self, certificate_der: bytes, signature: bytes, data: bytes) -> bool: ...
 
+    @property
+    def list_number(self) -> int:
+        """Of the list of revoked certificates that this site goes by; 0 if none."""
+
+    @property
+    def list_der(self) -> bytes:
+        """That list, to be passed on."""
+
+    def adopt(self, der: bytes) -> Credentials:
+        """Return credentials with this list of revoked certificates if it is newer, else these.
+
+        Raises a :class:`~deepca.errors.NetworkError` for a list that the authority has not signed.
+        """
+
+    def warning(self) -> str:
+        """Say what will have to be done soon; empty if nothing has to be."""
+
     def changed(self) -> bool:
         """Whether the files that this was read from are others by now."""
 
@@ -63,9 +80,14 @@ class Handshake:
         self._their_nonce = b""
         self.peer = ""
         """The name that the other side goes by; proven only after :meth:`check`."""
+        self.their_list = 0
+        """Number of the list of revoked certificates that the other side says it goes by."""
+        self.own_list = 0 if credentials is None else credentials.list_number
+        """And of the one here, which the other side is sent if it is newer."""
 
     def challenge(self) -> wire.Frame:
-        return wire.Frame(challenge=wire.Challenge(protocol=PROTOCOL, site=self._me, nonce=self._nonce))
+        said = wire.Challenge(protocol=PROTOCOL, site=self._me, nonce=self._nonce, revocations=self.own_list)
+        return wire.Frame(challenge=said)
 
     def proof(self, frame: wire.Frame) -> wire.Frame:
         """The answer to the other side's Challenge."""
@@ -80,19 +102,24 @@ class Handshake:
             raise FrameError(f"a challenge must hold {NONCE} random bytes of its own")
         if theirs.site == self._me:
             raise FrameError(f"the other side calls itself {self._me} as well; two sites cannot share a name")
-        self.peer, self._their_nonce = theirs.site, theirs.nonce
+        self.peer, self._their_nonce, self.their_list = theirs.site, theirs.nonce, theirs.revocations
         if self._credentials is None:
             return wire.Frame(proof=wire.Proof())
         said = _statement(self._me, self.peer, self._their_nonce, self._nonce)
         proof = wire.Proof(certificate=self._credentials.certificate_der, signature=self._credentials.sign(said))
+        if self.own_list > self.their_list:
+            proof.revocations = self._credentials.list_der
         return wire.Frame(proof=proof)
 
-    def check(self, frame: wire.Frame, transport: bytes | None) -> bytes:
+    def check(self, frame: wire.Frame, transport: bytes | None, credentials: Credentials | None = None) -> bytes:
         """The certificate (DER) of the other side once its Proof holds; empty without credentials.
 
         ``transport`` : the certificate that TLS was given by the other side, where that is known.
+        ``credentials`` : with the list of revoked certificates that came with the Proof, where that is newer.
         """
         _expect(frame, "proof")
+        if credentials is not None:
+            self._credentials = credentials
         certificate, signature = frame.proof.certificate, frame.proof.signature
         if self._credentials is None:
             if certificate:

@@ -21,9 +21,10 @@ from cryptography import x509
 
 from deepca.errors import Refused
 from deepca.sites import wire_pb2 as wire
-from deepca.sites.certificates import Identity as Certificates
-from deepca.sites.certificates import pending, site_of
+from deepca.sites.certificates import site_of
 from deepca.sites.config import NetworkFile, SiteFile, split_address
+from deepca.sites.identity import Identity as Certificates
+from deepca.sites.keys import pending
 from deepca.sites.link import Identity, Link
 from deepca.sites.records import Record
 
@@ -48,13 +49,15 @@ class Knock:
     """How far one comes at an address.
 
     stage : where it ended; "open" if all is well.  why : in plain words.  owner : the site that the certificate shown
-    names, if any.  not_after : the end of that certificate, seconds since 1970.
+    names, if any.  not_after : the end of that certificate, seconds since 1970.  reason : why that certificate is not
+    accepted, as in :class:`~deepca.errors.Refused`.
     """
 
     stage: Stage
     why: str = ""
     owner: str | None = None
     not_after: float | None = None
+    reason: str = ""
 
 
 def knock(address: str, expected: str, site: SiteFile, mine: Certificates | None, patience: float = 3.0) -> Knock:
@@ -96,7 +99,7 @@ def _look_at(secured: ssl.SSLSocket, address: str, expected: str, mine: Certific
     try:
         mine.check_peer(shown, expected)
     except Refused as error:
-        return Knock("certificate", str(error), owner, end)
+        return Knock("certificate", str(error), owner, end, error.reason)
     if secured.selected_alpn_protocol() != "h2":
         return Knock("tls", f"what listens at {address} has the right certificate, but is no agent", owner, end)
     try:

@@ -16,26 +16,38 @@ import hashlib
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from deepca.errors import FrameError, InvalidInput, Regroup, Unfinished, WrongNetwork
+from deepca.errors import (
+    BadArray,
+    DisputedResult,
+    FrameError,
+    InvalidInput,
+    PeerFault,
+    Regroup,
+    Unfinished,
+    WrongNetwork,
+)
 from deepca.sites import wire_pb2 as wire
 from deepca.sites.assembly import Assembly, Membership, Policy
+from deepca.sites.claims import Claim, Endorsement
 from deepca.sites.clocks import Clock
 from deepca.sites.link import Arrived, Identity, Link
-from deepca.sites.parcels import Parcel, pack, unpack
-from deepca.sites.records import Offer, Plan, Record
+from deepca.sites.parcels import Parcel, pack, tag_of, unpack
+from deepca.sites.records import Failure, Offer, Plan, Record
 from deepca.sites.seals import NoSeals, Seals
+from deepca.sites.settling import Settling
 from deepca.sites.vault import MemoryVault, Vault
 from deepca.transports.base import Message, Tag
 
-__all__ = ["LinkView", "Membership", "Node", "Policy", "View"]
+__all__ = ["Concluded", "LinkView", "Membership", "Node", "Policy", "View"]
 
 _LOOK = 0.25  # seconds between two looks at who is there
 _MOST_MAIL = 64  # messages of one neighbour that were not asked for yet
 _MOST_NAMES = 5  # as which an agent was known before it finds that it is not alone
 _MOST_EARLY = 16  # messages of an epoch that this agent has not entered yet, from one neighbour
+_ASK, _AGAIN = 0.5, 5.0  # seconds until a result is asked for, or sent, once more
 _FLUSH = 2.0  # seconds to let neighbours hear the last words
 
 
@@ -45,7 +57,24 @@ class _Early:
 
     plan: bytes
     tag: Tag
-    message: Message
+    message: Message | FrameError
+
+
+@dataclass(frozen=True)
+class _Computed:
+    """What this start of the agent has computed: ``differs(content)`` says how a model file differs from it, if so."""
+
+    plan: Plan
+    differs: Callable[[bytes], str]
+
+
+@dataclass(frozen=True)
+class Concluded:
+    """A model file, and what is claimed of it. compared : whether this site has compared it with its own numbers."""
+
+    content: bytes
+    claim: Claim
+    compared: bool
 
 
 @dataclass(frozen=True)
@@ -103,19 +132,28 @@ class Node:
             link.limit = membership.limit
         self._told: dict[int, dict[int, tuple[Identity, int]]] = {peer: {} for peer in self._links}
         self._news_told = dict.fromkeys(self._links, 0)
-        self._mail: dict[tuple[int, Tag], deque[Message]] = {}
-        self._awaited: set[tuple[int, Tag]] = set()
+        self._mail: dict[int, deque[tuple[Tag, Message | FrameError]]] = {peer: deque() for peer in self._links}
+        self._awaited: set[int] = set()
         self._early: dict[int, list[_Early]] = {peer: [] for peer in self._links}
+        self._astray: dict[int, Tag] = {}  # of another plan, in the epoch that was entered here
+        self._settling = Settling(membership, policy, self._assembly)
+        self._computed: _Computed | None = None
+        self._entered: Plan | None = None  # the last one
+        self._verified: set[Endorsement] = set()
         self._outcomes: dict[bytes, bytes] = {}
-        if remembered.outcome is not None:
-            digest = hashlib.sha256(remembered.outcome).digest()
-            self._outcomes[digest] = remembered.outcome
-            self._assembly.publish(outcome=digest, outcome_epoch=remembered.outcome_epoch)
-        self._accept: Callable[[bytes], None] = _anything
+        if remembered.outcome is not None and remembered.claim is not None:
+            self._outcomes[remembered.claim.outcome] = remembered.outcome
+            self._settling.claims.extend(remembered.endorsements)
+            own = next((one for one in remembered.endorsements if one.site == self._me), None)
+            if own is not None:
+                self._assembly.publish(endorsement=own)
+        self._accept: Callable[[bytes, Claim], None] = _anything
         self._renamed, self._fault = 0, ""
+        self._broken: BaseException | None = None
         self._strangers: set[int] = set()
         self._refused: set[tuple[int, str]] = set()
         self._asked: dict[tuple[int, bytes], float] = {}
+        self._handed: dict[tuple[int, bytes], float] = {}
         self._looked = float("-inf")
 
     def attach(self, wake: Callable[[int], None]) -> None:
@@ -160,6 +198,9 @@ class Node:
                 self._learn_of_myself(Identity(frame.hello.known, frame.hello.known_boot))
             if link.peer != before:
                 self._told[peer], self._news_told[peer] = {}, 0
+                for known in (self._asked, self._handed):
+                    for key in [key for key in known if key[0] == peer]:
+                        del known[key]
             if link.up != was_up:
                 self._tell("link_up", f"{self._name(peer)} is there", site=self._name(peer))
                 self._look()
@@ -208,53 +249,51 @@ class Node:
 
     # ------------------------------------------------------------------------------------- what the algorithm waits in
 
-    def gather(self, offer: Offer, accept: Callable[[bytes], None] | None = None) -> Plan | bytes:
+    def gather(self, offer: Offer, accept: Callable[[bytes, Claim], None] | None = None) -> Plan | Concluded:
         """Come together with the other sites and agree on who takes part and from where; or on the result, if known.
 
-        ``accept`` raises for a result that cannot be that of this run.
+        ``accept`` raises for a model file that cannot be the result of this run, though most sites have signed it.
 
         Raises InvalidInput if this site differs from the others in what has to be the same, Unfinished at the deadline.
         """
         with self._changed:
             here = self._assembly
             self._accept = accept if accept is not None else _anything
-            self._mail.clear()
+            for mail in self._mail.values():
+                mail.clear()
             here.gather(offer=offer)
             while True:
                 self._check_deadline()
                 self._look()
                 here.check_differences()
-                if here.disturbance:  # of an epoch that only was to hand on a result
-                    here.gather(offer=offer)
-                if here.decided() is not None or here.preferred() is not None:
+                for known in (self._entered, here.proposal):  # others may have entered it, and failed, before this one
+                    if known is not None:
+                        self._check_faults(known)
+                found = self._concluded()
+                if found is not None:
+                    return found
+                if pending := self._settling.pending():
                     here.withdraw()
-                    found = self._settled()
-                    if found is not None:
-                        return found
-                if here.plan is None and here.agreed(self._clock.now()):
+                    for claim in pending:  # somebody farther away may have to compare it
+                        self._obtained(claim)
+                elif here.agreed(self._clock.now()):
                     self._vault.enter(here.next_epoch)  # a promise: not to be forgotten
-                    plan = here.enter(self._clock.now())
+                    plan = self._entered = here.enter(self._clock.now())
                     self._take_early(plan)
-                    if plan.outcome is None:
-                        break
-                    self._take_over(plan.epoch, plan.outcome[1])
-                    continue
-                self._wake_soon()
-                self._changed.wait(_LOOK)
+                    break
+                self._wait_for_news()
         self._wake_all()
         return plan
 
-    def _take_over(self, epoch: int, digest: bytes) -> None:
-        """A result that a member held before the epoch began is that of the epoch."""
-        if digest in self._outcomes:
-            self._hold(epoch, digest, self._outcomes[digest])
-
     def _take_early(self, plan: Plan) -> None:
         """What members said that entered the plan before this one."""
+        self._astray.clear()
         for peer, waiting in self._early.items():
             for one in waiting:
                 if one.plan == plan.digest:
                     self._deliver(peer, one.tag, one.message)
+                elif one.tag.epoch == plan.epoch:
+                    self._astray[peer] = one.tag
             self._early[peer] = [one for one in waiting if one.tag.epoch > plan.epoch]
 
     def exchange(
@@ -275,34 +314,51 @@ class Node:
         with self._changed:
             while True:
                 self._check_undisturbed(plan)
-                missing = [source for source in sources if (source, tag) not in self._mail]
-                self._awaited = {(source, tag) for source in missing}
+                missing = [source for source in sources if not self._arrived(source, tag)]
+                self._awaited = set(missing)
                 if not missing:
-                    return {source: self._taken(source, tag) for source in sources}
+                    return {source: self._taken(source) for source in sources}
                 self._check_deadline(missing)
                 self._changed.wait(1.0)
 
-    def settle(self, epoch: int, outcome: bytes | None = None, accept: Callable[[bytes], None] | None = None) -> bytes:
-        """Agree on the result: this site's, where it is the one to make it, or the one that others have.
+    def settle(self, plan: Plan, differs: Callable[[bytes], str], proposal: Callable[[], bytes]) -> Concluded:
+        """Agree on the result of a plan that this site has followed to its end.
 
-        ``accept`` raises for a result that contradicts what this site found itself; such a one is never held.
+        ``proposal()`` is this site's model file, asked for where it is the one to propose. ``differs(content)`` says
+        how what another site proposes differs from what was computed here; it is signed only if it does not.
 
-        Returns when most sites hold it, so that nobody can come to another one. Raises Regroup if there is none any
-        more, and the sites have gathered anew.
+        Returns when it may be written (see :mod:`deepca.sites.settling`). Raises DisputedResult where sites do not
+        agree on a result, Regroup if the plan cannot be followed any more.
         """
         with self._changed:
             here = self._assembly
-            self._accept = accept if accept is not None else _anything
-            if outcome is not None and not here.disturbance:
-                self._hold(epoch, hashlib.sha256(outcome).digest(), outcome)
-            found = None
-            while found is None:
-                found = self._settled()
-                if found is None:
-                    if here.disturbance:
-                        raise Regroup(here.disturbance)
-                    self._wait_for_news()
-            return found
+            self._computed = _Computed(plan, differs)
+            self._publish(computed=plan.digest)
+            if plan.proposer == self._me and not here.disturbance:
+                content = proposal()
+                outcome = hashlib.sha256(content).digest()
+                self._outcomes[outcome] = content
+                self._endorse(Claim(plan.epoch, plan.digest, plan.members, outcome))
+            while True:
+                found = self._concluded()
+                if found is not None:
+                    return found
+                if here.disturbance:
+                    self._check_faults(plan)
+                    raise Regroup(here.disturbance)
+                self._wait_for_news()
+
+    def await_fault(self, plan: Plan, site: int) -> None:
+        """Wait until a member gives up, half of patience at most, and raise what was found by it or anybody else."""
+        end = self._clock.now() + 0.5 * self._policy.patience
+        with self._changed:
+            while self._clock.now() < end:
+                self._check_deadline()
+                self._check_faults(plan)
+                record = self._assembly.table.get(site)
+                if record is None or (record.failure is not None and record.failure.kind != "follows"):
+                    return
+                self._changed.wait(_LOOK)
 
     def finished(self) -> None:
         """The result is on disk."""
@@ -310,12 +366,30 @@ class Node:
             self._publish(phase="finished")
         self._wake_all()
 
-    def failed(self, why: str, *, common: bool = False) -> None:
-        """This agent gives up; the others shall know. common : whether the reason holds for all sites alike."""
+    def failed(self, why: str, error: BaseException | None = None, *, common: bool = False) -> None:
+        """This agent gives up; the others shall know.
+
+        error : the reason, whose facts are told where it accuses a site.  common : whether it holds for all alike.
+        """
+        failure = Failure("common" if common else "site", why)
+        if isinstance(error, PeerFault) and error.site in self._at.sites:
+            accused = self._at.sites.index(error.site)
+            if error.by is not None:
+                failure = Failure("follows", why, accused)
+            elif isinstance(error, BadArray):
+                failure = Failure("array", str(error), accused, error.what, error.phase, error.iteration)
+            else:
+                failure = Failure("contradiction", str(error), accused, error.what)
         with self._changed:
             if self._assembly.record.phase != "failed":
-                self._publish(phase="failed", why=why, common=common)
+                self._publish(phase="failed", failure=failure)
         self._wake_all()
+
+    def broken(self, error: BaseException) -> None:
+        """A thread of this agent has failed; whoever waits here raises its error."""
+        with self._changed:
+            self._broken = error
+            self._changed.notify_all()
 
     def farewell(self, linger: float | None = None) -> tuple[str, ...]:
         """Stay until all have finished, at most so long, and neighbours have heard it. Returns who has not finished."""
@@ -359,49 +433,67 @@ class Node:
 
     # ------------------------------------------------------------------------------------------------------- the result
 
-    def _settled(self) -> bytes | None:
-        """The result that is decided, in the end; None while there is nothing to be held."""
-        here = self._assembly
-        while True:
-            self._check_deadline()
-            decided, preferred = here.decided(), here.preferred()
-            if decided is not None and decided in self._outcomes:
-                epoch = next(one[0] for one in here.holders() if one[1] == decided)
-                self._hold(epoch, decided, self._outcomes[decided], decided=True)
-                return self._outcomes[decided]
-            if decided is None and preferred is None:
-                return None
-            if decided is not None:
-                self._obtain(decided)
-            elif preferred is not None and preferred[1] in self._outcomes:
-                self._hold(*preferred, self._outcomes[preferred[1]])
-            elif preferred is not None:
-                self._obtain(preferred[1])
-            self._wait_for_news()
+    def _concluded(self) -> Concluded | None:
+        """The result, once it may be written; whatever is proposed meanwhile is compared, and signed."""
+        self._check_deadline()
+        settling, computed, now = self._settling, self._computed, self._clock.now()
+        settling.check(self._entered)
+        if computed is not None:
+            claim = settling.to_compare(computed.plan)
+            if claim is not None and self._obtained(claim):
+                self._compare(computed, claim)
+        own = b"" if computed is None else computed.plan.digest
+        for claim in settling.claims:
+            if settling.final(claim, own, now) and self._obtained(claim):
+                content, compared = self._outcomes[claim.outcome], self._me in settling.claims.signers(claim)
+                if not compared:
+                    self._accept(content, claim)
+                self._vault.hold(content, claim, settling.claims.endorsements(claim), decided=True)
+                return Concluded(content, claim, compared)
+        return None
 
-    def _hold(self, epoch: int, digest: bytes, outcome: bytes, *, decided: bool = False) -> None:
-        """Say to hold a result; on disk first, since others rely on it."""
-        self._outcomes[digest] = outcome
-        record = self._assembly.record
-        if record.outcome != digest:
-            self._accept(outcome)
-        if (record.outcome, record.outcome_epoch) != (digest, epoch) or decided:
-            self._vault.hold(outcome, epoch, decided=decided)
-        if (record.outcome, record.outcome_epoch) != (digest, epoch):
-            self._publish(outcome=digest, outcome_epoch=epoch)
+    def _compare(self, computed: _Computed, claim: Claim) -> None:
+        """Sign what is as it was computed here; raise DisputedResult for what is not."""
+        proposer = self._name(computed.plan.proposer)
+        difference = computed.differs(self._outcomes[claim.outcome])
+        if difference:
+            raise DisputedResult(
+                proposer, f"proposes a result that {self._name(self._me)} did not compute: {difference}"
+            )
+        self._endorse(claim)
+
+    def _endorse(self, claim: Claim) -> None:
+        """Sign a claim; on disk first, since others rely on it."""
+        own = self._seals.endorse(self._me, claim)
+        claims = self._settling.claims
+        claims.add(own)
+        self._vault.hold(self._outcomes[claim.outcome], claim, claims.endorsements(claim))
+        self._publish(endorsement=own)
 
     def _wait_for_news(self) -> None:
         self._wake_soon()
         self._changed.wait(_LOOK)
 
-    def _obtain(self, digest: bytes) -> None:
-        now = self._clock.now()
+    def _obtained(self, claim: Claim) -> bool:
+        """Whether the bytes of a claim are here; if not, neighbours are asked for them."""
+        digest, now = claim.outcome, self._clock.now()
+        if digest in self._outcomes:
+            return True
         for peer, link in self._links.items():
-            record = self._assembly.table.get(peer)
-            asked = self._asked.get((peer, digest), float("-inf"))
-            if link.up and record is not None and record.outcome == digest and now - asked > 2.0:
+            if link.up and now - self._asked.get((peer, digest), float("-inf")) > _ASK:
                 self._asked[peer, digest] = now
                 link.send(Parcel(wire.Parcel(wanted=wire.Wanted(outcome=digest)).SerializeToString()))
+        return False
+
+    def _hand_over(self, peer: int, digest: bytes) -> None:
+        """Send the bytes of a claim, and all that is known to be signed; not again while they may be under way."""
+        content, now = self._outcomes.get(digest), self._clock.now()
+        if content is None or now - self._handed.get((peer, digest), float("-inf")) < _AGAIN:
+            return
+        self._handed[peer, digest] = now
+        known = [one.to_wire() for one in self._settling.claims.about(digest)]
+        header = wire.Parcel(outcome=wire.Outcome(outcome=digest, endorsements=known))
+        self._links[peer].send(Parcel(header.SerializeToString(), (memoryview(content),)))
 
     # --------------------------------------------------------------------------------------------------------- messages
 
@@ -417,23 +509,37 @@ class Node:
         elif kind == "records":
             self._records(peer, parcel.records)
         elif kind == "wanted":
-            body = self._outcomes.get(parcel.wanted.outcome)
-            if body is not None:
-                header = wire.Parcel(outcome=wire.Outcome(outcome=parcel.wanted.outcome))
-                self._links[peer].send(Parcel(header.SerializeToString(), (memoryview(body),)))
+            self._hand_over(peer, parcel.wanted.outcome)
         elif kind == "outcome":
-            body = bytes(arrived.body)
-            digest = hashlib.sha256(body).digest()
-            if digest != parcel.outcome.outcome or all(digest != known for _, known in self._assembly.holders()):
-                raise FrameError("a result that nobody has announced")
-            self._outcomes[digest] = body
-            self._changed.notify_all()
+            self._outcome(peer, parcel.outcome, bytes(arrived.body))
         else:
             raise FrameError(f"a message of kind {kind!r}")
 
+    def _outcome(self, peer: int, outcome: wire.Outcome, body: bytes) -> None:
+        digest = hashlib.sha256(body).digest()
+        for said in outcome.endorsements:
+            one = Endorsement.from_wire(said, len(self._at.sites))
+            if one.claim.outcome == digest and self._genuine(peer, one):
+                self._settling.claims.add(one)
+        if digest != outcome.outcome or not self._settling.claims.about(digest):
+            raise FrameError("a result that nobody has announced")
+        self._outcomes[digest] = body
+        self._changed.notify_all()
+
+    def _genuine(self, peer: int, endorsement: Endorsement) -> bool:
+        """Whether an endorsement is signed by its site, for this run."""
+        if endorsement in self._verified:
+            return True
+        fault = self._seals.endorsement_fault(endorsement)
+        if fault:
+            self._refuse(peer, endorsement.site, f"it signs a result of another run, or not at all ({fault})")
+            return False
+        self._verified.add(endorsement)
+        return True
+
     def _data(self, peer: int, data: wire.Data, body: bytes | bytearray) -> None:
         plan = self._assembly.plan
-        tag, message = unpack(data, body)
+        tag, message = tag_of(data), _unpacked(data, body)
         if plan is not None and data.plan == plan.digest:
             self._deliver(peer, tag, message)
         elif tag.epoch > self._assembly.record.epoch:
@@ -443,22 +549,47 @@ class Node:
             self._early[peer] = [*waiting, _Early(data.plan, tag, message)]
         else:
             self._links[peer].stale += 1
+            if plan is not None and tag.epoch == plan.epoch:
+                self._astray[peer] = tag
 
-    def _deliver(self, peer: int, tag: Tag, message: Message) -> None:
-        waiting = self._mail.setdefault((peer, tag), deque())
-        if len(self._mail) > _MOST_MAIL * len(self._links) or len(waiting) >= 2:
+    def _deliver(self, peer: int, tag: Tag, message: Message | FrameError) -> None:
+        waiting = self._mail[peer]
+        if len(waiting) >= _MOST_MAIL:
             raise FrameError("more messages than anybody can be waiting for")
-        waiting.append(message)
+        waiting.append((tag, message))
         # waking the algorithm for every one of several messages would cost more than carrying them
-        self._awaited.discard((peer, tag))
+        self._awaited.discard(peer)
         if not self._awaited:
             self._changed.notify_all()
 
-    def _taken(self, source: int, tag: Tag) -> Message:
-        waiting = self._mail[source, tag]
-        message = waiting.popleft()
-        if not waiting:
-            del self._mail[source, tag]
+    def _arrived(self, source: int, tag: Tag) -> bool:
+        """Whether the next message of a neighbour is there. Both sides take the same steps, so it has that tag."""
+        due = f"{tag.phase} {tag.t}, round {tag.round}"
+        if not self._mail[source]:
+            if self._strays(source):
+                what = f"a message of another plan than it has entered where {due} was due"
+                raise BadArray(self._name(source), what, phase=tag.phase, iteration=tag.t)
+            return False
+        got, message = self._mail[source][0]
+        what = ""
+        if got != tag:
+            what = f"a message of {got.phase[:40]} {got.t}, round {got.round} where {due} was due"
+        elif isinstance(message, FrameError):
+            what = str(message)
+        if what:
+            raise BadArray(self._name(source), what, phase=tag.phase, iteration=tag.t)
+        return True
+
+    def _strays(self, source: int) -> bool:
+        """Whether a neighbour has sent what is not of the plan that it has entered: nobody enters an epoch twice."""
+        plan, record = self._assembly.plan, self._assembly.table.get(source)
+        if source not in self._astray or plan is None or record is None:
+            return False
+        return record.phase == "running" and (record.epoch, record.plan) == (plan.epoch, plan.digest)
+
+    def _taken(self, source: int) -> Message:
+        _, message = self._mail[source].popleft()
+        assert isinstance(message, Message)
         return message
 
     def _records(self, peer: int, records: wire.Records) -> None:
@@ -481,6 +612,11 @@ class Node:
             told = self._told[peer].get(record.site)
             if told is None or told < record.age:
                 self._told[peer][record.site] = record.age  # it knows this one
+            signed = record.endorsement
+            if signed is not None and record.fingerprint != self._at.fingerprint:
+                record = replace(record, endorsement=None)  # of another run; its site is told apart by what differs
+            elif signed is not None and self._genuine(peer, signed):
+                self._settling.claims.add(signed)
             if self._assembly.learn(record):
                 self._sealed[record.site] = record.age, sealed
                 news = True
@@ -568,16 +704,29 @@ class Node:
         if self._assembly.plan is not plan:
             raise Regroup("another epoch has begun")
         if self._assembly.disturbance:
-            self._check_common()
+            self._check_faults(plan)
             raise Regroup(self._assembly.disturbance)
 
-    def _check_common(self) -> None:
-        """A reason to give up that one site has found, and that this one would find as well."""
-        for record in self._assembly.table:
-            if record.phase == "failed" and record.common and record.epoch == self._assembly.record.epoch:
-                raise InvalidInput(f"{self._name(record.site)}: {record.why}")
+    def _check_faults(self, plan: Plan) -> None:
+        """Give up for a reason that another member has found, and that holds here as well."""
+        failed = {
+            record.site: record.failure
+            for record in self._assembly.table
+            if record.phase == "failed" and record.failure is not None and record.plan == plan.digest
+        }
+        for site, failure in sorted(failed.items()):
+            who, accused = self._name(site), self._name(failure.accused)
+            if failure.kind == "common":
+                raise InvalidInput(f"{who}: {failure.why}")
+            if failure.kind == "contradiction":
+                raise DisputedResult(accused, failure.what, by=who)
+            # who has not been sent anything by a site cannot accuse it
+            if failure.kind == "array" and (min(site, failure.accused), max(site, failure.accused)) in plan.edges:
+                raise BadArray(accused, failure.what, phase=failure.phase, iteration=failure.iteration, by=who)
 
     def _check_deadline(self, waiting_for: Collection[int] = ()) -> None:
+        if self._broken is not None:
+            raise self._broken
         if self._fault:
             raise InvalidInput(self._fault)
         if self._clock.now() - self._began < self._policy.deadline:
@@ -594,5 +743,13 @@ class Node:
         return self._at.sites[site]
 
 
-def _anything(outcome: bytes) -> None:
-    """Of a site that has found nothing itself."""
+def _unpacked(data: wire.Data, body: bytes | bytearray) -> Message | FrameError:
+    """What is malformed is the fault of its sender, which is named by whoever waits for it."""
+    try:
+        return unpack(data, body)
+    except FrameError as error:
+        return error
+
+
+def _anything(content: bytes, claim: Claim) -> None:
+    """Accept every result."""

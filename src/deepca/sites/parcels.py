@@ -15,7 +15,7 @@ from deepca.errors import FrameError, NetworkError
 from deepca.sites import wire_pb2 as wire
 from deepca.transports.base import Message, Tag
 
-__all__ = ["Parcel", "pack", "unpack"]
+__all__ = ["Parcel", "pack", "tag_of", "unpack"]
 
 _DTYPES: dict[str, np.dtype[Any]] = {"f8": np.dtype("<f8"), "f4": np.dtype("<f4"), "f2": np.dtype("<f2")}
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
@@ -62,7 +62,12 @@ def pack(plan: bytes, tag: Tag, message: Message) -> Parcel:
     return Parcel(wire.Parcel(data=data).SerializeToString(), tuple(piece for piece in body if piece.nbytes))
 
 
-def unpack(data: wire.Data, body: bytes | bytearray) -> tuple[Tag, Message]:
+def tag_of(data: wire.Data) -> Tag:
+    """The exchange that a message belongs to."""
+    return Tag(data.epoch, data.phase, data.iteration, data.round)
+
+
+def unpack(data: wire.Data, body: bytes | bytearray) -> Message:
     """The message that ``pack`` was given. Its arrays are views of ``body``, to be read only."""
     described = [*([data.payload] if data.HasField("payload") else []), *data.riders]
     if len(described) > _MOST_RIDERS:
@@ -83,7 +88,7 @@ def unpack(data: wire.Data, body: bytes | bytearray) -> tuple[Tag, Message]:
     riders: tuple[Array, ...] = tuple(_aligned(arrays))
     if any(rider.dtype != np.float64 for rider in riders):
         raise FrameError("values to agree on that are not float64")
-    return Tag(data.epoch, data.phase, data.iteration, data.round), Message(payload, riders)
+    return Message(payload, riders)
 
 
 def _aligned(arrays: Iterable[npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:

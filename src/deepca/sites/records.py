@@ -16,13 +16,28 @@ from typing import Literal, cast
 
 from deepca.errors import FrameError
 from deepca.sites import wire_pb2 as wire
+from deepca.sites.claims import Endorsement
 from deepca.sites.link import Identity
 
-__all__ = ["Difference", "Edge", "Kept", "Offer", "Phase", "Plan", "Record", "Table", "digest_of_members"]
+__all__ = [
+    "Difference",
+    "Edge",
+    "Failure",
+    "Kept",
+    "Offer",
+    "Phase",
+    "Plan",
+    "Record",
+    "Table",
+    "digest_of_members",
+]
 
 Phase = Literal["gathering", "running", "finished", "failed"]
 Edge = tuple[int, int]
 _PHASES = ("gathering", "running", "finished", "failed")
+Kind = Literal["site", "common", "array", "contradiction", "follows"]
+_KINDS = ("site", "common", "array", "contradiction", "follows")
+_LONGEST = 1000  # characters of a reason
 _MOST_KEPT, _MOST_FIELDS, _MOST_BYTES = 8, 64, 1 << 18
 _MOST = 1 << 62  # counters stay below, so that one more always fits
 
@@ -45,6 +60,36 @@ class Offer:
 
 
 @dataclass(frozen=True)
+class Failure:
+    """Why a site gave up; see wire.proto. accused : place in the list of sites, where ``kind`` accuses one."""
+
+    kind: Kind
+    why: str
+    accused: int = 0
+    what: str = ""
+    phase: str = ""
+    iteration: int = 0
+
+    def to_wire(self) -> wire.Failure:
+        return wire.Failure(
+            kind=self.kind,
+            why=self.why,
+            accused=self.accused,
+            what=self.what,
+            phase=self.phase,
+            iteration=self.iteration,
+        )
+
+    @classmethod
+    def from_wire(cls, said: wire.Failure, sites: int) -> Failure:
+        """Read a failure; raise FrameError for one that no site could have."""
+        if said.kind not in _KINDS or said.accused >= sites or len(said.phase) > _LONGEST:
+            raise FrameError("a failure that makes no sense")
+        kind = cast("Kind", said.kind)
+        return cls(kind, _line(said.why), said.accused, _line(said.what), _line(said.phase), said.iteration)
+
+
+@dataclass(frozen=True)
 class Record:
     """A site's own words; see wire.proto for the fields."""
 
@@ -57,10 +102,9 @@ class Record:
     epoch: int = 0
     plan: bytes = b""
     offer: Offer = Offer()
-    outcome: bytes = b""
-    outcome_epoch: int = 0
-    why: str = ""
-    common: bool = False
+    computed: bytes = b""
+    endorsement: Endorsement | None = None
+    failure: Failure | None = None
 
     @property
     def age(self) -> tuple[Identity, int]:
@@ -79,10 +123,9 @@ class Record:
             plan=self.plan,
             kept=[wire.Kept(iteration=one.iteration, key=one.key, members=one.members) for one in self.offer.kept],
             reached=self.offer.reached,
-            outcome=self.outcome,
-            outcome_epoch=self.outcome_epoch,
-            why=self.why,
-            common=self.common,
+            computed=self.computed,
+            endorsement=None if self.endorsement is None else self.endorsement.to_wire(),
+            failure=None if self.failure is None else self.failure.to_wire(),
         )
 
     @classmethod
@@ -94,17 +137,21 @@ class Record:
             or len(record.kept) > _MOST_KEPT
             or len(record.fingerprint) > _MOST_FIELDS
             or sum(len(name) + len(value) for name, value in record.fingerprint.items()) > _MOST_BYTES
-            or max(record.incarnation, record.version, record.epoch, record.outcome_epoch) >= _MOST
+            or max(record.incarnation, record.version, record.epoch) >= _MOST
             or record.boot == 0
             or record.reached < -1
             or any(link >= sites for link in record.links)
             or len(record.plan) not in (0, 32)
-            or len(record.outcome) not in (0, 32)
+            or len(record.computed) not in (0, 32)
             or any(len(one.key) != 32 or len(one.members) != 32 or one.iteration < 0 for one in record.kept)
         )
         if bad:
             raise FrameError(f"a record of site {record.site} that makes no sense")
         kept = tuple(Kept(one.iteration, one.key, one.members) for one in record.kept)
+        endorsement = Endorsement.from_wire(record.endorsement, sites) if record.HasField("endorsement") else None
+        if endorsement is not None and endorsement.site != record.site:
+            raise FrameError(f"a record of site {record.site} with the signature of another")
+        failure = Failure.from_wire(record.failure, sites) if record.HasField("failure") else None
         return cls(
             record.site,
             Identity(record.incarnation, record.boot),
@@ -115,10 +162,9 @@ class Record:
             record.epoch,
             record.plan,
             Offer(kept, record.reached),
-            record.outcome,
-            record.outcome_epoch,
-            record.why[:1000],
-            record.common,
+            record.computed,
+            endorsement,
+            failure,
         )
 
 
@@ -129,7 +175,6 @@ class Plan:
     members : places in the list of sites, rising; as agents of the epoch they are numbered in this order.
     resume : key of the checkpoint that all of them have, or empty.  iteration : of that checkpoint, or −1.
     source : without a checkpoint, the site whose W all start from; −1 for none.
-    outcome : a result that a member holds already, that of the last epoch: then nothing is computed, and all hold it.
     """
 
     epoch: int
@@ -139,7 +184,6 @@ class Plan:
     resume: bytes = b""
     iteration: int = -1
     source: int = -1
-    outcome: tuple[int, bytes] | None = None
 
     @cached_property
     def digest(self) -> bytes:
@@ -151,9 +195,13 @@ class Plan:
             self.resume.hex(),
             self.iteration,
             self.source,
-            None if self.outcome is None else (self.outcome[0], self.outcome[1].hex()),
         )
         return hashlib.sha256(json.dumps(said).encode()).digest()
+
+    @property
+    def proposer(self) -> int:
+        """The member whose model the others compare with their own."""
+        return self.members[0]
 
     @property
     def rows_of(self) -> bytes:
@@ -166,6 +214,11 @@ class Difference:
 
     site: int
     names: tuple[str, ...]
+
+
+def _line(text: str) -> str:
+    """What others say goes into logs: one line, not long."""
+    return "".join(letter if letter.isprintable() else " " for letter in text[:_LONGEST])
 
 
 def digest_of_members(members: Iterable[int]) -> bytes:
@@ -258,5 +311,4 @@ class Table:
             best.key if best is not None else b"",
             best.iteration if best is not None else -1,
             -1 if best is not None else source,
-            max(((record.outcome_epoch, record.outcome) for record in records if record.outcome), default=None),
         )

@@ -13,24 +13,26 @@ import numpy as np
 
 from deepca._typing import Array
 from deepca.algorithms.base import State
+from deepca.averaging import common_average
 from deepca.checkpoints import Checkpoint
 from deepca.data.holdings import Holdings, read
 from deepca.data.sources import Source
-from deepca.errors import InvalidInput, ModelError, NetworkError, NotFiniteError, Regroup
+from deepca.errors import BadArray, Contradiction, InvalidInput, ModelError, NetworkError, NotFiniteError, Regroup
+from deepca.linalg import qr
 from deepca.model import Model, from_bytes
 from deepca.networks.agent import AgentNetwork
 from deepca.observers import Observer, Start, Step
 from deepca.pca import Decomposition, Resumption, Settings, check, decompose_held, model_of
 from deepca.result import Result
-from deepca.sites.node import Node
+from deepca.sites.claims import Claim
+from deepca.sites.comparison import difference
+from deepca.sites.node import Concluded, Node
 from deepca.sites.records import Kept, Offer, Plan
 from deepca.sites.vault import Vault
 from deepca.topology import Topology, from_edges
 from deepca.transports.base import Message, Tag
 
 __all__ = ["Ending", "Job", "Store", "run_site", "schema_of"]
-
-_ALIKE = 1e-6  # how far own numbers may be from the common result, relative; bits differ between kinds of machines
 
 
 @dataclass(frozen=True)
@@ -79,8 +81,8 @@ class Store(Protocol):
 class Ending:
     """The result: the same bytes at every site.
 
-    members : the sites whose rows it is about.  left_out : the others.  own : whether this site found it, too, or only
-    was given it.
+    members : the sites whose rows it is about.  left_out : the others.  own : whether this site has compared it with
+    what it computed itself, or took it since most sites have signed it.
     """
 
     content: bytes
@@ -129,14 +131,14 @@ def run_site(
     known = vault.load()
     if known.decided and known.outcome is not None:
         tell("result", f"the run {job.run!r} has ended before; another one needs another name, the same at all sites")
-        return _ending(job, known.outcome, own=False)
+        return _ending(known.outcome, own=False)
     keeper = _Keeper(checkpoints, job.interval)
     held: Holdings | None = None
     source = job.open()
     while True:
         agreed = node.gather(keeper.offer(), partial(_check_ours, job, source))
-        if isinstance(agreed, bytes):
-            return _ending(job, agreed, own=False)
+        if isinstance(agreed, Concluded):
+            return _ending(agreed.content, own=agreed.compared)
         try:
             network = AgentNetwork(_topology(job, agreed), agreed.members.index(job.me), _Transport(node, agreed))
             network.begin(agreed.epoch, 0, "gathered")
@@ -145,12 +147,14 @@ def run_site(
             resume = _resumption(keeper, agreed, network, checkpoints)
             keeper.enter(agreed)
             found = _decomposed(job, node, held, network, resume, observers, keeper)
-            mine = _content(job, agreed, network, found) if job.me == agreed.members[0] else None
-            content = node.settle(agreed.epoch, mine, partial(_check_alike, job, agreed, found))
+            mine = _model(job, agreed, network, found)
+            concluded = node.settle(agreed, partial(difference, mine), mine.to_bytes)
         except Regroup as why:
             tell("regroup", f"gathering anew: {why}")
             continue
-        return _ending(job, content, own=True)
+        except (BadArray, Contradiction) as error:
+            raise _named(job, node, agreed, network, error) from None
+        return _ending(concluded.content, own=concluded.compared)
 
 
 def _decomposed(
@@ -165,10 +169,29 @@ def _decomposed(
     try:
         return decompose_held(held, network, job.settings, observers=observers, keepers=(keeper,), resume=resume)
     except (InvalidInput, NotFiniteError) as error:
-        # what does not name this site's file follows from numbers that all have agreed on
-        if not any(source.name in str(error) for source in held.sources):
-            node.failed(str(error), common=True)
+        node.failed(str(error), common=True)  # rows were read before: it follows from numbers that all have agreed on
         raise
+
+
+def _named(job: Job, node: Node, plan: Plan, network: AgentNetwork, error: BadArray | Contradiction) -> BadArray:
+    """Name the site that sent the numbers to this one.
+
+    Of numbers that come down the tree, that is its parent there. A parent hands them on before it can have checked
+    them: if it is honest it refuses them as well, which is waited for, so that who computed them is named.
+    """
+    if isinstance(error, BadArray):
+        if error.agent < 0:
+            return error
+        agent, what = error.agent, error.what
+    else:
+        agent = int(network.topology.paths_from(error.sender)[1][network.agent])
+        by = ""
+        if agent != error.sender:
+            node.await_fault(plan, plan.members[agent])
+            by = f", computed by {job.sites[plan.members[error.sender]]}"
+        what = f"{error.what}{by}, off by {error.departure:.1e} where rounding explains {error.allowed:.1e}"
+    phase, iteration = (error.phase, error.iteration) if isinstance(error, BadArray) else network.at
+    return BadArray(job.sites[plan.members[agent]], what, phase=phase, iteration=iteration, agent=agent)
 
 
 class _Transport:
@@ -264,10 +287,12 @@ def _resumption(keeper: _Keeper, plan: Plan, network: AgentNetwork, checkpoints:
         return None
     own = np.full((d, k), -np.inf) if state is None else np.asarray(state.W, dtype=np.float64)
     W: Array = network.reduce(own, "max")
-    return Resumption(directions=np.ascontiguousarray(np.linalg.qr(W)[0].T))
+    return Resumption(directions=np.ascontiguousarray(qr(W)[0].T))
 
 
-def _content(job: Job, plan: Plan, network: AgentNetwork, found: Decomposition) -> bytes:
+def _model(job: Job, plan: Plan, network: AgentNetwork, found: Decomposition) -> Model:
+    """The result as this site has it. Every field of it is known to all members, so that they can compare it."""
+    found = _with_common_traffic(plan, network, found)
     model = model_of(found, network.topology, job.settings, whiten=False, single=False)
     members = [job.sites[site] for site in plan.members]
     about = {
@@ -276,53 +301,60 @@ def _content(job: Job, plan: Plan, network: AgentNetwork, found: Decomposition) 
         "sites": members,
         "left_out": [name for name in job.sites if name not in members],
         "epoch": plan.epoch,
+        "plan": plan.digest.hex(),
     }
-    return replace(model, about=about).to_bytes()
+    return replace(model, about=about)
 
 
-def _ending(job: Job, content: bytes, *, own: bool) -> Ending:
+def _with_common_traffic(plan: Plan, network: AgentNetwork, found: Decomposition) -> Decomposition:
+    """The traffic of all members together, in place of this one's."""
+    proof, m = found.result.certificate, network.n_agents
+    counts = [found.traffic] if proof is None else [found.traffic, proof.traffic]
+    sent = np.array([[one.messages, one.bytes_sent, one.control_bytes] for one in counts], dtype=np.float64)
+    network.begin(plan.epoch, 0, "traffic")
+    summed = [
+        [round(float(value) * m) for value in row] for row in common_average(network, sent.ravel()).reshape(-1, 3)
+    ]
+    common = [
+        replace(one, messages=row[0], bytes_sent=row[1], control_bytes=row[2], agents=m)
+        for one, row in zip(counts, summed, strict=True)
+    ]
+    if proof is None:
+        return replace(found, traffic=common[0])
+    result = replace(found.result, certificate=replace(proof, traffic=common[1]))
+    return replace(found, traffic=common[0], result=result)
+
+
+def _ending(content: bytes, *, own: bool) -> Ending:
     model = from_bytes(content, Path("the common result"))
     return Ending(content, model, tuple(model.about["sites"]), tuple(model.about["left_out"]), own)
 
 
-def _check_ours(job: Job, source: Source, content: bytes) -> None:
-    """A result that is handed to a site which has found none itself must at least be one of this run."""
+def _check_ours(job: Job, source: Source, content: bytes, claim: Claim) -> None:
+    """Raise NetworkError for a result that most have signed, and that is not one of this run, epoch and plan.
+
+    For a site that has computed nothing to compare it with.
+    """
     try:
-        ending = _ending(job, content, own=False)
+        ending = _ending(content, own=False)
+        model, settings, about = ending.model, job.settings, ending.model.about
+        k = settings.n_components
+        ours = {
+            "run": about["run"] == job.run,
+            "epoch": about["epoch"] == claim.epoch,
+            "plan": about["plan"] == claim.plan.hex(),
+            "sites": ending.members == tuple(job.sites[site] for site in claim.members),
+            "sites left out": ending.left_out == tuple(name for name in job.sites if name not in ending.members),
+            "columns": model.n_features == source.d and model.columns == source.columns,
+            "scaling": (model.scale is not None) == settings.scale,
+            "centring": about["center"] == settings.center,
+            "tolerance": about["tol"] == settings.tol,
+            "algorithm": about["algorithm"] == settings.algorithm,
+            "components": not isinstance(k, int) or model.n_components == k,
+            "agents": about["agents"] == len(claim.members),
+        }
     except (ModelError, KeyError, TypeError) as error:
-        raise NetworkError(f"the result that others have cannot be used: {error}") from None
-    model, k = ending.model, job.settings.n_components
-    ours = (
-        model.about.get("run") == job.run
-        and set(ending.members) <= set(job.sites)
-        and 2 * len(set(ending.members)) > len(job.sites)
-        and model.n_features == source.d
-        and model.columns == source.columns
-        and (model.scale is not None) == job.settings.scale
-        and (not isinstance(k, int) or model.n_components == k)
-    )
-    if not ours:
-        raise NetworkError("the result that others have is not one of this run, its sites and columns; it is not taken")
-
-
-def _check_alike(job: Job, plan: Plan, found: Decomposition, content: bytes) -> None:
-    """What this site found itself must be what all end with, if it is about the same rows."""
-    ending = _ending(job, content, own=True)
-    model, settings = ending.model, job.settings
-    if ending.members != tuple(job.sites[site] for site in plan.members):
-        return
-    if found.components.shape != model.components.shape:
-        raise NetworkError(
-            f"this site found {found.components.shape[0]} components, the common result has "
-            f"{model.components.shape[0]}; a site is wrong, and nothing was written"
-        )
-    if not found.result.status.ok or not model.status.ok:
-        return
-    apart = np.abs(found.variances - model.explained_variance).max()
-    if not apart <= _ALIKE * max(float(found.variances.max()), np.finfo(np.float64).tiny):
-        raise NetworkError(
-            f"the variances found here differ by {apart:.1e} from those of the common result; nothing was written"
-        )
-    residual = found.components - (found.components @ model.components.T) @ model.components
-    if not np.abs(residual).max() <= max(_ALIKE, 100.0 * settings.tol):
-        raise NetworkError("the components found here are not those of the common result; nothing was written")
+        raise NetworkError(f"the result that most sites have signed cannot be used: {error}") from None
+    if not all(ours.values()):
+        wrong = ", ".join(name for name, right in ours.items() if not right)
+        raise NetworkError(f"the result that most sites have signed is not one of this run ({wrong}); it is not taken")

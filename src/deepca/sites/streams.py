@@ -8,36 +8,30 @@ one frame per neighbour waits here.
 from __future__ import annotations
 
 import asyncio
-import atexit
 import contextlib
-import functools
+import math
 import random
-import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
-
-from google.protobuf.message import DecodeError
+from typing import Any, Protocol
 
 from deepca.errors import DeepcaError, FrameError, InvalidInput
 from deepca.sites import tls  # first of all that import grpc
 from deepca.sites import wire_pb2 as wire
+from deepca.sites.channels import FRAME_LIMIT, Accepted, Channel, Dialled, Ended, event_loop, usual_options, within
 from deepca.sites.config import is_loopback
 from deepca.sites.handshake import Credentials, Handshake
-from deepca.sites.trouble import connection_trouble, plain_address
 
 import grpc  # isort: skip
 import grpc.aio  # isort: skip
 
 __all__ = ["FRAME_LIMIT", "Credentials", "Endpoint", "Pace", "Peer", "Streams"]
 
-FRAME_LIMIT = 4 << 20
-"""Bytes that a frame may have."""
 _SERVICE, _METHOD = "deepca.v1.Link", "Talk"
-_T = TypeVar("_T")
 _MOST_CALLS = 64  # under way at a server at once, authenticated or not
 _CHANCE = random.SystemRandom()  # not the program's own sequence, which may be seeded
+_DAY = 86400.0  # seconds from one reminder to the next
 _MOST_TOLD = 500  # different complaints within Pace.repeat: whoever makes more up does not fill the log
 
 
@@ -103,11 +97,13 @@ class Streams:
         *,
         pace: Pace | None = None,
         options: Mapping[str, int] | None = None,
+        notice: Callable[[str], None] = lambda text: None,
     ) -> None:
         """``listen`` : host:port, port 0 for any; None for a site that only dials.
 
         ``credentials`` : None for no encryption at all, which is allowed on loopback addresses alone.
         ``options`` : of gRPC, in place of the usual ones; for measurements.
+        ``notice`` : told about lists of revoked certificates: that one came, and that one will expire.
         """
         self._endpoint, self._me, self._listen = endpoint, me, listen
         self._credentials = credentials
@@ -127,7 +123,8 @@ class Streams:
         if listen is None and any(not peer.dial for peer in neighbours):
             waiting = ", ".join(peer.name for peer in neighbours if not peer.dial)
             raise InvalidInput(f"{me.name} must listen somewhere: it is dialled by {waiting}")
-        self._options = [*({**_options(self._pace), **(options or {})}).items()]
+        self._options = [*({**usual_options(self._pace), **(options or {})}).items()]
+        self._notice, self._reminded = notice, -math.inf
         self._told: dict[tuple[int | None, str, str], float] = {}
         self._flushing = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -139,7 +136,7 @@ class Streams:
 
     def start(self) -> int:
         """Binds and begins to dial; the port that is listened at, 0 if none."""
-        self._loop = _event_loop()
+        self._loop = event_loop()
         return asyncio.run_coroutine_threadsafe(self._begin(), self._loop).result()
 
     def wake(self, peer: int) -> None:
@@ -246,7 +243,7 @@ class Streams:
             channel = self._channel(peer)
             call = channel.stream_stream(f"/{_SERVICE}/{_METHOD}")()
             try:
-                await self._converse(_Dialled(call, peer, peer.address), line, None)
+                await self._converse(Dialled(call, peer.name, peer.address), line, None)
             except Exception as error:  # a fault of ours must not end the dialling
                 line.trouble = f"a fault within {self._me.name}: {error!r}"
                 self._tell(line, peer.address, line.trouble)
@@ -264,7 +261,7 @@ class Streams:
 
     async def _accept(self, _requests: object, context: Any) -> None:
         """A call from outside."""
-        channel = _Accepted(context)
+        channel = Accepted(context)
         transport = None
         if self._credentials is not None:
             try:
@@ -277,15 +274,15 @@ class Streams:
 
     # ------------------------------------------------------------------------------------------------------ one stream
 
-    async def _converse(self, channel: _Channel, line: _Line | None, transport: bytes | None) -> None:
+    async def _converse(self, channel: Channel, line: _Line | None, transport: bytes | None) -> None:
         """A stream from its first frame to its end. Only being cancelled gets out of here.
 
         ``line`` : of the neighbour that was dialled; None if somebody dialled us.  ``transport`` : see Handshake.check.
         """
         handshake = Handshake(self._me.name, self._credentials)
         try:
-            certificate = await self._meet(channel, handshake, line, transport)
-        except _Ended as end:
+            stream = await self._meet(channel, handshake, line, transport)
+        except Ended as end:
             known = line if line is not None else self._by_name.get(handshake.peer)
             if line is not None:
                 line.trouble = end.why
@@ -298,16 +295,16 @@ class Streams:
             self._tell(known, channel.where, str(error))
             await channel.refuse(str(error))
         else:
-            await self._carry(channel, self._by_name[handshake.peer], certificate)
+            await self._carry(channel, self._by_name[handshake.peer], stream)
 
     async def _meet(
-        self, channel: _Channel, handshake: Handshake, line: _Line | None, transport: bytes | None
-    ) -> bytes:
-        """Challenge and Proof; the certificate of the other side."""
+        self, channel: Channel, handshake: Handshake, line: _Line | None, transport: bytes | None
+    ) -> _Stream:
+        """Challenge and Proof; a list of revoked certificates that comes with them counts at once."""
         step = self._pace.step
-        await _within(step, channel.write(handshake.challenge()), f"no connection to {channel.who} within {step:g} s")
+        await within(step, channel.write(handshake.challenge()), f"no connection to {channel.who} within {step:g} s")
         late = f"{channel.who} has not answered within {step:g} s"
-        proof = handshake.proof(await _within(step, channel.read(), late))
+        proof = handshake.proof(await within(step, channel.read(), late))
         name = handshake.peer
         if line is not None and name != line.peer.name:
             raise FrameError(f"the site at {channel.where} calls itself {name[:80]!r}, not {line.peer.name}")
@@ -320,15 +317,18 @@ class Streams:
                     f"{name} dials {self._me.name}, where {self._me.name} should dial {name};"
                     " is network.toml the same at both?"
                 )
-            if transport is not None:
-                self._current().check_peer(transport, name)
+            if transport is not None and handshake.their_list <= self._current().list_number:
+                self._current().check_peer(transport, name)  # otherwise once the newer list is here
         channel.who = name
-        await _within(step, channel.write(proof), late)
-        return handshake.check(await _within(step, channel.read(), late), transport)
+        newest = max(handshake.their_list, handshake.own_list)
+        await within(step, channel.write(proof), late)
+        answer = await within(step, channel.read(), late)
+        self._adopt(answer.proof.revocations, name)
+        certificate = handshake.check(answer, transport, self._credentials)
+        return _Stream(certificate, asyncio.get_running_loop().create_future(), newest)
 
-    async def _carry(self, channel: _Channel, line: _Line, certificate: bytes) -> None:
+    async def _carry(self, channel: Channel, line: _Line, stream: _Stream) -> None:
         """Frames both ways until something ends it."""
-        stream = _Stream(certificate, asyncio.get_running_loop().create_future())
         if line.stream is not None:
             self._close(line, line.stream, f"{line.peer.name} has made a new stream")
         line.stream, line.trouble = stream, None
@@ -346,7 +346,7 @@ class Streams:
             else:
                 failure = next(task.exception() for task in (reader, writer) if task in done)
                 match failure:
-                    case _Ended():
+                    case Ended():
                         why = failure.why
                         if failure.refusal:
                             self._tell(line, channel.where, why)
@@ -372,15 +372,18 @@ class Streams:
                 if task.done() and not task.cancelled():
                     task.exception()
 
-    async def _read(self, channel: _Channel, line: _Line, stream: _Stream) -> None:
+    async def _read(self, channel: Channel, line: _Line, stream: _Stream) -> None:
         index, received = line.peer.index, self._endpoint.received
         while True:
             frame = await channel.read()
             if line.stream is not stream:
                 return
-            received(index, frame)
+            if frame.WhichOneof("kind") == "revocations":
+                self._adopt(frame.revocations.list, line.peer.name, stream)
+            else:
+                received(index, frame)
 
-    async def _write(self, channel: _Channel, line: _Line, stream: _Stream) -> None:
+    async def _write(self, channel: Channel, line: _Line, stream: _Stream) -> None:
         index, next_frame, woken = line.peer.index, self._endpoint.next_frame, line.woken
         while True:
             woken.clear()
@@ -388,7 +391,7 @@ class Streams:
                 if stream.last_words:
                     await channel.refuse(stream.last_words)
                 return
-            frame = next_frame(index)
+            frame = self._newer_list(stream) or next_frame(index)
             if frame is None:
                 await woken.wait()
             else:
@@ -415,21 +418,74 @@ class Streams:
             except Exception as error:  # whatever it is, looking must go on
                 self._tell(None, "own certificate", f"the files have changed and cannot be used: {error}")
             now = self._current()
+            self._remind(now)
+            if now.list_number > before.list_number:
+                self._pass_on()
             renewed = (before.certificate, before.key, before.authority) != (now.certificate, now.key, now.authority)
             renewing = renewing or renewed
             if renewing and self._listen is not None:
                 renewing = not await self._serve_again(self._listen)
+            self._check_all()
             for line in self._lines.values():
-                if line.stream is None:
-                    continue
-                try:
-                    now.check_peer(line.stream.certificate, line.peer.name)
-                except Exception as error:  # what cannot be checked is not accepted
-                    self._tell(line, line.peer.address or line.peer.name, str(error))
-                    self._close(line, line.stream, str(error))
-                else:
-                    if renewed and line.peer.dial:
-                        self._close(line, line.stream, f"{self._me.name} has a new certificate")
+                if renewed and line.peer.dial and line.stream is not None:
+                    self._close(line, line.stream, f"{self._me.name} has a new certificate")
+
+    def _check_all(self) -> None:
+        """Close streams whose certificate no longer holds."""
+        for line in self._lines.values():
+            if line.stream is None:
+                continue
+            try:
+                self._current().check_peer(line.stream.certificate, line.peer.name)
+            except Exception as error:  # what cannot be checked is not accepted
+                self._tell(line, line.peer.address or line.peer.name, str(error))
+                self._close(line, line.stream, str(error))
+
+    # ------------------------------------------------------------------------------ lists of revoked certificates
+
+    def _list_number(self) -> int:
+        return 0 if self._credentials is None else self._credentials.list_number
+
+    def _adopt(self, der: bytes, source: str, stream: _Stream | None = None) -> None:
+        """Take over a newer list of revoked certificates, act on it, and pass it on.
+
+        ``stream`` : by which it came during a stream, and need not go back.
+        """
+        if not der or self._credentials is None:
+            return
+        before = self._credentials
+        self._credentials = before.adopt(der)
+        number = self._list_number()
+        if stream is not None:
+            stream.their_list = max(stream.their_list, number)
+        if self._credentials is before:
+            return
+        self._notice(f"list {number} of revoked certificates came from {source}, in place of {before.list_number}")
+        try:
+            self._current().check_peer(before.certificate_der, self._me.name)
+        except DeepcaError as error:
+            self._notice(f"this site can no longer take part: {error}")
+        self._check_all()
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        """Have every stream look whether the other side knows of the newest list."""
+        for line in self._lines.values():
+            line.wake()
+
+    def _newer_list(self, stream: _Stream) -> wire.Frame | None:
+        """The list of revoked certificates, if the other side of a stream has not got it yet."""
+        if self._credentials is None or self._credentials.list_number <= stream.their_list:
+            return None
+        stream.their_list = self._credentials.list_number
+        der = self._credentials.list_der
+        return wire.Frame(revocations=wire.Revocations(list=der)) if der else None
+
+    def _remind(self, now: Credentials) -> None:
+        """Once a day, say what will have to be done soon."""
+        if time.monotonic() - self._reminded >= _DAY and (text := now.warning()):
+            self._reminded = time.monotonic()
+            self._notice(text)
 
     # --------------------------------------------------------------------------------------------------------- telling
 
@@ -464,174 +520,14 @@ class _Line:
 
 
 class _Stream:
-    """What is known of one stream. ``certificate`` : DER, of the other side. ``over`` : why, once it has to end."""
+    """What is known of one stream. ``certificate`` : DER, of the other side. ``over`` : why, once it has to end.
 
-    def __init__(self, certificate: bytes, over: asyncio.Future[str]) -> None:
-        self.certificate, self.over = certificate, over
-        self.last_words = ""
-
-
-class _Ended(Exception):
-    """A stream has come to its end. ``refusal`` : whether somebody was turned away."""
-
-    def __init__(self, why: str, *, refusal: bool = False) -> None:
-        super().__init__(why)
-        self.why, self.refusal = why, refusal
-
-
-class _Channel(Protocol):
-    """A stream as one of its sides sees it; read and write raise ``_Ended``. ``who``, ``where`` : the other side."""
-
-    who: str
-    where: str
-
-    async def read(self) -> wire.Frame: ...
-
-    async def write(self, frame: wire.Frame) -> None: ...
-
-    async def refuse(self, why: str) -> None:
-        """Says why, and ends the stream."""
-
-
-class _Dialled:
-    """The side that has dialled."""
-
-    def __init__(self, call: Any, peer: Peer, address: str) -> None:
-        self._call, self._peer = call, peer
-        self.where, self.who = address, peer.name
-
-    async def read(self) -> wire.Frame:
-        try:
-            data = await self._call.read()
-        except grpc.aio.AioRpcError as error:
-            raise self._ended(error) from None
-        if data is grpc.aio.EOF:
-            raise _Ended(f"{self.who} has closed the stream")
-        return _parse(data, self.who)
-
-    async def write(self, frame: wire.Frame) -> None:
-        try:
-            await self._call.write(frame.SerializeToString())
-        except grpc.aio.AioRpcError as error:
-            raise self._ended(error) from None
-        except asyncio.InvalidStateError:
-            # the call is over; reading tells why
-            while True:
-                await self.read()
-
-    async def refuse(self, why: str) -> None:
-        try:
-            await self.write(wire.Frame(refusal=wire.Refusal(why=why[:1000])))
-            await self._call.done_writing()
-            async with asyncio.timeout(0.3):
-                await self._drain()
-        except (_Ended, DeepcaError, TimeoutError, asyncio.InvalidStateError, grpc.aio.AioRpcError):
-            pass
-
-    async def _drain(self) -> None:
-        while await self._call.read() is not grpc.aio.EOF:
-            pass
-
-    def _ended(self, error: grpc.aio.AioRpcError) -> _Ended:
-        trouble = connection_trouble(self.who, self.where, error.details() or error.code().name)
-        return _Ended(trouble.why, refusal=trouble.refusal)
-
-
-class _Accepted:
-    """The side that was dialled."""
-
-    def __init__(self, context: Any) -> None:
-        self._context = context
-        self.who = "the other side"
-        self.where = plain_address(context.peer())
-
-    async def read(self) -> wire.Frame:
-        data = await self._context.read()
-        if data is grpc.aio.EOF:
-            raise _Ended(f"the connection to {self.who} is lost")
-        return _parse(data, self.who)
-
-    async def write(self, frame: wire.Frame) -> None:
-        try:
-            await self._context.write(frame.SerializeToString())
-        except (grpc.aio.UsageError, grpc.aio.BaseError, asyncio.InvalidStateError):
-            raise _Ended(f"the connection to {self.who} is lost") from None
-
-    async def refuse(self, why: str) -> None:
-        with contextlib.suppress(_Ended, TimeoutError):
-            async with asyncio.timeout(0.3):
-                await self.write(wire.Frame(refusal=wire.Refusal(why=why[:1000])))
-
-
-def _parse(data: bytes, who: str) -> wire.Frame:
-    try:
-        frame: wire.Frame = wire.Frame.FromString(data)
-    except DecodeError:
-        raise FrameError(f"{who} has sent what is no frame") from None
-    if frame.WhichOneof("kind") == "refusal":
-        raise _Ended(f"{who} refuses: {_printable(frame.refusal.why)}", refusal=True)
-    return frame
-
-
-def _printable(text: str) -> str:
-    """What others say goes into logs: one line, not long."""
-    return "".join(letter if letter.isprintable() else " " for letter in text[:1000])
-
-
-async def _within(seconds: float, step: Coroutine[Any, Any, _T], otherwise: str) -> _T:
-    try:
-        async with asyncio.timeout(seconds):  # wait_for of Python 3.11 may swallow a cancellation
-            return await step
-    except TimeoutError:
-        raise _Ended(otherwise) from None
-
-
-@functools.cache
-def _event_loop() -> asyncio.AbstractEventLoop:
-    """The loop of this process, in a thread of its own, to the end of the process.
-
-    gRPC has one queue of events per process, which any of its loops empties. An event for a loop that is closed by then
-    would stop it for all others; so there is one loop, and it is never closed before the end.
+    ``their_list`` : number of the newest list of revoked certificates that the other side has, or was sent.
     """
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, name="streams", daemon=True)
-    thread.start()
 
-    def end() -> None:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(1.0)
-        if not thread.is_alive():
-            loop.close()
-
-    atexit.register(end)
-    return loop
-
-
-def _options(pace: Pace) -> dict[str, int]:
-    """Of gRPC, for both sides of a connection."""
-    step, ping, silence = (round(1000 * seconds) for seconds in (pace.step, pace.ping, pace.silence))
-    return {
-        "grpc.so_reuseport": 0,  # or two agents share a port without a word
-        "grpc.enable_retries": 0,
-        "grpc.enable_http_proxy": 0,
-        "grpc.service_config_disable_resolution": 1,
-        "grpc.use_local_subchannel_pool": 1,  # every dialling is a connection of its own, with the certificate of now
-        "grpc.max_receive_message_length": FRAME_LIMIT,
-        "grpc.max_send_message_length": FRAME_LIMIT,
-        "grpc.max_concurrent_streams": 4,
-        "grpc.server_handshake_timeout_ms": step,
-        "grpc.initial_reconnect_backoff_ms": 100,
-        "grpc.min_reconnect_backoff_ms": step,  # also the time that one attempt may take
-        "grpc.max_reconnect_backoff_ms": 500,
-        "grpc.keepalive_time_ms": ping,
-        "grpc.keepalive_timeout_ms": silence,
-        "grpc.http2.ping_timeout_ms": silence,
-        "grpc.keepalive_permit_without_calls": 1,
-        "grpc.http2.max_pings_without_data": 0,
-        "grpc.http2.max_ping_strikes": 0,
-        "grpc.http2.min_ping_interval_without_data_ms": 100,
-        "grpc.http2.lookahead_bytes": FRAME_LIMIT,  # a whole frame may be under way over long distances
-    }
+    def __init__(self, certificate: bytes, over: asyncio.Future[str], their_list: int = 0) -> None:
+        self.certificate, self.over, self.their_list = certificate, over, their_list
+        self.last_words = ""
 
 
 def _loopback(address: str) -> bool:

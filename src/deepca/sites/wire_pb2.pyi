@@ -7,38 +7,50 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Frame(_message.Message):
-    __slots__ = ("challenge", "proof", "refusal", "hello", "part", "beat")
+    __slots__ = ("challenge", "proof", "refusal", "hello", "part", "beat", "revocations")
     CHALLENGE_FIELD_NUMBER: _ClassVar[int]
     PROOF_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     PART_FIELD_NUMBER: _ClassVar[int]
     BEAT_FIELD_NUMBER: _ClassVar[int]
+    REVOCATIONS_FIELD_NUMBER: _ClassVar[int]
     challenge: Challenge
     proof: Proof
     refusal: Refusal
     hello: Hello
     part: Part
     beat: Beat
-    def __init__(self, challenge: _Optional[_Union[Challenge, _Mapping]] = ..., proof: _Optional[_Union[Proof, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., part: _Optional[_Union[Part, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ...) -> None: ...
+    revocations: Revocations
+    def __init__(self, challenge: _Optional[_Union[Challenge, _Mapping]] = ..., proof: _Optional[_Union[Proof, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., part: _Optional[_Union[Part, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., revocations: _Optional[_Union[Revocations, _Mapping]] = ...) -> None: ...
 
 class Challenge(_message.Message):
-    __slots__ = ("protocol", "site", "nonce")
+    __slots__ = ("protocol", "site", "nonce", "revocations")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     SITE_FIELD_NUMBER: _ClassVar[int]
     NONCE_FIELD_NUMBER: _ClassVar[int]
+    REVOCATIONS_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     site: str
     nonce: bytes
-    def __init__(self, protocol: _Optional[int] = ..., site: _Optional[str] = ..., nonce: _Optional[bytes] = ...) -> None: ...
+    revocations: int
+    def __init__(self, protocol: _Optional[int] = ..., site: _Optional[str] = ..., nonce: _Optional[bytes] = ..., revocations: _Optional[int] = ...) -> None: ...
 
 class Proof(_message.Message):
-    __slots__ = ("certificate", "signature")
+    __slots__ = ("certificate", "signature", "revocations")
     CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    REVOCATIONS_FIELD_NUMBER: _ClassVar[int]
     certificate: bytes
     signature: bytes
-    def __init__(self, certificate: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+    revocations: bytes
+    def __init__(self, certificate: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., revocations: _Optional[bytes] = ...) -> None: ...
+
+class Revocations(_message.Message):
+    __slots__ = ("list",)
+    LIST_FIELD_NUMBER: _ClassVar[int]
+    list: bytes
+    def __init__(self, list: _Optional[bytes] = ...) -> None: ...
 
 class Refusal(_message.Message):
     __slots__ = ("why",)
@@ -161,7 +173,7 @@ class Sealed(_message.Message):
     def __init__(self, record: _Optional[bytes] = ..., certificate: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class Record(_message.Message):
-    __slots__ = ("site", "incarnation", "boot", "version", "phase", "links", "fingerprint", "epoch", "plan", "kept", "reached", "outcome", "why", "outcome_epoch", "common")
+    __slots__ = ("site", "incarnation", "boot", "version", "phase", "links", "fingerprint", "epoch", "plan", "kept", "reached", "computed", "endorsement", "failure")
     class FingerprintEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -180,10 +192,9 @@ class Record(_message.Message):
     PLAN_FIELD_NUMBER: _ClassVar[int]
     KEPT_FIELD_NUMBER: _ClassVar[int]
     REACHED_FIELD_NUMBER: _ClassVar[int]
-    OUTCOME_FIELD_NUMBER: _ClassVar[int]
-    WHY_FIELD_NUMBER: _ClassVar[int]
-    OUTCOME_EPOCH_FIELD_NUMBER: _ClassVar[int]
-    COMMON_FIELD_NUMBER: _ClassVar[int]
+    COMPUTED_FIELD_NUMBER: _ClassVar[int]
+    ENDORSEMENT_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
     site: int
     incarnation: int
     boot: int
@@ -195,11 +206,50 @@ class Record(_message.Message):
     plan: bytes
     kept: _containers.RepeatedCompositeFieldContainer[Kept]
     reached: int
+    computed: bytes
+    endorsement: Endorsement
+    failure: Failure
+    def __init__(self, site: _Optional[int] = ..., incarnation: _Optional[int] = ..., boot: _Optional[int] = ..., version: _Optional[int] = ..., phase: _Optional[str] = ..., links: _Optional[_Iterable[int]] = ..., fingerprint: _Optional[_Mapping[str, bytes]] = ..., epoch: _Optional[int] = ..., plan: _Optional[bytes] = ..., kept: _Optional[_Iterable[_Union[Kept, _Mapping]]] = ..., reached: _Optional[int] = ..., computed: _Optional[bytes] = ..., endorsement: _Optional[_Union[Endorsement, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
+
+class Claim(_message.Message):
+    __slots__ = ("epoch", "plan", "members", "outcome")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    plan: bytes
+    members: _containers.RepeatedScalarFieldContainer[int]
     outcome: bytes
+    def __init__(self, epoch: _Optional[int] = ..., plan: _Optional[bytes] = ..., members: _Optional[_Iterable[int]] = ..., outcome: _Optional[bytes] = ...) -> None: ...
+
+class Endorsement(_message.Message):
+    __slots__ = ("site", "claim", "certificate", "signature")
+    SITE_FIELD_NUMBER: _ClassVar[int]
+    CLAIM_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    site: int
+    claim: Claim
+    certificate: bytes
+    signature: bytes
+    def __init__(self, site: _Optional[int] = ..., claim: _Optional[_Union[Claim, _Mapping]] = ..., certificate: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+
+class Failure(_message.Message):
+    __slots__ = ("kind", "why", "accused", "what", "phase", "iteration")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    ACCUSED_FIELD_NUMBER: _ClassVar[int]
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    ITERATION_FIELD_NUMBER: _ClassVar[int]
+    kind: str
     why: str
-    outcome_epoch: int
-    common: bool
-    def __init__(self, site: _Optional[int] = ..., incarnation: _Optional[int] = ..., boot: _Optional[int] = ..., version: _Optional[int] = ..., phase: _Optional[str] = ..., links: _Optional[_Iterable[int]] = ..., fingerprint: _Optional[_Mapping[str, bytes]] = ..., epoch: _Optional[int] = ..., plan: _Optional[bytes] = ..., kept: _Optional[_Iterable[_Union[Kept, _Mapping]]] = ..., reached: _Optional[int] = ..., outcome: _Optional[bytes] = ..., why: _Optional[str] = ..., outcome_epoch: _Optional[int] = ..., common: _Optional[bool] = ...) -> None: ...
+    accused: int
+    what: str
+    phase: str
+    iteration: int
+    def __init__(self, kind: _Optional[str] = ..., why: _Optional[str] = ..., accused: _Optional[int] = ..., what: _Optional[str] = ..., phase: _Optional[str] = ..., iteration: _Optional[int] = ...) -> None: ...
 
 class Kept(_message.Message):
     __slots__ = ("iteration", "key", "members")
@@ -218,7 +268,9 @@ class Wanted(_message.Message):
     def __init__(self, outcome: _Optional[bytes] = ...) -> None: ...
 
 class Outcome(_message.Message):
-    __slots__ = ("outcome",)
+    __slots__ = ("outcome", "endorsements")
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    ENDORSEMENTS_FIELD_NUMBER: _ClassVar[int]
     outcome: bytes
-    def __init__(self, outcome: _Optional[bytes] = ...) -> None: ...
+    endorsements: _containers.RepeatedCompositeFieldContainer[Endorsement]
+    def __init__(self, outcome: _Optional[bytes] = ..., endorsements: _Optional[_Iterable[_Union[Endorsement, _Mapping]]] = ...) -> None: ...

@@ -1,0 +1,64 @@
+"""Where the passphrase of the authority's key comes from: a file, the environment, or a terminal; never the command."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import typer
+
+from deepca.errors import EnrolmentError
+
+__all__ = ["VARIABLE", "new_passphrase", "passphrase_for", "terminal"]
+
+VARIABLE = "DEEPCA_AUTHORITY_PASSPHRASE"
+_LEAST = 8
+"""Characters that a new passphrase has at least."""
+_WAYS = f"give --passphrase-file, or the variable {VARIABLE}"
+
+
+def terminal() -> bool:
+    """Tell whether somebody can be asked."""
+    return sys.stdin.isatty()
+
+
+def new_passphrase(*, ask: bool, file: Path | None) -> bytes | None:
+    """Return the passphrase for a new key; None if it shall have none.
+
+    ask : whether to ask for it, twice, where neither file nor environment has it.
+    """
+    given = _given(file)
+    if given is None and ask:
+        if not terminal():
+            raise EnrolmentError(f"there is no terminal to ask for a passphrase; {_WAYS}", reason="passphrase")
+        prompt = "Passphrase of the authority's key"
+        given = str(typer.prompt(prompt, hide_input=True, confirmation_prompt=True, err=True)).encode()
+    if given is not None and len(given.decode("utf-8", "replace")) < _LEAST:
+        raise EnrolmentError(f"a passphrase has at least {_LEAST} characters", reason="passphrase")
+    return given
+
+
+def passphrase_for(authority: Path, file: Path | None) -> bytes | None:
+    """Return the passphrase of the key in an authority's folder; None if the key has none."""
+    from deepca.sites.keys import is_encrypted
+
+    if not is_encrypted(authority / "authority.key"):
+        return None
+    given = _given(file)
+    if given is None:
+        if not terminal():
+            why = f"{authority / 'authority.key'}: this key has a passphrase; {_WAYS}"
+            raise EnrolmentError(why, reason="passphrase")
+        given = str(typer.prompt("Passphrase of the authority's key", hide_input=True, err=True)).encode()
+    return given
+
+
+def _given(file: Path | None) -> bytes | None:
+    """From a file that only its owner can read, or from the environment."""
+    from deepca.sites.keys import read_private
+
+    if file is not None:
+        return read_private(file, "passphrase", missing="give the name of a file that has it").rstrip(b"\r\n")
+    given = os.environ.get(VARIABLE)
+    return None if given is None else given.encode()

@@ -1,0 +1,107 @@
+"""When a claimed result may be signed, written, or has to be refused: what follows from records, signatures and time.
+
+The rules, for n sites of which a plan has ``members``, a strict majority of them:
+
+* the first member proposes a model file; a member signs it when every field is what it computed itself;
+* a site writes it with the signatures of all members; or with those of more than n/2 sites, when every other member has
+  been silent beyond patience, or has lost what it computed (restarted, gave up);
+* a site that has nothing to compare with, since it comes late, takes what more than n/2 sites have signed;
+* who enters an epoch signs nothing of earlier ones, and no epoch begins while a result may have been decided: any two
+  majorities share a site, so no two results are written.
+"""
+
+from __future__ import annotations
+
+from deepca.errors import DisputedResult
+from deepca.sites.assembly import Assembly, Membership, Policy
+from deepca.sites.claims import Claim, Claims
+from deepca.sites.records import Plan
+
+__all__ = ["Settling"]
+
+
+class Settling:
+    """The claims that are known here, judged by what is known of the sites."""
+
+    def __init__(self, membership: Membership, policy: Policy, assembly: Assembly) -> None:
+        self._me, self._policy, self._assembly = membership.me, policy, assembly
+        self._sites = len(membership.sites)
+        self.claims = Claims()
+
+    def most(self, sites: frozenset[int]) -> bool:
+        return 2 * len(sites) > self._sites
+
+    def to_compare(self, plan: Plan) -> Claim | None:
+        """What has been proposed for a plan that was computed here, and was not signed here yet."""
+        if self._assembly.record.epoch > plan.epoch:
+            return None
+        for claim in self.claims:
+            signers = self.claims.signers(claim)
+            if claim.plan == plan.digest and plan.proposer in signers:
+                return None if self._me in signers else claim
+        return None
+
+    def final(self, claim: Claim, computed: bytes, now: float) -> bool:
+        """Whether a claim may be written. computed : digest of the plan that was computed here."""
+        signers = self.claims.signers(claim)
+        if not self.most(signers):
+            return False
+        if self._me not in signers:  # comes late; or is still to compare
+            return claim.plan != computed or self._assembly.record.epoch > claim.epoch
+        return all(self._speechless(site, claim, now) for site in frozenset(claim.members) - signers)
+
+    def _speechless(self, site: int, claim: Claim, now: float) -> bool:
+        """Whether a member that has not signed need not be waited for."""
+        record = self._assembly.table.get(site)
+        if record is None or site not in self._assembly.present:
+            return self._assembly.away(site, now) >= self._policy.patience
+        if record.phase == "running":
+            return record.epoch > claim.epoch
+        return record.phase != "gathering" or record.computed != claim.plan
+
+    def pending(self) -> list[Claim]:
+        """Claims that are decided, are about to be, or may have been out of sight; meanwhile no epoch begins."""
+        here = self._assembly
+        entered = max(here.table[site].epoch for site in here.present)
+        found = []
+        for claim in self.claims:
+            signers = self.claims.signers(claim)
+            if self.most(signers):
+                found.append(claim)
+            elif claim.epoch >= entered:  # who entered a later epoch has made sure of it
+                able = {site for site in here.present if here.table[site].computed == claim.plan}
+                soon = bool(signers & here.present) and not able <= signers and self.most(signers | able)
+                if soon or self.most(signers | (here.everyone - here.present)):
+                    found.append(claim)
+        return found
+
+    def check(self, plan: Plan | None) -> None:
+        """Raise DisputedResult where a site has signed what no honest site signs. plan : the one entered last here."""
+        for claim in self.claims:
+            signers = self.claims.signers(claim)
+            whole = len(claim.members) == self._sites
+            if not (whole if self._policy.on_loss == "wait" else self.most(frozenset(claim.members))):
+                raise self._contradicts(signers, f"signs a result of {len(claim.members)} of {self._sites} sites")
+            if plan is not None:
+                self._check_against(plan, claim, signers)
+
+    def _check_against(self, plan: Plan, claim: Claim, signers: frozenset[int]) -> None:
+        if claim.plan != plan.digest:
+            # their epochs were earlier when this plan was made
+            if claim.epoch >= plan.epoch and self._me in claim.members and signers & frozenset(plan.members):
+                text = f"signs a result of epoch {claim.epoch}, which this site never entered"
+                raise self._contradicts(signers & frozenset(plan.members), text)
+            return
+        if (claim.epoch, claim.members) != (plan.epoch, plan.members):
+            raise self._contradicts(signers, f"signs a result of epoch {plan.epoch} with another epoch or members")
+        for other in self.claims:
+            if other.plan == claim.plan and other.outcome != claim.outcome:
+                proposers = self.claims.signers(other)
+                if plan.proposer in signers & proposers:
+                    raise self._contradicts({plan.proposer}, f"proposes two results of epoch {plan.epoch}")
+                if plan.proposer in proposers:
+                    name = self._assembly.name(plan.proposer)
+                    raise self._contradicts(signers, f"signs another result of epoch {plan.epoch} than {name} proposed")
+
+    def _contradicts(self, sites: frozenset[int] | set[int], text: str) -> DisputedResult:
+        return DisputedResult(self._assembly.name(min(sites - {self._me} or sites)), text)

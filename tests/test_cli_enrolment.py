@@ -1,0 +1,328 @@
+"""How the keeper of the authority signs: only what was confirmed, with a record, and a passphrase if it has one."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+pytest.importorskip("cryptography")
+
+from deepca.cli.app import app
+from deepca.cli.passphrase import VARIABLE
+from deepca.errors import EnrolmentError
+from deepca.sites.authority import LEDGER, Authority, read_issued
+from deepca.sites.certificates import pem, request
+from deepca.sites.config import EXAMPLE, read_site
+from deepca.sites.enrolment import examine_request, sign_request
+from deepca.sites.identity import Identity
+from deepca.sites.keys import fingerprint, is_encrypted, load_key, new_key, write_key
+
+SECRET = "correct horse battery"
+NET = "three-hospitals"
+
+
+def run(*words: str | int | Path, code: int = 0, typed: str | None = None, secret: str | None = None) -> str:
+    return _invoke(words, code, typed, secret)[0]
+
+
+def told(*words: str | int | Path, secret: str | None = None) -> Any:
+    return json.loads(_invoke((*words, "--json"), 0, None, secret)[1])
+
+
+def _invoke(words: Sequence[str | int | Path], code: int, typed: str | None, secret: str | None) -> tuple[str, str]:
+    """What was said in all, and on standard output."""
+    env = {"COLUMNS": "250", VARIABLE: secret}
+    done = CliRunner().invoke(app, [str(word) for word in words], input=typed, env=env)
+    assert done.exit_code == code, done.output
+    assert done.exception is None or isinstance(done.exception, SystemExit)
+    assert SECRET not in done.output
+    return done.output, done.stdout
+
+
+@pytest.fixture
+def network(tmp_path: Path) -> Path:
+    path = tmp_path / "network.toml"
+    path.write_text(EXAMPLE, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def out(network: Path, tmp_path: Path) -> Path:
+    run("init", network, "--out", tmp_path / "kits")
+    return tmp_path / "kits"
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody can be asked."""
+    for module in ("join", "passphrase"):
+        monkeypatch.setattr(f"deepca.cli.{module}.terminal", lambda: True)
+
+
+def keeper(out: Path, site: str = "north") -> tuple[str | Path, ...]:
+    return ("join", "--sign", out / site / "request.csr", "--authority", out / "authority")
+
+
+def ledger(out: Path, event: str) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (out / "authority" / LEDGER).read_text().splitlines()]
+    return [line for line in lines if line["event"] == event]
+
+
+def nothing_signed(out: Path, site: str = "north") -> bool:
+    signed = out / site / f"{site}.pem"
+    return not read_issued(out / "authority") and not ledger(out, "signed") and not signed.exists()
+
+
+# -------------------------------------------------------------------------------------------------------- fingerprints
+
+
+def test_nothing_is_signed_unless_somebody_has_compared(out: Path) -> None:
+    asked = told("join", out / "north")
+    run(*keeper(out), code=2)
+    assert nothing_signed(out)
+    groups = " ".join(asked["fingerprint"][i : i + 4] for i in range(0, 64, 4))
+    assert groups in run("join", out / "north")  # what the site sees is what the keeper sees
+    assert groups in run(*keeper(out), code=2)
+
+
+def test_another_fingerprint_is_refused(out: Path) -> None:
+    asked = told("join", out / "north")["fingerprint"]
+    other = fingerprint(new_key())
+    for wrong in (other, asked[:32], asked[:-1], asked + "0", "", "x" * 64):
+        run(*keeper(out), "--fingerprint", wrong, code=2)
+        assert nothing_signed(out)
+    spoken = ":".join(asked[i : i + 2] for i in range(0, 64, 2)).upper()
+    assert told(*keeper(out), "--fingerprint", f" {spoken} ")["fingerprint"] == asked
+
+
+def test_a_request_that_was_swapped_on_its_way_is_refused(out: Path) -> None:
+    """By one of the same site with another key."""
+    asked = told("join", out / "north")["fingerprint"]
+    swapped = new_key()
+    (out / "north" / "request.csr").write_bytes(pem(request("north", NET, swapped)))
+    run(*keeper(out), "--fingerprint", asked, code=2)
+    assert nothing_signed(out)
+    with pytest.raises(EnrolmentError) as error:
+        sign_request(out / "north" / "request.csr", out / "authority", expected=asked)
+    assert error.value.reason == "fingerprint"
+    assert (error.value.site, error.value.fingerprint) == ("north", fingerprint(swapped))
+
+
+@pytest.mark.usefixtures("terminal")
+def test_on_a_terminal_the_keeper_is_asked(out: Path) -> None:
+    asked = told("join", out / "north")["fingerprint"]
+    for answer in ("n\n", "\n", "maybe\nn\n"):
+        said = run(*keeper(out), typed=answer, code=2)
+        assert asked[:4] in said
+        assert nothing_signed(out)
+    run(*keeper(out), typed="y\n")
+    assert [one.key for one in read_issued(out / "authority")] == [asked]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pseudo-terminals")
+def test_a_real_terminal(out: Path) -> None:
+    import pty
+
+    run("join", out / "north")
+    mine, theirs = pty.openpty()
+    words = [sys.executable, "-m", "deepca", *map(str, keeper(out)), "--json"]
+    process = subprocess.Popen(words, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    os.write(mine, b"y\n")
+    shown, asked = process.communicate(timeout=60)
+    os.close(mine)
+    os.close(theirs)
+    assert process.returncode == 0, asked
+    assert b"Fingerprint" in asked
+    assert json.loads(shown)["site"] == "north"  # questions are not among the facts
+
+
+# ------------------------------------------------------------------------------------------------- a second certificate
+
+
+def joined(out: Path, site: str = "north") -> str:
+    """A site that has its certificate; the fingerprint of its next request."""
+    run(*keeper(out, site), "--fingerprint", told("join", out / site)["fingerprint"])
+    run("join", out / site, "--certificate", out / site / f"{site}.pem")
+    return str(told("join", out / site, "--renew")["fingerprint"])
+
+
+def test_a_second_certificate_has_to_be_wanted(out: Path) -> None:
+    again = joined(out)
+    (first,) = read_issued(out / "authority")
+    run(*keeper(out), "--fingerprint", again, code=2)
+    assert read_issued(out / "authority") == (first,)
+    found = examine_request(out / "north" / "request.csr", out / "authority")
+    assert found.valid == (first,)
+    with pytest.raises(EnrolmentError) as error:
+        sign_request(out / "north" / "request.csr", out / "authority", expected=again)
+    assert (error.value.reason, error.value.site) == ("certificate exists", "north")
+    renewal = (*keeper(out), "--fingerprint", again, "--renew")
+    warned = subprocess.run([sys.executable, "-m", "deepca", *map(str, renewal), "--json"], capture_output=True)
+    assert first.serial.encode() in warned.stderr  # the keeper sees it in any case
+    assert json.loads(warned.stdout)["also_valid"] == [first.serial]
+
+
+@pytest.mark.usefixtures("terminal")
+def test_on_a_terminal_the_keeper_is_asked_about_a_second_certificate(out: Path) -> None:
+    run("join", out / "north")
+    run(*keeper(out), typed="y\n")
+    run("join", out / "north", "--certificate", out / "north" / "north.pem")
+    run("join", out / "north", "--renew")
+    for answers in ("n\n", "y\nn\n", "y\n\n"):
+        run(*keeper(out), typed=answers, code=2)
+    (first,) = read_issued(out / "authority")
+    assert first.serial in run(*keeper(out), typed="y\ny\n")
+    assert len(read_issued(out / "authority")) == 2
+
+
+def test_a_revoked_site_may_ask_again(out: Path) -> None:
+    again = joined(out)
+    run("join", "--revoke", "north", "--authority", out / "authority")
+    assert told(*keeper(out), "--fingerprint", again)["also_valid"] == []
+
+
+# --------------------------------------------------------------------------------------------------------------- ledger
+
+
+def test_everything_signed_is_recorded(out: Path) -> None:
+    path = out / "authority" / LEDGER
+    before = path.read_bytes()
+    again = joined(out)
+    run(*keeper(out), "--fingerprint", again, "--renew", "--days", 20)
+    assert path.read_bytes().startswith(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    issued = read_issued(out / "authority")
+    said = ledger(out, "signed")
+    assert [one["serial"] for one in said] == [one.serial for one in issued]
+    assert [one["fingerprint"] for one in said] == [one.key for one in issued]
+    for one in said:
+        assert (one["site"], set(one)) == (
+            "north",
+            {"time", "event", "site", "serial", "fingerprint", "not_before", "not_after"},
+        )
+        assert abs(datetime.fromisoformat(one["time"]) - datetime.now(UTC)) < timedelta(minutes=5)
+    run("join", "--revoke", issued[0].serial, "--authority", out / "authority")
+    assert [one["serial"] for one in ledger(out, "revoked")] == [issued[0].serial]
+    assert [one["number"] for one in ledger(out, "list")] == [1, 2]
+    assert [one["revoked"] for one in ledger(out, "list")] == [0, 1]
+
+
+# ---------------------------------------------------------------------------------------------------------------- lists
+
+
+def test_the_next_list_is_signed_and_installed(out: Path) -> None:
+    joined(out)
+    done = told("join", "--reissue", "--authority", out / "authority", "--days", 50)
+    assert (done["number"], done["revoked"]) == (2, [])
+    assert timedelta(days=49) < datetime.fromisoformat(done["not_after"]) - datetime.now(UTC) < timedelta(days=51)
+    older = out / "north" / "older.pem"
+    older.write_bytes((out / "north" / "revoked.pem").read_bytes())
+    taken = told("join", out / "north", "--revoked", done["list"])
+    assert (taken["number"], taken["replaced"]) == (2, True)
+    assert Identity.load(read_site(out / "north")).list_number == 2
+    run("join", out / "north", "--revoked", older, code=2)
+    assert told("join", "--revoke", "north", "--authority", out / "authority")["number"] == 3
+
+
+# ----------------------------------------------------------------------------------------------------------- passphrase
+
+
+@pytest.fixture
+def protected(network: Path, tmp_path: Path) -> Path:
+    run("init", network, "--out", tmp_path / "safe", secret=SECRET)
+    return tmp_path / "safe"
+
+
+def test_a_key_with_a_passphrase_cannot_be_used_without(protected: Path) -> None:
+    key = protected / "authority" / "authority.key"
+    assert is_encrypted(key)
+    assert stat.S_IMODE(key.stat().st_mode) == 0o600
+    for given in (None, b"", b"wrong"):
+        with pytest.raises(EnrolmentError) as error:
+            load_key(key, given)
+        assert error.value.reason == "passphrase"
+    assert fingerprint(Authority.load(key.parent, SECRET.encode()).key) == fingerprint(load_key(key, SECRET.encode()))
+
+
+def test_signing_and_revoking_take_the_passphrase(protected: Path, tmp_path: Path) -> None:
+    words = (*keeper(protected), "--fingerprint", told("join", protected / "north")["fingerprint"])
+    authority = ("--authority", protected / "authority")
+    run(*words, code=2)
+    run(*words, code=2, secret="wrong")
+    run("join", "--revoke", "north", *authority, code=2)
+    run("join", "--reissue", *authority, code=2, secret="wrong")
+    assert nothing_signed(protected)
+    assert len(ledger(protected, "list")) == 1
+    run(*words, secret=SECRET)
+    file = tmp_path / "passphrase"
+    file.write_text(f"{SECRET}\n")
+    file.chmod(0o644)
+    assert "chmod 600" in run("join", "--reissue", *authority, "--passphrase-file", file, code=2)
+    file.chmod(0o600)
+    run("join", "--reissue", *authority, "--passphrase-file", file)
+    run("join", "--revoke", "north", *authority, "--passphrase-file", file)
+
+
+@pytest.mark.usefixtures("terminal")
+def test_on_a_terminal_the_passphrase_is_asked_for(network: Path, tmp_path: Path) -> None:
+    out = tmp_path / "asked"
+    run("init", network, "--out", out, "--passphrase", typed=f"{SECRET}\nanother\n{SECRET}\n{SECRET}\n")
+    assert is_encrypted(out / "authority" / "authority.key")
+    run("join", out / "north")
+    run(*keeper(out), typed="y\nwrong\n", code=2)
+    assert nothing_signed(out)
+    run(*keeper(out), typed=f"y\n{SECRET}\n")
+    assert "Passphrase" not in run("join", out / "north", "--certificate", out / "north" / "north.pem")
+
+
+def test_passphrases_that_are_not_taken(network: Path, tmp_path: Path) -> None:
+    out = tmp_path / "kits"
+    run("init", network, "--out", out, "--passphrase", code=2)  # nobody to ask
+    run("init", network, "--out", out, code=2, secret="short")
+    run("init", network, "--out", out, code=2, secret="")
+    run("init", network, "--out", out, "--passphrase-file", tmp_path / "none", code=2)
+    assert not out.exists()
+
+
+def test_trial_kits_with_a_passphrase(network: Path, tmp_path: Path) -> None:
+    run("init", network, "--out", tmp_path / "t", "--trial", secret=SECRET)
+    assert is_encrypted(tmp_path / "t" / "authority" / "authority.key")
+    assert not is_encrypted(tmp_path / "t" / "north" / "site.key")
+    assert Identity.load(read_site(tmp_path / "t" / "north")).list_number == 1
+
+
+def test_whether_there_is_a_passphrase_is_said(network: Path, tmp_path: Path) -> None:
+    assert told("init", network, "--out", tmp_path / "with", secret=SECRET)["passphrase"]
+    assert not told("init", network, "--out", tmp_path / "without")["passphrase"]
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+def test_a_passphrase_that_openssl_has_set(out: Path) -> None:
+    key = out / "authority" / "authority.key"
+    before = fingerprint(load_key(key))
+    made = key.with_suffix(".new")
+    words = ["openssl", "pkcs8", "-topk8", "-in", str(key), "-out", str(made), "-passout", f"pass:{SECRET}"]
+    subprocess.run(words, check=True, capture_output=True)
+    made.chmod(0o600)
+    made.replace(key)
+    assert is_encrypted(key)
+    assert fingerprint(load_key(key, SECRET.encode())) == before
+
+
+def test_an_encrypted_key_of_a_site_is_named(out: Path) -> None:
+    joined(out)
+    write_key(out / "north" / "site.key", new_key(), b"passphrase")
+    with pytest.raises(EnrolmentError) as error:
+        Identity.load(read_site(out / "north"))
+    assert error.value.reason == "passphrase"

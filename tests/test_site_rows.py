@@ -1,0 +1,177 @@
+"""The digest of a site's rows, the report of an agent that has failed, and signatures under claims."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cryptography")
+
+from deepca.errors import BadArray, DisputedResult, OldResult
+from deepca.sites.claims import Claim
+from deepca.sites.config import SiteFile, read_site
+from deepca.sites.identity import Identity
+from deepca.sites.kits import make_kits
+from deepca.sites.report import report_of, write_report
+from deepca.sites.rows import Rows, next_name
+from deepca.sites.seals import CertificateSeals
+
+NAMES = ("north", "south", "west")
+RUN, OTHER = b"r" * 32, b"o" * 32
+
+
+@pytest.fixture
+def kits(tmp_path: Path) -> Path:
+    lines = ['name = "trial"', "components = 2", 'topology = "ring"']
+    for j, name in enumerate(NAMES):
+        lines += ["[[sites]]", f'name = "{name}"', f'address = "127.0.0.1:{7400 + j}"']
+    (tmp_path / "network.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    make_kits(tmp_path / "network.toml", tmp_path / "kits", trial=True)
+    return tmp_path / "kits"
+
+
+def _site(kits: Path, name: str = "north", rows: Any = None) -> SiteFile:
+    data = kits / name / "rows.npy"
+    if rows is not None:
+        np.save(data, rows)
+    site = read_site(kits / name / "site.toml")
+    return replace(site, data=data)
+
+
+def _rows(site: SiteFile) -> Rows:
+    return Rows(site, lambda text: None)
+
+
+# ---------------------------------------------------------------------------------------------------------- old results
+
+
+def test_touching_a_file_does_not_matter_and_changing_a_value_does(kits: Path) -> None:
+    values = np.arange(12.0).reshape(4, 3)
+    site = _site(kits, rows=values)
+    first = _rows(site)
+    first.check(RUN)
+    first.keep(RUN)
+    os.utime(site.data, ns=(1, 1))
+    _rows(site).check(RUN)
+    np.save(site.data, values)  # written anew, and the same
+    _rows(site).check(RUN)
+    stat = site.data.stat()
+    np.save(site.data, np.nextafter(values, np.inf))
+    os.utime(site.data, ns=(stat.st_atime_ns, stat.st_mtime_ns))  # as if nothing had happened
+    with pytest.raises(OldResult) as caught:
+        _rows(site).check(RUN)
+    assert (caught.value.run, caught.value.another) == ("1", "2")
+    _rows(site).check(OTHER)
+    np.save(site.data, values)
+    _rows(site).check(RUN)
+
+
+def test_the_digest_is_salted_and_stays_at_the_site(kits: Path) -> None:
+    values = np.ones((3, 2))
+    one, two = _rows(_site(kits, "north", values)), _rows(_site(kits, "south", values))
+    assert one.digest != two.digest
+    assert _rows(_site(kits, "north")).digest == one.digest
+    assert (kits / "north" / "state" / "rows.json").stat().st_mode & 0o077 == 0
+
+
+def test_content_is_not_read_again_where_nothing_has_changed(kits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = _site(kits, rows=np.ones((3, 2)))
+    known = _rows(site).digest
+    monkeypatch.setattr("deepca.sites.rows.hashlib", None)
+    assert _rows(site).digest == known
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{}", "[]", '{"salt": 3}', '{"salt": "zz", "seen": 1, "digest": "", "ended": {}}']
+)
+def test_a_damaged_file_is_said_and_replaced(kits: Path, content: str) -> None:
+    site = _site(kits, rows=np.ones((3, 2)))
+    said: list[str] = []
+    _rows(site)
+    (site.state / "rows.json").write_text(content, encoding="utf-8")
+    assert len(Rows(site, said.append).digest) == 32
+    assert said
+
+
+@pytest.mark.parametrize(("name", "following"), [("1", "2"), ("9", "10"), ("study", "study-2"), ("study-2", "study-3")])
+def test_names_that_follow(name: str, following: str) -> None:
+    assert next_name(name) == following
+
+
+# -------------------------------------------------------------------------------------------------------------- reports
+
+
+def _fail() -> None:
+    try:
+        os.environ["4711.25 /HOME/SOMEBODY/SITE.KEY"]
+    except KeyError as error:
+        raise RuntimeError("row 3 is 4711.25") from error
+
+
+def test_a_report_has_no_text_of_errors_that_may_hold_values(kits: Path) -> None:
+    site = _site(kits, rows=np.ones((3, 2)))
+    with pytest.raises(RuntimeError) as caught:
+        _fail()
+    path = write_report(site, caught.value)
+    assert path is not None
+    text = path.read_text(encoding="utf-8")
+    assert "4711" not in text
+    assert "SITE.KEY" not in text
+    assert str(kits) not in text
+    said = json.loads(text)
+    assert [one["type"] for one in said["errors"]] == ["RuntimeError", "KeyError"]
+    assert said["errors"][0]["where"][-1].endswith("_fail")
+
+
+def test_a_report_has_the_facts_of_what_others_did(kits: Path) -> None:
+    site = _site(kits)
+    said = report_of(site, BadArray("south", "NaN in its row counts", phase="mean", iteration=0))["errors"][0]
+    assert (said["site"], said["what"], said["phase"], said["iteration"]) == (
+        "south",
+        "NaN in its row counts",
+        "mean",
+        0,
+    )
+    assert report_of(site, DisputedResult("west", "mean", by="south"))["errors"][0]["by"] == "south"
+
+
+# ----------------------------------------------------------------------------------------------------------- signatures
+
+
+def _seals(kits: Path, name: str, agreement: bytes = b"a" * 32, run: bytes = RUN) -> CertificateSeals:
+    credentials = Identity.load(read_site(kits / name / "site.toml"))
+    return CertificateSeals(lambda: credentials, NAMES, run, agreement)
+
+
+def test_an_endorsement_holds_for_its_site_run_and_claim_only(kits: Path) -> None:
+    claim = Claim(3, b"p" * 32, (0, 1, 2), b"o" * 32)
+    south, north = _seals(kits, "south"), _seals(kits, "north")
+    signed = south.endorse(1, claim)
+    assert north.endorsement_fault(signed) == ""
+    assert _seals(kits, "north", agreement=b"b" * 32).endorsement_fault(signed)  # another run name, or other settings
+    forged = [
+        replace(signed, site=2),
+        replace(signed, signature=b"x" + signed.signature[1:]),
+        replace(signed, certificate=b""),
+        replace(signed, claim=replace(claim, epoch=4)),
+        replace(signed, claim=replace(claim, plan=b"q" * 32)),
+        replace(signed, claim=replace(claim, members=(0, 1))),
+        replace(signed, claim=replace(claim, outcome=b"q" * 32)),
+        south.endorse(0, claim),  # in another's name
+    ]
+    assert all(north.endorsement_fault(one) for one in forged)
+
+
+def test_a_record_is_no_endorsement(kits: Path) -> None:
+    """The same key signs both; what is signed as one must not count as the other."""
+    south, north = _seals(kits, "south", agreement=RUN), _seals(kits, "north", agreement=RUN)
+    bare = south.endorse(1, Claim(3, b"p" * 32, (0, 1, 2), b"o" * 32))
+    sealed = south.seal(bare.statement)
+    assert north.fault(1, sealed) == ""
+    assert north.endorsement_fault(replace(bare, signature=sealed.signature))

@@ -1,0 +1,210 @@
+"""When a claimed result may be written, and which signatures no honest site makes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal
+
+import pytest
+
+from deepca.errors import BadArray, DisputedResult
+from deepca.sites.assembly import Assembly, Membership, Policy
+from deepca.sites.claims import Claim, Endorsement
+from deepca.sites.clocks import RealClock
+from deepca.sites.link import Identity
+from deepca.sites.node import Node
+from deepca.sites.records import Failure, Plan, Record
+from deepca.sites.settling import Settling
+
+SITES = 5
+NAMES = tuple(f"site-{j}" for j in range(SITES))
+EDGES = tuple((i, j) for j in range(SITES) for i in range(j))
+IDENTITIES = tuple(Identity(1, j + 1) for j in range(SITES))
+PLAN = Plan(1, tuple(range(SITES)), IDENTITIES, EDGES)
+CLAIM = Claim(1, PLAN.digest, PLAN.members, b"r" * 32)
+PATIENCE = 10.0
+
+
+class Hall:
+    """Site ``me`` as it sees the others: all are there, run the plan, and are heard of at time 0."""
+
+    def __init__(self, me: int = 4, on_loss: Literal["wait", "shrink"] = "wait") -> None:
+        membership = Membership(NAMES, me, EDGES, b"n" * 32, {"run": b"1"}, 1 << 20)
+        policy = Policy(on_loss, PATIENCE, 100.0, 10.0)
+        self.assembly = Assembly(membership, policy, IDENTITIES[me], lambda *_, **__: None, 0.0)
+        self.me, self.settling = me, Settling(membership, policy, self.assembly)
+        others = frozenset(range(SITES)) - {me}
+        for site in others:
+            self.say(site)
+        self.assembly.publish(phase="running", epoch=1, plan=PLAN.digest)
+        self.assembly.look(0.0, others, dict.fromkeys(others, 0.0))
+
+    def say(self, site: int, **changes: Any) -> None:
+        known = self.assembly.table.get(site)
+        if known is None:
+            links = frozenset(range(SITES)) - {site}
+            known = Record(site, IDENTITIES[site], 0, "running", links, {"run": b"1"}, 1, PLAN.digest)
+        self.assembly.learn(replace(known, version=known.version + 1, **changes))
+
+    def sign(self, *sites: int, claim: Claim = CLAIM) -> None:
+        self.settling.claims.extend(Endorsement(site, claim) for site in sites)
+
+    def lose(self, *sites: int, at: float) -> None:
+        reached = frozenset(range(SITES)) - {self.me, *sites}
+        for other in reached:
+            self.say(other, links=frozenset(range(SITES)) - {other, *sites})
+        self.assembly.look(at, reached, {})
+
+    def final(self, now: float = 0.0, computed: bytes = PLAN.digest) -> bool:
+        return self.settling.final(CLAIM, computed, now)
+
+
+def test_the_signatures_of_all_members_suffice_and_not_one_less() -> None:
+    hall = Hall()
+    hall.sign(0, 1, 2, 4)
+    assert not hall.final()
+    hall.sign(3)
+    assert hall.final()
+
+
+def test_a_majority_suffices_once_the_rest_have_been_silent_beyond_patience() -> None:
+    hall = Hall()
+    hall.sign(0, 1, 4)
+    hall.lose(2, 3, at=5.0)
+    assert not hall.final(5.0 + 0.9 * PATIENCE)
+    assert hall.final(5.0 + 1.1 * PATIENCE)
+
+
+def test_a_minority_never_does() -> None:
+    hall = Hall()
+    hall.sign(0, 4)
+    hall.lose(1, 2, 3, at=0.0)
+    assert not hall.final(100.0 * PATIENCE)
+
+
+def test_who_computed_it_compares_before_it_writes() -> None:
+    hall = Hall()
+    hall.sign(0, 1, 2, 3)
+    assert not hall.final()
+    assert hall.settling.to_compare(PLAN) == CLAIM
+
+
+def test_who_comes_late_takes_what_most_have_signed() -> None:
+    hall = Hall()
+    hall.sign(0, 1)
+    assert not hall.final(computed=b"")
+    hall.sign(2)
+    assert hall.final(computed=b"")
+
+
+def test_who_has_lost_what_it_computed_is_not_waited_for() -> None:
+    hall = Hall()
+    hall.sign(0, 1, 4)
+    hall.say(2, identity=Identity(2, 9), phase="gathering", plan=b"")
+    hall.say(3, phase="gathering", plan=b"", computed=PLAN.digest)
+    assert not hall.final()  # the last one may still find a difference
+    hall.sign(3)
+    assert hall.final()
+
+
+def test_only_what_the_first_member_proposes_is_compared() -> None:
+    hall = Hall()
+    hall.sign(1)
+    assert hall.settling.to_compare(PLAN) is None
+    hall.sign(0)
+    assert hall.settling.to_compare(PLAN) == CLAIM
+
+
+def test_no_epoch_begins_while_a_result_may_have_been_decided_out_of_sight() -> None:
+    hall = Hall(on_loss="shrink")
+    hall.sign(0, 1)
+    assert hall.settling.pending() == []
+    hall.lose(2, at=0.0)  # with its signature there would be three of five
+    assert hall.settling.pending() == [CLAIM]
+
+
+def test_nobody_waits_for_signatures_that_cannot_come() -> None:
+    hall = Hall(on_loss="shrink")
+    hall.sign(0)
+    for site in (1, 2):
+        hall.say(site, computed=PLAN.digest)
+    assert hall.settling.pending() == [CLAIM]
+    hall.say(1, computed=b"")
+    assert hall.settling.pending() == []
+
+
+LIES: dict[str, tuple[dict[str, Any], str]] = {
+    "other bytes": ({"outcome": b"x" * 32}, "site-2"),
+    "later epoch": ({"epoch": 6, "plan": b"x" * 32}, "site-2"),
+    "same epoch, other plan": ({"plan": b"x" * 32}, "site-2"),
+    "same plan, other epoch": ({"epoch": 2}, "site-2"),
+    "fewer members": ({"members": (0, 2, 4)}, "site-2"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize("on_loss", ["wait", "shrink"])
+def test_who_signs_what_no_honest_site_signs_is_named(lie: str, on_loss: Literal["wait", "shrink"]) -> None:
+    hall = Hall(on_loss=on_loss)
+    hall.sign(0, 1, 4)
+    hall.settling.check(PLAN)
+    changes, culprit = LIES[lie]
+    hall.sign(2, claim=replace(CLAIM, **changes))
+    with pytest.raises(DisputedResult) as caught:
+        hall.settling.check(PLAN)
+    assert (caught.value.site, caught.value.by) == (culprit, None)
+
+
+def test_who_proposes_twice_is_named() -> None:
+    hall = Hall()
+    hall.sign(0)
+    hall.sign(0, claim=replace(CLAIM, outcome=b"x" * 32))
+    with pytest.raises(DisputedResult) as caught:
+        hall.settling.check(PLAN)
+    assert caught.value.site == "site-0"
+
+
+def test_other_members_are_refused_under_wait_whoever_hears_of_them() -> None:
+    hall = Hall(on_loss="wait")
+    hall.sign(0, 1, 2, claim=replace(CLAIM, members=(0, 1, 2)))
+    with pytest.raises(DisputedResult):
+        hall.settling.check(None)
+
+
+def test_a_result_of_the_others_is_no_lie_under_shrink() -> None:
+    """While this site was away, a majority went on without it."""
+    hall = Hall(on_loss="shrink")
+    hall.sign(0, 1, 2, claim=Claim(2, b"x" * 32, (0, 1, 2), b"y" * 32))
+    hall.settling.check(PLAN)
+
+
+# ------------------------------------------------------------------------------------------ who accuses whom of what
+
+
+def _after(accuser: int, failure: Failure) -> None:
+    """What site 0 of a path does when it hears that another one has given up."""
+    edges = tuple((j, j + 1) for j in range(SITES - 1))
+    node = Node(
+        Membership(NAMES, 0, edges, b"n" * 32, {}, 1 << 20), Policy(), RealClock(), IDENTITIES[0], lambda *_, **__: None
+    )
+    plan = replace(PLAN, edges=edges)
+    record = Record(accuser, IDENTITIES[accuser], 1, "failed", plan=plan.digest, failure=failure)
+    node._assembly.learn(record)
+    node._check_faults(plan)
+
+
+def test_who_was_sent_an_array_can_accuse_its_sender() -> None:
+    with pytest.raises(BadArray) as caught:
+        _after(1, Failure("array", "", 2, "NaN in its row counts", "mean", 0))
+    assert (caught.value.site, caught.value.by) == ("site-2", "site-1")
+    assert (caught.value.what, caught.value.phase, caught.value.iteration) == ("NaN in its row counts", "mean", 0)
+
+
+@pytest.mark.parametrize(("accuser", "accused"), [(1, 3), (1, 1), (4, 2)])
+def test_a_site_cannot_accuse_one_that_it_does_not_talk_to(accuser: int, accused: int) -> None:
+    _after(accuser, Failure("array", "", accused, "NaN in its row counts", "mean", 0))
+
+
+def test_who_only_heard_of_a_failure_accuses_nobody() -> None:
+    _after(1, Failure("follows", "", 2))
+    _after(1, Failure("site", "its rows cannot be used"))
