@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ pytest.importorskip("grpc")
 pytest.importorskip("cryptography")
 pytest.importorskip("sklearn")
 
+from deepca.experiments.faults.enrolment import lists, requests, revoked_site
 from deepca.experiments.faults.exchanges import large_message
 from deepca.experiments.faults.hurt import UNFINISHED, Hurt
 from deepca.experiments.faults.playing import Found, Scale, all_finish, play, repeated, summed
@@ -132,6 +134,15 @@ def test_certificates_with_faults_are_refused_and_that_is_logged(tmp_path: Path)
     found = certificates(Scale(tmp_path, full=False))
     assert found.problems == ()
     assert found.success == found.runs == 15
+
+
+@pytest.mark.parametrize("attacks", [requests, lists, revoked_site])
+def test_attacks_on_who_may_take_part_are_refused_with_the_cause_named(
+    tmp_path: Path, attacks: Callable[[Scale], Found]
+) -> None:
+    found = attacks(Scale(tmp_path, full=False))
+    assert found.problems == ()
+    assert found.success == found.runs
 
 
 def test_a_message_above_the_frame_limit(tmp_path: Path) -> None:

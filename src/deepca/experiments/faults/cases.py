@@ -16,9 +16,12 @@ from deepca.experiments.faults.ends import (
     rejoin,
     two_killed,
 )
+from deepca.experiments.faults.enrolment import lists, requests, revoked_site
+from deepca.experiments.faults.lies import arrays, leaders, old_result, results
 from deepca.experiments.faults.measured import large, memory, rounds
 from deepca.experiments.faults.playing import Case
 from deepca.experiments.faults.strangers import certificates, frames
+from deepca.experiments.faults.unlike import unlike_processors
 
 __all__ = ["CASES"]
 
@@ -40,6 +43,14 @@ CASES: tuple[Case, ...] = (
     Case("random schedules", schedules),
     Case("frames", frames),
     Case("certificates", certificates),
+    Case("requests", requests),
+    Case("revocation lists", lists),
+    Case("revoked site", revoked_site),
+    Case("fabricated results", results),
+    Case("wrong arrays", arrays),
+    Case("numbers for all", leaders),
+    Case("old result", old_result),
+    Case("unlike processors", unlike_processors),
     Case("memory", memory),
     Case("large message", large),
     Case("time of a round", rounds),

@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from deepca.experiments.faults.processes import Fleet
-from deepca.sites.certificates import Authority, new_key, pem, request, write_key
+from deepca.sites.authority import Authority
+from deepca.sites.certificates import pem, request
+from deepca.sites.keys import new_key, write_key
 
 __all__ = ["CALLERS", "LISTENERS", "NONE", "Attempt", "call_with", "listen_with"]
 
@@ -161,7 +163,9 @@ async def _knock(fleet: Fleet, kit: _Kit) -> bool:
 
 
 class _Careless:
-    """Credentials from files that are not looked at."""
+    """Credentials from files that are not looked at, and without a list of revoked certificates."""
+
+    list_number, list_der = 0, b""
 
     def __init__(self, authority: Path, kit: _Kit) -> None:
         from cryptography import x509

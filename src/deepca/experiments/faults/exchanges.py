@@ -37,12 +37,12 @@ class _Ours:
 
     def __init__(self, site: Path, limit: int) -> None:
         from deepca.sites.agent import run_of
-        from deepca.sites.certificates import Identity as Certificates
         from deepca.sites.clocks import RealClock
         from deepca.sites.config import read_site
+        from deepca.sites.identity import Identity as Certificates
         from deepca.sites.link import Identity
         from deepca.sites.node import Membership, Node, Policy
-        from deepca.sites.records import Offer
+        from deepca.sites.records import Offer, Plan
         from deepca.sites.streams import Peer, Streams
 
         file = read_site(site)
@@ -62,7 +62,7 @@ class _Ours:
         self._ticking = threading.Thread(target=self._tick, daemon=True)
         self._ticking.start()
         plan = self._node.gather(Offer())
-        assert not isinstance(plan, bytes)
+        assert isinstance(plan, Plan)
         self._plan, self._count = plan, 0
 
     def _tick(self) -> None:

@@ -22,7 +22,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from deepca.errors import DeepcaError, InvalidInput, Unfinished
+from deepca.errors import DeepcaError, InvalidInput, PeerFault, Unfinished
+from deepca.experiments.faults.liars import lying
 from deepca.observers import Start, Step
 from deepca.result import Result
 
@@ -39,7 +40,7 @@ class Hurt:
     loss, double, late : probability that a frame it sends is lost, sent twice, or held back for ``hold`` seconds, so
     that others overtake it.  slow : seconds that every Part takes it, in and out.  pause : seconds of work that every
     iteration takes it, so that a run lasts.  watch : a neighbour whose frames must have no effect; those that had one
-    are counted.
+    are counted.  lie : what it says that is not true (:mod:`deepca.experiments.faults.liars`).
     """
 
     loss: float = 0.0
@@ -50,6 +51,7 @@ class Hurt:
     pause: float = 0.0
     watch: int = -1
     seed: int = 0
+    lie: str = ""
 
     @property
     def touches_frames(self) -> bool:
@@ -94,7 +96,7 @@ class HurtNode:
     def _known(self, peer: int) -> tuple[object, ...]:
         """What a message of this neighbour could have changed."""
         node = self._node
-        mail = sum(key[0] == peer for key in list(node._mail))
+        mail = len(node._mail[peer])
         return (
             {record.site: record.age for record in node._assembly.table if record.site != node._me},
             mail,
@@ -170,19 +172,24 @@ def run(site: Path, log: Path, hurt: Hurt, heard: Callable[[Callable[[str, str],
                 heard(agent.streams.turned_away)
 
         try:
-            ending = run_agent(
-                read_site(site),
-                tell=tell,
-                observers=(_Pausing(hurt.pause, tell),),
-                ready=ready,
-                wrap=cast("Any", wrap) if hurt.touches_frames else lambda node: node,
-            )
+            with lying(hurt.lie):
+                ending = run_agent(
+                    read_site(site),
+                    tell=tell,
+                    observers=(_Pausing(hurt.pause, tell),),
+                    ready=ready,
+                    wrap=cast("Any", wrap) if hurt.touches_frames else lambda node: node,
+                )
         except Unfinished as error:
             tell("end", str(error), code=UNFINISHED)
             return UNFINISHED
         except InvalidInput as error:
-            tell("end", str(error), code=DIFFERS)
+            tell("end", str(error), code=DIFFERS, reason=getattr(error, "reason", ""))
             return DIFFERS
+        except PeerFault as error:
+            facts = {"blamed": error.site, "by": error.by, "what": error.what, "report": error.report}
+            tell("end", f"{type(error).__name__}: {error}", code=FAILED, **facts)
+            return FAILED
         except (DeepcaError, OSError) as error:
             tell("end", f"{type(error).__name__}: {error}", code=FAILED)
             return FAILED
@@ -212,7 +219,7 @@ def main(arguments: Sequence[str]) -> int:
     core = CoreLog().install()
     site, log, *more = arguments
     known: dict[str, Callable[[str], Any]] = {field.name: float for field in dataclasses.fields(Hurt)}
-    known |= {"seed": int, "watch": int}
+    known |= {"seed": int, "watch": int, "lie": str}
     given = {name: known[name](value) for name, _, value in (one.partition("=") for one in more)}
     return run(Path(site), Path(log), Hurt(**given), core.listen)
 

@@ -37,8 +37,8 @@ class Sent:
 
 def deluge(site: Path, target: str, frames: int, seed: int, out: Path) -> None:
     """Sends so many frames with the kit beside ``site``, its ``site.toml``, to the site called ``target``."""
-    from deepca.sites.certificates import Identity
     from deepca.sites.config import read_site
+    from deepca.sites.identity import Identity
 
     file = read_site(site)
     index = file.network.index(target)
@@ -123,6 +123,7 @@ async def _enter(call: Any, credentials: Any, me: str, run: bytes) -> tuple[Any,
 async def _control(call: Any, credentials: Any, me: str, place: int, run: bytes, sent: Sent) -> bool:
     """One message that is as it should be, news of this site itself; whether it was heard."""
     from deepca.sites import wire_pb2 as wire
+    from deepca.sites.seals import _RECORD
 
     hello, mine = await _enter(call, credentials, me, run)
     await call.write(wire.Frame(hello=mine).SerializeToString())
@@ -134,7 +135,7 @@ async def _control(call: Any, credentials: Any, me: str, place: int, run: bytes,
     sealed = wire.Sealed(
         record=said,
         certificate=credentials.certificate_der,
-        signature=credentials.sign(b"deepca.v1 record" + run + said),
+        signature=credentials.sign(_RECORD + run + said),
     )
     part.parcel = wire.Parcel(records=wire.Records(sealed=[sealed])).SerializeToString()
     sent.control = time.monotonic()

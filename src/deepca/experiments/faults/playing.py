@@ -13,6 +13,7 @@ __all__ = [
     "LIMIT",
     "Case",
     "Found",
+    "Lies",
     "Scale",
     "all_finish",
     "expect_codes",
@@ -40,10 +41,21 @@ class Scale:
 
 
 @dataclass(frozen=True)
+class Lies:
+    """What became of so many lies: accepted by how many sites, tracebacks, and runs where the liar was named by all."""
+
+    told: int
+    accepted: int
+    tracebacks: int
+    named: int
+
+
+@dataclass(frozen=True)
 class Found:
     """A row of the table: what was done, how often, and how it ended.
 
     success : runs that ended as they must.  wrong : with a wrong answer, or two.  hung : not at all.
+    lies : what became of agents that lie, where some did.
     """
 
     case: str
@@ -54,6 +66,7 @@ class Found:
     hung: int
     figures: str = ""
     problems: tuple[str, ...] = ()
+    lies: Lies | None = None
 
     @property
     def holds(self) -> bool:

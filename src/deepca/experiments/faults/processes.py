@@ -34,10 +34,28 @@ from deepca.experiments.faults.proxies import Proxies
 from deepca.sites.config import NetworkFile, read_network
 from deepca.sites.kits import make_kits
 
-__all__ = ["CLOSE", "Fleet", "Hung", "Process", "Setup", "Verdict", "free_port", "free_ports", "in_process"]
+__all__ = [
+    "CLOSE",
+    "Fleet",
+    "Hung",
+    "Process",
+    "Setup",
+    "Verdict",
+    "free_port",
+    "free_ports",
+    "in_process",
+    "kernels_here",
+]
 
 CLOSE = 1e-10
 """How far a result may be from that of the pooled rows: sine of the largest angle between the components."""
+_KERNELS = ("SkylakeX", "Haswell", "Zen", "Sandybridge", "Nehalem", "Prescott")
+_PRODUCT = """
+import hashlib, numpy
+A = numpy.random.default_rng(0).standard_normal((300, 300))
+Q = numpy.linalg.qr(A @ A)[0]
+print(hashlib.sha256((A @ A).tobytes() + Q.tobytes()).hexdigest())
+"""
 _CLEAR_OF = range(10_000, 30_000)  # ports that no connection from here gets as its own
 
 
@@ -51,8 +69,10 @@ class Setup:
 
     pause : seconds that an iteration takes every agent at least.  proxied : whether links go through proxies.
     gap : ratio of neighbouring eigenvalues, smaller is faster.  deadline, patience : seconds.
+    close : how far a result may be from that of the pooled rows.
     guest : whether there is one more site, without address, with ``s1`` as its only neighbour; it calls that.
     fresh : whether every agent is an interpreter of its own, instead of forked from one that has imported everything.
+    kernels : OPENBLAS_CORETYPE of each agent in turn, as if their processors were unlike; needs ``fresh``.
     """
 
     agents: int = 10
@@ -68,10 +88,12 @@ class Setup:
     pause: float = 0.05
     gap: float = 0.6
     tolerance: float = 1e-10
+    close: float = CLOSE
     proxied: bool = False
     guest: bool = False
     seed: int = 0
     fresh: bool = False
+    kernels: tuple[str, ...] = ()
 
     @property
     def sites(self) -> int:
@@ -83,6 +105,8 @@ class Verdict:
     """How a run ended: exit codes by site (the last start of each), what is wrong, and what was measured.
 
     error : the largest difference from the pooled rows, over the results; simulated : from the simulator.
+    accepted : fabricated results that somebody has written.  tracebacks : agents that ended with one.
+    unnamed : honest sites that do not name who is to blame.
     """
 
     codes: dict[int, int | None]
@@ -96,6 +120,9 @@ class Verdict:
     epochs: int = 0
     iterations: int = 0
     repeated: int = 0
+    accepted: int = 0
+    tracebacks: int = 0
+    unnamed: int = 0
 
     @property
     def finished(self) -> list[int]:
@@ -214,7 +241,8 @@ class Fleet:
             self.starts[site] += 1
             arguments = (self.site(site) / "site.toml", self.log(site), done)
             if self.setup.fresh:
-                self.processes[site] = _Fresh(*arguments)
+                kernels = self.setup.kernels
+                self.processes[site] = _Fresh(*arguments, kernels[site % len(kernels)] if kernels else None)
             else:
                 self.processes[site] = in_process(_agent, *arguments)
 
@@ -320,18 +348,19 @@ class Fleet:
         rows = [self.rows[site] for site in members]
         made.error = max(made.error, _apart(model.components, pooled(rows, self.setup.components)))
         made.simulated = max(made.simulated, _apart(model.components, simulated(rows, self.setup)))
-        if not max(made.error, made.simulated) <= CLOSE:
+        if not max(made.error, made.simulated) <= self.setup.close:
             made.problems.append(f"wrong by {made.error:.1e}, from the simulator by {made.simulated:.1e}")
 
 
 class _Fresh:
     """An agent in an interpreter of its own."""
 
-    def __init__(self, site: Path, log: Path, hurt: Hurt) -> None:
+    def __init__(self, site: Path, log: Path, hurt: Hurt, kernels: str | None = None) -> None:
+        environment = _environment() if kernels is None else {**_environment(), "OPENBLAS_CORETYPE": kernels}
         more = [f"{name}={value}" for name, value in vars(hurt).items()]
         command = [sys.executable, "-m", "deepca.experiments.faults.hurt", str(site), str(log), *more]
         with log.with_suffix(".out").open("ab") as out:
-            self._process = subprocess.Popen(command, stdout=out, stderr=out, env=_environment())  # noqa: S603
+            self._process = subprocess.Popen(command, stdout=out, stderr=out, env=environment)  # noqa: S603
 
     @property
     def pid(self) -> int:
@@ -340,6 +369,19 @@ class _Fresh:
     @property
     def exitcode(self) -> int | None:
         return self._process.poll()
+
+
+def kernels_here() -> tuple[str, ...]:
+    """Names of OpenBLAS kernels that this processor can run, and that give different bits."""
+    found: dict[str, str] = {}
+    for name in _KERNELS:
+        environment = {**_environment(), "OPENBLAS_CORETYPE": name}
+        made = subprocess.run(  # noqa: S603
+            [sys.executable, "-c", _PRODUCT], env=environment, capture_output=True, text=True, check=False
+        )
+        if made.returncode == 0:  # an instruction that the processor does not have ends the process
+            found.setdefault(made.stdout, name)
+    return tuple(found.values())
 
 
 def _environment() -> dict[str, str]:

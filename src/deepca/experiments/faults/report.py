@@ -19,7 +19,7 @@ components.
 
 `wait` and `shrink` are the values of `on_loss` in `network.toml`. A link is broken by a TCP proxy that stops to pass on
 what it reads, so nothing is told to either side; messages are lost, doubled and reordered between an agent's node and
-its streams."""
+its streams. An agent that lies runs the same program as all others, with one piece of it replaced."""
 
 
 def section(found: Sequence[Found], simulated: tuple[int, int] | None = None) -> Section:
@@ -37,6 +37,16 @@ def section(found: Sequence[Found], simulated: tuple[int, int] | None = None) ->
             for one in found
         ),
     ]
+    lies = [one.lies for one in found if one.lies is not None]
+    if lies:
+        told = sum(one.told for one in lies)
+        accepted, traced = sum(one.accepted for one in lies), sum(one.tracebacks for one in lies)
+        named = sum(one.named for one in lies)
+        assertions += [
+            Assertion("no fabricated result is accepted", f"{accepted} in {told} attacks", accepted == 0),
+            Assertion("nobody ends with a traceback", f"{traced} in {told} attacks", traced == 0),
+            Assertion("the culprit is named at every site", f"in {named} of {told} attacks", named == told),
+        ]
     if simulated is not None:
         played, right = simulated
         said = f"{right} of {played}"

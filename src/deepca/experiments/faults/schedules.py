@@ -212,7 +212,7 @@ class Play:
             except DeepcaError as error:
                 self.outcome.endings[site] = error
                 if not isinstance(error, Unfinished):
-                    node.failed(str(error))
+                    node.failed(str(error), error)
                     node.farewell(0.0)
             self.network.leave(site, node)
 
