@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --editable
 
-.PHONY: help demo test test-mpi lint format bench bench-mpi check-memory figures proto reference reproduce study-robustness study-networks study-streaming bench-communication faults faults-quick clean
+.PHONY: help demo test test-mpi lint format bench bench-mpi check-memory figures proto reference reproduce study-robustness study-networks study-streaming bench-communication faults faults-quick adversary clean
 help:
 	@echo "make demo     the main job, on data that ships with scikit-learn (seconds, once installed)"
 	@echo "make test     everything that proves it (half an hour)"
@@ -21,6 +21,7 @@ help:
 	@echo "make study-streaming  tracking and partial_fit behind a subspace that turns, into docs/streaming.md"
 	@echo "make faults   real agents that are killed, frozen, cut off and attacked, into docs/faults.md (half an hour)"
 	@echo "make faults-quick  the same with fewer runs and shorter faults (minutes)"
+	@echo "make adversary  ten thousand random cases with fresh seeds against independent answers, into docs/adversary.md (half an hour)"
 	@echo "make bench-communication  rounds and bytes that methods need, into docs/communication.md (DATA=folder, as above)"
 
 $(BIN)/python:
@@ -99,6 +100,9 @@ faults: $(VENV)/dev.stamp
 
 faults-quick: $(VENV)/dev.stamp
 	$(BIN)/python -m deepca.experiments.faults --quick --out out/faults.md
+
+adversary: $(VENV)/dev.stamp
+	$(BIN)/python -m studies.adversary --cases 10000 --out docs/adversary.md
 
 clean:
 	rm -rf $(VENV) build demo-out .mypy_cache .ruff_cache .pytest_cache .hypothesis

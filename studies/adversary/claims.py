@@ -1,0 +1,118 @@
+"""What certificates and statuses claim, against the truth."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from deepca import Certificate, Result, Status
+from studies.adversary.reference import Spectrum, tangent
+from studies.adversary.trial import Trial
+
+__all__ = ["check_certificate", "check_result", "check_status"]
+
+Array = npt.NDArray[np.float64]
+
+_EPS = float(np.finfo(np.float64).eps)
+_CLEAR = 1e-2  # relative gap from which nobody may call two eigenvalues equal
+_VISIBLE = 1e3  # roundings of the largest singular value (or eigenvalue) from which data are not zero
+_UNDERFLOW = 1e-290  # eigenvalues below which products lose digits
+_AT_FLOOR = 1e-6  # what a status may call usable at the rounding floor
+
+
+def check_result(trial: Trial, result: Result[Any], truth: Spectrum, tol: float, *, loses: bool = False) -> None:
+    """Everything a :class:`deepca.Result` says; ``loses`` : whether messages were lost on the way."""
+    X = np.asarray(result.components).reshape(-1, *result.components.shape[-2:])[0]
+    k, status, certificate = X.shape[1], result.status, result.certificate
+    trial.status = status.code
+    if certificate is not None:
+        check_certificate(trial, certificate, X, truth, W=result.W)
+    trial.proven = status.ok and certificate is not None and math.isfinite(certificate.angle)
+    check_status(trial, status, truth, k, tol, X, rank=result.rank, W=result.W, loses=loses)
+
+
+def check_certificate(
+    trial: Trial, certificate: Certificate, X: Array, truth: Spectrum, *, W: Array | None = None
+) -> None:
+    """Angle, bound on the next eigenvalue, leading parts and eigenvalues of components X ``(d, k)``.
+
+    W : the agents' own bases, of which the certificate speaks too.
+    """
+    k, scale = X.shape[1], certificate.scale
+    if not certificate.averaging_ok:
+        return
+    if math.isfinite(certificate.angle):
+        trial.claim("angle", _angle(truth, k, X), certificate.angle, truth.angle_doubt(k))
+    if W is not None and math.isfinite(certificate.worst_angle):
+        trial.claim("angle at an agent", _angle(truth, k, W), certificate.worst_angle, truth.angle_doubt(k))
+    if k < truth.d and certificate.others and scale > 0.0:
+        above = max(float(truth.values[k] - certificate.bound), 0.0)
+        trial.claim("λ_{k+1} above its bound", above / scale, 0.0, truth.value_doubt(k) / scale)
+    for r in range(1, k):
+        leading = certificate.leading(r)
+        if math.isfinite(leading):
+            trial.claim(f"leading {r}", _angle(truth, r, X[:, :r]), leading, truth.angle_doubt(r))
+    if math.isfinite(certificate.angle) and scale > 0.0:
+        off = np.abs(np.array(certificate.eigenvalues) - truth.values[:k]).astype(np.float64)
+        worst = int(np.argmax(off))
+        trial.claim("eigenvalue", off[worst] / scale, certificate.residual, truth.value_doubt(worst) / scale)
+
+
+def check_status(
+    trial: Trial,
+    status: Status,
+    truth: Spectrum,
+    k: int,
+    tol: float,
+    X: Array,
+    *,
+    rank: int | None = None,
+    W: Array | None = None,
+    loses: bool = False,
+) -> None:
+    """Whether what a status promises, or blames, is so."""
+    code, doubt = status.code, truth.angle_doubt(k)
+    if code == "converged":
+        trial.claim("converged, components", _angle(truth, k, X), tol, doubt)
+        if W is not None:
+            trial.claim("converged, an agent", _angle(truth, k, W), tol, doubt)
+    if code == "rank_deficient" and rank is not None:
+        _check_rank(trial, truth, rank, tol, X)
+    if code == "not_unique":
+        apart = truth.relative_gap(k)
+        equal = apart <= _CLEAR or truth.below_rounding(k)
+        trial.fact(f"blamed: not unique, but λ_k and λ_k+1 differ by {apart:.1e}", equal)
+    if code == "below_rounding" and float(truth.values[0]) > _UNDERFLOW:
+        least = float(abs(truth.values[k - 1]))
+        trial.fact(
+            f"blamed: λ_k = {least:.1e} is lost in rounding, which is {truth.rounding:.1e}", least <= truth.rounding
+        )
+    if code == "not_top":
+        trial.fact("blamed: not top, but it is", _angle(truth, k, X) > tol)
+    if code == "indefinite_mean":
+        trial.fact("blamed: indefinite, but the mean is not", float(truth.values[-1]) < 0.0)
+    if code in ("tracking_lost", "averaging_failed"):
+        trial.fact(f"blamed: {code}, but nothing was lost", loses)
+
+
+def _check_rank(trial: Trial, truth: Spectrum, rank: int, tol: float, X: Array) -> None:
+    """``rank`` leading components are as good as promised, and beyond them there is nothing."""
+    if rank == 0:
+        trial.fact("blamed: rank 0, but there is variance", float(truth.values[0]) <= float(np.finfo(np.float64).tiny))
+        return
+    if rank < truth.d:
+        largest, next_one = float(truth.values[0]), max(float(truth.values[rank]), 0.0)
+        rounding = _VISIBLE * _EPS * truth.d
+        if truth.roots:
+            largest, next_one = math.sqrt(largest), math.sqrt(next_one)
+        trial.claim(f"blamed: rank {rank}, what lies beyond it", next_one / largest, rounding, truth.doubt / largest)
+    trial.claim(
+        "rank deficient, leading part", _angle(truth, rank, X[:, :rank]), max(tol, _AT_FLOOR), truth.angle_doubt(rank)
+    )
+
+
+def _angle(truth: Spectrum, k: int, X: Array) -> float:
+    return tangent(truth.top(k), truth.vectors[:, k:], X)
