@@ -195,6 +195,33 @@ def test_streams_keep_covariances_only(tmp_path: Path) -> None:
     assert deepca.load(tmp_path / "model.npz").n_known == 1
 
 
+@pytest.mark.parametrize("seed", range(0, 200, 10))
+def test_no_variance_is_shown_as_known_unless_it_is(seed: int) -> None:
+    """Not even where it is above rounding, but by so little that two digits of it are wrong."""
+    X = graded_rows(60, [2e5, 1.0, 5e-3], seed)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        pca = DecentralizedPCA(None, n_agents=4, tol=1e-6).partial_fit(X)
+    sigma, _ = long_svd(centred(X))
+    exact = np.square(sigma).astype(np.float64) / (len(X) - 1)
+    known = pca.model_.n_known
+    np.testing.assert_allclose(pca.explained_variance_[:known], exact[:known], rtol=1e-3)
+    assert pca.result_.status.ok == (known == 3)
+    assert any("below rounding" in str(one.message) for one in caught) == (known < 3)
+    assert pca.result_.certificate is not None
+    for i in range(known, 3):
+        assert pca.result_.certificate.at_most(i + 1) * 60 / 59 >= exact[i]
+
+
+def test_what_is_shown_as_proven_is_not_empty_where_nothing_lies_outside() -> None:
+    """k = d: the angle of all components together is zero whatever they are; what is shown speaks of leading parts."""
+    pca = DecentralizedPCA(None, n_agents=4).fit(graded_rows(60, STEEP, 0))
+    proof = pca.result_.certificate
+    assert proof is not None
+    assert 0.0 < proof.worst_part == proof.proven_angle
+    assert summary(pca.model_)["certificate"]["tan_theta"] == proof.worst_part
+
+
 def test_few_rows_in_a_stream_are_not_suspicious() -> None:
     """Five rows have four directions about their mean: there is nothing that rounding could hide."""
     pca = DecentralizedPCA(None, n_agents=2).partial_fit(np.random.default_rng(0).standard_normal((5, 8)))

@@ -36,6 +36,7 @@ __all__ = ["Certificate", "certify", "digest_of", "tangent"]
 FAILURE = 1e-6  # probability that the bound on λ_{k+1} is wrong
 _EPS = float(np.finfo(np.float64).eps)
 VISIBLE = 1e-2  # relative difference of eigenvalues that nobody would call equal
+KNOWN = 1e-6  # tangent up to which a component counts as known where rounding allows no smaller tolerance
 _DIGITS = 1e-6  # relative error of an eigenvalue that is called known
 _CLEARLY = 0.9  # θ_{r+1}/θ_r below which the first r components stand for themselves
 _PRODUCTS = 40  # with probes at most, unless asked for more
@@ -105,6 +106,16 @@ class Certificate:
         """Bound on ``tan θ_k`` of every agent's own W."""
         together = self.angle * self.agents_angle  # tan(α + β) = (tan α + tan β) / (1 − tan α tan β)
         return (self.angle + self.agents_angle) / (1.0 - together) if together < 1.0 else math.inf
+
+    @property
+    def proven_angle(self) -> float:
+        """The bound to show: ``worst_angle``; where nothing lies outside, which makes that one empty, ``worst_part``."""
+        return self.worst_angle if self.others else max(self.worst_angle, self.worst_part)
+
+    @property
+    def proven_for(self) -> str:
+        """What :attr:`proven_angle` holds for, in words."""
+        return "at every agent" if self.others else "for every leading part that stands apart"
 
     @property
     def next_eigenvalue(self) -> float:
@@ -180,12 +191,12 @@ class Certificate:
         good = max(self.uncertainty, self.noise) * self.scale <= _DIGITS * abs(self.eigenvalues[-1])
         return self.averaging_ok and self.worst_part <= tol and (bool(self.parts) or good)
 
-    def known(self, tol: float) -> int:
+    def known(self, tol: float = KNOWN) -> int:
         """How many of the components are known: the longest leading part whose tangent is at most ``tol``.
 
         All of them together only where their eigenvalues are above rounding: if nothing lies outside, the angle is 0.
         """
-        told = self.eigenvalues[-1] > self.at_most(self.k) - self.eigenvalues[-1]
+        told = not self.drowned and self.eigenvalues[-1] > self.at_most(self.k) - self.eigenvalues[-1]
         return max((r for r in range(1, self.k + told) if self.leading(r) <= tol), default=0)
 
     def at_most(self, r: int) -> float:
@@ -202,12 +213,10 @@ class Certificate:
     def __str__(self) -> str:
         rows = f", {self.n_rows:,} rows" if self.n_rows is not None else ""
         outside = f"λ_k+1 ≤ {self.bound:.6g} but for a probability of {self.failure:.0e}"
-        angle = f"tan θ ≤ {self.worst_angle:.1e} at every agent"
         if not self.others:
             outside = "nothing outside"
-            angle = f"tan θ ≤ {self.worst_part:.1e} for every leading part that stands apart"
         return (
-            f"{angle} (residual {self.residual:.1e}, λ_k = "
+            f"tan θ ≤ {self.proven_angle:.1e} {self.proven_for} (residual {self.residual:.1e}, λ_k = "
             f"{self.eigenvalues[-1]:.6g}, {outside}); "
             f"{self.n_agents} agents{rows}; "
             f"{self.traffic.rounds + self.traffic.control_rounds} rounds"

@@ -123,7 +123,7 @@ def run(
                 together.rounds,
                 together.bytes_per_agent,
                 worst,
-                proof.worst_angle if proof is not None else math.inf,
+                proof.proven_angle if proof is not None else math.inf,
                 proof.traffic.rounds + proof.traffic.control_rounds if proof is not None else 0,
                 result.status.code,
                 result.status.advice,

@@ -43,7 +43,6 @@ __all__ = ["FORMAT", "Model", "from_bytes", "load"]
 FORMAT = 2
 """Of the file: raised when an older reader could no longer make sense of it."""
 _MAGIC = "deepca-model"
-_KNOWN = 1e-6  # tangent up to which a component whose tolerance rounding does not allow counts as known
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +85,7 @@ class Model:
         """
         if self.status.code != "below_rounding" or self.certificate is None:
             return self.n_components
-        return self.certificate.known(_KNOWN)
+        return self.certificate.known()
 
     @property
     def explained_variance_ratio(self) -> npt.NDArray[Any]:

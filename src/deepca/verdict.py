@@ -12,7 +12,7 @@ import numpy as np
 from deepca._portable import log, median, power
 from deepca._typing import Array
 from deepca.algorithms.base import State
-from deepca.certificate import Certificate
+from deepca.certificate import KNOWN, Certificate
 from deepca.result import Result, Status
 from deepca.stopping import Agreed, StopRule, Tolerance, at_floor, error_estimate, rate
 
@@ -75,7 +75,7 @@ def judge(
         )
     done = looks_done or floor
     if end.rank < k and (proven or (done and _leading_proven(certificate, end.rank, tol, floor))):
-        return _short(history, k, certificate, eigenvalues, tol, exhausted)
+        return _short(history, k, certificate, eigenvalues, exhausted)
     smallest = float(eigenvalues.min())
     if smallest < -1e-6 * float(np.abs(eigenvalues).max()) and (looks_done or floor or certificate is not None):
         return _indefinite(smallest)
@@ -87,6 +87,8 @@ def judge(
         return _not_there(history, state, made, tol, None, auto)
     if proven:
         if not certificate.others and not certificate.tells_all(tol):  # nothing outside, but not every part is proven
+            if certificate.drowned:
+                return below_rounding(certificate.known(), k, certificate.scale, certificate)
             return _floor(stop, tol, made, str(certificate))
         return _done(stop, tol, made, str(certificate))
     if lost:  # whatever else is seen may come from that
@@ -100,8 +102,7 @@ def judge(
         )
     if ((looks_done or floor) and not certificate.unique) or (floor and not certificate.resolved):
         if certificate.drowned:  # rounding leaves no digit of λ_k, so that nothing can be said of a gap
-            known = certificate.known(max(tol, PRESENTABLE))
-            return below_rounding(known, k, certificate.scale, certificate)
+            return below_rounding(certificate.known(), k, certificate.scale, certificate)
         return _not_unique(certificate, tol)
     if floor:
         return _at_floor(tol, str(certificate))
@@ -143,12 +144,7 @@ def _at_floor(tol: float, seen: str) -> Status:
 
 
 def _short(
-    history: Sequence[Agreed],
-    k: int,
-    certificate: Certificate | None,
-    eigenvalues: Array,
-    tol: float,
-    exhausted: bool,
+    history: Sequence[Agreed], k: int, certificate: Certificate | None, eigenvalues: Array, exhausted: bool
 ) -> Status:
     """Fewer columns than k carry more than rounding: because no more exist, or because rounding hides them."""
     rank = history[-1].rank
@@ -157,7 +153,7 @@ def _short(
     few = certificate is not None and certificate.n_rows is not None and certificate.n_rows <= rank
     if exact or few or exhausted:
         return _rank_deficient(rank, k)
-    known = rank if certificate is None else min(certificate.known(max(tol, PRESENTABLE)), rank)
+    known = rank if certificate is None else min(certificate.known(), rank)
     return below_rounding(known, k, float(values[0]), certificate)
 
 
@@ -175,7 +171,7 @@ def below_rounding(known: int, k: int, largest: float, certificate: Certificate 
 def with_few_rows(result: Result[S_], limit: int) -> Result[S_]:
     """The same where ``limit`` says how many directions the rows can have: beyond these, nothing is hidden."""
     proof = result.certificate
-    if result.status.code != "below_rounding" or limit > result.rank or proof is None:
+    if result.status.code != "below_rounding" or proof is None or limit > result.rank or limit >= proof.k:
         return result
     return replace(result, status=_rank_deficient(limit, proof.k), rank=limit, certificate=proof.of_rank(limit))
 
@@ -237,7 +233,7 @@ def _leading_proven(certificate: Certificate | None, rank: int, tol: float, floo
     """Whether the columns that carry the data are as good as asked for, or as rounding allows."""
     if certificate is None or rank == 0:
         return True
-    return certificate.leading(rank) <= (max(tol, 1e-6) if floor else tol)
+    return certificate.leading(rank) <= (max(tol, KNOWN) if floor else tol)
 
 
 def _not_there(

@@ -381,7 +381,7 @@ def real_demo(*, agents: int, k: int, tol: float, seed: int, as_json: bool, quie
         "bytes_per_agent": model.about["bytes_per_agent"],
         "seconds": round(outcome.seconds, 3),
         "status": model.status.code,
-        "proven": None if (proof := model.certificate) is None else proof.worst_angle,
+        "proven": None if (proof := model.certificate) is None else proof.proven_angle,
         "tan_theta": angle,
         "sha256": outcome.sha256,
         "model_files": sum(agent.model is not None for agent in outcome.agents),

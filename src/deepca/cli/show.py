@@ -85,7 +85,7 @@ def summary(model: Model) -> dict[str, Any]:
         "certificate": None
         if proof is None
         else {
-            "tan_theta": _finite(proof.worst_angle),
+            "tan_theta": _finite(proof.proven_angle),
             "failure": proof.failure,
             "residual": _finite(proof.residual),
             "next_eigenvalue_at_most": _finite(proof.bound),
@@ -176,8 +176,8 @@ def _proof_rows(proof: Certificate) -> list[tuple[str, str]]:
         else (f"the next variance is at most {proof.bound:.6g}, but for a probability of {proof.failure:.0e}")
     )
     proven = "nothing about the angle to the exact components"
-    if math.isfinite(proof.worst_angle):
-        proven = f"angle to the exact components: tan θ ≤ {proof.worst_angle:.1e} at every agent"
+    if math.isfinite(proof.proven_angle):
+        proven = f"angle to the exact components: tan θ ≤ {proof.proven_angle:.1e} {proof.proven_for}"
     return [
         ("proven", proven),
         ("because", f"residual {proof.residual:.1e}, and {outside}"),

@@ -174,7 +174,7 @@ class Rehearsal:
                 running, iterations = running + course.late * more, iterations + math.ceil(more)
                 remark = f"extrapolated from {result.iterations} iterations"
         elif result.status.code == "rounding_floor" and result.certificate is not None:
-            remark = f"rounding ends it at {result.certificate.worst_angle:.0e}, short of the tolerance"
+            remark = f"rounding ends it at {result.certificate.proven_angle:.0e}, short of the tolerance"
         elif not reaches:
             remark = f"does not reach the tolerance: {result.status.code.replace('_', ' ')}"
         return Prediction(
