@@ -460,6 +460,20 @@ def test_an_epoch_with_other_data() -> None:
     assert worst_tangent(U, result.W) <= 1e-11
 
 
+@pytest.mark.parametrize(("d", "gap", "cut"), [(30, 1e-3, 4), (120, 1e-2, 20), (200, 1e-3, 40)])
+def test_the_advice_of_a_run_cut_off_suffices_and_does_not_exaggerate(d: int, gap: float, cut: int) -> None:
+    """Iterations that are announced follow from polynomials in A and the width of a block, not from λ_{k+1}/λ_k."""
+    Q = orthogonal(d, 0)
+    A = (Q * np.r_[2.0, 1.5, 1.0, np.linspace(1.0 - gap, 0.02, d - 3)]) @ Q.T
+    stack = np.repeat([(A + A.T) / 2.0], 6, axis=0)
+    enough = run(stack, 3, tol=1e-8).iterations
+    first = run(stack, 3, tol=1e-8, max_iter=cut)
+    assert first.status.code == "out_of_iterations", first.status
+    assert first.status.more is not None
+    assert first.status.more <= 5 * enough
+    assert run(stack, 3, tol=1e-8, max_iter=cut + 2 * first.status.more).status.ok
+
+
 # ---------------------------------------------------------------------------------------------------------- errors
 
 

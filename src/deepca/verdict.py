@@ -269,12 +269,13 @@ def _not_there(
         )
     if certificate is not None and ratio < 1.0:
         # the certificate has seen the spectrum; the history may have seen only the faster part of it
-        own = state.shrinks_by(certificate.eigenvalues[-1], certificate.next_eigenvalue)
+        own = state.shrinks_by(certificate.eigenvalues[-1], certificate.others)
         slowest = own if r >= 1.0 else max(r, own)
         r = slowest if state.seen_gap is None else _later(history, own, made)
         error = max(error if math.isfinite(error) else 1.0, min(certificate.worst_angle, 1.0))
     if r < 1.0 and math.isfinite(error):
         more = more_iterations(min(error, 1.0), tol, r)
+        more = more if state.most_left is None else min(more, state.most_left)
         return Status(
             "out_of_iterations",
             f"did not converge: estimated error {error:.1e} after {made} iterations, shrinking by {r:.6g} per "

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from deepca._portable import acosh, log
+from deepca._portable import log
 from deepca._typing import Array, Orthonormalise
-from deepca.algorithms.base import Decentralized, TrackedState, basis, spread
+from deepca.algorithms.base import Decentralized, TrackedState, basis, chebyshev_growth, spread
 from deepca.broadcasts import counted
 from deepca.errors import InvalidInput
 from deepca.linalg import qr, symmetric_part
@@ -84,12 +85,12 @@ class AcceleratedState(TrackedState):
     def expected(self) -> float | None:
         if len(self.agreed) <= self.s:
             return None
-        return min(_growth(self.agreed[self.W.shape[-1] - 1], self.a), _growth(self.agreed[self.s - 1], self.a))
+        return min(chebyshev_growth(self.agreed[self.W.shape[-1] - 1], self.a), chebyshev_growth(self.agreed[self.s - 1], self.a))
 
-    def shrinks_by(self, inside: float, outside: float) -> float:
+    def shrinks_by(self, inside: float, outside: Sequence[float]) -> float:
         """Return ``1/(ξ + √(ξ²−1))``: what lies beyond the block decides, or beyond k where there is no edge yet."""
-        edge = min(self.a, outside) if self.s > self.W.shape[-1] and self.a > 0.0 else outside
-        return math.exp(-_growth(inside, edge))
+        edge = min(self.a, outside[0]) if self.s > self.W.shape[-1] and self.a > 0.0 else outside[0]
+        return math.exp(-chebyshev_growth(inside, edge))
 
     @property
     def proposal(self) -> Array:
@@ -319,11 +320,6 @@ def _difference(T: Array, AX: Array) -> Array:
     return np.asarray(np.divide(apart, least, out=np.zeros_like(apart), where=least > 0.0))
 
 
-def _growth(above: float, edge: float) -> float:
-    """``log(ξ + √(ξ²−1))``, ``ξ = 2λ/a − 1``: by what an eigenvalue λ outgrows those below the edge a."""
-    return acosh(2.0 * above / edge - 1.0) if above > edge > 0.0 else (math.inf if above > edge else 0.0)
-
-
 def _cost(theta: tuple[float, ...], k: int, s: int, apart: float) -> float:
     """Of s columns in the block, from Ritz values: iterations to 1e-10, times rounds, times the root of the columns.
 
@@ -331,7 +327,7 @@ def _cost(theta: tuple[float, ...], k: int, s: int, apart: float) -> float:
     moves leaves in the tracking, which falls with θ_s against the edge and is smaller from the start. Rounds have to
     make ρ_K ``apart``/θ_s small, apart : by how much agents differ (see :mod:`deepca.pacing`).
     """
-    answer, block = _growth(theta[k - 1], theta[s]), _growth(theta[s - 1], theta[s])
+    answer, block = chebyshev_growth(theta[k - 1], theta[s]), chebyshev_growth(theta[s - 1], theta[s])
     if min(answer, block) == 0.0:
         return math.inf
     rounds = max(log(5.0 * apart / theta[s - 1]), 1.0) if apart > 0.0 else 1.0

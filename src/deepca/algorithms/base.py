@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, Self, TypeVar
@@ -9,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from deepca._portable import acosh
 from deepca._typing import Array, Orthonormalise
 from deepca.errors import DataError, InvalidInput, StartError
 from deepca.linalg import check_start, polar, qr, signs_towards
@@ -29,6 +32,7 @@ __all__ = [
     "State",
     "TrackedState",
     "basis",
+    "chebyshev_growth",
     "matching_operator",
     "spread",
 ]
@@ -57,9 +61,14 @@ class State:
         """By what the logarithm of the error should fall per iteration, with rounds to spare; None if not known."""
         return None
 
-    def shrinks_by(self, inside: float, outside: float) -> float:
-        """Return the factor of the error per iteration, with rounds to spare, where λ_k and λ_{k+1} are these."""
-        return outside / inside
+    def shrinks_by(self, inside: float, outside: Sequence[float]) -> float:
+        """Return the factor of the error per iteration, with rounds to spare, from λ_k and λ_{k+1}, λ_{k+2}, …"""
+        return outside[0] / inside
+
+    @property
+    def most_left(self) -> int | None:
+        """Iterations after which nothing can be left to find; None where there is no such number."""
+        return None
 
     @property
     def common(self) -> bool:
@@ -259,6 +268,11 @@ def basis(orthonormalise: Orthonormalise | None, S: Array, t: int) -> tuple[Arra
     if orthonormalise is None:
         orthonormalise = qr if t < _SORTED else polar
     return orthonormalise(S)
+
+
+def chebyshev_growth(above: float, edge: float) -> float:
+    """Return ``log(ξ + √(ξ²−1))``, ``ξ = 2λ/a − 1``: by what an eigenvalue λ outgrows those between 0 and the edge a."""
+    return acosh(2.0 * above / edge - 1.0) if above > edge > 0.0 else (math.inf if above > edge else 0.0)
 
 
 def matching_operator(A: OperatorLike, network: Network) -> Operator:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from deepca._typing import Array
-from deepca.algorithms.base import OverExactAverages, State, spread
+from deepca.algorithms.base import OverExactAverages, State, chebyshev_growth, spread
 from deepca.broadcasts import SEMI, check_basis, check_close, packed, unpacked
 from deepca.errors import InvalidInput
 from deepca.exact import exact_average_then
@@ -43,6 +45,17 @@ class KrylovState(State):
     @property
     def seen_gap(self) -> float:
         return self.gap
+
+    def shrinks_by(self, inside: float, outside: Sequence[float]) -> float:
+        """Return ``1/(ξ + √(ξ²−1))``, the rate of the best polynomial; what lies beyond the block decides."""
+        guards = max(self.P.shape[1] - self.W.shape[-1], 0)
+        return math.exp(-chebyshev_growth(inside, outside[min(guards, len(outside) - 1)]))
+
+    @property
+    def most_left(self) -> int | None:
+        """Return how many blocks make Q everything, where it is not cut down before."""
+        (d, p), s = self.P.shape, self.Q.shape[1]
+        return math.ceil((d - s) / p) + 1 if 0 < p and d <= _BLOCKS * p else None
 
     @property
     def common(self) -> bool:
