@@ -107,6 +107,21 @@ def test_who_has_lost_what_it_computed_is_not_waited_for() -> None:
     assert hall.final()
 
 
+@pytest.mark.parametrize("plan", [PLAN, None])
+def test_nothing_is_written_against_a_member_that_has_refused(plan: Plan | None) -> None:
+    """However many have signed, and also by a site that comes late; but not where the refusing one has signed itself."""
+    hall = Hall()
+    hall.sign(0, 1, 2, 4)
+    hall.settling.check(plan)
+    hall.say(3, phase="failed", failure=Failure("contradiction", "why", 0, "proposes another mean"))
+    with pytest.raises(DisputedResult) as raised:
+        hall.settling.check(plan)
+    assert (raised.value.site, raised.value.by) == ("site-0", "site-3")
+    hall.sign(3)
+    hall.settling.check(plan)
+    assert hall.final()
+
+
 def test_only_what_the_first_member_proposes_is_compared() -> None:
     hall = Hall()
     hall.sign(1)

@@ -18,11 +18,10 @@ from deepca.errors import Contradiction
 from deepca.linalg import frobenius
 from deepca.networks.base import Network
 
-__all__ = ["check_basis", "check_close", "check_small", "counted", "packed", "unpacked"]
+__all__ = ["SEMI", "check_basis", "check_close", "check_small", "counted", "packed", "unpacked"]
 
 SEMI = 1e-10
 """Departure from orthogonality that does no harm: block Lanczos needs √eps of it to have Ritz values to rounding."""
-_EPS = float(np.finfo(np.float64).eps)
 
 
 def packed(*parts: npt.ArrayLike) -> Array:
@@ -40,14 +39,14 @@ def counted(sender: int, what: str, value: Array | float, most: int) -> int:
     """A whole number that was received; Contradiction unless it is one of 0 … ``most``."""
     count = float(value)
     if not (0.0 <= count <= most and count == math.floor(count)):
-        raise Contradiction(sender, what, count, float(most))
+        raise Contradiction(sender, what, f"{count:g}, where 0 to {most} is possible")
     return int(count)
 
 
 def check_small(network: Network, what: str, departure: float, allowed: float) -> None:
     """Contradiction unless what was received departs by no more than allowed; nothing to check for the leader."""
     if not network.leads and not departure <= allowed:
-        raise Contradiction(network.leader, what, departure, allowed)
+        raise Contradiction.off_by(network.leader, what, departure, allowed)
 
 
 def check_close(network: Network, what: str, received: Array | float, own: Array | float, allowed: float) -> None:

@@ -81,6 +81,16 @@ class DeepcaError(Exception):
 
     report: str = ""
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Errors come back whole from other processes, whatever their constructors ask for."""
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(kind: type[DeepcaError], args: tuple[object, ...], facts: dict[str, object]) -> DeepcaError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(facts)
+    return error
+
 
 class InvalidInput(DeepcaError, ValueError):
     """The caller gave something that cannot be used."""
@@ -182,7 +192,7 @@ class NotFiniteError(DeepcaError, ArithmeticError):
 
 
 class InternalError(DeepcaError):
-    """Something happened that nobody has thought of. kind : the type of the error.  where : in the program."""
+    """An unexpected error inside deepca. kind : the type of the error.  where : in the program."""
 
     def __init__(self, kind: str, where: str) -> None:
         super().__init__(f"a fault of deepca itself: {kind} at {where}")
@@ -208,18 +218,20 @@ class PeerFailed(NetworkError):
 class Contradiction(NetworkError):
     """An agent sent numbers to all others that do not follow from what all of them know.
 
-    sender : its number.  what : the numbers, in words.  departure : by how much they are off.  allowed : by rounding.
+    sender : its number.  what : the numbers, in words.  found : what is wrong with them, in words.
     """
 
-    def __init__(self, sender: int, what: str, departure: float, allowed: float) -> None:
+    def __init__(self, sender: int, what: str, found: str) -> None:
         super().__init__(
-            f"agent {sender} sent {what}: off by {departure:.1e} from what follows here, where rounding explains "
-            f"{allowed:.1e}. It computes with other numbers, or a message was altered; check that agent, then run again"
+            f"agent {sender} sent {what}: {found}. It computes with other numbers, or a message was altered; check that "
+            "agent, then run again"
         )
-        self.sender, self.what, self.departure, self.allowed = sender, what, departure, allowed
+        self.sender, self.what, self.found = sender, what, found
 
-    def __reduce__(self) -> tuple[type[Contradiction], tuple[int, str, float, float]]:
-        return type(self), (self.sender, self.what, self.departure, self.allowed)
+    @classmethod
+    def off_by(cls, sender: int, what: str, departure: float, allowed: float) -> Contradiction:
+        """Numbers that differ from those computed here by more than is allowed."""
+        return cls(sender, what, f"off by {departure:.1e} where rounding explains {allowed:.1e}")
 
 
 class EpochChanged(NetworkError):

@@ -278,7 +278,7 @@ class RowsApart:
 
     def _check(self, departure: float, allowed: float) -> None:
         if not departure <= allowed:
-            raise Contradiction(self.tree.root, "Ritz vectors", departure, allowed)
+            raise Contradiction.off_by(self.tree.root, "Ritz vectors", departure, allowed)
 
     def _sums(
         self,

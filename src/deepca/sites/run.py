@@ -189,7 +189,7 @@ def _named(job: Job, node: Node, plan: Plan, network: AgentNetwork, error: BadAr
         if agent != error.sender:
             node.await_fault(plan, plan.members[agent])
             by = f", computed by {job.sites[plan.members[error.sender]]}"
-        what = f"{error.what}{by}, off by {error.departure:.1e} where rounding explains {error.allowed:.1e}"
+        what = f"{error.what}{by}, {error.found}"
     phase, iteration = (error.phase, error.iteration) if isinstance(error, BadArray) else network.at
     return BadArray(job.sites[plan.members[agent]], what, phase=phase, iteration=iteration, agent=agent)
 

@@ -6,6 +6,7 @@ The rules, for n sites of which a plan has ``members``, a strict majority of the
 * a site writes it with the signatures of all members; or with those of more than n/2 sites, when every other member has
   been silent beyond patience, or has lost what it computed (restarted, gave up);
 * a site that has nothing to compare with, since it comes late, takes what more than n/2 sites have signed;
+* a member that has compared and refused is not silent: the run ends at all sites, and nothing is written;
 * who enters an epoch signs nothing of earlier ones, and no epoch begins while a result may have been decided: any two
   majorities share a site, so no two results are written.
 """
@@ -82,8 +83,19 @@ class Settling:
             whole = len(claim.members) == self._sites
             if not (whole if self._policy.on_loss == "wait" else self.most(frozenset(claim.members))):
                 raise self._contradicts(signers, f"signs a result of {len(claim.members)} of {self._sites} sites")
+            self._check_undisputed(claim, frozenset(claim.members) - signers)
             if plan is not None:
                 self._check_against(plan, claim, signers)
+
+    def _check_undisputed(self, claim: Claim, others: frozenset[int]) -> None:
+        """Who has compared and refused is not silent: nothing is written against it. others : who has not signed."""
+        for site in sorted(others):
+            record = self._assembly.table.get(site)
+            if record is None or record.failure is None or (record.phase, record.plan) != ("failed", claim.plan):
+                continue
+            if record.failure.kind == "contradiction":
+                accused, name = self._assembly.name(record.failure.accused), self._assembly.name(site)
+                raise DisputedResult(accused, record.failure.what, by=name)
 
     def _check_against(self, plan: Plan, claim: Claim, signers: frozenset[int]) -> None:
         if claim.plan != plan.digest:

@@ -1,0 +1,53 @@
+"""Errors keep their facts on the way between processes."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from deepca import errors
+from deepca.broadcasts import counted
+
+pytestmark = pytest.mark.simulator("no network")
+
+ARGUMENTS: dict[type[errors.DeepcaError], tuple[tuple[Any, ...], dict[str, Any]]] = {
+    errors.OldResult: (("run", "run-2", "rows.csv", "model.npz"), {}),
+    errors.CertificateError: (("it has expired",), {"reason": "expired"}),
+    errors.RevocationListError: (("none",), {"reason": "missing", "path": "revoked.pem", "seen": 3}),
+    errors.EnrolmentError: (("another",), {"reason": "fingerprint", "site": "north"}),
+    errors.InternalError: (("KeyError", "node.py:1"), {}),
+    errors.Contradiction: ((2, "probes", "off by 1"), {}),
+    errors.EpochChanged: ((4,), {}),
+    errors.Refused: (("it has expired",), {"reason": "expired"}),
+    errors.PeerFault: (("south", "is not there"), {"by": "north"}),
+    errors.BadArray: (("south", "NaN in its row counts"), {"phase": "counts", "iteration": 0, "agent": 1}),
+    errors.DisputedResult: (("south", "signs another result"), {"by": "north"}),
+}
+
+
+def kinds(of: type[errors.DeepcaError]) -> Iterator[type[errors.DeepcaError]]:
+    yield of
+    for kind in of.__subclasses__():
+        yield from kinds(kind)
+
+
+@pytest.mark.parametrize("kind", sorted(set(kinds(errors.DeepcaError)), key=lambda kind: kind.__name__))
+def test_an_error_comes_back_whole_from_another_process(kind: type[errors.DeepcaError]) -> None:
+    args, named = ARGUMENTS.get(kind, (("what went wrong",), {}))
+    error = kind(*args, **named)
+    error.report = "report.txt"
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is kind
+    assert str(again) == str(error)
+    assert vars(again) == vars(error)
+
+
+@pytest.mark.parametrize("value", [9.0, -1.0, 2.5, float("nan"), float("inf")])
+def test_a_count_that_is_impossible_is_refused_as_such(value: float) -> None:
+    with pytest.raises(errors.Contradiction) as raised:
+        counted(3, "a number of probes", value, 8)
+    assert (raised.value.sender, raised.value.found) == (3, f"{value:g}, where 0 to 8 is possible")
+    assert counted(3, "a number of probes", 8.0, 8) == 8
