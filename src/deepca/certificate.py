@@ -242,7 +242,7 @@ def certify(
     Parameters
     ----------
     A : the ``A_j`` of the local agents, as they are now.
-    X : orthonormal ``(*B, d, k)``; agent 0's is taken by all. Principal components make the eigenvalues meaningful.
+    X : orthonormal ``(*B, d, k)``; the leader's is taken by all. Principal components make the eigenvalues meaningful.
     W : each agent's own basis ``(*B, d, k)``, compared with the common X; X itself by default.
     tracked : ``S_j − A_j W_j`` of each agent, ``(*B, d, …)``, whose mean must be zero; not looked at by default.
     tol : what one would like to prove; probing ends when it is.
