@@ -109,7 +109,7 @@ def test_who_has_lost_what_it_computed_is_not_waited_for() -> None:
 
 @pytest.mark.parametrize("plan", [PLAN, None])
 def test_nothing_is_written_against_a_member_that_has_refused(plan: Plan | None) -> None:
-    """However many have signed, and also by a site that comes late; but not where the refusing one has signed itself."""
+    """However many have signed, also by a site that comes late; but not where the refusing one has signed itself."""
     hall = Hall()
     hall.sign(0, 1, 2, 4)
     hall.settling.check(plan)

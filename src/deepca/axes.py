@@ -12,6 +12,7 @@ from scipy.linalg.lapack import dgeqrf, dormqr
 from deepca._typing import Array
 from deepca.averaging import common_average_then
 from deepca.broadcasts import SEMI, check_basis, check_small, packed, unpacked
+from deepca.certificate import Certificate
 from deepca.linalg import frobenius, largest_positive, symmetric_part
 from deepca.networks.base import Network
 from deepca.operators import Operator
@@ -46,15 +47,16 @@ def principal_axes(A: Operator, X: Array, network: Network) -> tuple[Array, Arra
     return axes, theta
 
 
-def filled_up(X: Array, theta: Array, network: Network) -> Array:
+def filled_up(X: Array, proof: Certificate, network: Network) -> Array:
     """X, but where the data do not vary (θ_i = 0 but for rounding) with columns that depend on the others only.
 
     Any would do there; these are the same from every start and for every distribution of the rows. They are the
-    leader's; X and theta are the same bits at every agent.
+    leader's; X and its certificate are the same bits at every agent. What the certificate speaks of is left alone.
     """
     d, k = X.shape
-    r = int(np.count_nonzero(theta > 4.0 * d * _EPS * theta[0]))
-    if not 0 < r < k:
+    theta = np.array(proof.eigenvalues)
+    r = max(int(np.count_nonzero(theta > 4.0 * d * _EPS * theta[0])), proof.bounded)
+    if proof.parts or not 0 < r < k:
         return X
     rest = completed(X[:, :r], k)[:, r:] if network.leads else np.zeros((d, k - r))
     network.begin(network.epoch, 1, "axes")

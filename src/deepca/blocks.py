@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -127,6 +128,9 @@ class BlockRows:
     ``adjacency`` W         0                 1
     ======================  ================  ==============  ===============
 
+    Weights are divided by ``unit``, a power of two, so that the largest lies between 1 and 2; eigenvalues of ``D − W``
+    and W are those of M times ``unit``.
+
     A product takes one round. An agent sends the values of those of its nodes that have an edge to another agent,
     filled up to as many as the agent with most of them has.
     """
@@ -143,10 +147,18 @@ class BlockRows:
         for row, block in zip(self.numbers, blocks, strict=True):
             row[: block.nodes.size] = block.nodes
         seams = [_Seam.of(block) for block in blocks]
-        sizes = np.array([[seam.sent.size, seam.cut.shape[0]] for seam in seams], dtype=np.float64)
-        self._width, cuts = (int(size) for size in network.reduce(sizes.reshape(*network.batch, 2), "max"))
+        most = [
+            [seam.sent.size, seam.cut.shape[0], block.weights.max()] for seam, block in zip(seams, blocks, strict=True)
+        ]
+        width, cut, heaviest = network.reduce(np.array(most, dtype=np.float64).reshape(*network.batch, 3), "max")
+        self._width, cuts = int(width), int(cut)
         theirs = _exchange_cuts(network, seams, cuts)
-        self._near, self._far = _assembled(blocks, seams, network, theirs, n, self._width)
+        # squares of weights may not fit where weights do
+        unit = math.ldexp(1.0, max(math.frexp(float(heaviest))[1] - 1, -1022))
+        self._near, self._far = (
+            csr(part / unit) for part in _assembled(blocks, seams, network, theirs, n, self._width)
+        )
+        self.unit = 1.0 if matrix == "normalized" else unit
         self._sent = np.zeros((here, self._width), dtype=np.int64)
         self._used = np.zeros((here, self._width, 1))
         for j, seam in enumerate(seams):

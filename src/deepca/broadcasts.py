@@ -18,10 +18,22 @@ from deepca.errors import Contradiction
 from deepca.linalg import frobenius
 from deepca.networks.base import Network
 
-__all__ = ["SEMI", "check_basis", "check_close", "check_small", "counted", "packed", "unpacked"]
+__all__ = [
+    "SEMI",
+    "SMALLEST",
+    "check_basis",
+    "check_bound",
+    "check_close",
+    "check_small",
+    "counted",
+    "packed",
+    "unpacked",
+]
 
 SEMI = 1e-10
 """Departure from orthogonality that does no harm: block Lanczos needs √eps of it to have Ritz values to rounding."""
+SMALLEST = float(np.finfo(np.float64).tiny)
+"""Numbers below this have lost digits, whoever computes them."""
 
 
 def packed(*parts: npt.ArrayLike) -> Array:
@@ -45,7 +57,7 @@ def counted(sender: int, what: str, value: Array | float, most: int) -> int:
 
 def check_small(network: Network, what: str, departure: float, allowed: float) -> None:
     """Contradiction unless what was received departs by no more than allowed; nothing to check for the leader."""
-    if not network.leads and not departure <= allowed:
+    if not network.leads and not departure <= allowed + SMALLEST:
         raise Contradiction.off_by(network.leader, what, departure, allowed)
 
 
@@ -53,6 +65,22 @@ def check_close(network: Network, what: str, received: Array | float, own: Array
     """The same of the largest difference to what was computed here."""
     if not network.leads:
         check_small(network, what, float(np.abs(np.asarray(received) - np.asarray(own)).max(initial=0.0)), allowed)
+
+
+def check_bound(
+    network: Network, received: float, own: float, values: tuple[float, float], size: float, what: str = "a bound"
+) -> None:
+    """Contradiction unless a bound reaches half as far above the largest of ``values`` as the one found here.
+
+    values : the largest and the smallest found; bounds beyond a thousand times their distance are as good as none.
+    size : of the numbers, relative to which they are rounded.
+    """
+    if network.leads or received == math.inf:
+        return
+    unit = max(size, SMALLEST)
+    top, bottom = (value / unit for value in values)
+    reach = min(own / unit - top, 1e3 * (top - bottom))
+    check_small(network, what, 0.5 * reach - (received / unit - top), SEMI)
 
 
 def check_basis(

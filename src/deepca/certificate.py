@@ -24,7 +24,7 @@ import numpy as np
 from deepca._portable import hypot, length, total
 from deepca._typing import Array
 from deepca.averaging import LOST, Averaged, average_then
-from deepca.broadcasts import check_basis, check_close, packed
+from deepca.broadcasts import SMALLEST, check_basis, check_close, packed
 from deepca.linalg import frobenius, symmetric_part, tan_theta
 from deepca.mixing import averager
 from deepca.networks.base import Network, Traffic
@@ -109,7 +109,7 @@ class Certificate:
 
     @property
     def proven_angle(self) -> float:
-        """The bound to show: ``worst_angle``; where nothing lies outside, which makes that one empty, ``worst_part``."""
+        """The bound to show: ``worst_angle``, or ``worst_part`` where nothing lies outside and that one is empty."""
         return self.worst_angle if self.others else max(self.worst_angle, self.worst_part)
 
     @property
@@ -175,21 +175,36 @@ class Certificate:
         if self.parts:
             return self.parts[r - 1]
         residual = hypot(self.residual, self.coupling) * self.scale
-        # λ_{r+1} of A itself exceeds what was found within and without by the residual at most
-        below = max(self.bound, self.eigenvalues[r] + residual if r < self.k else -math.inf)
+        # λ_{k+1} is at most the largest outside X; λ_{r+1} exceeds that, or θ_{r+1}, by the residual at most
+        below = self.bound if r == self.k else max(self.bound, self.eigenvalues[r]) + residual
         return tangent(residual, self.eigenvalues[r - 1] - self.uncertainty * self.scale - below)
+
+    @property
+    def bounded(self) -> int:
+        """The longest leading part with a finite bound on its angle that could be exceeded."""
+        if self.others and math.isfinite(self.angle):
+            return self.k
+        return max((r for r in range(1, self.k) if math.isfinite(self.leading(r))), default=0)
 
     def of_rank(self, r: int) -> Certificate:
         """The same where all but r eigenvalues are known to be zero."""
-        return replace(self, eigenvalues=self.eigenvalues[:r] + (0.0,) * (self.k - r))
+        return replace(self, eigenvalues=self.eigenvalues[:r] + (0.0,) * (self.k - r), others=(), bound=0.0)
 
     def tells_all(self, tol: float) -> bool:
         """Whether each leading part that stands apart is proven to ``tol``, and each eigenvalue to six digits.
 
         What "proven" has to mean where k = d: nothing lies outside, so the angle of all components together is zero.
         """
-        good = max(self.uncertainty, self.noise) * self.scale <= _DIGITS * abs(self.eigenvalues[-1])
-        return self.averaging_ok and self.worst_part <= tol and (bool(self.parts) or good)
+        return self.averaging_ok and self.worst_part <= tol and self.smallest_off <= _DIGITS
+
+    @property
+    def smallest_off(self) -> float:
+        """What rounding may have done to the smallest eigenvalue found, relative to it."""
+        off = max(self.uncertainty, self.noise) * self.scale
+        if self.parts:  # separation is 4 e σ_k, and rounding of the rows by e changes σ_k by e at most
+            off = 0.5 * self.separation
+        smallest = abs(self.eigenvalues[-1])
+        return off / smallest if smallest > 0.0 else math.inf
 
     def known(self, tol: float = KNOWN) -> int:
         """How many of the components are known: the longest leading part whose tangent is at most ``tol``.
@@ -200,7 +215,12 @@ class Certificate:
         return max((r for r in range(1, self.k + told) if self.leading(r) <= tol), default=0)
 
     def at_most(self, r: int) -> float:
-        """Bound on the r-th eigenvalue, r ≤ k, when all eigenvalues outside are smaller: θ_r and the residual."""
+        """Bound on the r-th eigenvalue, r ≤ k, when all eigenvalues outside are smaller: θ_r and the residual.
+
+        Where nothing more was found at the rows, the bound on whatever is left of them.
+        """
+        if self.parts and self.eigenvalues[r - 1] == 0.0:
+            return max(self.bound, 0.0)
         return self.eigenvalues[r - 1] + hypot(self.residual, self.coupling) * self.scale
 
     @property
@@ -346,7 +366,7 @@ def _fresh(
     rows_off, products_off = map(float, mean.mean[-2:] + mean.error[-2:])
     formed = rounding.bound(largest + residual, rows_off, products_off, float(highest[2]))
     residual += formed
-    relative = 1.0 / largest if largest > 0.0 else 0.0
+    relative = 1.0 / largest if largest >= SMALLEST else 0.0  # below, nothing is known of anything
     separation = max(4.0 * noise, 16.0 * _EPS * largest)
     found = Certificate(
         angle=math.inf,

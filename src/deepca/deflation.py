@@ -41,7 +41,7 @@ from deepca.networks.base import Network, Traffic
 from deepca.operators import Operator
 from deepca.probing import everywhere
 from deepca.result import Result
-from deepca.verdict import UNDERFLOW, deflated_status
+from deepca.verdict import UNDERFLOW, below_underflow, deflated_status
 
 __all__ = ["Search", "exhausted", "graded_axes", "sharpened"]
 
@@ -51,7 +51,8 @@ Search = Callable[[Operator, int, int], "Result[Any]"]
 _EPS = float(np.finfo(np.float64).eps)
 _ROUNDING = 4.0  # e in units of eps ‖Y‖_F
 _RANK = 8.0  # a singular value of at most so many e is zero, as far as the rows can tell
-_UNSEEN = 10.0  # by what a norm may exceed its estimate from eight random columns: P[χ²_8 < 0.08] < 1e-7
+_UNSEEN = 11.0  # by what a norm may exceed its estimate from eight random columns: P[χ²_8 < 8/11²] < _CHANCE
+_CHANCE = 1e-7
 _COLUMNS = 8
 _FEW, _LONGER = 100, 10  # iterations of a stage at most, in all and in those of the first
 _SEED = 4177
@@ -88,11 +89,13 @@ def sharpened(
     search : finds the top of a deflated operator, the way that X was found.
     trace : of ``mean A_j``, the same at every agent.
 
-    Unchanged, and at no cost, where the tolerance is proven already, or where not all agents have rows at hand.
+    Unchanged, and at no cost, where the tolerance is proven already; unchanged where not all agents have rows at hand.
     """
     k, proof = X.shape[1], result.certificate
-    if proof is None or not _hidden(proof, result, X.shape, tol) or _EPS**2 * trace < UNDERFLOW:
+    if proof is None or not _hidden(proof, result, X.shape, tol):
         return X, result
+    if _EPS**2 * trace < UNDERFLOW:
+        return X, replace(result, status=below_underflow(result.status, proof))
     if not _at_hand(A, network):
         return X, result
     before, e = network.traffic, _rounding(A, network, trace)
@@ -336,7 +339,7 @@ def _certificate(found: _Found, V: Array, of: _Turned, e: float) -> Certificate:
         eigenvalues=(*map(float, theta), *(last.eigenvalues if found.failed else [0.0] * (k - r)))[:k],
         others=last.others if ended else (),
         bound=(math.sqrt(max(left, 0.0)) + e) ** 2 if math.isfinite(left) else left,
-        failure=sum(run.failure for run in runs),
+        failure=sum(run.failure for run in runs) + (_CHANCE if r < k and r < d else 0.0),
         separation=separation,
         smaller_k=max(gaps, default=None) if r == k else r,
         larger_k=None if last.larger_k is None or not ended else last.larger_k + k - last.k,

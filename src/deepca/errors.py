@@ -223,8 +223,8 @@ class Contradiction(NetworkError):
 
     def __init__(self, sender: int, what: str, found: str) -> None:
         super().__init__(
-            f"agent {sender} sent {what}: {found}. It computes with other numbers, or a message was altered; check that "
-            "agent, then run again"
+            f"agent {sender} sent {what}: {found}. It computes with other numbers, or a message was altered; check "
+            "that agent, then run again"
         )
         self.sender, self.what, self.found = sender, what, found
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from deepca._portable import length
 from deepca._typing import Array
-from deepca.broadcasts import SEMI, check_close, check_small, packed
+from deepca.broadcasts import SEMI, check_bound, check_close, packed
 from deepca.certificate import FAILURE
 from deepca.linalg import frobenius
 from deepca.networks.base import Network
@@ -114,9 +114,9 @@ def check_ends(network: Network, outside: Outside, ends: tuple[float, float], fo
         return
     low, high = ends_of(outside, formed)
     top, bottom = float(outside.values[0]), float(outside.values[-1])
-    reach, allowed = 1e3 * (top - bottom), SEMI * max(abs(top), abs(bottom))
-    check_small(network, "a bound", 0.5 * min(high - top, reach) - (ends[1] - top), allowed)
-    check_small(network, "a bound", 0.5 * min(bottom - low, reach) - (bottom - ends[0]), allowed)
+    size = max(abs(top), abs(bottom))
+    check_bound(network, ends[1], high, (top, bottom), size)
+    check_bound(network, -ends[0], -low, (-bottom, -top), size)
 
 
 def mirrored(outside: Outside) -> Outside:

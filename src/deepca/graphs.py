@@ -154,19 +154,19 @@ def eigenpairs_of(
     """Eigenvalues with their bounds, and the vectors ``(*B, n, k)`` as algorithms have them."""
     known = rows.constant if which == "smallest" else None
     first = int(known is not None)
-    sign, n = -1.0 if which == "smallest" else 1.0, k - first
+    sign, n, unit = -1.0 if which == "smallest" else 1.0, k - first, rows.unit
     method = RowsApart(rows, tree, max(n, 1), known=known, seed=seed)
     state, bound, s, made = _converged(method, tol)
     theta, r, rounding = state.theta, state.r, _ROUNDING * method.scale(state)
     if n > 0:
-        _check_gap(sign * theta, n, method, _EQUAL * method.scale(state))
+        _check_gap(sign * unit * theta, n, method, unit * _EQUAL * method.scale(state))
     X = np.concatenate([method.V, _oriented(rows.network, rows.numbers, state.X[..., :n])], axis=-1)
     found = GraphEigenpairs(
-        values=np.concatenate([np.zeros(first), sign * theta[:n]]),
+        values=np.concatenate([np.zeros(first), sign * unit * theta[:n]]),
         vectors=(),
-        residuals=np.concatenate([np.zeros(first), r[:n]]),
-        gap=_gap(theta, n),
-        next_bound=sign * (_next(theta, r, n, s, bound) + rounding),
+        residuals=np.concatenate([np.zeros(first), unit * r[:n]]),
+        gap=unit * _gap(theta, n),
+        next_bound=sign * unit * (_next(theta, r, n, s, bound) + rounding),
         error=_angle(state, n, s, bound, rounding),
         products=made,
         rounds=0,

@@ -81,11 +81,14 @@ class Model:
     def n_known(self) -> int:
         """How many of the components are known; the variances of the others are bounds, lost in rounding.
 
-        All of them unless the status is "below_rounding".
+        All of them unless the status is "below_rounding", or "rank_deficient" to the rounding of the rows only.
         """
-        if self.status.code != "below_rounding" or self.certificate is None:
-            return self.n_components
-        return self.certificate.known()
+        proof = self.certificate
+        if proof is not None and self.status.code == "below_rounding":
+            return proof.known()
+        if proof is not None and self.status.code == "rank_deficient" and proof.parts and proof.bound > 0.0:
+            return sum(map(math.isfinite, proof.parts))
+        return self.n_components
 
     @property
     def explained_variance_ratio(self) -> npt.NDArray[Any]:

@@ -365,7 +365,7 @@ class _Run:
             result = with_few_rows(result, self.rank_limit)
             proof = result.certificate or proof
             variances = np.array(proof.eigenvalues)
-            X = filled_up(X, variances, self.network) if not proof.parts else X
+            X = filled_up(X, proof, self.network)
             spread = np.array(np.broadcast_to(X, result.components.shape))
             result = replace(result, components=spread, certificate=replace(proof, digest=digest_of(X)))
         else:

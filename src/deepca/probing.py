@@ -13,7 +13,17 @@ from scipy.special import betaincinv
 from deepca._portable import hypot, length
 from deepca._typing import Array
 from deepca.averaging import LOST, Averaged, average_then
-from deepca.broadcasts import SEMI, check_basis, check_close, check_small, counted, packed, unpacked
+from deepca.broadcasts import (
+    SEMI,
+    SMALLEST,
+    check_basis,
+    check_bound,
+    check_close,
+    check_small,
+    counted,
+    packed,
+    unpacked,
+)
 from deepca.linalg import frobenius, orthonormal_part, symmetric_part, without
 from deepca.mixing import averager
 from deepca.networks.base import Network
@@ -66,27 +76,27 @@ class Outside:
         The bound is the largest t whose cosine reaches that. Products that are wrong by δ change g by
         ``2δ/(t − ϑ₁)`` at most. (For one column: van Dorsselaer, Hochstenbach & van der Vorst 2000.)
         """
-        top, width = float(self.values[0]), float(self.values[0] - self.values[-1])
-        if width <= 0.0:
+        top, width = float(self.values[0]), float(self.values[0]) - float(self.values[-1])
+        if not SMALLEST <= width < math.inf:
             return math.inf
-        least = overlap(self.dimension, self.columns, failure)
+        least, below = overlap(self.dimension, self.columns, failure), (top - self.values[:, None]) / width
 
         def may_be_missed(above: Array) -> npt.NDArray[np.bool_]:
-            """Whether an eigenvalue that far above ϑ₁ may be."""
-            turned = 2.0 * self.doubt / above
-            basis, _ = np.linalg.qr(self.last.T / (above[:, None, None] + (top - self.values[:, None])))
+            """Whether an eigenvalue that many widths above ϑ₁ may be."""
+            turned = 2.0 * (self.doubt / width) / above
+            basis, _ = np.linalg.qr(self.last.T / (above[:, None, None] + below))
             cosine = np.linalg.norm(np.swapaxes(basis, -1, -2) @ self.first.T, 2, axis=(-2, -1))
             return np.asarray(cosine * (1.0 + turned) + turned >= least)
 
-        distance = width * np.geomspace(1e-9, 1e3, 49)
+        distance = np.geomspace(1e-9, 1e3, 49)
         missed = np.flatnonzero(may_be_missed(distance))
         if missed.size == 0:
-            return top + float(distance[0])
+            return top + width * float(distance[0])
         last = int(missed[-1])
         if last + 1 == distance.size:
             return math.inf
         fine = np.geomspace(distance[last], distance[last + 1], 17)
-        return top + float(fine[min(int(np.flatnonzero(may_be_missed(fine))[-1]) + 1, fine.size - 1)])
+        return top + width * float(fine[min(int(np.flatnonzero(may_be_missed(fine))[-1]) + 1, fine.size - 1)])
 
     def _beforehand(self, failure: float) -> float:
         """From the number of products alone.
@@ -278,8 +288,7 @@ class Seen:
         """Contradiction unless values are those found here, and the bound no smaller; bounds come in steps of 4 %."""
         size = max(float(np.abs(outside.values).max()), scale)
         check_close(network, "eigenvalues outside", np.array(self.values), np.array(own.values), SEMI * size)
-        top, reach = own.values[0], 1e3 * float(outside.values[0] - outside.values[-1])
-        check_small(network, "a bound", 0.5 * min(own.bound - top, reach) - (self.bound - top), SEMI * size)
+        check_bound(network, self.bound, own.bound, (float(outside.values[0]), float(outside.values[-1])), size)
 
 
 def columns_for(k: int, d: int) -> int:

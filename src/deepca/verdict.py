@@ -20,6 +20,7 @@ __all__ = [
     "PRESENTABLE",
     "UNDERFLOW",
     "below_rounding",
+    "below_underflow",
     "deflated_status",
     "judge",
     "more_iterations",
@@ -89,6 +90,8 @@ def judge(
         if not certificate.others and not certificate.tells_all(tol):  # nothing outside, but not every part is proven
             if certificate.drowned:
                 return below_rounding(certificate.known(), k, certificate.scale, certificate)
+            if stop is not None:
+                return _few_digits(certificate, tol)
             return _floor(stop, tol, made, str(certificate))
         return _done(stop, tol, made, str(certificate))
     if lost:  # whatever else is seen may come from that
@@ -151,8 +154,10 @@ def _short(
     values = np.sort(np.ravel(eigenvalues)[-k:])[::-1]
     exact = rank == 0 or not values[rank:].any()
     few = certificate is not None and certificate.n_rows is not None and certificate.n_rows <= rank
-    if exact or few or exhausted:
+    if exact or few:
         return _rank_deficient(rank, k)
+    if exhausted:
+        return _exhausted(rank, k)
     known = rank if certificate is None else min(certificate.known(), rank)
     return below_rounding(known, k, float(values[0]), certificate)
 
@@ -168,10 +173,23 @@ def below_rounding(known: int, k: int, largest: float, certificate: Certificate 
     )
 
 
+def below_underflow(status: Status, certificate: Certificate) -> Status:
+    """The same, but of rows too small for what rounding hides to be looked for among them."""
+    if status.code != "below_rounding":
+        return status
+    known = certificate.known()
+    return Status(
+        "below_rounding",
+        f"{known} of the k = {certificate.k} components are known; the squares of what is left of the rows without "
+        f"them underflow (the largest variance is {certificate.scale:.1e}): multiply the data by a power of ten",
+    )
+
+
 def with_few_rows(result: Result[S_], limit: int) -> Result[S_]:
     """The same where ``limit`` says how many directions the rows can have: beyond these, nothing is hidden."""
     proof = result.certificate
-    if result.status.code != "below_rounding" or proof is None or limit > result.rank or limit >= proof.k:
+    short = result.status.code in ("below_rounding", "rank_deficient")
+    if not short or proof is None or limit > result.rank or limit >= proof.k:
         return result
     return replace(result, status=_rank_deficient(limit, proof.k), rank=limit, certificate=proof.of_rank(limit))
 
@@ -180,13 +198,24 @@ def deflated_status(certificate: Certificate, rank: int, d: int, tol: float) -> 
     """The status of components that were found at the rows, ``rank`` of them above the rounding of σ₁."""
     k = certificate.k
     if rank < k:
-        return _rank_deficient(rank, k)
+        return _exhausted(rank, k)
     worst = max(certificate.worst_part, certificate.worst_angle if k < d else 0.0)
-    if worst <= tol:
+    if worst <= tol and (k < d or certificate.tells_all(tol)):
         return _done(Tolerance(tol), tol, 0, str(certificate))
     if k < d and certificate.gap <= certificate.separation:
         return _not_unique(certificate, tol)
-    return _at_floor(tol, str(certificate))
+    return _few_digits(certificate, tol) if worst <= tol else _at_floor(tol, str(certificate))
+
+
+def _few_digits(certificate: Certificate, tol: float) -> Status:
+    """Where nothing lies outside: parts are not proven, or they are but the smallest variances have few digits."""
+    if certificate.worst_part > tol:
+        return _at_floor(tol, str(certificate))
+    return Status(
+        "rounding_floor",
+        f"rounding of the largest variance may have changed the smallest, {certificate.eigenvalues[-1]:.3g}, by "
+        f"{certificate.smallest_off:.0e} of itself; {certificate}",
+    )
 
 
 def _rank_deficient(rank: int, k: int) -> Status:
@@ -196,6 +225,15 @@ def _rank_deficient(rank: int, k: int) -> Status:
         "rank_deficient",
         f"the data have rank {rank}, less than the k = {k} components asked for; columns beyond the rank have "
         f"eigenvalue zero and only complete the basis, the same way at every agent. Ask for k ≤ {rank}",
+    )
+
+
+def _exhausted(rank: int, k: int) -> Status:
+    return Status(
+        "rank_deficient",
+        f"the data have rank {rank} to the rounding of the rows, less than the k = {k} components asked for: what lies "
+        "beyond cannot be told from zero, and its columns only complete the basis, the same way at every agent. Ask "
+        f"for k ≤ {rank}",
     )
 
 

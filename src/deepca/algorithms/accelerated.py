@@ -85,7 +85,10 @@ class AcceleratedState(TrackedState):
     def expected(self) -> float | None:
         if len(self.agreed) <= self.s:
             return None
-        return min(chebyshev_growth(self.agreed[self.W.shape[-1] - 1], self.a), chebyshev_growth(self.agreed[self.s - 1], self.a))
+        return min(
+            chebyshev_growth(self.agreed[self.W.shape[-1] - 1], self.a),
+            chebyshev_growth(self.agreed[self.s - 1], self.a),
+        )
 
     def shrinks_by(self, inside: float, outside: Sequence[float]) -> float:
         """Return ``1/(ξ + √(ξ²−1))``: what lies beyond the block decides, or beyond k where there is no edge yet."""

@@ -271,7 +271,7 @@ def basis(orthonormalise: Orthonormalise | None, S: Array, t: int) -> tuple[Arra
 
 
 def chebyshev_growth(above: float, edge: float) -> float:
-    """Return ``log(ξ + √(ξ²−1))``, ``ξ = 2λ/a − 1``: by what an eigenvalue λ outgrows those between 0 and the edge a."""
+    """Return ``log(ξ + √(ξ²−1))``, ``ξ = 2λ/a − 1``: by what an eigenvalue λ outgrows those below the edge a."""
     return acosh(2.0 * above / edge - 1.0) if above > edge > 0.0 else (math.inf if above > edge else 0.0)
 
 

@@ -55,7 +55,7 @@ class KrylovState(State):
     def most_left(self) -> int | None:
         """Return how many blocks make Q everything, where it is not cut down before."""
         (d, p), s = self.P.shape, self.Q.shape[1]
-        return math.ceil((d - s) / p) + 1 if 0 < p and d <= _BLOCKS * p else None
+        return math.ceil((d - s) / p) + 1 if p > 0 and d <= _BLOCKS * p else None
 
     @property
     def common(self) -> bool:

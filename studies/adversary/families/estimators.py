@@ -19,6 +19,7 @@ from studies.adversary.trial import Trial
 __all__ = ["Rows", "check_pca", "estimators", "random_rows", "truth_of"]
 
 _EPS = float(np.finfo(np.float64).eps)
+_TINY = 1e-290  # variances below which products lose digits
 _SIZES = 150  # decades up and down that data are scaled by
 
 
@@ -78,6 +79,7 @@ def check_pca(trial: Trial, pca: DecentralizedPCA, X: Array, weights: npt.NDArra
     """What a fitted estimator says of rows X with these weights."""
     truth, mean, units, total = truth_of(pca, X, weights)
     check_result(trial, pca.result_, truth, pca.tol)
+    _check_known(trial, pca, truth)
     spread = np.sqrt(np.maximum(np.square(centred(X, weights)[0]).max(axis=0), 0))
     if pca.center:
         off = np.abs(pca.model_.mean - mean) / np.maximum(np.abs(mean) + spread, np.finfo(np.longdouble).tiny)
@@ -88,6 +90,19 @@ def check_pca(trial: Trial, pca: DecentralizedPCA, X: Array, weights: npt.NDArra
         trial.claim("scale", float(np.abs(pca.scale_ / units - 1).max()), rounding, 1e-17)
     if isinstance(pca.n_components, float) and trial.proven:
         _check_share(trial, truth, pca.n_components, pca.n_components_, float(total))
+
+
+def _check_known(trial: Trial, pca: DecentralizedPCA, truth: Spectrum) -> None:
+    """Variances that are shown as known are: to two digits at least, or as well as an SVD of all rows tells them."""
+    model = pca.model_
+    known = model.n_known if model.status.ok or model.status.code == "below_rounding" else 0
+    if not known or float(truth.values[0]) < _TINY:
+        return
+    exact = np.sqrt(np.maximum(truth.values[:known], 0)).astype(np.float64)
+    off = np.abs(np.sqrt(model.explained_variance[:known].astype(np.float64)) - exact)
+    allowed = 5e-3 * exact + 64.0 * _EPS * exact[0]
+    worst = int(np.argmax(off / allowed))
+    trial.claim(f"variance {worst + 1} of {known} that are known", off[worst] / exact[0], allowed[worst] / exact[0])
 
 
 def truth_of(
