@@ -228,6 +228,51 @@ def test_numbers_that_do_not_follow_are_refused_by_name(phase: str, change: Call
     assert raised.value.found.startswith("off by")
 
 
+METHODS: dict[str, Callable[..., Any]] = {
+    "krylov": deepca.BlockKrylov,
+    "accelerated": deepca.AcceleratedDeEPCA,
+    "deepca": deepca.DeEPCA,
+    "covariance": deepca.CovarianceAveraging,
+}
+
+
+@pytest.mark.skipif(over_mpi(), reason="agents in threads")
+@pytest.mark.parametrize("scale", [1e-320, 1e-300, 1e-160, 1e160, 1e300, 1e307])
+@pytest.mark.parametrize("method", METHODS)
+def test_honest_numbers_of_any_size_contradict_nobody(method: str, scale: float) -> None:
+    """Agents apart end as they do in one place, where nothing is checked; underflow is called that by all."""
+    place = topology.path(4)
+    stack = scale * spectrum_problem(4, 12, 0.7 ** np.arange(12), 1)
+    W0 = deepca.linalg.random_orthonormal(12, 2, seed=1)
+
+    def work(network: AgentNetwork) -> str:
+        A = deepca.operators.from_matrices(stack).agent(network.agent)
+        try:
+            algorithm = METHODS[method](A, W0, network)
+            return str(deepca.solve(algorithm, max_iter=200, stop=deepca.Tolerance(1e-10)).status)
+        except deepca.errors.NotFiniteError as error:
+            return f"below rounding: {error}"
+
+    found = deepca.run_agents(place, work, timeout=60.0)
+    for said in found:
+        assert said.startswith("converged" if scale > 1e-200 else "below rounding"), said
+        assert ("underflow" in said) == (scale < 1e-200)
+
+
+@pytest.mark.skipif(over_mpi(), reason="agents in threads")
+@pytest.mark.parametrize("scale", [1e-320, 1e-300, 1e-160, 1e160, 1e300, 1e306])
+def test_eigenpairs_of_any_size_contradict_nobody(scale: float) -> None:
+    stack = scale * spectrum_problem(4, 12, np.r_[1.0, 0.5, np.linspace(0.1, -0.9, 10)], 1, indefinite=True)
+
+    def work(network: AgentNetwork) -> deepca.Status:
+        A = deepca.operators.from_matrices(stack).agent(network.agent)
+        return deepca.eigenpairs(A, network, 2, which="LA").status
+
+    for status in deepca.run_agents(topology.path(4), work, timeout=60.0):
+        assert status.ok == (scale > 1e-200), status
+        assert ("underflow" in status.advice) == (scale < 1e-200)
+
+
 @pytest.mark.skipif(over_mpi(), reason="agents in threads")
 def test_a_residual_that_is_too_small_is_refused() -> None:
     """Of components that are not there yet, so that the residual is more than rounding."""

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 pytest.importorskip("cryptography")
 
+from deepca._files import write_whole
 from deepca.cli.app import app
 from deepca.cli.passphrase import VARIABLE
 from deepca.errors import EnrolmentError
@@ -292,7 +293,16 @@ def test_passphrases_that_are_not_taken(network: Path, tmp_path: Path) -> None:
     run("init", network, "--out", out, code=2, secret="short")
     run("init", network, "--out", out, code=2, secret="")
     run("init", network, "--out", out, "--passphrase-file", tmp_path / "none", code=2)
+    long = tmp_path / "long"
+    write_whole(long, b"x" * 1024, mode=0o600)  # more than OpenSSL takes
+    run("init", network, "--out", out, "--passphrase-file", long, code=2)
     assert not out.exists()
+
+
+def test_a_passphrase_need_not_be_text(network: Path, tmp_path: Path) -> None:
+    out = tmp_path / "kits"
+    run("init", network, "--out", out, secret=os.fsdecode(b"\xff\xfe\xfd\xfc\xfb\xfa\xf9\xf8"))
+    assert is_encrypted(out / "authority" / "authority.key")
 
 
 def test_trial_kits_with_a_passphrase(network: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
@@ -232,6 +233,28 @@ def test_agents_apart_find_what_the_simulator_finds(name: str, matrix: Matrix) -
             kind, case.topology, lambda n: np.zeros((*n.batch, found_by(n, case, 3, matrix).products))
         )
         assert_same_traffic(done.traffic, simulated.traffic, case.topology)
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-160, 1e160, 1e300])
+@pytest.mark.parametrize(("matrix", "which"), [("laplacian", "smallest"), ("adjacency", "largest")])
+@pytest.mark.parametrize("kind", ENGINES)
+def test_weights_whose_squares_do_not_fit(kind: str, matrix: Matrix, which: graphs.Which, scale: float) -> None:
+    """Neither what is proven nor the answer depends on the unit of the weights; compared with scipy's, at scale 1."""
+    W = weighted(nx.erdos_renyi_graph(60, 0.2, seed=1), seed=2)
+    held, results = shared(csr(W * scale), 4), []
+
+    def found(blocks: Sequence[graphs.GraphBlock], network: Network) -> Sequence[npt.NDArray[np.float64]]:
+        results.append(graphs.graph_eigenvectors(blocks, network, 3, matrix=matrix, which=which))
+        return results[-1].vectors
+
+    X = entries(kind, held, found)
+    M = W.toarray() if matrix == "adjacency" else np.diag(W.sum(axis=1)) - W.toarray()
+    values, vectors = scipy.linalg.eigh(M)
+    order = slice(None) if which == "smallest" else slice(None, None, -1)
+    values, vectors = values[order], vectors[:, order]
+    np.testing.assert_allclose(results[0].values / scale, values[:3], atol=1e-12 * float(np.abs(values).max()))
+    assert results[0].proven
+    assert float(np.linalg.norm(X - vectors[:, :3] @ (vectors[:, :3].T @ X), 2)) <= max(results[0].error, 1e-13)
 
 
 def test_large_sparse_graphs_as_eigsh() -> None:

@@ -19,7 +19,7 @@ from deepca.sites.config import SiteFile, read_site
 from deepca.sites.identity import Identity
 from deepca.sites.kits import make_kits
 from deepca.sites.report import report_of, write_report
-from deepca.sites.rows import Rows, next_name
+from deepca.sites.rows import Rows, RowsVault, next_name
 from deepca.sites.seals import CertificateSeals
 
 NAMES = ("north", "south", "west")
@@ -70,6 +70,19 @@ def test_touching_a_file_does_not_matter_and_changing_a_value_does(kits: Path) -
     _rows(site).check(OTHER)
     np.save(site.data, values)
     _rows(site).check(RUN)
+
+
+def test_who_is_killed_after_it_has_signed_cannot_come_back_with_other_rows(kits: Path) -> None:
+    site = _site(kits, rows=np.ones((3, 2)))
+    vault = RowsVault(site.state, "result", 3, lambda text: None, rows=_rows(site), run=RUN)
+    np.save(site.data, np.zeros((3, 2)))
+    _rows(site).check(RUN)  # nothing is signed yet
+    np.save(site.data, np.ones((3, 2)))
+    vault.hold(b"model", Claim(1, b"p" * 32, (0, 1, 2), b"m" * 32), ())
+    _rows(site).check(RUN)
+    np.save(site.data, np.zeros((3, 2)))
+    with pytest.raises(OldResult):
+        _rows(site).check(RUN)
 
 
 def test_the_digest_is_salted_and_stays_at_the_site(kits: Path) -> None:

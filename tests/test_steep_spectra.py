@@ -147,6 +147,74 @@ def test_exactly_zero_is_another_thing() -> None:
     assert tangent_of(V[:, :2], pca.components_[:2].T) <= 1e-8
 
 
+@pytest.mark.parametrize("smallest", [3e-15, 1e-18, 1e-40])
+def test_what_the_rows_cannot_tell_from_zero_is_not_called_zero(smallest: float) -> None:
+    """A third variance below the rounding of the rows: the status says so, and what is shown is a bound."""
+    X = np.random.default_rng(0).standard_normal((60, 3)) * [1.0, 1e-3, smallest]
+    pca = DecentralizedPCA(None, n_agents=4).fit(X)
+    sigma, _ = long_svd(centred(X))
+    proof = pca.result_.certificate
+    assert proof is not None
+    assert pca.result_.status.code == "rank_deficient"
+    assert "to the rounding of the rows" in pca.result_.status.advice
+    assert pca.model_.n_known == 2
+    assert 0.0 < float(sigma[2]) ** 2 / 59 <= proof.at_most(3) <= 1e-20 * proof.scale
+    few = DecentralizedPCA(None, n_agents=2).fit(X[:3] * [1.0, 1.0, 1e12])  # three rows have two directions, exactly
+    assert few.result_.status.code == "rank_deficient"
+    assert few.model_.n_known == 3
+    assert "rounding" not in few.result_.status.advice
+
+
+def test_rows_too_small_to_deflate_are_to_be_multiplied() -> None:
+    """And not to be given, which they were."""
+    X = 1e-142 * graded_rows(60, [1e7, 1.0, 0.5], 0)
+    with pytest.warns(match="below rounding"):
+        pca = DecentralizedPCA(None, n_agents=4).fit(X)
+    assert pca.result_.status.code == "below_rounding"
+    assert "underflow" in pca.result_.status.advice
+    assert pca.model_.n_known == 1
+    assert DecentralizedPCA(None, n_agents=4).fit(X * 1e30).result_.status.ok
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_converged_means_digits_where_nothing_lies_outside(seed: int) -> None:
+    """k = d: the angle says nothing about the last variance, so its digits decide."""
+    X = graded_rows(60, [1.0, 1e-3, 3e-14], seed)
+    pca = DecentralizedPCA(None, n_agents=4).fit(X)
+    sigma, _ = long_svd(centred(X))
+    exact = np.square(sigma).astype(np.float64) / 59
+    off = np.abs(pca.explained_variance_ / exact - 1.0)
+    assert pca.result_.certificate is not None
+    assert (off <= max(1e-6, pca.result_.certificate.smallest_off)).all()
+    if pca.result_.status.code == "converged":
+        assert off.max() <= 1e-6
+    else:
+        assert pca.result_.status.code == "rounding_floor"
+        assert pca.result_.certificate.smallest_off > 1e-6
+
+
+def test_columns_of_which_something_is_proven_are_kept() -> None:
+    """Variances of 1 beside one of some 1e13, above rounding, below 4 d units of it: bounds hold for what is shown."""
+    d, r, kept = 26, 10, 0
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        Q = np.linalg.qr(rng.standard_normal((d, d)))[0]
+        low = rng.standard_normal((50, r)) * np.sqrt(np.r_[np.full(r - 1, 2.0), 0.35])
+        X = low @ Q[:, :r].T + 1.2e6 * (np.arange(50)[:, None] >= 40) * rng.standard_normal(d)
+        pca = DecentralizedPCA(None, n_agents=4)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            pca.partial_fit(X[:40]).partial_fit(X[40:])
+        proof, (_, V) = pca.result_.certificate, long_svd(centred(X))
+        assert proof is not None
+        told = int((np.array(proof.eigenvalues) > 4.0 * d * EPS * proof.scale).sum())
+        kept += proof.bounded > told
+        for p in range(1, d):
+            if np.isfinite(proof.leading(p)):
+                assert tangent_of(V[:, :p], pca.components_[:p].T) <= proof.leading(p), (seed, p)
+    assert kept > 0  # or it would show nothing
+
+
 def test_spectra_that_are_not_steep_cost_nothing() -> None:
     """No further run, and no further pass over the rows."""
     passes: list[int] = []

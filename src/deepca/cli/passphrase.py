@@ -15,6 +15,8 @@ __all__ = ["VARIABLE", "new_passphrase", "passphrase_for", "terminal"]
 VARIABLE = "DEEPCA_AUTHORITY_PASSPHRASE"
 _LEAST = 8
 """Characters that a new passphrase has at least."""
+_MOST = 1023
+"""Bytes that OpenSSL takes at most."""
 _WAYS = f"give --passphrase-file, or the variable {VARIABLE}"
 
 
@@ -34,8 +36,11 @@ def new_passphrase(*, ask: bool, file: Path | None) -> bytes | None:
             raise EnrolmentError(f"there is no terminal to ask for a passphrase; {_WAYS}", reason="passphrase")
         prompt = "Passphrase of the authority's key"
         given = str(typer.prompt(prompt, hide_input=True, confirmation_prompt=True, err=True)).encode()
-    if given is not None and len(given.decode("utf-8", "replace")) < _LEAST:
-        raise EnrolmentError(f"a passphrase has at least {_LEAST} characters", reason="passphrase")
+    if given is not None and not (len(given.decode("utf-8", "replace")) >= _LEAST and len(given) <= _MOST):
+        raise EnrolmentError(
+            f"a passphrase has {_LEAST} characters at least and {_MOST} bytes at most; this one has {len(given)} bytes",
+            reason="passphrase",
+        )
     return given
 
 
@@ -61,4 +66,4 @@ def _given(file: Path | None) -> bytes | None:
     if file is not None:
         return read_private(file, "passphrase", missing="give the name of a file that has it").rstrip(b"\r\n")
     given = os.environ.get(VARIABLE)
-    return None if given is None else given.encode()
+    return None if given is None else os.fsencode(given)

@@ -31,11 +31,10 @@ from deepca.sites.identity import Identity as Certificates
 from deepca.sites.link import Identity
 from deepca.sites.node import Membership, Node, Policy
 from deepca.sites.report import report_of, write_report
-from deepca.sites.rows import Rows
+from deepca.sites.rows import Rows, RowsVault
 from deepca.sites.run import Ending, Job, run_site, schema_of
 from deepca.sites.seals import CertificateSeals
 from deepca.sites.streams import Peer, Streams
-from deepca.sites.vault import FileVault
 
 __all__ = ["Agent", "fingerprint_of", "largest_message", "run_agent", "run_of"]
 
@@ -148,7 +147,14 @@ def _run_agent(
     identity = Identity(time.time_ns(), secrets.randbits(63) | 1)  # time only guesses; others say if it was wrong
     # not the rows: promises to the others hold whatever becomes of a file here
     agreement = membership.agreement
-    vault = FileVault(site.state, f"result-{agreement.hex()[:16]}", len(names), lambda text: tell("checkpoint", text))
+    vault = RowsVault(
+        site.state,
+        f"result-{agreement.hex()[:16]}",
+        len(names),
+        lambda text: tell("checkpoint", text),
+        rows=rows,
+        run=own,
+    )
     seals = (
         None
         if credentials is None
@@ -180,7 +186,6 @@ def _run_agent(
             try:
                 with _discreet():
                     ending = run_site(job, node, checkpoints, vault, observers=observers, tell=tell)
-                rows.keep(own)
                 write_whole(site.model, ending.content)
             except Unfinished:
                 raise

@@ -11,14 +11,17 @@ import hashlib
 import json
 import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from deepca._files import write_whole
 from deepca.errors import OldResult
+from deepca.sites.claims import Claim, Endorsement
 from deepca.sites.config import SiteFile
+from deepca.sites.vault import FileVault
 
-__all__ = ["Rows", "next_name"]
+__all__ = ["Rows", "RowsVault", "next_name"]
 
 _BLOCK = 1 << 22
 
@@ -39,9 +42,10 @@ class Rows:
             raise OldResult(name, next_name(name), str(self._site.data), str(self._site.model))
 
     def keep(self, run: bytes) -> None:
-        """Remember that a run has ended with the rows as they are."""
-        self._known["ended"][run.hex()] = self.digest.hex()
-        self._write()
+        """Remember that a result of this run is signed, or taken, with the rows as they are."""
+        if self._known["ended"].get(run.hex()) != self.digest.hex():
+            self._known["ended"][run.hex()] = self.digest.hex()
+            self._write()
 
     def _digest(self) -> bytes:
         stat = self._site.data.stat()
@@ -83,6 +87,25 @@ class Rows:
             write_whole(self._path, json.dumps(self._known).encode(), mode=0o600)
         except OSError as error:
             self._warn(f"{self._path} could not be written: {error.strerror}")
+
+
+class RowsVault(FileVault):
+    """A vault that has the rows remembered before a result is signed: whoever is killed after that signs for no other.
+
+    run : 32 bytes that stand for the run.
+    """
+
+    def __init__(
+        self, folder: Path, name: str, sites: int, warn: Callable[[str], None], *, rows: Rows, run: bytes
+    ) -> None:
+        super().__init__(folder, name, sites, warn)
+        self._rows, self._run = rows, run
+
+    def hold(
+        self, outcome: bytes, claim: Claim, endorsements: Sequence[Endorsement], /, *, decided: bool = False
+    ) -> None:
+        self._rows.keep(self._run)
+        super().hold(outcome, claim, endorsements, decided=decided)
 
 
 def next_name(name: str) -> str:
