@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -118,5 +119,9 @@ def test_the_page_lists_what_was_found() -> None:
     assert "--family solve" not in text
 
 
-def test_the_counts_are_in_the_docs() -> None:
-    assert (Path(__file__).parents[1] / "docs" / "adversary.md").exists()
+def test_the_counts_of_the_page_are_those_that_are_promised() -> None:
+    text = (Path(__file__).parents[1] / "docs" / "adversary.md").read_text(encoding="utf-8")
+    counts = re.search(r"\*\*([\d,]+) cases, .* (\d+) with a violation, (\d+) hung\.\*\*", text)
+    assert counts is not None
+    assert int(counts[1].replace(",", "")) >= 10_000
+    assert counts[2] == counts[3] == "0"

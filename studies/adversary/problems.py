@@ -11,10 +11,12 @@ from deepca import changing, topology
 from deepca.topology import Rule, Topology
 from studies.adversary.trial import Trial
 
-__all__ = ["agent_matrices", "orthogonal", "random_network", "sizes", "spectrum", "static_network"]
+__all__ = ["SIZES", "agent_matrices", "orthogonal", "random_network", "sizes", "spectrum", "static_network"]
 
 Array = npt.NDArray[np.float64]
 
+SIZES = (-250, 270)
+"""Decades between which matrices are scaled: eigenvalues 1e-30 and 1e30 times as large still fit."""
 SPECTRA = ("flat", "decay", "steep", "clustered", "equal", "deficient", "spike")
 
 

@@ -30,7 +30,8 @@ _ABOUT = """
 - **averages**: averages, totals, means in two parts, coded messages, against rational numbers.
 
 *Proven*: the library called the answer usable, and bounded its error. *Undecided* are claims that the reference is not
-exact enough to judge. *Truth / bound* is the largest ratio among claims that hold.
+exact enough to judge. *Truth / bound* is the largest ratio among claims that hold; some are as tight as 1, such as a
+tolerance that was just met, or the angle of a subspace that is wrong by what was put into it.
 """
 
 _METHOD = """
@@ -75,7 +76,7 @@ def _head(outcomes: Sequence[Outcome], run: Run) -> Iterator[str]:
     yield f"# The adversary\n\n**{summary(outcomes)}.**\n{_METHOD}"
     yield f"```sh\n{run.command}\n```\n"
     yield (
-        f"Seed {run.seed}, {run.processes} processes, {run.seconds / 60:.0f} minutes; {platform.machine()}, Python "
+        f"Seed {run.seed}, {run.processes} processes, {run.seconds / 60:.1f} minutes; {platform.machine()}, Python "
         f"{platform.python_version()}, numpy {np.__version__}, scipy {scipy.__version__}, deepca {run.version}; unit "
         f"roundoff of the reference {EPS:.1e}."
     )

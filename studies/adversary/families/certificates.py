@@ -10,7 +10,7 @@ from deepca import SimulatedNetwork, certify
 from deepca.linalg import random_orthonormal
 from studies.adversary.claims import check_certificate
 from studies.adversary.families.solving import mean_truth
-from studies.adversary.problems import Array, agent_matrices, random_network, sizes, spectrum
+from studies.adversary.problems import SIZES, Array, agent_matrices, random_network, sizes, spectrum
 from studies.adversary.reference import Spectrum, tangent
 from studies.adversary.trial import Trial
 
@@ -23,7 +23,7 @@ def certificates(trial: Trial) -> None:
     d, k = sizes(trial)
     k = min(k, d - 1)
     m = int(rng.integers(1, 8))
-    size = 10.0 ** trial.one_of(0, 0, int(rng.integers(-60, 60)))
+    size = 10.0 ** trial.one_of(0, 0, int(rng.integers(*SIZES)))
     stack, _ = agent_matrices(trial, spectrum(trial, d, k), m, size=size)
     place, kind = random_network(trial, m)
     truth, tol = mean_truth(stack), 10.0 ** rng.uniform(-13, -3)

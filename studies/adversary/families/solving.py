@@ -29,7 +29,7 @@ from deepca.errors import MixingError
 from deepca.linalg import random_orthonormal
 from deepca.topology import Topology
 from studies.adversary.claims import check_result
-from studies.adversary.problems import Array, agent_matrices, sizes, spectrum, static_network
+from studies.adversary.problems import SIZES, Array, agent_matrices, sizes, spectrum, static_network
 from studies.adversary.reference import LOST, Spectrum, of_matrix
 from studies.adversary.trial import Trial
 
@@ -44,7 +44,7 @@ def solving(trial: Trial) -> None:
     rng = trial.rng
     d, k = sizes(trial)
     m = int(rng.integers(1, 8))
-    size = 10.0 ** trial.one_of(0, 0, int(rng.integers(-60, 60)))
+    size = 10.0 ** trial.one_of(0, 0, int(rng.integers(*SIZES)))
     stack, unlike = agent_matrices(trial, spectrum(trial, d, k), m, size=size)
     place, W0 = static_network(trial, m), random_orthonormal(d, k, seed=int(rng.integers(10**6)))
     tol = 10.0 ** rng.uniform(-13, -4)
