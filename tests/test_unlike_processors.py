@@ -20,6 +20,7 @@ from deepca.networks import AgentNetwork, SimulatedNetwork
 from deepca.pca import Decomposition, Settings, decompose
 from deepca.svd import singular_triplets
 from tests.engines import over_mpi
+from tests.graded import graded_rows, long_svd, tangent_of
 from tests.graph_cases import shared, weighted
 from tests.problems import random_rows, spectrum_problem
 from tests.unlike import unlike
@@ -118,7 +119,6 @@ def test_averages_by_gossip_have_one_proof(algorithm: str) -> None:
 @pytest.mark.parametrize("algorithm", ["krylov", "covariance", "accelerated"])
 def test_columns_beyond_the_rank_are_the_same_everywhere(algorithm: str, who: int) -> None:
     rng = np.random.default_rng(1)
-    rows = [rng.standard_normal((12, 4)) @ rng.standard_normal((4, D)) for _ in range(M)]
     base = rng.standard_normal((4, D))
     rows = [rng.standard_normal((12, 4)) @ base for _ in range(M)]
     with unlike([who], seed=3):
@@ -127,6 +127,21 @@ def test_columns_beyond_the_rank_are_the_same_everywhere(algorithm: str, who: in
     gram = found[0].components @ found[0].components.T
     np.testing.assert_allclose(gram, np.eye(6), atol=1e-12)
     assert sine(found[0].components, pooled_axes(rows, 4)[1]) <= 1e-9
+
+
+@pytest.mark.parametrize("who", [0, 1])
+@pytest.mark.parametrize("k", [3, 2])
+def test_steep_spectra_are_taken_in_the_same_stages(k: int, who: int) -> None:
+    """Variances that span 18 decades, found by deflating the rows of every agent."""
+    rows = np.array_split(graded_rows(100, [1e7, 1.0, 0.01], 4), M)
+    with unlike([who], seed=3):
+        found = deepca.run_agents(PLACE, with_rows(Settings(k, tol=1e-7), rows))
+    assert_one_answer(found, found[0].result.status.code)
+    assert found[0].result.status.ok
+    X = np.vstack(rows).astype(np.longdouble)
+    sigma, V = long_svd(X - X.mean(axis=0))
+    np.testing.assert_allclose(np.sqrt(found[0].variances * 99.0), sigma[:k].astype(np.float64), rtol=1e-5)
+    assert tangent_of(V[:, :2], found[0].components[:2].T) <= 1e-6
 
 
 def test_blocks_that_are_nearly_rank_deficient() -> None:

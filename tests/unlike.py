@@ -19,6 +19,7 @@ import numpy.typing as npt
 import scipy.linalg
 
 import deepca.axes
+import deepca.deflation
 import deepca.linalg
 from deepca._typing import Array
 from deepca.operators import Operator
@@ -69,6 +70,7 @@ _qr, _eigh, _eigvalsh, _svd = np.linalg.qr, np.linalg.eigh, np.linalg.eigvalsh, 
 _cholesky, _inv = np.linalg.cholesky, np.linalg.inv
 _scipy_eigh = scipy.linalg.eigh
 _dormqr: Any = vars(deepca.axes)["dormqr"]
+_dgejsv: Any = vars(deepca.deflation)["dgejsv"]
 _without, _symmetric = deepca.linalg.without, deepca.linalg.symmetric_part
 
 
@@ -124,6 +126,11 @@ def _answers(other: _Other) -> dict[str, Callable[..., Any]]:
         found, *rest = _dormqr(*arguments, **options)
         return other.rounded(found * other.signs((found.shape[1],))), *rest
 
+    def dgejsv(*arguments: Any, **options: Any) -> Any:
+        sigma, left, right, *rest = _dgejsv(*arguments, **options)
+        sigma = np.abs(sigma + 0.5 * _EPS * sigma * other.rng.standard_normal(sigma.shape))  # Jacobi's are all good
+        return sigma, left, other.rounded(right * other.signs((right.shape[1],))), *rest
+
     return {
         "qr": qr,
         "eigh": eigh,
@@ -133,6 +140,7 @@ def _answers(other: _Other) -> dict[str, Callable[..., Any]]:
         "inv": lambda A: other.rounded(_inv(A)),
         "scipy_eigh": scipy_eigh,
         "dormqr": dormqr,
+        "dgejsv": dgejsv,
         "without": lambda Y, X: other.rounded(_without(Y, X)),
         "symmetric_part": lambda M: _symmetric(other.product(M)),
         "product": other.rounded,
@@ -151,11 +159,11 @@ def unlike(agents: Collection[int], seed: int = 0) -> Iterator[None]:
 
         return call
 
-    def product(usual: Callable[..., Any]) -> Callable[..., Any]:
+    def product(usual: Callable[..., Any], answer: str) -> Callable[..., Any]:
         def call(self: Operator, W: Array) -> Any:
             answers = theirs.get(threading.current_thread().name)
             found = usual(self, W)
-            return found if answers is None else answers["product"](found)
+            return found if answers is None else answers[answer](found)
 
         return call
 
@@ -165,10 +173,12 @@ def unlike(agents: Collection[int], seed: int = 0) -> Iterator[None]:
     ]
     patches.append(mock.patch.object(scipy.linalg, "eigh", here("scipy_eigh", _scipy_eigh)))
     patches.append(mock.patch.object(deepca.axes, "dormqr", here("dormqr", _dormqr)))
+    patches.append(mock.patch.object(deepca.deflation, "dgejsv", here("dgejsv", _dgejsv)))
     for name, usual in (("without", _without), ("symmetric_part", _symmetric)):
         patches += [mock.patch.object(module, name, here(name, usual)) for module in _modules_with(usual)]
-    kinds = [kind for kind in _subclasses(Operator) if "__matmul__" in vars(kind)]
-    patches += [mock.patch.object(kind, "__matmul__", product(vars(kind)["__matmul__"])) for kind in kinds]
+    for name, answer in (("__matmul__", "product"), ("gram", "symmetric_part")):
+        kinds = [kind for kind in _subclasses(Operator) if name in vars(kind)]
+        patches += [mock.patch.object(kind, name, product(vars(kind)[name], answer)) for kind in kinds]
     for patch in patches:
         patch.start()
     try:
