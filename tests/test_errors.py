@@ -34,7 +34,10 @@ def kinds(of: type[errors.DeepcaError]) -> Iterator[type[errors.DeepcaError]]:
         yield from kinds(kind)
 
 
-@pytest.mark.parametrize("kind", sorted(set(kinds(errors.DeepcaError)), key=lambda kind: kind.__name__))
+KINDS = {kind.__name__: kind for kind in kinds(errors.DeepcaError)}
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_an_error_comes_back_whole_from_another_process(kind: type[errors.DeepcaError]) -> None:
     args, named = ARGUMENTS.get(kind, (("what went wrong",), {}))
     error = kind(*args, **named)

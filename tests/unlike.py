@@ -1,12 +1,14 @@
 """Agents with unlike processors, in one process: the factorizations and products of some have other bits and signs.
 
 What another BLAS gives is as right as one's own: singular and eigenvectors with other signs, other bases of equal
-eigenvalues, arbitrary directions where there is nothing but rounding, and other last digits everywhere. In threads that
-are named in :func:`unlike` numpy's and scipy's functions are made to answer like that.
+eigenvalues, arbitrary directions where there is nothing but rounding, and other last digits everywhere; logarithms and
+powers of another C library have other last digits, too. In threads that are named in :func:`unlike` numpy's, scipy's
+and Python's functions are made to answer like that.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterator
@@ -72,6 +74,10 @@ _scipy_eigh = scipy.linalg.eigh
 _dormqr: Any = vars(deepca.axes)["dormqr"]
 _dgejsv: Any = vars(deepca.deflation)["dgejsv"]
 _without, _symmetric = deepca.linalg.without, deepca.linalg.symmetric_part
+_LIBRARY: dict[str, Callable[..., float]] = {
+    name: getattr(math, name)
+    for name in ("exp", "expm1", "log", "log1p", "log2", "log10", "pow", "hypot", "sin", "cos", "tan", "cosh", "acosh")
+}
 
 
 def _each(work: Callable[[Array], tuple[Array, ...]], A: Array) -> tuple[Array, ...]:
@@ -131,7 +137,11 @@ def _answers(other: _Other) -> dict[str, Callable[..., Any]]:
         sigma = np.abs(sigma + 0.5 * _EPS * sigma * other.rng.standard_normal(sigma.shape))  # Jacobi's are all good
         return sigma, left, other.rounded(right * other.signs((right.shape[1],))), *rest
 
+    def digits(usual: Callable[..., float]) -> Callable[..., float]:
+        return lambda *given: usual(*given) * (1.0 + _EPS * float(other.rng.integers(-2, 3)))
+
     return {
+        **{name: digits(usual) for name, usual in _LIBRARY.items()},
         "qr": qr,
         "eigh": eigh,
         "eigvalsh": eigvalsh,
@@ -171,6 +181,7 @@ def unlike(agents: Collection[int], seed: int = 0) -> Iterator[None]:
         mock.patch.object(np.linalg, name, here(name, getattr(np.linalg, name)))
         for name in ("qr", "eigh", "eigvalsh", "svd", "cholesky", "inv")
     ]
+    patches += [mock.patch.object(math, name, here(name, usual)) for name, usual in _LIBRARY.items()]
     patches.append(mock.patch.object(scipy.linalg, "eigh", here("scipy_eigh", _scipy_eigh)))
     patches.append(mock.patch.object(deepca.axes, "dormqr", here("dormqr", _dormqr)))
     patches.append(mock.patch.object(deepca.deflation, "dgejsv", here("dgejsv", _dgejsv)))

@@ -200,7 +200,7 @@ def _in_stages(
             return _Found(tuple(stages), found, math.inf, True, tuple(results))
         theta = np.array(proof.eigenvalues)
         above = max(float(theta[0]), proof.bound) + proof.residual * proof.scale
-        r = int(np.count_nonzero(theta >= max(_told(tol) * theta[0], (_RANK * e) ** 2)))
+        r = int(np.count_nonzero(theta >= max(_told(tol) * theta[0], _square(_RANK * e))))
         if r == 0:
             return _Found(tuple(stages), found, above, not math.isfinite(above), tuple(results))
         stage = _stage(deflated, _one(found)[:, :r], V, network)
@@ -213,7 +213,7 @@ def _in_stages(
             return _Found(tuple(stages), found, proof.bound, False, tuple(results))
         rest = _norm_left(A, V, network)
         if rest <= _RANK * e:
-            return _Found(tuple(stages), found, (_UNSEEN * _RANK * e) ** 2, False, tuple(results))
+            return _Found(tuple(stages), found, _square(_UNSEEN * _RANK * e), False, tuple(results))
         deflated = A.without(V)
         # columns that are rounding only would never settle; those above it need no more than the first run did
         found = search(deflated, k - V.shape[1], max(_FEW, _LONGER * result.iterations))
@@ -317,6 +317,11 @@ def _parts(sigma: Array, residuals: Array, left: float, e: float) -> tuple[float
     return tuple(bounds)
 
 
+def _square(x: float) -> float:
+    """``x²``: a product is rounded alike everywhere, a power of the C library need not be."""
+    return x * x
+
+
 def _certificate(found: _Found, V: Array, of: _Turned, e: float) -> Certificate:
     """What the stages prove together, in the terms of the whole."""
     (d, k), sigma, left = V.shape, of.sigma, of.left
@@ -338,8 +343,8 @@ def _certificate(found: _Found, V: Array, of: _Turned, e: float) -> Certificate:
         coupling=off * unit,
         eigenvalues=(*map(float, theta), *(last.eigenvalues if found.failed else [0.0] * (k - r)))[:k],
         others=last.others if ended else (),
-        bound=(math.sqrt(max(left, 0.0)) + e) ** 2 if math.isfinite(left) else left,
-        failure=sum(run.failure for run in runs) + (_CHANCE if r < k and r < d else 0.0),
+        bound=_square(math.sqrt(max(left, 0.0)) + e) if math.isfinite(left) else left,
+        failure=total([run.failure for run in runs]) + (_CHANCE if r < k and r < d else 0.0),
         separation=separation,
         smaller_k=max(gaps, default=None) if r == k else r,
         larger_k=None if last.larger_k is None or not ended else last.larger_k + k - last.k,

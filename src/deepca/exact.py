@@ -187,7 +187,7 @@ def _checked(mean: Array, known: float) -> Array:
         raise NetworkError(
             f"a number with mean {known:.6g} came out as {float(mean[-1]):.6g}: a message was lost or altered"
         )
-    return np.asarray(mean[:-1])
+    return np.asarray(mean[:-1] + 0.0)  # no negative zero: on the way down its sign may be lost
 
 
 @lru_cache(maxsize=_KEPT)

@@ -8,6 +8,9 @@ The file is an ``.npz`` without pickle::
     np.load(path)["scale"]               # (d,), only where columns were scaled
     np.load(path)["columns"]             # (d,) text, only where columns have names
     json.loads(str(np.load(path)["about"]))   # everything else: format, counts, certificate, how it was made
+
+The same model is the same bytes, whatever versions of Python, numpy and zlib write it: arrays are stored as they are,
+row by row and little endian, in a fixed order, and nothing else is in the file.
 """
 
 from __future__ import annotations
@@ -17,10 +20,11 @@ import io
 import json
 import math
 import os
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -40,9 +44,11 @@ if TYPE_CHECKING:
 
 __all__ = ["FORMAT", "Model", "from_bytes", "load"]
 
+T_ = TypeVar("T_")
 FORMAT = 2
 """Of the file: raised when an older reader could no longer make sense of it."""
 _MAGIC = "deepca-model"
+_ROOM, _PACKED = 1 << 26, 200  # what packed files, as they were written before, unpack to: bytes, or times their size
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,9 +211,7 @@ class Model:
         about = self.description()
         about["checksum"] = _checksum(arrays, about)
         arrays["about"] = np.array(json.dumps(about, ensure_ascii=False, allow_nan=False))
-        content = io.BytesIO()
-        np.savez_compressed(content, allow_pickle=False, **arrays)
-        return content.getvalue()
+        return _stored(arrays)
 
     def description(self) -> dict[str, Any]:
         """Everything in the file but the arrays and the checksum, as plain data."""
@@ -242,19 +246,45 @@ def from_bytes(content: bytes, path: Path) -> Model:
     """The model whose file has that content; messages name ``path``."""
     if not content.startswith(b"PK"):
         raise ModelError(f"{path} is no model file, or its beginning is lost; give an .npz that deepca has written")
+    most = max(_ROOM, _PACKED * len(content))
     try:
-        with np.load(io.BytesIO(content), allow_pickle=False) as file:
-            arrays = {name: np.asarray(file[name]) for name in file.files}
+        with zipfile.ZipFile(io.BytesIO(content)) as packed:
+            size = sum(one.file_size for one in packed.infolist())  # no more than that is read of each
+        if size <= most:
+            with np.load(io.BytesIO(content), allow_pickle=False) as file:
+                arrays = {name: np.asarray(file[name]) for name in file.files}
     except Exception:  # damaged bytes make numpy, zipfile and zlib raise almost anything
         raise ModelError(f"{path} is damaged; fetch another copy, or make it anew") from None
+    if size > most:
+        raise ModelError(
+            f"{path} has {len(content):,} bytes and unpacks to {size:,}, as no model does; do not trust this file"
+        )
     return _from_arrays(path, arrays)
+
+
+def _stored(arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
+    """An ``.npz`` file, written here to the last byte, since numpy's and zlib's depend on their versions."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_STORED) as file:
+        for name, array in arrays.items():
+            member = zipfile.ZipInfo(f"{name}.npy")  # of 1980: no time, and no trace of the system
+            member.create_system, member.external_attr = 3, 0o600 << 16
+            file.writestr(member, _npy(array))
+    return content.getvalue()
+
+
+def _npy(array: npt.NDArray[Any]) -> bytes:
+    little = np.array(array, dtype=array.dtype.newbyteorder("<"), order="C")
+    header = f"{{'descr': {little.dtype.str!r}, 'fortran_order': False, 'shape': {little.shape!r}, }}"
+    header += " " * (-(len(header) + 11) % 64) + "\n"  # data begin at a multiple of 64 bytes
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + little.tobytes()
 
 
 def _from_arrays(path: Path, arrays: dict[str, npt.NDArray[Any]]) -> Model:
     try:
         about = json.loads(str(arrays.pop("about")))
         ours = about["kind"] == _MAGIC
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, RecursionError):
         ours = False
     if not ours:
         raise ModelError(f"{path} is an .npz file, but no model that deepca has written")
@@ -267,25 +297,25 @@ def _from_arrays(path: Path, arrays: dict[str, npt.NDArray[Any]]) -> Model:
             "upgrade deepca here, or save the model with the older version"
         )
     told = about.pop("checksum", None)
-    if told != _checksum(arrays, about):
-        raise damaged
     try:
+        if told != _checksum(arrays, about) or not _fit(arrays):
+            raise damaged
         model = Model(
             components=arrays["components"],
             explained_variance=arrays["explained_variance"],
-            total_variance=float(about["total_variance"]),
+            total_variance=_number(about["total_variance"]),
             mean=arrays["mean"],
             scale=arrays.get("scale"),
-            n_samples=int(about["n_samples"]),
-            weight=float(about["weight"]),
+            n_samples=_whole(about["n_samples"]),
+            weight=_number(about["weight"]),
             columns=tuple(map(str, arrays["columns"])) if "columns" in arrays else None,
             whiten=bool(about["whiten"]),
-            status=_status(about["status"]),
-            certificate=None if about["certificate"] is None else _certificate(about["certificate"]),
-            about=dict(about["about"]),
+            status=_status(_of(dict, about["status"])),
+            certificate=None if about["certificate"] is None else _certificate(_of(dict, about["certificate"])),
+            about=_of(dict, about["about"]),
         )
         fits = _fits(model)
-    except (KeyError, TypeError, ValueError, OverflowError, AttributeError, IndexError):
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError, IndexError, RecursionError):
         raise damaged from None
     if not fits:
         raise damaged
@@ -296,25 +326,34 @@ def _from_arrays(path: Path, arrays: dict[str, npt.NDArray[Any]]) -> Model:
 
 
 def _status(told: Mapping[str, Any]) -> Status:
-    if set(told) != {"code", "advice"}:
+    if set(told) != {"code", "advice"} or not all(type(value) is str for value in told.values()):
         raise ValueError
     return Status(told["code"], told["advice"])
 
 
-def _fits(model: Model) -> bool:
-    """Whether the arrays are numbers and belong together."""
-    k, d = model.components.shape
-    wanted = [(model.components, (k, d)), (model.explained_variance, (k,)), (model.mean, (d,))]
-    if model.scale is not None:
-        wanted.append((model.scale, (d,)))
+def _fit(arrays: Mapping[str, npt.NDArray[Any]]) -> bool:
+    """Whether the arrays are finite numbers, and names, and belong together."""
+    k, d = arrays["components"].shape
+    numbers = [(arrays["components"], (k, d)), (arrays["explained_variance"], (k,)), (arrays["mean"], (d,))]
+    if "scale" in arrays:
+        numbers.append((arrays["scale"], (d,)))
     return (
-        all(array.shape == shape and array.dtype in (np.float32, np.float64) for array, shape in wanted)
-        and all(np.isfinite(array).all() for array, _ in wanted)
-        and (model.columns is None or len(model.columns) == d)
-        and (model.scale is None or bool((model.scale > 0.0).all()))
+        k >= 1
+        and all(array.shape == shape and array.dtype in (np.float32, np.float64) for array, shape in numbers)
+        and all(np.isfinite(array).all() for array, _ in numbers)
+        and ("columns" not in arrays or (arrays["columns"].shape == (d,) and arrays["columns"].dtype.kind == "U"))
+    )
+
+
+def _fits(model: Model) -> bool:
+    """Whether the numbers can be those of a model."""
+    return (
+        (model.scale is None or bool((model.scale > 0.0).all()))
         and bool((model.explained_variance >= 0.0).all())
         and 0.0 < model.total_variance < math.inf
+        and 0.0 < model.weight < math.inf
         and model.n_samples >= 1
+        and (model.certificate is None or model.certificate.k == model.n_components)
     )
 
 
@@ -340,11 +379,32 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _certificate(given: dict[str, Any]) -> Certificate:
-    numbers = dict(given)
-    for name, value in given.items():
-        if value in ("inf", "-inf", "nan"):
-            numbers[name] = float(value)
-    for name in ("eigenvalues", "others", "parts"):  # format 1 has no parts
-        numbers[name] = tuple(map(float, given.get(name, ())))
-    return Certificate(**{**numbers, "traffic": Traffic(**given["traffic"])})
+def _of(kind: type[T_], value: Any) -> T_:
+    if type(value) is not kind:
+        raise TypeError
+    return value
+
+
+def _whole(value: Any) -> int:
+    return _of(int, value)
+
+
+def _number(value: Any) -> float:
+    """As :func:`_plain` writes them: infinities and nan are text."""
+    return float(value) if value in ("inf", "-inf", "nan") or type(value) is int else _of(float, value)
+
+
+_READ: dict[str, Callable[[Any], Any]] = {
+    "float": _number,
+    "int": _whole,
+    "int | None": lambda value: None if value is None else _whole(value),
+    "str": lambda value: _of(str, value),
+    "tuple[float, ...]": lambda value: tuple(map(_number, _of(list, value))),
+    "Traffic": lambda value: Traffic(**{name: _whole(count) for name, count in _of(dict, value).items()}),
+}
+
+
+def _certificate(given: Mapping[str, Any]) -> Certificate:
+    given = {"parts": [], **given}  # format 1 has none
+    kinds = {one.name: str(one.type) for one in fields(Certificate)}
+    return Certificate(**{name: _READ[kinds[name]](value) for name, value in given.items()})

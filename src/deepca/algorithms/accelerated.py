@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 import numpy.typing as npt
 
-from deepca._portable import log
+from deepca._portable import exp, log
 from deepca._typing import Array, Orthonormalise
 from deepca.algorithms.base import Decentralized, TrackedState, basis, chebyshev_growth, spread
 from deepca.broadcasts import counted
@@ -93,7 +93,7 @@ class AcceleratedState(TrackedState):
     def shrinks_by(self, inside: float, outside: Sequence[float]) -> float:
         """Return ``1/(ξ + √(ξ²−1))``: what lies beyond the block decides, or beyond k where there is no edge yet."""
         edge = min(self.a, outside[0]) if self.s > self.W.shape[-1] and self.a > 0.0 else outside[0]
-        return math.exp(-chebyshev_growth(inside, edge))
+        return exp(-chebyshev_growth(inside, edge))
 
     @property
     def proposal(self) -> Array:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from deepca._portable import exp
 from deepca._typing import Array
 from deepca.algorithms.base import OverExactAverages, State, chebyshev_growth, spread
 from deepca.broadcasts import SEMI, check_basis, check_close, packed, unpacked
@@ -49,7 +50,7 @@ class KrylovState(State):
     def shrinks_by(self, inside: float, outside: Sequence[float]) -> float:
         """Return ``1/(ξ + √(ξ²−1))``, the rate of the best polynomial; what lies beyond the block decides."""
         guards = max(self.P.shape[1] - self.W.shape[-1], 0)
-        return math.exp(-chebyshev_growth(inside, outside[min(guards, len(outside) - 1)]))
+        return exp(-chebyshev_growth(inside, outside[min(guards, len(outside) - 1)]))
 
     @property
     def most_left(self) -> int | None:
