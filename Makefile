@@ -38,8 +38,9 @@ $(VENV)/dev.stamp: pyproject.toml | $(BIN)/python
 demo: $(VENV)/demo.stamp
 	$(BIN)/deepca demo
 
+# as many workers as cores: more BLAS threads than that only wait for each other
 test: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest -n auto --dist loadgroup
+	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadgroup
 	$(BIN)/python -m tests.mpi_matrix
 
 test-mpi: $(VENV)/dev.stamp

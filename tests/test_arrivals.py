@@ -9,14 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from deepca.certificate import certify
 from deepca.data.holdings import read
 from deepca.data.sources import ArraySource
-from deepca.errors import BadArray, DataError
+from deepca.errors import BadArray, DataError, NetworkError, NotFiniteError
 from deepca.experiments.faults.liars import ARRAYS
 from deepca.networks.agent import AgentNetwork, run_agents
 from deepca.networks.arrivals import Part, fault_in
+from deepca.operators import from_matrices
 from deepca.pca import Settings, decompose_held
-from deepca.topology import hypercube, path, ring
+from deepca.topology import hypercube, path, ring, star
 from deepca.transports.base import Message, Tag
 from deepca.transports.memory import MemoryHub, MemoryTransport
 
@@ -31,7 +33,7 @@ class _Lying:
 
     def exchange(self, tag: Tag, outgoing: Any, sources: Any, /) -> dict[int, Message]:
         if tag.phase == self._phase:
-            outgoing = {j: self._change(one) if one.payload is not None else one for j, one in outgoing.items()}
+            outgoing = {j: self._change(one) for j, one in outgoing.items()}
         return self._inner.exchange(tag, outgoing, sources)
 
 
@@ -45,10 +47,10 @@ class _Hub(MemoryHub):
         return _Lying(honest, *self._lie) if agent == LIAR else honest
 
 
-def _work(rows: list[Any], settings: Settings) -> Callable[[AgentNetwork], Any]:
+def _work(rows: list[Any], settings: Settings, *, weighted: bool = True) -> Callable[[AgentNetwork], Any]:
     def work(network: AgentNetwork) -> Any:
         source = ArraySource(rows[network.agent], f"rows {network.agent}")
-        return decompose_held(read((source,)), network, settings)
+        return decompose_held(read((source,)), network, settings, weighted=weighted)
 
     return work
 
@@ -61,7 +63,11 @@ def _rows(scale: float = 1.0) -> list[Any]:
 @pytest.mark.parametrize("topology", [path(M), ring(M), hypercube(2)], ids=lambda one: one.name)
 @pytest.mark.parametrize("what", ARRAYS)
 def test_the_sender_is_named(what: str, topology: Any) -> None:
-    phase, change = ARRAYS[what]
+    phase, lie = ARRAYS[what]
+
+    def change(message: Message) -> Message:
+        return message if message.payload is None else lie(message)
+
     algorithm = "deepca" if phase == "step" else "auto"
     with pytest.raises(BadArray) as caught:
         run_agents(topology, _work(_rows(), Settings(2, algorithm=algorithm)), hub=_Hub(phase, change))
@@ -101,7 +107,8 @@ PARTS = (Part("row counts", 1, True, True), Part("weights", 1, True), Part("sums
         ((3.0, -2.5, 0.0, 0.0), 1.0, False),
         ((3.0, 2.5, np.inf, 0.0), 1.0, False),
         ((3.0, 2.5, 1e308, 1e308), 1.0, True),
-        ((1e300, 2.5, 0.0, 0.0), 1.0, True),
+        ((2.0**53, 2.5, 0.0, 0.0), 1.0, True),
+        ((1e300, 2.5, 0.0, 0.0), 1.0, False),
     ],
 )
 def test_counts_are_whole_and_not_negative(values: tuple[float, ...], unit: float, right: bool) -> None:
@@ -109,17 +116,104 @@ def test_counts_are_whole_and_not_negative(values: tuple[float, ...], unit: floa
     assert (fault_in(np.array(values), like, PARTS, unit=unit) == "") is right
 
 
+@pytest.mark.parametrize(
+    ("values", "right"), [((5.0, 5.0, 0.0), True), ((5.0, 6.0, 0.0), False), ((5.0, 5.0, 1.0), False)]
+)
+def test_without_weights_they_are_the_counts(values: tuple[float, ...], right: bool) -> None:
+    parts = Part("row counts", 1, True, True), Part("weights", 1, True, repeats=True), Part("rest", 1, zero=True)
+    assert (fault_in(np.array(values), np.zeros(3), parts) == "") is right
+
+
 def test_infinity_may_be_agreed_on_and_nan_not() -> None:
     like = np.zeros(2)
-    assert not fault_in(np.array([-np.inf, np.inf]), like, finite=False)
-    assert fault_in(np.array([np.nan, 0.0]), like, finite=False)
+    assert not fault_in(np.array([-np.inf, np.inf]), like, infinities=(-np.inf, np.inf))
+    assert fault_in(np.array([np.nan, 0.0]), like, infinities=(-np.inf, np.inf))
+    assert not fault_in(np.array([-np.inf, 0.0]), like, infinities=(-np.inf,))
+    assert fault_in(np.array([0.0, np.inf]), like, infinities=(-np.inf,))
 
 
-def test_values_to_agree_on_are_checked_too() -> None:
+def _agreed(place: int, value: float) -> Callable[[Message], Message]:
+    """One of the values to agree on is another."""
+
     def change(message: Message) -> Message:
-        return replace(message, riders=tuple(np.full(rider.shape, np.nan) for rider in message.riders))
+        riders = [np.array(rider) for rider in message.riders]
+        for rider in riders:
+            rider.reshape(-1)[place] = value
+        return replace(message, riders=tuple(riders))
 
-    hub = _Hub("step", change)
+    return change
+
+
+@pytest.mark.parametrize("topology", [path(M), ring(M)], ids=lambda one: one.name)
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize(("phase", "place"), [("step", 0), ("certificate", 0), ("certificate", 1)])
+def test_values_to_agree_on_are_checked_too(phase: str, place: int, value: float, topology: Any) -> None:
+    """Infinity would decide what all agree on, and an honest agent would be named for what follows from it."""
     with pytest.raises(BadArray) as caught:
-        run_agents(ring(M), _work(_rows(), Settings(2, algorithm="deepca")), hub=hub)
+        run_agents(topology, _work(_rows(), Settings(2, algorithm="deepca")), hub=_Hub(phase, _agreed(place, value)))
+    assert (caught.value.agent, caught.value.by) == (LIAR, None)
+
+
+@pytest.mark.parametrize("value", [1e300, 1e3])
+def test_an_angle_that_one_agent_makes_up_is_no_result(value: float) -> None:
+    work = _work(_rows(), Settings(2, tol=1e-9))
+    for found in run_agents(path(M), work, hub=_Hub("certificate", _agreed(0, value)), timeout=30.0):
+        assert not found.result.status.ok, found.result.status
+
+
+@pytest.mark.parametrize("op", ["min", "max"])
+def test_infinity_that_decides_is_not_even_sent(op: Any) -> None:
+    """Whoever got it would take it for the sender's fault; the other one only says that there is no number."""
+    sign = 1.0 if op == "min" else -1.0
+
+    def work(network: AgentNetwork) -> Any:
+        return network.reduce(np.array([sign * np.inf if network.agent else 3.0]), op)
+
+    assert run_agents(path(M), work) == [np.array([3.0])] * M
+    with pytest.raises(NotFiniteError):
+        run_agents(path(M), lambda network: network.reduce(np.array([-sign * np.inf]), op))
+
+
+def test_agents_at_right_angles_name_nobody() -> None:
+    """The tangent is infinite, and that is agreed on."""
+    A = np.diag([3.0, 2.0, 1.0, 0.5])
+
+    def work(network: AgentNetwork) -> Any:
+        X, other = np.eye(4)[:, :1], np.eye(4)[:, 1:2]
+        return certify(from_matrices(A[None]).agent(0), X, network, W=other if network.agent == 1 else X)[0]
+
+    assert all(found.agents_angle == np.inf == found.worst_angle for found in run_agents(path(3), work))
+
+
+@pytest.mark.parametrize(
+    ("phase", "place", "value"), [("mean", 0, 1000.0), ("mean", 1, 5.0), ("mean", 2, 0.5), ("mean", 0, 1e300)]
+)
+def test_counts_that_do_not_fit_each_other_name_their_sender(phase: str, place: int, value: float) -> None:
+    with pytest.raises(BadArray) as caught:
+        run_agents(path(M), _work(_rows(), Settings(2), weighted=False), hub=_Hub(phase, _payload(place, value)))
     assert caught.value.agent == LIAR
+
+
+@pytest.mark.parametrize(
+    ("phase", "place", "value", "said"),
+    [
+        ("spread", 1, 1e300, "the variance of all columns together"),
+        ("spread", 1, 1e5, "the variance of all columns together"),
+        ("certificate", 6 * 2 + 1, 1000.0, "rows were counted first"),
+    ],
+)
+def test_who_says_one_thing_and_then_another_gets_no_result(phase: str, place: int, value: float, said: str) -> None:
+    """The numbers cannot be those of the same rows: nobody ends with a result."""
+    with pytest.raises(NetworkError, match=said):
+        run_agents(star(M), _work(_rows(), Settings(2), weighted=False), hub=_Hub(phase, _payload(place, value)))
+
+
+def _payload(place: int, value: float) -> Callable[[Message], Message]:
+    def change(message: Message) -> Message:
+        if message.payload is None or message.payload.ndim != 1:
+            return message
+        payload = np.array(message.payload)
+        payload[place] = value
+        return replace(message, payload=payload)
+
+    return change

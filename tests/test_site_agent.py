@@ -17,7 +17,7 @@ pytest.importorskip("cryptography")
 from typer.testing import CliRunner
 
 from deepca.cli.app import app
-from deepca.errors import InternalError, NetworkError
+from deepca.errors import InternalError, NetworkError, NotFiniteError
 from deepca.experiments.faults.processes import free_port
 from deepca.observers import Start, Step
 from deepca.result import Result
@@ -133,6 +133,30 @@ def test_the_command_ends_with_code_1_and_one_line(site: SiteFile, monkeypatch: 
     assert done.exception is None or isinstance(done.exception, SystemExit)
     assert "Traceback" not in done.output
     assert str(site.state / "report.json") in done.output
+
+
+def test_a_run_whose_numbers_overflow_ends_with_code_1(site: SiteFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose numbers did it cannot be told: it need not be a mistake at this site."""
+
+    def fails(*given: Any, **more: Any) -> Any:
+        raise NotFiniteError("W is no longer finite; scale the data")
+
+    monkeypatch.setattr(agents, "run_site", fails)
+    done = CliRunner().invoke(app, ["agent", "run", str(site.path.parent)], env={"COLUMNS": "300"})
+    assert done.exit_code == 1
+    assert str(site.state / "report.json") in done.output
+
+
+def test_what_others_wrote_does_not_move_the_terminal(site: SiteFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*given: Any, **more: Any) -> Any:
+        raise NetworkError("north: \x1b[31mRED\x1b[2J\nfake line: all is well " + "x" * 100_000)
+
+    monkeypatch.setattr(agents, "run_site", fails)
+    done = CliRunner().invoke(app, ["agent", "run", str(site.path.parent), "--quiet"], env={"COLUMNS": "300"})
+    assert done.exit_code == 1
+    assert "\x1b" not in done.output
+    assert done.output.count("\n") == 1
+    assert len(done.output) < 2000
 
 
 def test_inspect_says_for_which_rows_a_result_of_sites_is_proven(site: SiteFile) -> None:

@@ -235,6 +235,20 @@ def test_an_earlier_start_learns_of_the_later_one_and_is_not_listened_to() -> No
     assert _numbers(pair.arrived[0])[-1:] == [1]
 
 
+def test_an_earlier_start_is_shown_its_own_record_and_not_without_end() -> None:
+    pair = _up(Pair())
+    record = wire.Sealed(record=b"of the later one", signature=b"its own")
+    pair.links[0].heard_of(BERT, record)
+    pair.restart(1, Identity(8, 1))
+    before = len(pair.written)
+    pair.open()
+    pair.run(10.0)
+    frames = [wire.Frame.FromString(content) for content in pair.written[before:]]
+    shown = [frame.hello.yours for frame in frames if frame.hello.boot == ANNA.boot and frame.hello.HasField("yours")]
+    assert record in shown
+    assert len(shown) <= 10.0 / BEAT + 2  # as often as any other hello
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_a_new_name_on_a_living_stream_loses_nothing_that_is_said_after_it(seed: int) -> None:
     """Words of the old session are still under way, and may be overtaken by those of the new one."""

@@ -27,6 +27,7 @@ from deepca.sites.link import Identity
 from deepca.sites.node import Membership, Node, Policy, View
 from deepca.sites.parcels import pack
 from deepca.sites.run import Ending, Job, run_site, schema_of
+from deepca.sites.seals import Seals
 from deepca.sites.vault import MemoryVault
 from deepca.topology import Topology, complete, path, ring
 from deepca.transports.base import Message, Tag
@@ -53,7 +54,9 @@ class Town:
         settings: Mapping[int, Settings] | None = None,
         columns: Mapping[int, Sequence[str]] | None = None,
         seed: int = 0,
+        seals: Callable[[int], Seals] | None = None,
     ) -> None:
+        self.seals = seals
         self.topology, self.on_loss, self.seed = topology, on_loss, seed
         self.patience, self.deadline, self.linger = patience, deadline, linger
         self.plain = plain
@@ -115,7 +118,8 @@ class Town:
         policy = Policy(self.on_loss, self.patience, self.deadline - self.clock.time, self.linger)
         identity = Identity(1, int(self._boots.integers(1, 2**63)))
         disk, tell = self.disks[site], partial(self._tell, site)
-        node = Node(membership, policy, self.clock, identity, tell, lambda: 0.0, disk.vault)
+        seals = None if self.seals is None else self.seals(site)
+        node = Node(membership, policy, self.clock, identity, tell, lambda: 0.0, disk.vault, seals)
         job = Job("run", self.names, site, self.topology, settings, lambda: source, EVERY)
         self.endings.pop(site, None)
 

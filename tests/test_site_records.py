@@ -53,6 +53,7 @@ def test_a_record_comes_back_as_it_was() -> None:
         computed=_key(2),
         endorsement=Endorsement(2, Claim(7, _key(1), (0, 2, 3), _key(3)), b"certificate", b"signature"),
         failure=Failure("array", "no rows", 3, "NaN", "mean", 4),
+        proposed=Endorsement(0, Claim(7, _key(1), (0, 2, 3), _key(3)), b"another certificate", b"another signature"),
     )
     sent = wire.Record.FromString(record.to_wire().SerializeToString())
     assert Record.from_wire(sent, SITES) == record
@@ -61,6 +62,11 @@ def test_a_record_comes_back_as_it_was() -> None:
 def _endorsed(site: int, **claim: Any) -> wire.Endorsement:
     whole = {"epoch": 1, "plan": _key(1), "members": [0, 1, 2], "outcome": _key(2), **claim}
     return wire.Endorsement(site=site, claim=wire.Claim(**whole))
+
+
+def _signed(record: wire.Record, proposed: wire.Endorsement) -> None:
+    record.endorsement.CopyFrom(_endorsed(site=1))
+    record.proposed.CopyFrom(proposed)
 
 
 NONSENSE: dict[str, Callable[[wire.Record], object]] = {
@@ -77,6 +83,9 @@ NONSENSE: dict[str, Callable[[wire.Record], object]] = {
     "unknown member": lambda r: r.endorsement.CopyFrom(_endorsed(site=1, members=[1, SITES])),
     "members out of order": lambda r: r.endorsement.CopyFrom(_endorsed(site=1, members=[2, 1])),
     "last epoch of a claim": lambda r: r.endorsement.CopyFrom(_endorsed(site=1, epoch=2**64 - 1)),
+    "a proposal and no signature": lambda r: r.proposed.CopyFrom(_endorsed(site=0)),
+    "a proposal of something else": lambda r: _signed(r, _endorsed(site=0, outcome=_key(9))),
+    "a proposal of another site": lambda r: _signed(r, _endorsed(site=2)),
     "unknown kind of failure": lambda r: setattr(r.failure, "kind", "whim"),
     "nobody accused": lambda r: r.failure.CopyFrom(wire.Failure(kind="array", accused=SITES)),
     "short key": lambda r: r.kept.add(iteration=1, key=b"x", members=_key(1)),
@@ -214,6 +223,28 @@ def test_the_next_epoch_is_later_than_any_that_is_known_of() -> None:
     assert table.plan(frozenset({0, 1, 2}), EDGES[:2]).epoch == 7
     assert table.started()
     assert not _table(_record(0), _record(1)).started()
+
+
+FAR = 2**21
+CLAIMED: dict[str, tuple[list[int], tuple[int, int] | None]] = {
+    "together": ([7, 7, 6, 0], None),
+    "one was alone for long": ([0, 0, 1000, 0], None),
+    "one makes it up": ([1, 1, 2**62 - 1, 1], (2, 1)),
+    "two do": ([1, FAR, FAR, 1], (1, 1)),
+    "most have been led far, and this one was away": ([0, FAR, FAR + 1, FAR], None),
+    "this one knows for itself": ([FAR, 0, FAR + 5, 0], None),
+}
+
+
+@pytest.mark.parametrize("case", CLAIMED)
+def test_an_epoch_that_a_site_cannot_have_entered_is_seen(case: str) -> None:
+    epochs, found = CLAIMED[case]
+    assert _table(*(_record(site, epoch=epoch) for site, epoch in enumerate(epochs))).far_ahead(0) == found
+
+
+def test_of_sites_not_heard_of_nothing_is_assumed() -> None:
+    assert _table(_record(0), _record(2, epoch=FAR)).far_ahead(0) == (2, 0)
+    assert _table(_record(0)).far_ahead(0) is None
 
 
 # --------------------------------------------------------------------------------------------------------- differences

@@ -24,10 +24,13 @@ from deepca.topology import ring
 def _turned(model: Model) -> Model:
     """Components that are turned a little, with a certificate that fits them."""
     k = model.n_components
-    X = np.linalg.qr(model.components.T + 1e-6 * np.ones((model.n_features, k)))[0]
+    return _of_others(model, np.linalg.qr(model.components.T + 1e-6 * np.ones((model.n_features, k)))[0].T)
+
+
+def _of_others(model: Model, components: Any) -> Model:
     assert model.certificate is not None
-    proof = replace(model.certificate, digest=digest_of(X))
-    return replace(model, components=np.ascontiguousarray(X.T), certificate=proof)
+    proof = replace(model.certificate, digest=digest_of(components.T))
+    return replace(model, components=np.ascontiguousarray(components), certificate=proof)
 
 
 def _proof(**changes: Any) -> Callable[[Model], Model]:
@@ -55,6 +58,8 @@ FORGED: dict[str, Callable[[Model], Model]] = {
     "status": lambda model: replace(model, status=Status("rounding_floor", model.status.advice)),
     "advice": lambda model: replace(model, status=replace(model.status, advice="all is well")),
     "components": _turned,
+    "signs": lambda model: _of_others(model, -model.components),
+    "a last digit": lambda model: _of_others(model, np.nextafter(model.components, 2.0)),
     "angle": _proof(angle=1e-17),
     "residual": _proof(residual=0.5),
     "eigenvalues": lambda m: _proof(eigenvalues=tuple(2.0 * v for v in m.certificate.eigenvalues))(m),  # type: ignore[union-attr]

@@ -28,12 +28,13 @@ PATIENCE = 10.0
 class Hall:
     """Site ``me`` as it sees the others: all are there, run the plan, and are heard of at time 0."""
 
-    def __init__(self, me: int = 4, on_loss: Literal["wait", "shrink"] = "wait") -> None:
-        membership = Membership(NAMES, me, EDGES, b"n" * 32, {"run": b"1"}, 1 << 20)
+    def __init__(self, me: int = 4, on_loss: Literal["wait", "shrink"] = "wait", sites: int = SITES) -> None:
+        self.everyone, edges = frozenset(range(sites)), [edge for edge in EDGES if max(edge) < sites]
+        membership = Membership(NAMES[:sites], me, tuple(edges), b"n" * 32, {"run": b"1"}, 1 << 20)
         policy = Policy(on_loss, PATIENCE, 100.0, 10.0)
         self.assembly = Assembly(membership, policy, IDENTITIES[me], lambda *_, **__: None, 0.0)
         self.me, self.settling = me, Settling(membership, policy, self.assembly)
-        others = frozenset(range(SITES)) - {me}
+        others = self.everyone - {me}
         for site in others:
             self.say(site)
         self.assembly.publish(phase="running", epoch=1, plan=PLAN.digest)
@@ -42,17 +43,21 @@ class Hall:
     def say(self, site: int, **changes: Any) -> None:
         known = self.assembly.table.get(site)
         if known is None:
-            links = frozenset(range(SITES)) - {site}
+            links = self.everyone - {site}
             known = Record(site, IDENTITIES[site], 0, "running", links, {"run": b"1"}, 1, PLAN.digest)
         self.assembly.learn(replace(known, version=known.version + 1, **changes))
 
     def sign(self, *sites: int, claim: Claim = CLAIM) -> None:
         self.settling.claims.extend(Endorsement(site, claim) for site in sites)
 
+    def sign_unproposed(self, site: int, claim: Claim) -> None:
+        """A record with a signature, and without the proposal that it would have to rest on."""
+        self.settling.signed(Endorsement(site, claim), None)
+
     def lose(self, *sites: int, at: float) -> None:
-        reached = frozenset(range(SITES)) - {self.me, *sites}
+        reached = self.everyone - {self.me, *sites}
         for other in reached:
-            self.say(other, links=frozenset(range(SITES)) - {other, *sites})
+            self.say(other, links=self.everyone - {other, *sites})
         self.assembly.look(at, reached, {})
 
     def final(self, now: float = 0.0, computed: bytes = PLAN.digest) -> bool:
@@ -138,6 +143,51 @@ def test_no_epoch_begins_while_a_result_may_have_been_decided_out_of_sight() -> 
     assert hall.settling.pending() == [CLAIM]
 
 
+def test_what_one_site_says_of_itself_does_not_settle_what_others_may_have_signed() -> None:
+    hall = Hall(on_loss="shrink")
+    hall.sign(0, 1)
+    hall.lose(2, at=0.0)
+    hall.say(3, epoch=7)  # as if it had made sure of it
+    assert hall.settling.pending() == [CLAIM]
+
+
+def test_of_an_even_number_one_may_deny_its_signature_while_another_is_away() -> None:
+    claim = replace(CLAIM, members=(0, 1, 2, 3))
+    hall = Hall(3, "shrink", 4)
+    hall.sign(3, claim=claim)
+    for site in (1, 2):
+        hall.say(site, phase="gathering", plan=b"")
+    assert hall.settling.pending() == []
+    hall.lose(0, at=0.0)  # with the signatures of 0, 3, and of 1 or 2, it may have written
+    assert hall.settling.pending() == [claim]
+    hall.say(0, epoch=2)  # not if it went on
+    assert hall.settling.pending() == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"epoch": 2},
+        {"phase": "gathering", "plan": b"", "identity": Identity(2, 9)},
+        {"phase": "failed", "failure": Failure("site", "no space left")},
+    ],
+)
+def test_nobody_waits_for_a_lost_site_that_has_not_signed_and_cannot_any_more(changes: dict[str, Any]) -> None:
+    hall = Hall(on_loss="shrink")
+    hall.sign(0, 1)
+    hall.say(2, **changes)
+    hall.lose(2, at=0.0)
+    assert hall.settling.pending() == []
+
+
+def test_a_site_that_left_with_what_it_computed_may_have_signed() -> None:
+    hall = Hall(on_loss="shrink")
+    hall.sign(0, 1)
+    hall.say(2, phase="gathering", plan=b"", computed=PLAN.digest)
+    hall.lose(2, at=0.0)
+    assert hall.settling.pending() == [CLAIM]
+
+
 def test_nobody_waits_for_signatures_that_cannot_come() -> None:
     hall = Hall(on_loss="shrink")
     hall.sign(0)
@@ -146,6 +196,32 @@ def test_nobody_waits_for_signatures_that_cannot_come() -> None:
     assert hall.settling.pending() == [CLAIM]
     hall.say(1, computed=b"")
     assert hall.settling.pending() == []
+
+
+def test_a_signature_that_rests_on_no_proposal_holds_nothing_up_and_its_site_is_named() -> None:
+    hall = Hall(on_loss="shrink")
+    for site in (1, 2, 3, 4):
+        hall.say(site, computed=PLAN.digest)
+    hall.sign_unproposed(3, CLAIM)
+    hall.lose(0, at=0.0)  # which would have proposed
+    assert hall.settling.pending() == []
+    with pytest.raises(DisputedResult) as caught:
+        hall.settling.check(PLAN)
+    assert caught.value.site == "site-3"
+    assert "site-0 has not proposed" in caught.value.what
+
+
+def test_who_signs_one_of_two_proposals_is_not_blamed_for_it() -> None:
+    """Two sites that were shown different ones each show the signature that theirs rests on."""
+    other = replace(CLAIM, outcome=b"x" * 32)
+    hall = Hall()
+    hall.sign(0, 4)
+    hall.sign(3, claim=other)  # handed on by whoever keeps the proposer's signature back
+    hall.settling.check(PLAN)
+    hall.settling.signed(Endorsement(3, other), Endorsement(0, other))
+    with pytest.raises(DisputedResult) as caught:
+        hall.settling.check(PLAN)
+    assert (caught.value.site, caught.value.by) == ("site-0", None)
 
 
 LIES: dict[str, tuple[dict[str, Any], str]] = {
@@ -164,7 +240,7 @@ def test_who_signs_what_no_honest_site_signs_is_named(lie: str, on_loss: Literal
     hall.sign(0, 1, 4)
     hall.settling.check(PLAN)
     changes, culprit = LIES[lie]
-    hall.sign(2, claim=replace(CLAIM, **changes))
+    hall.sign_unproposed(2, replace(CLAIM, **changes))
     with pytest.raises(DisputedResult) as caught:
         hall.settling.check(PLAN)
     assert (caught.value.site, caught.value.by) == (culprit, None)

@@ -12,7 +12,7 @@ import numpy as np
 
 from deepca._typing import Array
 from deepca.algorithms.base import State, TrackedState
-from deepca.errors import NotFiniteError
+from deepca.errors import Contradiction, NotFiniteError
 from deepca.networks.base import Network, Pending
 from deepca.pacing import Pace
 from deepca.stopping import MEASURED, Agreed, StopRule, agreed_from, at_floor, measure, stalled
@@ -72,6 +72,8 @@ class Agreement:
             t, pending = self._pending.popleft()
             self.history.append(_finite(agreed_from(t, self._d, pending.value[:MEASURED]), before.S))
             if pending.value.size > MEASURED:
+                if not (first.any() or np.isfinite(pending.value[MEASURED:]).all()):
+                    raise Contradiction(0, "Ritz values for all", "infinity, or none")
                 self._advice = pending.value[MEASURED:], self.history[-1]
             del self.history[:-_REMEMBERED]
             if self._pace is not None:

@@ -39,6 +39,7 @@ VISIBLE = 1e-2  # relative difference of eigenvalues that nobody would call equa
 KNOWN = 1e-6  # tangent up to which a component counts as known where rounding allows no smaller tolerance
 _DIGITS = 1e-6  # relative error of an eigenvalue that is called known
 _CLEARLY = 0.9  # θ_{r+1}/θ_r below which the first r components stand for themselves
+_RIGHT = float(np.finfo(np.float64).max)  # stands for the tangent of a right angle, since infinity is not sent
 _PRODUCTS = 40  # with probes at most, unless asked for more
 
 
@@ -320,7 +321,8 @@ def _fresh(
     (d, k), B, m = X.shape, network.batch, network.n_agents
     AX = A @ everywhere(X, network)
     rounding = A.rounding()
-    local = np.stack([np.asarray(tan_theta(X, own)), frobenius(AX, axis=(-2, -1)), rounding.growth], axis=-1)
+    apart = np.minimum(tan_theta(X, own), _RIGHT)
+    local = np.stack([apart, frobenius(AX, axis=(-2, -1)), rounding.growth], axis=-1)
     agents = (np.arange(m) == network.local[..., None]).astype(np.float64)
     highest = network.reduce(np.concatenate([local, agents], axis=-1), "max")
     noise = 2.0 * _EPS * float(highest[1])
@@ -370,7 +372,7 @@ def _fresh(
     separation = max(4.0 * noise, 16.0 * _EPS * largest)
     found = Certificate(
         angle=math.inf,
-        agents_angle=float(highest[0]),
+        agents_angle=float(highest[0]) if highest[0] < _RIGHT else math.inf,
         residual=residual * relative,
         uncertainty=(error + noise + formed) * relative,
         noise=noise * relative,

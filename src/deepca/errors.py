@@ -265,7 +265,7 @@ class Refused(NetworkError):
 class PeerFault(NetworkError):
     """Another site, or agent, did what it must not.
 
-    site : its name.  what : what is wrong, for people.  by : who says so; None where it was seen here.
+    site : its name.  what : what it did, in words that follow its name.  by : who says so; None if it was seen here.
     """
 
     def __init__(self, site: str, what: str, *, by: str | None = None) -> None:
@@ -274,7 +274,7 @@ class PeerFault(NetworkError):
         self.site, self.what, self.by = site, what, by
 
     def _said(self, site: str, what: str) -> str:
-        return f"{site}: {what}"
+        return f"{site} {what}"
 
 
 class BadArray(PeerFault):
@@ -298,7 +298,14 @@ class DisputedResult(PeerFault):
 
 
 class FrameError(NetworkError):
-    """A neighbour sent what it may not send; its stream is closed."""
+    """A neighbour sent what it may not send; its stream is closed.
+
+    whole : whether it arrived as it was sent, so that it is the sender's fault and comes again if it is sent again.
+    """
+
+    def __init__(self, why: str, *, whole: bool = False) -> None:
+        super().__init__(why)
+        self.whole = whole
 
 
 class WrongNetwork(FrameError):

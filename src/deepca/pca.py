@@ -18,14 +18,14 @@ from deepca._portable import total as sum_of
 from deepca._typing import Array
 from deepca.algorithms import AcceleratedDeEPCA, Algorithm, BlockKrylov, CovarianceAveraging, DeEPCA, DePCA, State
 from deepca.axes import filled_up, principal_axes
-from deepca.certificate import digest_of
+from deepca.certificate import Certificate, digest_of
 from deepca.coding import Messages
 from deepca.data.columns import agree_on_columns
 from deepca.data.holdings import Holdings, read
 from deepca.data.sources import Source
 from deepca.deflation import sharpened
 from deepca.engines import Engine
-from deepca.errors import DataError, InvalidInput
+from deepca.errors import DataError, InvalidInput, NetworkError
 from deepca.keeping import Keeper, Keeping
 from deepca.linalg import first_columns
 from deepca.mixing import Chebyshev, FastMix, Gossip, Mixer, PositiveChebyshev
@@ -57,6 +57,8 @@ ALGORITHMS = ("auto", "krylov", "accelerated", "deepca", "depca", "covariance")
 _EXACT = ("krylov", "covariance")  # averages to rounding, over a tree
 _FIRST_GUESS = 8  # components, where a share of the variance is asked for
 _EPS = float(np.finfo(np.float64).eps)
+_ONE_AND_ANOTHER = "an agent says one thing and then another, so nothing can be relied on; look at the agents"
+_TRACE = 1e-6  # relative error of a sum of variances that is not looked into
 _GLANCE = 60  # iterations that tell how much variance k components explain
 
 
@@ -209,14 +211,15 @@ def decompose_held(
     observers: Sequence[Observer] = (),
     keepers: Sequence[Observer] = (),
     resume: Resumption | None = None,
+    weighted: bool = True,
 ) -> Decomposition:
     """As :func:`decompose_read`, where checkpoints are somebody else's business.
 
     keepers : observers of the run for the components themselves, not of glances before it; what they see can be resumed
-    at.  resume : where an earlier run was interrupted.
+    at.  resume : where an earlier run was interrupted.  weighted : whether rows of any agent may have weights.
     """
     before, sources = network.traffic, held.sources
-    totals = agreed_totals(network, held.moments)
+    totals = agreed_totals(network, held.moments, weighted=weighted)
     _check_enough(totals, settings)
     units = _units(totals, sources[0]) if settings.scale else None
     centre = (totals.reference, totals.shift) if settings.center else (np.zeros(sources[0].d), np.zeros(sources[0].d))
@@ -238,6 +241,8 @@ def decompose_held(
         found = run.share(settings.n_components, start)
     else:
         found = run.exactly(settings.n_components or run.most, start)
+    if network.local.size < network.n_agents:
+        _check_consistent(totals, total, A.d, found.result.certificate, weighted=weighted)
     return Decomposition(
         components=found.components,
         variances=np.maximum(found.variances, 0.0),
@@ -313,12 +318,14 @@ class _Run:
 
     def resumed(self, at: Resumption) -> _Found:
         """Go on where a run was interrupted."""
-        known = at.state.W if at.state is not None else at.directions
-        if known is None:
-            raise InvalidInput("there is nothing to resume: give a state, or directions")
-        k = known.shape[-1] if at.state is not None else known.shape[0]
-        found = self.exactly(k, at.directions, state=at.state, disturbed=at.state is None)
         wanted = self.settings.n_components
+        if at.state is not None:
+            k = at.state.W.shape[-1]
+        elif at.directions is not None:  # somebody else's, perhaps of other rows: they say where to start, and no more
+            k = min(len(at.directions), self.most) if isinstance(wanted, float) else wanted or self.most
+        else:
+            raise InvalidInput("there is nothing to resume: give a state, or directions")
+        found = self.exactly(k, at.directions, state=at.state, disturbed=at.state is None)
         if not isinstance(wanted, float):
             return found
         if _needed(found.variances, wanted, self.total) == k:
@@ -450,6 +457,27 @@ def _check_enough(totals: Totals, settings: Settings) -> None:
         raise InvalidInput(
             f"n_components = {k}, but there are {totals.n_counted} rows and {totals.shift.size} columns; "
             f"at most {most} components exist"
+        )
+
+
+def _check_consistent(totals: Totals, total: float, d: int, proof: Certificate | None, *, weighted: bool) -> None:
+    """Raise where what other agents said of their rows, and products of these, cannot be true of the same rows.
+
+    Rounding cannot do that, only an agent that says one thing first and another later. Of the trace, the components
+    tell their part, and the certificate bounds the rest.
+    """
+    if proof is None or not proof.averaging_ok:
+        return
+    if not weighted and proof.n_rows is not None and proof.n_rows != totals.n_rows:  # or rows of weight 0 count in one
+        raise NetworkError(
+            f"{totals.n_rows:,} rows were counted first and {proof.n_rows:,} in the certificate: {_ONE_AND_ANOTHER}"
+        )
+    seen, off = sum(map(abs, proof.eigenvalues)), _TRACE * total + d * (proof.residual * proof.scale + proof.separation)
+    most = seen + (d - proof.k) * max(proof.bound, 0.0) if proof.k < d else seen
+    if seen - off > total or total > most + off:
+        raise NetworkError(
+            f"the variance of all columns together was said to be {total:.6g}, but that of the components is "
+            f"{seen:.6g}, and there can be no more than {most:.6g} in all: {_ONE_AND_ANOTHER}"
         )
 
 

@@ -73,8 +73,10 @@ class Totals:
         return max(self.n_rows, int(self.weight))
 
 
-def agreed_totals(network: Network, local: Sequence[Moments]) -> Totals:
+def agreed_totals(network: Network, local: Sequence[Moments], *, weighted: bool = True) -> Totals:
     """Counts, mean and squares over all agents from the moments of the local ones.
+
+    weighted : whether rows of any agent may have weights; if not, who says otherwise is named.
 
     The squares are taken about the agreed mean, not about zero: nothing cancels for data far away from zero.
     """
@@ -82,7 +84,8 @@ def agreed_totals(network: Network, local: Sequence[Moments]) -> Totals:
     with np.errstate(over="ignore", invalid="ignore"), _overflow(d):  # what does not fit is looked for and named
         sums = np.array([[of.n, *_parts(of.weight), *(of.weight * of.mean)] for of in local]).reshape(*B, d + 3)
         network.begin(network.epoch, 0, "mean")
-        network.expect(Part("row counts", 1, True, True), Part("weights", 2, True), Part("sums of columns", d))
+        weights = Part("weights", 1, True, repeats=not weighted), Part("parts of weights", 1, True, zero=not weighted)
+        network.expect(Part("row counts", 1, True, True), *weights, Part("sums of columns", d))
         found = common_average(network, sums)
         n_rows, weight = round(float(found[0]) * m), float(round(float(found[1]) * m)) + float(found[2]) * m
         reference = found[3:] / (weight / m) if weight > 0.0 else np.zeros(d)

@@ -31,6 +31,7 @@ __all__ = [
 S_ = TypeVar("S_", bound=State)
 UNDERFLOW = 1e-290  # eigenvalues below which products lose digits: the smallest normal number over eps, and some
 PRESENTABLE = 1e-6  # without a stop rule: what looks converged
+_NOTHING = 1.0  # tangent from which an angle says nothing
 _SEEN = 24  # iterations over which a rate that goes up and down is averaged
 _UNDER_WAY = 5.0  # e-folds that an error should have shrunk by before its rate is believed
 
@@ -92,7 +93,7 @@ def judge(
                 return below_rounding(certificate.known(), k, certificate.scale, certificate)
             if stop is not None:
                 return _few_digits(certificate, tol)
-            return _floor(stop, tol, made, str(certificate))
+            return _floor(stop, tol, made, str(certificate), certificate)
         return _done(stop, tol, made, str(certificate))
     if lost:  # whatever else is seen may come from that
         return _drifted(certificate)
@@ -108,7 +109,7 @@ def judge(
             return below_rounding(certificate.known(), k, certificate.scale, certificate)
         return _not_unique(certificate, tol)
     if floor:
-        return _at_floor(tol, str(certificate))
+        return _at_floor(tol, str(certificate), certificate)
     return _not_there(history, state, made, tol, certificate, auto)
 
 
@@ -134,13 +135,23 @@ def _done(stop: StopRule | None, tol: float, made: int, seen: str) -> Status:
     return Status("converged", f"{seen} (tolerance {tol:.1e})")
 
 
-def _floor(stop: StopRule | None, tol: float, made: int, seen: str) -> Status:
-    if stop is None:
+def _floor(stop: StopRule | None, tol: float, made: int, seen: str, certificate: Certificate | None = None) -> Status:
+    if stop is None and (certificate is None or certificate.proven_angle < _NOTHING):
         return Status("completed", f"{made} iterations, at the rounding floor; {seen}")
-    return _at_floor(tol, seen)
+    return _at_floor(tol, seen, certificate)
 
 
-def _at_floor(tol: float, seen: str) -> Status:
+def _at_floor(tol: float, seen: str, certificate: Certificate | None = None) -> Status:
+    """Nothing more can be gained; where a certificate proves nothing, what there is cannot be used either."""
+    if certificate is not None and not certificate.proven_angle < _NOTHING:
+        if not certificate.angle < _NOTHING or certificate.worst_angle < _NOTHING:
+            return below_rounding(certificate.known(), certificate.k, certificate.scale, certificate)
+        return Status(
+            "disagreement",
+            f"an agent says that its own components are apart from the common ones (tan θ = "
+            f"{certificate.agents_angle:.1e}), though all say that they have come together; look at the agents: one of "
+            "them computes something else",
+        )
     return Status(
         "rounding_floor", f"tolerance {tol:.1e} lies below what rounding allows here; {seen}. Ask for a larger one"
     )
@@ -204,13 +215,13 @@ def deflated_status(certificate: Certificate, rank: int, d: int, tol: float) -> 
         return _done(Tolerance(tol), tol, 0, str(certificate))
     if k < d and certificate.gap <= certificate.separation:
         return _not_unique(certificate, tol)
-    return _few_digits(certificate, tol) if worst <= tol else _at_floor(tol, str(certificate))
+    return _few_digits(certificate, tol) if worst <= tol else _at_floor(tol, str(certificate), certificate)
 
 
 def _few_digits(certificate: Certificate, tol: float) -> Status:
     """Where nothing lies outside: parts are not proven, or they are but the smallest variances have few digits."""
     if certificate.worst_part > tol:
-        return _at_floor(tol, str(certificate))
+        return _at_floor(tol, str(certificate), certificate)
     return Status(
         "rounding_floor",
         f"rounding of the largest variance may have changed the smallest, {certificate.eigenvalues[-1]:.3g}, by "

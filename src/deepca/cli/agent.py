@@ -21,7 +21,7 @@ from rich.markup import escape
 
 from deepca.cli.common import errors, require
 from deepca.cli.show import show_model, summary
-from deepca.errors import DeepcaError, InternalError, InvalidInput, NetworkError, Unfinished
+from deepca.errors import DeepcaError, InternalError, InvalidInput, NetworkError, NotFiniteError, Unfinished
 
 if TYPE_CHECKING:  # what imports grpc must wait until its core can be heard
     from deepca.cli.log import Log, Style
@@ -118,8 +118,8 @@ def _run(
         except Unfinished as error:
             details = [text for wait in watch.last.waits for text in wait.details] if watch else []
             again = "more time is given by --deadline, or by deadline in site.toml"
-            voice.end("unfinished", "\n  ".join([f"{error}; {again}", *details]), UNFINISHED)
-        except (NetworkError, InternalError) as error:  # no mistake of this site's
+            voice.end("unfinished", f"{error}; {again}", UNFINISHED, *details)
+        except (NetworkError, InternalError, NotFiniteError) as error:  # no mistake of this site's
             report = f"; {error.report} is a report to send along" if error.report else ""
             voice.end("failed", f"{error}{report}", UNUSABLE)
         except (DeepcaError, OSError) as error:
@@ -167,18 +167,22 @@ class _Voice:
         for log, endings in self._logs:
             if endings:
                 log(event, text, **facts)
-        self._say(text, style)
+        self._say(style, text)
 
-    def _say(self, text: str, style: str) -> None:
+    def _say(self, style: str, *lines: str) -> None:
+        """Other sites may have written parts of it; a terminal would obey some of what is not printable."""
+        from deepca.cli.log import printable
+
         if self.plain:
             mark = f"[{style}]{'error:' if style == 'bold red' else 'note:'}[/] " if style else ""
-            self.console.print(f"{mark}{escape(text)}", highlight=False, soft_wrap=True)
+            text = escape("\n  ".join(map(printable, lines)))
+            self.console.print(f"{mark}{text}", highlight=False, soft_wrap=True)
 
-    def end(self, event: str, text: str, code: int) -> NoReturn:
+    def end(self, event: str, text: str, code: int, *details: str) -> NoReturn:
         for log, endings in self._logs:
             if endings:
-                log.end(event, text, exit_code=code)
-        self._say(text, "" if event == "stopped" else "bold red")
+                log.end(event, "\n  ".join([text, *details]), exit_code=code)
+        self._say("" if event == "stopped" else "bold red", text, *details)
         raise typer.Exit(code) from None
 
     def close(self) -> None:

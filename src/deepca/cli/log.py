@@ -22,7 +22,7 @@ from typing import Any, Literal, TextIO
 
 from deepca.errors import InvalidInput
 
-__all__ = ["Entry", "Level", "Log", "Style", "level_of", "plain"]
+__all__ = ["Entry", "Level", "Log", "Style", "level_of", "plain", "printable"]
 
 Style = Literal["text", "json"]
 Level = Literal["info", "warning", "error"]
@@ -152,8 +152,8 @@ class Log:
         entry = Entry(
             time.time(),
             level_of(event, over=self._over),
-            _printable(event),
-            _printable(text),
+            printable(event),
+            printable(text),
             {name: plain(value) for name, value in facts.items()},
             last=last,
         )
@@ -240,13 +240,13 @@ def plain(value: object) -> Any:
         case float():
             return value if math.isfinite(value) else None
         case str():
-            return _printable(value)
+            return printable(value)
         case Path():
-            return _printable(str(value))
+            return printable(str(value))
         case bytes() | bytearray() | memoryview():
             return f"{len(value)} bytes"
         case Mapping():
-            return {_printable(str(name)): plain(one) for name, one in value.items()}
+            return {printable(str(name)): plain(one) for name, one in value.items()}
         case list() | tuple() | set() | frozenset():
             return [plain(one) for one in value]
     if getattr(value, "shape", None) == () and hasattr(value, "item"):
@@ -254,7 +254,7 @@ def plain(value: object) -> Any:
     return f"({type(value).__name__})"
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Nothing that a terminal would obey or that would begin another line: others may have written it."""
     text = text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
     return text if text.isprintable() else "".join(c if c.isprintable() else " " if c.isspace() else "?" for c in text)

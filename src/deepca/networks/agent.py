@@ -16,7 +16,7 @@ from deepca._typing import Array, Csr
 from deepca.coding import Code, Copies, decode, encode
 from deepca.errors import BadArray, NotFiniteError, PeerFailed, TopologyError
 from deepca.networks.arrivals import SAME, Part, fault_in, is_finite
-from deepca.networks.base import Network, Op, Pairs, Pending, reducer
+from deepca.networks.base import Network, Op, Pairs, Pending, neutral, reducer
 from deepca.topology import Topology
 from deepca.transports.base import Message, Tag, Transport
 from deepca.transports.memory import MemoryHub
@@ -24,6 +24,7 @@ from deepca.transports.memory import MemoryHub
 __all__ = ["AgentNetwork", "run_agents"]
 
 T = TypeVar("T")
+_ENDLESS = (-np.inf, np.inf)
 _Links = tuple[float, dict[int, float], tuple[int, ...]]  # own weight, weight by source, receivers
 
 
@@ -77,7 +78,7 @@ class AgentNetwork(Network):
 
     def collect(self, x: Array, /) -> Array:
         beside = self.beside
-        received = self._swap(_sent(x), self._links, riding=True, finite=False)
+        received = self._swap(_sent(x), self._links, riding=True, infinities=_ENDLESS)
         self._ride(1)
         return np.array([received[int(i)] for i in beside]).reshape(*beside.shape, *x.shape)
 
@@ -102,10 +103,12 @@ class AgentNetwork(Network):
         self._check_epoch()
         for _ in range(self._flood_rounds()):
             _, incoming, receivers = self._now()
+            if receivers:
+                self._check_own((value,), (op,))
             received = self._exchange(Message(None, (value,)), receivers, tuple(incoming))
             self._count(control_rounds=1, messages=len(receivers), control=value.nbytes)
             for source, message in received.items():
-                self._check_riders(source, message, (value,))
+                self._check_riders(source, message, (value,), (op,))
                 if message.payload is not None:
                     self._blame(source, "an array where only values to agree on were due")
             for message in received.values():
@@ -133,28 +136,30 @@ class AgentNetwork(Network):
         *,
         riding: bool,
         counted: bool = True,
-        finite: bool = True,
+        infinities: tuple[float, ...] = (),
         parts: tuple[Part, ...] = (),
         unit: float = 1.0,
     ) -> dict[int, npt.NDArray[Any]]:
         """Send one array along the links, and values under way with it if ``riding``; the neighbours' arrays.
 
-        finite, parts, unit : what is expected of them, as in :func:`~deepca.networks.arrivals.fault_in`.
+        infinities, parts, unit : what is expected of them, as in :func:`~deepca.networks.arrivals.fault_in`.
         """
         _, incoming, receivers = links
         carried = list(self._riding) if riding else []
-        riders = tuple(pending.value for pending in carried)
-        if receivers and finite and not is_finite(payload):
+        riders, ops = tuple(pending.value for pending in carried), tuple(pending.op for pending in carried)
+        if receivers and not infinities and not is_finite(payload):
             raise self._overflown(payload)
+        if receivers:
+            self._check_own(riders, ops)
         received = self._exchange(Message(payload, riders), receivers, tuple(incoming))
         if counted:
             control = sum(rider.nbytes for rider in riders)
             self._count(rounds=1, messages=len(receivers), payload=payload.nbytes, control=control)
         arrays: dict[int, npt.NDArray[Any]] = {}
         for source, message in received.items():
-            if fault := fault_in(message.payload, payload, parts, unit=unit, finite=finite):
+            if fault := fault_in(message.payload, payload, parts, unit=unit, infinities=infinities):
                 self._blame(source, fault)
-            self._check_riders(source, message, riders)
+            self._check_riders(source, message, riders, ops)
             if message.payload is not None:
                 arrays[source] = message.payload
         for message in received.values():
@@ -162,11 +167,11 @@ class AgentNetwork(Network):
                 pending.value = reducer(pending.op)(pending.value, value)
         return arrays
 
-    def _check_riders(self, source: int, message: Message, riders: tuple[Array, ...]) -> None:
+    def _check_riders(self, source: int, message: Message, riders: tuple[Array, ...], ops: tuple[Op, ...]) -> None:
         if len(message.riders) != len(riders):
             self._blame(source, f"{len(message.riders)} values to agree on where {len(riders)} were due{SAME}")
-        for value, own in zip(message.riders, riders, strict=True):
-            if fault := fault_in(value, own, (Part("values to agree on", own.size),), finite=False):
+        for value, own, op in zip(message.riders, riders, ops, strict=True):
+            if fault := _rider_fault(value, own, op):
                 self._blame(source, fault)
 
     def _check_known(self, source: int, got: float, due: float) -> None:
@@ -186,10 +191,13 @@ class AgentNetwork(Network):
         error.place, error.phase = place, self._phase
         return error
 
+    def _check_own(self, riders: tuple[Array, ...], ops: tuple[Op, ...]) -> None:
+        for rider, op in zip(riders, ops, strict=True):
+            if _rider_fault(rider, rider, op):
+                raise self._overflown(np.where(rider == neutral(op), 0.0, rider))
+
     def _exchange(self, message: Message, receivers: tuple[int, ...], sources: tuple[int, ...]) -> dict[int, Message]:
         self._check_epoch()
-        if receivers and any(np.isnan(rider).any() for rider in message.riders):
-            raise self._overflown(np.concatenate([np.ravel(rider) for rider in message.riders]))
         tag = Tag(self.epoch, self._phase, self._t, self._round)
         self._round += 1
         if self._transport is None:
@@ -247,6 +255,11 @@ def _sent(x: Array) -> Array:
     copy = x.copy()
     copy.flags.writeable = False
     return copy
+
+
+def _rider_fault(value: Array, own: Array, op: Op) -> str:
+    """Infinity may say that there is no number, but not decide what all agree on."""
+    return fault_in(value, own, (Part("values to agree on", own.size),), infinities=(neutral(op),))
 
 
 def _links_of(weights: Csr, agent: int) -> _Links:

@@ -1,4 +1,4 @@
-"""Checks of what a neighbour sent against what the step expects: shape, dtype, finite, counts whole and not negative.
+"""Checks of what a neighbour sent against what the step expects: shape, dtype, finite, counts that rows can have.
 
 Whoever receives an array checks it before using it, so that the one that is named is the one that sent it; and nobody
 sends what is not finite, so that an honest agent whose numbers overflow is not named for it.
@@ -16,19 +16,26 @@ import numpy.typing as npt
 
 from deepca._typing import Array
 
-__all__ = ["SAME", "Part", "described", "fault_in", "is_finite"]
+__all__ = ["MOST_ROWS", "SAME", "Part", "described", "fault_in", "is_finite"]
 
+MOST_ROWS = 1 << 53
+"""Rows that can be counted: beyond, one more makes no difference to a float64."""
 SAME = " (all agents need the same columns, components, rounds, kind of messages and stop rule)"
 
 
 @dataclass(frozen=True)
 class Part:
-    """``size`` numbers of an array, in their order, and what they are. whole : they count something."""
+    """``size`` numbers of an array, in their order, and what they are.
+
+    whole : they count something.  repeats : they are the numbers before them once more.  zero : they are zero.
+    """
 
     name: str
     size: int
     nonnegative: bool = False
     whole: bool = False
+    repeats: bool = False
+    zero: bool = False
 
 
 def fault_in(
@@ -37,21 +44,24 @@ def fault_in(
     parts: Sequence[Part] = (),
     *,
     unit: float = 1.0,
-    finite: bool = True,
+    infinities: tuple[float, ...] = (),
 ) -> str:
     """Say what is wrong with an array that should be like one of this agent's; empty if nothing is.
 
     parts : what its numbers are; what they do not cover is numbers.  unit : counts are whole multiples of it.
-    finite : whether infinity is wrong, too; NaN always is.
+    infinities : those that may occur; NaN never may.
     """
     if got is None or like is None:
         return "" if got is like else f"{described(got)} where {described(like)} was due{SAME}"
     if got.shape != like.shape or got.dtype != like.dtype:
         return f"{described(got)} where {described(like)} was due{SAME}"
-    if is_finite(got) if finite else not np.isnan(got).any():
+    if is_finite(got):
         return _miscounted(got, parts, unit)
     flat = got.ravel()
-    at = int(np.flatnonzero(~np.isfinite(flat) if finite else np.isnan(flat))[0])
+    wrong = np.flatnonzero(~(np.isfinite(flat) | np.isin(flat, infinities)))
+    if not wrong.size:
+        return _miscounted(got, parts, unit)
+    at = int(wrong[0])
     return f"{'NaN' if np.isnan(flat[at]) else 'infinity'} in its {_named(parts, at)}"
 
 
@@ -64,14 +74,20 @@ def is_finite(array: npt.NDArray[Any]) -> bool:
 def _miscounted(got: Array, parts: Sequence[Part], unit: float) -> str:
     flat, at = got.ravel(), 0
     for part in parts:
-        values = flat[at : at + part.size]
+        values, before = flat[at : at + part.size], flat[max(at - part.size, 0) : at]
         at += part.size
         if part.nonnegative and (values < 0.0).any():
             return f"a negative number in its {part.name}"
         if part.whole:
             counts = values / unit
+            if (counts > MOST_ROWS).any():
+                return f"a number that is too large to count anything in its {part.name}"
             if (np.abs(counts - np.rint(counts)) > 1e-9 * np.maximum(counts, 1.0)).any():
                 return f"a number that is not whole in its {part.name}"
+        if part.repeats and not np.array_equal(values, before):
+            return f"other numbers in its {part.name} than before them"
+        if part.zero and values.any():
+            return f"a number in its {part.name} where there are none"
     return ""
 
 

@@ -21,7 +21,7 @@ from deepca.networks.arrivals import Part
 from deepca.networks.sweeps import sweeps
 from deepca.topology import Topology
 
-__all__ = ["Averaging", "LinearMixer", "Moment", "Network", "Op", "Pairs", "Pending", "Traffic", "reducer"]
+__all__ = ["Averaging", "LinearMixer", "Moment", "Network", "Op", "Pairs", "Pending", "Traffic", "neutral", "reducer"]
 
 _LARGEST = float(np.finfo(np.float64).max)
 _ROUNDS = 1 << 32  # more than are made in an epoch
@@ -118,6 +118,11 @@ def reducer(op: Op) -> Any:
     if op not in ("min", "max"):
         raise InvalidInput(f"op = {op!r}: networks reduce with 'min' or 'max'")
     return np.minimum if op == "min" else np.maximum
+
+
+def neutral(op: Op) -> float:
+    """The infinity that decides nothing; who has no number to offer sends it. The other one is never sent."""
+    return np.inf if op == "min" else -np.inf
 
 
 class Network(ABC):
@@ -278,7 +283,10 @@ class Network(ABC):
 
     @abstractmethod
     def reduce(self, x: Array, op: Op, /) -> Array:
-        """Minimum or maximum over all agents, the same everywhere, by flooding now: a diameter of control rounds."""
+        """Minimum or maximum over all agents, the same everywhere, by flooding now: a diameter of control rounds.
+
+        Where agents are apart the infinity that would decide, +∞ for a maximum, is refused and its sender named.
+        """
 
     @abstractmethod
     def reduce_later(self, x: Array, op: Op, /) -> Pending:
@@ -291,9 +299,10 @@ class Network(ABC):
         x counts for nothing but its shape.
         """
         first = np.reshape(self.local == self.leader, (*self.batch, *(1,) * (x.ndim - len(self.batch))))
-        if not (self.reliable and self.topology.whole):
-            return self.reduce(np.where(first, x, -np.inf), "max") + 0.0
-        return self._down(np.where(first, x, 0.0))
+        if self.reliable and self.topology.whole:
+            return self._down(np.where(first, x, 0.0))
+        x = np.clip(x, -_LARGEST, _LARGEST)  # infinity is not sent
+        return _endless(self.reduce(np.where(first, x, neutral("max")), "max") + 0.0)
 
     def sweep(self, x: Array, derive: Callable[[Array], Array], size: int, /) -> tuple[Array, Array]:
         """The mean over all agents of ``x``, ``(*B, n)``, and what the leader derives from it, ``size`` numbers.
@@ -331,8 +340,7 @@ class Network(ABC):
             self._followed = np.where(np.arange(self.n_agents) == self.leader, self._followed, 0.0)
         for weights in sweeps(self.topology)[1]:
             x = self.gossip(x, weights)
-        found = x[(0,) * len(self.batch)]
-        return np.asarray(np.where(np.abs(found) == _LARGEST, np.copysign(np.inf, found), found))
+        return _endless(x[(0,) * len(self.batch)])
 
     def total_mean(self, x: Array, /) -> Array:
         """The mean over all agents at every local one, by an operation of the machine in which all take part at once.
@@ -417,6 +425,11 @@ class Network(ABC):
                 part.flags.writeable = False  # what was prepared would not follow a change
             known = self._weights[id(weights)] = (weights, prepare(weights))
         return known[1]
+
+
+def _endless(found: Array) -> Array:
+    """What was infinite before it was sent is so again."""
+    return np.asarray(np.where(np.abs(found) == _LARGEST, np.copysign(np.inf, found), found))
 
 
 def _check_weights(weights: Csr, topology: Topology) -> None:

@@ -77,8 +77,8 @@ def largest_message(source: Source, settings: Settings, sites: Sequence[str] = (
     wanted = k if isinstance(k, int) else d
     columns = d if settings.algorithm == "covariance" else min(d, 4 * wanted + 64)
     arrays = 8 * ((d + 2) * columns + columns * columns + 4096)
-    names = sum(4 * len(name) for name in source.columns or ())
-    model = 8 * d * (min(wanted, d) + 8) + 2 * names + 8 * sum(map(len, sites)) + (1 << 16)
+    names = 4 * d * max(map(len, source.columns or ("",)))  # each takes as much as the longest
+    model = 8 * d * (min(wanted, d) + 8) + names + 8 * sum(map(len, sites)) + (1 << 16)
     return max(arrays, model)
 
 

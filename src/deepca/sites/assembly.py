@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from deepca.errors import InvalidInput, NetworkError
+from deepca.errors import InvalidInput, NetworkError, PeerFault
 from deepca.sites.link import Identity
 from deepca.sites.records import Difference, Edge, Plan, Record, Table
 
@@ -163,6 +163,8 @@ class Assembly:
         if self.proposal is not None and self._all_agree(self.proposal):
             return True
         members, edges = self._candidates(now)
+        if members:
+            self._check_epochs()
         plan = self._planned(members, edges) if members and all(map(self._ready, members)) else None
         if plan is not None and (self.proposal is None or plan.digest != self.proposal.digest):
             self.proposal = plan
@@ -170,6 +172,20 @@ class Assembly:
         elif not members:
             self.withdraw()
         return self.proposal is not None and self._all_agree(self.proposal)
+
+    def check_epochs(self) -> None:
+        """Raise PeerFault for a site that cannot have entered the epoch it speaks of; once all have been heard of."""
+        if all(self.table.get(site) is not None for site in self.everyone):
+            self._check_epochs()
+
+    def _check_epochs(self) -> None:
+        found = self.table.far_ahead(self._me)
+        if found is not None:
+            site, common = found
+            said = (
+                f"says that it has entered epoch {self.table[site].epoch:,}, where most sites have come to {common:,}"
+            )
+            raise PeerFault(self.name(site), f"{said}; look at that site, then start all agents again")
 
     def withdraw(self) -> None:
         """Propose nothing any more."""

@@ -28,6 +28,11 @@ class Claim:
     members: tuple[int, ...]
     outcome: bytes
 
+    @property
+    def proposer(self) -> int:
+        """The member whose model the others compare with their own: nobody else's signature comes first."""
+        return self.members[0]
+
     def to_wire(self) -> wire.Claim:
         return wire.Claim(epoch=self.epoch, plan=self.plan, members=self.members, outcome=self.outcome)
 
@@ -93,6 +98,9 @@ class Claims:
         del kept[:-_MOST_KEPT]
         return True
 
+    def __contains__(self, endorsement: Endorsement) -> bool:
+        return endorsement in self._of.get(endorsement.site, ())
+
     def extend(self, endorsements: Iterable[Endorsement]) -> None:
         for one in endorsements:
             self.add(one)
@@ -104,6 +112,10 @@ class Claims:
 
     def endorsements(self, claim: Claim) -> tuple[Endorsement, ...]:
         return tuple(one for kept in self._of.values() for one in kept if one.claim == claim)
+
+    def proposal(self, claim: Claim) -> Endorsement | None:
+        """The signature of the proposer, on which all others rest."""
+        return next((one for one in self.endorsements(claim) if one.site == claim.proposer), None)
 
     def signers(self, claim: Claim) -> frozenset[int]:
         return frozenset(one.site for one in self.endorsements(claim))

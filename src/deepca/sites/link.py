@@ -82,6 +82,9 @@ class Link:
         self._me, self._run = me, run
         self.peer: Identity | None = None
         self.known = Identity(0, 0)  # the latest start of the other side heard of
+        self._sealed: wire.Sealed | None = None  # its newest record, to be shown to a start that counts as earlier
+        self._earlier = False  # whether it has just said hello as one
+        self._corrected: Identity | None = None  # the one that was told so on this stream
         self.open = False
         self.limit = 0  # bytes that a body may have
         self.last_heard = float("-inf")
@@ -116,6 +119,7 @@ class Link:
 
     def opened(self, now: float) -> None:
         self.open, self._greeted, self._hello_due = True, False, True
+        self._corrected = None
         self.last_heard = now
         self._rewind(now)
 
@@ -128,11 +132,15 @@ class Link:
         self._reset()
         self._greeted, self._hello_due = False, self.open
 
-    def heard_of(self, seen: Identity) -> bool:
-        """Others know of that start of the other side. Whether a hello is due now, since it may not know itself."""
-        self.known = max(self.known, seen)
+    def heard_of(self, seen: Identity, sealed: wire.Sealed | None = None) -> bool:
+        """Others know of that start of the other side. Whether a hello is due now, since it may not know itself.
+
+        sealed : its record that says so.
+        """
+        if seen >= self.known:
+            self.known, self._sealed = seen, sealed
         if self.open and self.peer is not None and self.peer < self.known:
-            self._hello_due = True
+            self._hello_due = self._earlier = True
         return self._hello_due
 
     def silent(self, now: float) -> bool:
@@ -162,6 +170,9 @@ class Link:
                 parts=self._in_a_row(),
                 run=self._run,
             )
+            if self._earlier and self._sealed is not None:
+                hello.yours.CopyFrom(self._sealed)
+            self._earlier = False
             hello.check = _hello_check(hello)
             return wire.Frame(hello=hello)
         if not self._greeted or self.peer is None:
@@ -262,8 +273,11 @@ class Link:
         peer = Identity(hello.incarnation, hello.boot)
         if peer < self.known:
             self.stale += 1
-            # an earlier start of the other side, or one that must first learn of its later self: our hello tells it
-            self._hello_due = True
+            # an earlier start of the other side, or one that must first learn of its later self: our hello tells it,
+            # at once and then as often as any other hello, in case it does not learn
+            self._earlier = True
+            if peer != self._corrected:
+                self._corrected, self._hello_due = peer, True
             return
         self.known = peer
         if peer != self.peer:
@@ -296,18 +310,19 @@ class Link:
             self.stale += 1
             return []
         if part.total > self.limit:
-            raise FrameError(f"a message of {part.total:,} bytes, where {self.limit:,} are the most that can be meant")
+            found = f"a message of {part.total:,} bytes, where {self.limit:,} are the most that can be meant"
+            raise FrameError(found, whole=True)
         if (
             part.index >= max(-(-part.total // CHUNK), 1)
             or part.offset != part.index * CHUNK
             or len(chunk) != min(CHUNK, part.total - part.offset)
         ):
-            raise FrameError("a Part that does not fit its message")
+            raise FrameError("a Part that does not fit its message", whole=True)
         arrival = self._arriving.get(part.seq)
         if arrival is None:
             arrival = self._arriving[part.seq] = _Arrival(part.total)
         if part.total != arrival.total:
-            raise FrameError("two Parts that differ in the size of their message")
+            raise FrameError("two Parts that differ in the size of their message", whole=True)
         arrival.add(part.index, header, chunk)
         self.received_bytes += len(chunk) + len(header)
         whole = []
@@ -398,4 +413,5 @@ def _check(*numbers: int, rest: tuple[bytes, ...] = ()) -> int:
 
 def _hello_check(hello: wire.Hello) -> int:
     who = hello.incarnation, hello.boot, hello.known, hello.known_boot
-    return _check(*who, hello.session, hello.heard, hello.parts, int(hello.greeted), rest=(hello.run,))
+    rest = hello.run, hello.yours.record
+    return _check(*who, hello.session, hello.heard, hello.parts, int(hello.greeted), rest=rest)

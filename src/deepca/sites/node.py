@@ -24,6 +24,7 @@ from deepca.errors import (
     DisputedResult,
     FrameError,
     InvalidInput,
+    PeerFailed,
     PeerFault,
     Regroup,
     Unfinished,
@@ -49,6 +50,7 @@ _MOST_NAMES = 5  # as which an agent was known before it finds that it is not al
 _MOST_EARLY = 16  # messages of an epoch that this agent has not entered yet, from one neighbour
 _ASK, _AGAIN = 0.5, 5.0  # seconds until a result is asked for, or sent, once more
 _FLUSH = 2.0  # seconds to let neighbours hear the last words
+_MOST_REFUSED = 64  # kinds of refusals that people are told of
 
 
 @dataclass(frozen=True)
@@ -136,20 +138,24 @@ class Node:
         self._awaited: set[int] = set()
         self._early: dict[int, list[_Early]] = {peer: [] for peer in self._links}
         self._astray: dict[int, Tag] = {}  # of another plan, in the epoch that was entered here
+        self._spoilt: dict[int, tuple[Identity | None, str]] = {}  # messages that cannot be read, or are not taken
+        self._gave_up: dict[tuple[int, bytes], float] = {}  # since when sites say that nobody can follow a plan
         self._settling = Settling(membership, policy, self._assembly)
         self._computed: _Computed | None = None
         self._entered: Plan | None = None  # the last one
-        self._verified: set[Endorsement] = set()
+        self._proposed: Plan | None = None  # the last one, though withdrawn since
         self._outcomes: dict[bytes, bytes] = {}
         if remembered.outcome is not None and remembered.claim is not None:
             self._outcomes[remembered.claim.outcome] = remembered.outcome
             self._settling.claims.extend(remembered.endorsements)
             own = next((one for one in remembered.endorsements if one.site == self._me), None)
-            if own is not None:
-                self._assembly.publish(endorsement=own)
+            proposed = self._proposal(remembered.claim)
+            if own is not None and (proposed is not None or own.claim.proposer == self._me):
+                self._assembly.publish(endorsement=own, proposed=proposed)
         self._accept: Callable[[bytes, Claim], None] = _anything
         self._renamed, self._fault = 0, ""
         self._broken: BaseException | None = None
+        self._culprit: PeerFault | None = None  # a site that has sealed what makes no sense
         self._strangers: set[int] = set()
         self._refused: set[tuple[int, str]] = set()
         self._asked: dict[tuple[int, bytes], float] = {}
@@ -185,17 +191,21 @@ class Node:
             link, now = self._links[peer], self._clock.now()
             was_up, before = link.up, link.peer
             try:
-                whole = link.received(frame, now)
+                for arrived in link.received(frame, now):
+                    self._take(peer, arrived)
             except WrongNetwork:
                 self._stranger(peer)
                 raise
-            for arrived in whole:
-                self._take(peer, arrived)
+            except FrameError as error:
+                if error.whole:  # it will not come again, or not otherwise: whoever waits for it shall know
+                    self._spoilt[peer] = link.peer, str(error)
+                    self._changed.notify_all()
+                raise
             if frame.HasField("hello"):
                 woken.add(peer)
                 self._strangers.discard(peer)
                 link.skew = frame.hello.clock - self._wall() if frame.hello.clock else None
-                self._learn_of_myself(Identity(frame.hello.known, frame.hello.known_boot))
+                self._greeted(peer, frame.hello)
             if link.peer != before:
                 self._told[peer], self._news_told[peer] = {}, 0
                 for known in (self._asked, self._handed):
@@ -209,6 +219,15 @@ class Node:
                 woken.add(peer)
         for other in woken:
             self._wake(other)
+
+    def _greeted(self, peer: int, hello: wire.Hello) -> None:
+        """A neighbour may know of a later start of this agent; with certificates, only its own record shows that."""
+        if not self._seals.binding:
+            self._learn_of_myself(Identity(hello.known, hello.known_boot))
+        elif hello.HasField("yours"):
+            record = self._unsealed(peer, hello.yours)
+            if record is not None and record.site == self._me:
+                self._learn_of_myself(record.identity)
 
     def _stranger(self, peer: int) -> None:
         """Where all neighbours are of another network, it is this site that is wrong, or one cannot tell."""
@@ -254,7 +273,8 @@ class Node:
 
         ``accept`` raises for a model file that cannot be the result of this run, though most sites have signed it.
 
-        Raises InvalidInput if this site differs from the others in what has to be the same, Unfinished at the deadline.
+        Raises InvalidInput if this site differs from the others in what has to be the same, PeerFault where another one
+        says what cannot be, Unfinished at the deadline.
         """
         with self._changed:
             here = self._assembly
@@ -266,7 +286,9 @@ class Node:
                 self._check_deadline()
                 self._look()
                 here.check_differences()
-                for known in (self._entered, here.proposal):  # others may have entered it, and failed, before this one
+                here.check_epochs()
+                self._proposed = here.proposal or self._proposed
+                for known in (self._entered, self._proposed):  # others may have entered it, and failed, before this one
                     if known is not None:
                         self._check_faults(known)
                 found = self._concluded()
@@ -343,6 +365,8 @@ class Node:
                 found = self._concluded()
                 if found is not None:
                     return found
+                for peer in self._links:
+                    self._check_spoilt(peer, "result", 0)
                 if here.disturbance:
                     self._check_faults(plan)
                     raise Regroup(here.disturbance)
@@ -397,9 +421,12 @@ class Node:
         with self._changed:
             while self._assembly.unfinished() and self._clock.now() < end:
                 self._changed.wait(_LOOK)
+            # who gives up a plan has to be heard by somebody, or all wait for it: a link may just have broken over it
+            failed = self._assembly.record.phase == "failed" and self._entered is not None
             end = self._clock.now() + _FLUSH
             while self._clock.now() < end and any(
-                link.up and not (link.idle and not self._news_for(peer)) for peer, link in self._links.items()
+                not (link.idle and not self._news_for(peer)) if link.up else failed
+                for peer, link in self._links.items()
             ):
                 self._changed.wait(0.05)
             return self._assembly.names(self._assembly.unfinished())
@@ -468,7 +495,11 @@ class Node:
         claims = self._settling.claims
         claims.add(own)
         self._vault.hold(self._outcomes[claim.outcome], claim, claims.endorsements(claim))
-        self._publish(endorsement=own)
+        self._publish(endorsement=own, proposed=self._proposal(claim))
+
+    def _proposal(self, claim: Claim) -> Endorsement | None:
+        """What this site's signature under a claim rests on; None where it proposes itself."""
+        return None if claim.proposer == self._me else self._settling.claims.proposal(claim)
 
     def _wait_for_news(self) -> None:
         self._wake_soon()
@@ -479,11 +510,19 @@ class Node:
         digest, now = claim.outcome, self._clock.now()
         if digest in self._outcomes:
             return True
+        self._forget()
         for peer, link in self._links.items():
             if link.up and now - self._asked.get((peer, digest), float("-inf")) > _ASK:
                 self._asked[peer, digest] = now
                 link.send(Parcel(wire.Parcel(wanted=wire.Wanted(outcome=digest)).SerializeToString()))
         return False
+
+    def _forget(self) -> None:
+        """Keep nothing about results that no claim is about any more: of every site, the claims of a few are known."""
+        current = {claim.outcome for claim in self._settling.claims}
+        self._outcomes = {digest: content for digest, content in self._outcomes.items() if digest in current}
+        self._asked = {key: when for key, when in self._asked.items() if key[1] in current}
+        self._handed = {key: when for key, when in self._handed.items() if key[1] in current}
 
     def _hand_over(self, peer: int, digest: bytes) -> None:
         """Send the bytes of a claim, and all that is known to be signed; not again while they may be under way."""
@@ -502,7 +541,7 @@ class Node:
         try:
             parcel.ParseFromString(arrived.header)
         except Exception:  # protobuf's own DecodeError has no stable home
-            raise FrameError("a message whose header cannot be read") from None
+            raise FrameError("a message whose header cannot be read", whole=True) from None
         kind = parcel.WhichOneof("kind")
         if kind == "data":
             self._data(peer, parcel.data, arrived.body)
@@ -511,11 +550,14 @@ class Node:
         elif kind == "wanted":
             self._hand_over(peer, parcel.wanted.outcome)
         elif kind == "outcome":
-            self._outcome(peer, parcel.outcome, bytes(arrived.body))
+            self._outcome(peer, parcel.outcome, arrived.body)
         else:
-            raise FrameError(f"a message of kind {kind!r}")
+            raise FrameError("a message of a kind that is not known", whole=True)
 
-    def _outcome(self, peer: int, outcome: wire.Outcome, body: bytes) -> None:
+    def _outcome(self, peer: int, outcome: wire.Outcome, body: bytes | bytearray) -> None:
+        if (peer, outcome.outcome) not in self._asked:  # or anybody could fill this site's memory
+            self._links[peer].stale += 1
+            return
         digest = hashlib.sha256(body).digest()
         for said in outcome.endorsements:
             one = Endorsement.from_wire(said, len(self._at.sites))
@@ -523,18 +565,17 @@ class Node:
                 self._settling.claims.add(one)
         if digest != outcome.outcome or not self._settling.claims.about(digest):
             raise FrameError("a result that nobody has announced")
-        self._outcomes[digest] = body
+        self._outcomes[digest] = bytes(body)
         self._changed.notify_all()
 
     def _genuine(self, peer: int, endorsement: Endorsement) -> bool:
         """Whether an endorsement is signed by its site, for this run."""
-        if endorsement in self._verified:
+        if endorsement in self._settling.claims:  # only what was verified gets there
             return True
         fault = self._seals.endorsement_fault(endorsement)
         if fault:
             self._refuse(peer, endorsement.site, f"it signs a result of another run, or not at all ({fault})")
             return False
-        self._verified.add(endorsement)
         return True
 
     def _data(self, peer: int, data: wire.Data, body: bytes | bytearray) -> None:
@@ -569,6 +610,7 @@ class Node:
             if self._strays(source):
                 what = f"a message of another plan than it has entered where {due} was due"
                 raise BadArray(self._name(source), what, phase=tag.phase, iteration=tag.t)
+            self._check_spoilt(source, tag.phase, tag.t)
             return False
         got, message = self._mail[source][0]
         what = ""
@@ -579,6 +621,11 @@ class Node:
         if what:
             raise BadArray(self._name(source), what, phase=tag.phase, iteration=tag.t)
         return True
+
+    def _check_spoilt(self, source: int, phase: str, iteration: int) -> None:
+        sender, what = self._spoilt.get(source, (None, ""))
+        if what and sender == self._links[source].peer:
+            raise BadArray(self._name(source), what, phase=phase, iteration=iteration)
 
     def _strays(self, source: int) -> bool:
         """Whether a neighbour has sent what is not of the plan that it has entered: nobody enters an epoch twice."""
@@ -595,16 +642,8 @@ class Node:
     def _records(self, peer: int, records: wire.Records) -> None:
         news = False
         for sealed in records.sealed:
-            one = wire.Record()
-            try:
-                one.ParseFromString(sealed.record)
-            except Exception:  # as above
-                raise FrameError("a record that cannot be read") from None
-            record = Record.from_wire(one, len(self._at.sites))
-            fault = self._seals.fault(record.site, sealed)
-            if fault:  # not the fault of who hands it on, perhaps
-                self._links[peer].stale += 1
-                self._refuse(peer, record.site, fault)
+            record = self._unsealed(peer, sealed)
+            if record is None:
                 continue
             if record.site == self._me:
                 self._learn_of_myself(record.identity)
@@ -612,24 +651,57 @@ class Node:
             told = self._told[peer].get(record.site)
             if told is None or told < record.age:
                 self._told[peer][record.site] = record.age  # it knows this one
-            signed = record.endorsement
-            if signed is not None and record.fingerprint != self._at.fingerprint:
-                record = replace(record, endorsement=None)  # of another run; its site is told apart by what differs
-            elif signed is not None and self._genuine(peer, signed):
-                self._settling.claims.add(signed)
+            if record.fingerprint != self._at.fingerprint:  # of another run; its site is told apart by what differs
+                record = replace(record, endorsement=None, proposed=None)
+            self._endorsed(peer, record)
             if self._assembly.learn(record):
                 self._sealed[record.site] = record.age, sealed
                 news = True
                 link = self._links.get(record.site)
-                if link is not None and link.heard_of(record.identity):
+                if link is not None and link.heard_of(record.identity, sealed):
                     self._wake(record.site)
         if news:
             self._look()
             self._wake_soon()
             self._changed.notify_all()
 
+    def _unsealed(self, peer: int, sealed: wire.Sealed) -> Record | None:
+        """The record that a site has sealed; None, and people are told, where it has not."""
+        said = wire.Record()
+        try:
+            said.ParseFromString(sealed.record)
+        except Exception:  # as above
+            raise FrameError("a record that cannot be read") from None
+        if said.site >= len(self._at.sites):
+            raise FrameError("a record of a site that is not in the list")
+        fault = self._seals.fault(said.site, sealed)
+        if fault:  # not the fault of who hands it on, perhaps
+            self._links[peer].stale += 1
+            self._refuse(peer, said.site, fault)
+            return None
+        try:
+            return Record.from_wire(said, len(self._at.sites))
+        except FrameError as error:
+            name = self._name(said.site)
+            if said.site == peer or (self._seals.binding and said.site != self._me):
+                self._culprit = PeerFault(name, f"says of itself what no site can say: {error}")
+                self._changed.notify_all()
+            raise FrameError(f"{error}, of {name}") from None
+
+    def _endorsed(self, peer: int, record: Record) -> None:
+        """Take the signature in a record, and the proposal that it has to rest on."""
+        signed, proposed = record.endorsement, record.proposed
+        if signed is None or not self._genuine(peer, signed):
+            return
+        if proposed is None or self._genuine(record.site, proposed):
+            self._settling.signed(signed, proposed)
+        elif self._seals.forged(proposed):
+            self._settling.signed(signed, None)
+        else:  # the proposer's certificate has ended since; who relied on it before is not to blame
+            self._settling.claims.add(signed)
+
     def _refuse(self, peer: int, site: int, fault: str) -> None:
-        if (site, fault) not in self._refused:
+        if (site, fault) not in self._refused and len(self._refused) < _MOST_REFUSED:
             self._refused.add((site, fault))
             text = f"a record of {self._name(site)}, handed on by {self._name(peer)}, is not accepted: {fault}"
             self._tell("refused", text, peer=self._name(site), where=self._name(peer), why=fault)
@@ -703,12 +775,15 @@ class Node:
     def _check_undisturbed(self, plan: Plan) -> None:
         if self._assembly.plan is not plan:
             raise Regroup("another epoch has begun")
-        if self._assembly.disturbance:
-            self._check_faults(plan)
+        if self._assembly.disturbance and not self._check_faults(plan):
             raise Regroup(self._assembly.disturbance)
 
-    def _check_faults(self, plan: Plan) -> None:
-        """Give up for a reason that another member has found, and that holds here as well."""
+    def _check_faults(self, plan: Plan) -> bool:
+        """Give up for a reason that another member has found, and that holds here as well.
+
+        Returns whether a member says that nobody can follow the plan. It is not believed, but what it has sent before
+        may be all that it takes to see for oneself, for which there is half of patience.
+        """
         failed = {
             record.site: record.failure
             for record in self._assembly.table
@@ -716,17 +791,26 @@ class Node:
         }
         for site, failure in sorted(failed.items()):
             who, accused = self._name(site), self._name(failure.accused)
-            if failure.kind == "common":
-                raise InvalidInput(f"{who}: {failure.why}")
             if failure.kind == "contradiction":
                 raise DisputedResult(accused, failure.what, by=who)
             # who has not been sent anything by a site cannot accuse it
             if failure.kind == "array" and (min(site, failure.accused), max(site, failure.accused)) in plan.edges:
                 raise BadArray(accused, failure.what, phase=failure.phase, iteration=failure.iteration, by=who)
+        common = {site: failure.why for site, failure in sorted(failed.items()) if failure.kind == "common"}
+        now = self._clock.now()
+        for site, why in common.items():
+            if now - self._gave_up.setdefault((site, plan.digest), now) >= 0.5 * self._policy.patience:
+                raise PeerFailed(
+                    f"{self._name(site)} has given up and says why: {why!r}. That is not seen here; look at that site, "
+                    "then start all agents again"
+                )
+        return bool(common)
 
     def _check_deadline(self, waiting_for: Collection[int] = ()) -> None:
         if self._broken is not None:
             raise self._broken
+        if self._culprit is not None:
+            raise self._culprit
         if self._fault:
             raise InvalidInput(self._fault)
         if self._clock.now() - self._began < self._policy.deadline:
@@ -749,6 +833,8 @@ def _unpacked(data: wire.Data, body: bytes | bytearray) -> Message | FrameError:
         return unpack(data, body)
     except FrameError as error:
         return error
+    except Exception as error:  # whatever else numpy or protobuf make of it
+        return FrameError(f"a message that cannot be read ({type(error).__name__})")
 
 
 def _anything(content: bytes, claim: Claim) -> None:

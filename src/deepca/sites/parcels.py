@@ -20,7 +20,7 @@ __all__ = ["Parcel", "pack", "tag_of", "unpack"]
 _DTYPES: dict[str, np.dtype[Any]] = {"f8": np.dtype("<f8"), "f4": np.dtype("<f4"), "f2": np.dtype("<f2")}
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _MOST_AXES, _MOST_RIDERS = 4, 4096
-_MOST_NUMBERS = 1 << 40  # along an axis; four empty ones of this size would still be too many for numpy
+_MOST_NUMBERS = 1 << 40  # in an array, an empty one with its other axes: numpy multiplies them
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,8 @@ def unpack(data: wire.Data, body: bytes | bytearray) -> Message:
     arrays, at = [], 0
     for array in described:
         dtype: np.dtype[Any] | None = _DTYPES.get(array.dtype)
-        if dtype is None or len(array.shape) > _MOST_AXES or max(array.shape, default=0) > _MOST_NUMBERS:
-            raise FrameError(f"an array of dtype {array.dtype!r} with {len(array.shape)} axes")
+        if dtype is None or len(array.shape) > _MOST_AXES or math.prod(n or 1 for n in array.shape) > _MOST_NUMBERS:
+            raise FrameError(f"an array of dtype {array.dtype[:16]!r} with {len(array.shape)} axes that cannot be held")
         size = math.prod(array.shape) * dtype.itemsize
         if at + size > len(body):
             raise FrameError(f"a message of {len(body)} bytes that should hold {at + size} at least")

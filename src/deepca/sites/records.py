@@ -39,7 +39,8 @@ Kind = Literal["site", "common", "array", "contradiction", "follows"]
 _KINDS = ("site", "common", "array", "contradiction", "follows")
 _LONGEST = 1000  # characters of a reason
 _MOST_KEPT, _MOST_FIELDS, _MOST_BYTES = 8, 64, 1 << 18
-_MOST = 1 << 62  # counters stay below, so that one more always fits
+_MOST = 1 << 62  # counters stay below
+_FAR = 1 << 20  # epochs; no site has entered so many more than others
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,10 @@ class Offer:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a site gave up; see wire.proto. accused : place in the list of sites, where ``kind`` accuses one."""
+    """Why a site gave up; see wire.proto. accused : place in the list of sites, where ``kind`` accuses one.
+
+    Others may have written parts of the texts, so they are one line each, and not long, whoever made them.
+    """
 
     kind: Kind
     why: str
@@ -69,6 +73,10 @@ class Failure:
     what: str = ""
     phase: str = ""
     iteration: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("why", "what", "phase"):
+            object.__setattr__(self, name, _line(getattr(self, name)))
 
     def to_wire(self) -> wire.Failure:
         return wire.Failure(
@@ -86,7 +94,7 @@ class Failure:
         if said.kind not in _KINDS or said.accused >= sites or len(said.phase) > _LONGEST:
             raise FrameError("a failure that makes no sense")
         kind = cast("Kind", said.kind)
-        return cls(kind, _line(said.why), said.accused, _line(said.what), _line(said.phase), said.iteration)
+        return cls(kind, said.why, said.accused, said.what, said.phase, said.iteration)
 
 
 @dataclass(frozen=True)
@@ -105,6 +113,7 @@ class Record:
     computed: bytes = b""
     endorsement: Endorsement | None = None
     failure: Failure | None = None
+    proposed: Endorsement | None = None
 
     @property
     def age(self) -> tuple[Identity, int]:
@@ -126,6 +135,7 @@ class Record:
             computed=self.computed,
             endorsement=None if self.endorsement is None else self.endorsement.to_wire(),
             failure=None if self.failure is None else self.failure.to_wire(),
+            proposed=None if self.proposed is None else self.proposed.to_wire(),
         )
 
     @classmethod
@@ -146,11 +156,16 @@ class Record:
             or any(len(one.key) != 32 or len(one.members) != 32 or one.iteration < 0 for one in record.kept)
         )
         if bad:
-            raise FrameError(f"a record of site {record.site} that makes no sense")
+            raise FrameError("a record that makes no sense")
         kept = tuple(Kept(one.iteration, one.key, one.members) for one in record.kept)
         endorsement = Endorsement.from_wire(record.endorsement, sites) if record.HasField("endorsement") else None
         if endorsement is not None and endorsement.site != record.site:
-            raise FrameError(f"a record of site {record.site} with the signature of another")
+            raise FrameError("a record with the signature of another site")
+        proposed = Endorsement.from_wire(record.proposed, sites) if record.HasField("proposed") else None
+        if proposed is not None and (
+            endorsement is None or proposed.claim != endorsement.claim or proposed.site != proposed.claim.proposer
+        ):
+            raise FrameError("a record with a proposal that its signature does not rest on")
         failure = Failure.from_wire(record.failure, sites) if record.HasField("failure") else None
         return cls(
             record.site,
@@ -165,6 +180,7 @@ class Record:
             record.computed,
             endorsement,
             failure,
+            proposed,
         )
 
 
@@ -275,6 +291,17 @@ class Table:
 
     def started(self) -> bool:
         return any(record.epoch > 0 for record in self)
+
+    def far_ahead(self, me: int) -> tuple[int, int] | None:
+        """A site whose epoch is far beyond what it can have entered, and the epoch that most have come to; or None.
+
+        Epochs are entered one after the other, and together with most. A number that one site makes up would be that of
+        all for good, since nobody goes back; so it counts only near what this site, ``me``, or most have entered.
+        """
+        entered = sorted((record.epoch for record in self), reverse=True)
+        common = max(self[me].epoch, entered[self.sites // 2] if len(entered) > self.sites // 2 else 0)
+        odd = min((record.site for record in self if record.epoch > common + _FAR), default=None)
+        return None if odd is None else (odd, common)
 
     def differences(self) -> tuple[Difference, ...]:
         """Sites whose fingerprint is not that of most; where two are as frequent, of the one with the first site."""

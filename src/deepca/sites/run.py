@@ -14,6 +14,7 @@ import numpy as np
 from deepca._typing import Array
 from deepca.algorithms.base import State
 from deepca.averaging import common_average
+from deepca.broadcasts import SEMI
 from deepca.checkpoints import Checkpoint
 from deepca.data.holdings import Holdings, read
 from deepca.data.sources import Source
@@ -21,6 +22,7 @@ from deepca.errors import BadArray, Contradiction, InvalidInput, ModelError, Net
 from deepca.linalg import qr
 from deepca.model import Model, from_bytes
 from deepca.networks.agent import AgentNetwork
+from deepca.networks.sweeps import round_between
 from deepca.observers import Observer, Start, Step
 from deepca.pca import Decomposition, Resumption, Settings, check, decompose_held, model_of
 from deepca.result import Result
@@ -144,7 +146,9 @@ def run_site(
             network.begin(agreed.epoch, 0, "gathered")
             if held is None:  # not before all agree on what the rows are
                 held = read((source,), form=job.settings.form)
-            resume = _resumption(keeper, agreed, network, checkpoints)
+            k = job.settings.n_components
+            most = min(k, source.d) if isinstance(k, int) else source.d
+            resume = _resumption(keeper, agreed, network, checkpoints, source.d, most)
             keeper.enter(agreed)
             found = _decomposed(job, node, held, network, resume, observers, keeper)
             mine = _model(job, agreed, network, found)
@@ -167,7 +171,9 @@ def _decomposed(
     keeper: _Keeper,
 ) -> Decomposition:
     try:
-        return decompose_held(held, network, job.settings, observers=observers, keepers=(keeper,), resume=resume)
+        return decompose_held(
+            held, network, job.settings, observers=observers, keepers=(keeper,), resume=resume, weighted=False
+        )
     except (InvalidInput, NotFiniteError) as error:
         node.failed(str(error), common=True)  # rows were read before: it follows from numbers that all have agreed on
         raise
@@ -261,8 +267,13 @@ def _topology(job: Job, plan: Plan) -> Topology:
     return from_edges(len(plan.members), edges, name=f"{len(plan.members)} sites of {job.topology.name}")
 
 
-def _resumption(keeper: _Keeper, plan: Plan, network: AgentNetwork, checkpoints: Store) -> Resumption | None:
-    """Where to go on: at the checkpoint that all have, at the W of whoever had come farthest, or nowhere."""
+def _resumption(
+    keeper: _Keeper, plan: Plan, network: AgentNetwork, checkpoints: Store, d: int, most: int
+) -> Resumption | None:
+    """Where to go on: at the checkpoint that all have, at the W of whoever had come farthest, or nowhere.
+
+    d, most : columns, and components that can be asked for.
+    """
     if plan.resume:
         found = checkpoints.load(plan.resume)
         network.begin(plan.epoch, 0, "resume")
@@ -278,16 +289,40 @@ def _resumption(keeper: _Keeper, plan: Plan, network: AgentNetwork, checkpoints:
         )
     if plan.source < 0:
         return None
-    network.begin(plan.epoch, 0, "spread")
-    mine = network.agent == plan.members.index(plan.source)
-    state = keeper.state() if mine else None
-    shape = np.array([-1.0, -1.0] if state is None else [float(n) for n in state.W.shape])
-    d, k = (round(float(n)) for n in network.reduce(shape, "max"))
-    if d < 1:
+    source = plan.members.index(plan.source)
+    state = keeper.state() if network.agent == source else None
+    W = np.empty((d, 0)) if state is None else qr(np.asarray(state.W, dtype=np.float64))[0]
+    network.begin(plan.epoch, 0, "directions")
+    [k] = _spread(network, source, np.array([float(W.shape[1])]), lambda x: 0 <= x[0] <= most and x[0] == int(x[0]))
+    if k == 0.0:
         return None
-    own = np.full((d, k), -np.inf) if state is None else np.asarray(state.W, dtype=np.float64)
-    W: Array = network.reduce(own, "max")
-    return Resumption(directions=np.ascontiguousarray(qr(W)[0].T))
+    W = W if network.agent == source else np.zeros((d, int(k)))
+    W = _spread(network, source, W, lambda x: bool(np.abs(x.T @ x - np.eye(x.shape[1])).max() <= SEMI))
+    return Resumption(directions=np.ascontiguousarray(W.T))
+
+
+def _spread(network: AgentNetwork, source: int, x: Array, right: Callable[[Array], bool]) -> Array:
+    """The numbers of one agent at every other: along a path to the leader, and down the tree from there.
+
+    By way of the leader, since all have to begin with what it begins with. On the path everyone looks whether they are
+    ``right`` before handing them on, so that whoever gets wrong ones has them from the one that made them up.
+    """
+    what, found = "directions to start at", "which are no orthonormal ones, or too many"
+    _, before = network.topology.paths_from(source)
+    path = [network.leader]
+    while path[-1] != source:
+        path.append(int(before[path[-1]]))
+    for receiver, sender in zip(path[-2::-1], path[:0:-1], strict=True):
+        keep = np.ones(network.n_agents)
+        keep[receiver] = 0.0
+        x = network.gossip(x, round_between(keep, np.array([receiver]), np.array([sender]), 1.0))
+        if network.agent == receiver and not right(x):
+            phase, iteration = network.at
+            raise BadArray(f"agent {sender}", f"{what}, {found}", phase=phase, iteration=iteration, agent=sender)
+    x = network.broadcast(x)
+    if not (network.leads or right(x)):
+        raise Contradiction(network.leader, what, found)
+    return x
 
 
 def _model(job: Job, plan: Plan, network: AgentNetwork, found: Decomposition) -> Model:

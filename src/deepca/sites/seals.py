@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from deepca.errors import NetworkError
+from deepca.errors import NetworkError, Refused
 from deepca.sites import wire_pb2 as wire
 from deepca.sites.claims import Claim, Endorsement
 from deepca.sites.handshake import Credentials
@@ -15,9 +15,15 @@ __all__ = ["CertificateSeals", "NoSeals", "Seals"]
 
 _RECORD = b"deepca.v2 record"
 _ENDORSEMENT = b"deepca.v2 endorsement"
+_PASSING = ("expired", "early", "revoked", "list expired")  # a certificate that is refused now may have held before
 
 
 class Seals(Protocol):
+    @property
+    def binding(self) -> bool:
+        """Whether what a site has sealed cannot be made up by others."""
+        ...
+
     def seal(self, content: bytes, /) -> wire.Sealed:
         """A record of this site, serialised, with its signature."""
         ...
@@ -34,9 +40,15 @@ class Seals(Protocol):
         """What is wrong with an endorsement; empty if nothing is."""
         ...
 
+    def forged(self, endorsement: Endorsement, /) -> bool:
+        """Whether an endorsement was never good; one that was may be refused by now."""
+        ...
+
 
 class NoSeals:
     """Of agents that trust whatever reaches them: within one process, or over loopback without certificates."""
+
+    binding = False
 
     def seal(self, content: bytes, /) -> wire.Sealed:
         return wire.Sealed(record=content)
@@ -50,6 +62,9 @@ class NoSeals:
     def endorsement_fault(self, endorsement: Endorsement, /) -> str:
         return ""
 
+    def forged(self, endorsement: Endorsement, /) -> bool:
+        return False
+
 
 class CertificateSeals:
     """Signatures with the keys of the sites' certificates, which travel along.
@@ -57,6 +72,8 @@ class CertificateSeals:
     current : the credentials in use now.  names : of all sites, in their order.  run : what records must be about.
     agreement : what endorsements must be about, settings and name of the run included.
     """
+
+    binding = True
 
     def __init__(self, current: Callable[[], Credentials], names: Sequence[str], run: bytes, agreement: bytes) -> None:
         self._current, self._names, self._run, self._agreement = current, tuple(names), run, agreement
@@ -78,6 +95,16 @@ class CertificateSeals:
     def endorsement_fault(self, endorsement: Endorsement, /) -> str:
         said = _ENDORSEMENT + self._agreement + endorsement.statement
         return self._fault(endorsement.site, endorsement.certificate, endorsement.signature, said)
+
+    def forged(self, endorsement: Endorsement, /) -> bool:
+        own, certificate = self._current(), endorsement.certificate
+        try:
+            own.check_peer(certificate, self._names[endorsement.site])
+        except Refused as error:
+            if error.reason not in _PASSING:
+                return True
+        said = _ENDORSEMENT + self._agreement + endorsement.statement
+        return not own.verify_signature(certificate, endorsement.signature, said)
 
     def _fault(self, site: int, certificate: bytes, signature: bytes, said: bytes) -> str:
         own = self._current()

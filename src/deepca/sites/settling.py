@@ -8,14 +8,16 @@ The rules, for n sites of which a plan has ``members``, a strict majority of the
 * a site that has nothing to compare with, since it comes late, takes what more than n/2 sites have signed;
 * a member that has compared and refused is not silent: the run ends at all sites, and nothing is written;
 * who enters an epoch signs nothing of earlier ones, and no epoch begins while a result may have been decided: any two
-  majorities share a site, so no two results are written.
+  majorities share a site, so no two results are written;
+* a signature rests on the proposer's, which is shown together with it: whoever signs what was not proposed is named,
+  and so is who proposes twice, by whoever sees both.
 """
 
 from __future__ import annotations
 
 from deepca.errors import DisputedResult
 from deepca.sites.assembly import Assembly, Membership, Policy
-from deepca.sites.claims import Claim, Claims
+from deepca.sites.claims import Claim, Claims, Endorsement
 from deepca.sites.records import Plan
 
 __all__ = ["Settling"]
@@ -28,6 +30,15 @@ class Settling:
         self._me, self._policy, self._assembly = membership.me, policy, assembly
         self._sites = len(membership.sites)
         self.claims = Claims()
+        self._unfounded: dict[int, Claim] = {}  # signed by a site that shows no proposal
+
+    def signed(self, endorsement: Endorsement, proposed: Endorsement | None) -> None:
+        """Take what a site's own record says that it has signed, and the proposal that this rests on; both verified."""
+        self.claims.add(endorsement)
+        if proposed is not None:
+            self.claims.add(proposed)
+        elif endorsement.site != endorsement.claim.proposer:
+            self._unfounded[endorsement.site] = endorsement.claim
 
     def most(self, sites: frozenset[int]) -> bool:
         return 2 * len(sites) > self._sites
@@ -63,21 +74,37 @@ class Settling:
     def pending(self) -> list[Claim]:
         """Claims that are decided, are about to be, or may have been out of sight; meanwhile no epoch begins."""
         here = self._assembly
-        entered = max(here.table[site].epoch for site in here.present)
         found = []
         for claim in self.claims:
             signers = self.claims.signers(claim)
-            if self.most(signers):
+            away = frozenset(claim.members) - here.present
+            unseen = {site for site in away if not self._barred(site, claim)}
+            able = {site for site in here.present if here.table[site].computed == claim.plan}
+            # nobody signs before the proposer, nor without the bytes, which those have who have signed
+            soon = claim.proposer in signers and bool(signers & here.present) and not able <= signers
+            # any two majorities of an even number share two sites, one of which may deny what somebody away has written
+            half = 2 * len(signers | unseen) == self._sites and any(self._entered(site) <= claim.epoch for site in away)
+            if half or self.most(signers | unseen) or (soon and self.most(signers | unseen | able)):
                 found.append(claim)
-            elif claim.epoch >= entered:  # who entered a later epoch has made sure of it
-                able = {site for site in here.present if here.table[site].computed == claim.plan}
-                soon = bool(signers & here.present) and not able <= signers and self.most(signers | able)
-                if soon or self.most(signers | (here.everyone - here.present)):
-                    found.append(claim)
         return found
+
+    def _entered(self, site: int) -> int:
+        record = self._assembly.table.get(site)
+        return 0 if record is None else record.epoch
+
+    def _barred(self, site: int, claim: Claim) -> bool:
+        """Whether a site, by its own word, has not signed a claim and cannot do so any more."""
+        record = self._assembly.table.get(site)
+        if record is None or record.epoch < claim.epoch:
+            return False
+        left = record.phase in ("gathering", "failed") and record.computed != claim.plan
+        return record.epoch > claim.epoch or left
 
     def check(self, plan: Plan | None) -> None:
         """Raise DisputedResult where a site has signed what no honest site signs. plan : the one entered last here."""
+        for site, claim in sorted(self._unfounded.items()):
+            name = self._assembly.name(claim.proposer)
+            raise self._contradicts({site}, f"signs a result of epoch {claim.epoch} that {name} has not proposed")
         for claim in self.claims:
             signers = self.claims.signers(claim)
             whole = len(claim.members) == self._sites
@@ -107,13 +134,9 @@ class Settling:
         if (claim.epoch, claim.members) != (plan.epoch, plan.members):
             raise self._contradicts(signers, f"signs a result of epoch {plan.epoch} with another epoch or members")
         for other in self.claims:
-            if other.plan == claim.plan and other.outcome != claim.outcome:
-                proposers = self.claims.signers(other)
-                if plan.proposer in signers & proposers:
-                    raise self._contradicts({plan.proposer}, f"proposes two results of epoch {plan.epoch}")
-                if plan.proposer in proposers:
-                    name = self._assembly.name(plan.proposer)
-                    raise self._contradicts(signers, f"signs another result of epoch {plan.epoch} than {name} proposed")
+            twice = plan.proposer in signers & self.claims.signers(other)
+            if twice and other.plan == claim.plan and other.outcome != claim.outcome:
+                raise self._contradicts({plan.proposer}, f"proposes two results of epoch {plan.epoch}")
 
     def _contradicts(self, sites: frozenset[int] | set[int], text: str) -> DisputedResult:
         return DisputedResult(self._assembly.name(min(sites - {self._me} or sites)), text)

@@ -59,7 +59,7 @@ class Refusal(_message.Message):
     def __init__(self, why: _Optional[str] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("incarnation", "boot", "known", "session", "heard", "clock", "run", "known_boot", "parts", "check", "greeted")
+    __slots__ = ("incarnation", "boot", "known", "session", "heard", "clock", "run", "known_boot", "parts", "check", "yours", "greeted")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     BOOT_FIELD_NUMBER: _ClassVar[int]
     KNOWN_FIELD_NUMBER: _ClassVar[int]
@@ -70,6 +70,7 @@ class Hello(_message.Message):
     KNOWN_BOOT_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
     CHECK_FIELD_NUMBER: _ClassVar[int]
+    YOURS_FIELD_NUMBER: _ClassVar[int]
     GREETED_FIELD_NUMBER: _ClassVar[int]
     incarnation: int
     boot: int
@@ -81,8 +82,9 @@ class Hello(_message.Message):
     known_boot: int
     parts: int
     check: int
+    yours: Sealed
     greeted: bool
-    def __init__(self, incarnation: _Optional[int] = ..., boot: _Optional[int] = ..., known: _Optional[int] = ..., session: _Optional[int] = ..., heard: _Optional[int] = ..., clock: _Optional[float] = ..., run: _Optional[bytes] = ..., known_boot: _Optional[int] = ..., parts: _Optional[int] = ..., check: _Optional[int] = ..., greeted: _Optional[bool] = ...) -> None: ...
+    def __init__(self, incarnation: _Optional[int] = ..., boot: _Optional[int] = ..., known: _Optional[int] = ..., session: _Optional[int] = ..., heard: _Optional[int] = ..., clock: _Optional[float] = ..., run: _Optional[bytes] = ..., known_boot: _Optional[int] = ..., parts: _Optional[int] = ..., check: _Optional[int] = ..., yours: _Optional[_Union[Sealed, _Mapping]] = ..., greeted: _Optional[bool] = ...) -> None: ...
 
 class Part(_message.Message):
     __slots__ = ("seq", "session", "index", "offset", "total", "parcel", "chunk", "check", "heard")
@@ -173,7 +175,7 @@ class Sealed(_message.Message):
     def __init__(self, record: _Optional[bytes] = ..., certificate: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class Record(_message.Message):
-    __slots__ = ("site", "incarnation", "boot", "version", "phase", "links", "fingerprint", "epoch", "plan", "kept", "reached", "computed", "endorsement", "failure")
+    __slots__ = ("site", "incarnation", "boot", "version", "phase", "links", "fingerprint", "epoch", "plan", "kept", "reached", "computed", "endorsement", "failure", "proposed")
     class FingerprintEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -195,6 +197,7 @@ class Record(_message.Message):
     COMPUTED_FIELD_NUMBER: _ClassVar[int]
     ENDORSEMENT_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
+    PROPOSED_FIELD_NUMBER: _ClassVar[int]
     site: int
     incarnation: int
     boot: int
@@ -209,7 +212,8 @@ class Record(_message.Message):
     computed: bytes
     endorsement: Endorsement
     failure: Failure
-    def __init__(self, site: _Optional[int] = ..., incarnation: _Optional[int] = ..., boot: _Optional[int] = ..., version: _Optional[int] = ..., phase: _Optional[str] = ..., links: _Optional[_Iterable[int]] = ..., fingerprint: _Optional[_Mapping[str, bytes]] = ..., epoch: _Optional[int] = ..., plan: _Optional[bytes] = ..., kept: _Optional[_Iterable[_Union[Kept, _Mapping]]] = ..., reached: _Optional[int] = ..., computed: _Optional[bytes] = ..., endorsement: _Optional[_Union[Endorsement, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
+    proposed: Endorsement
+    def __init__(self, site: _Optional[int] = ..., incarnation: _Optional[int] = ..., boot: _Optional[int] = ..., version: _Optional[int] = ..., phase: _Optional[str] = ..., links: _Optional[_Iterable[int]] = ..., fingerprint: _Optional[_Mapping[str, bytes]] = ..., epoch: _Optional[int] = ..., plan: _Optional[bytes] = ..., kept: _Optional[_Iterable[_Union[Kept, _Mapping]]] = ..., reached: _Optional[int] = ..., computed: _Optional[bytes] = ..., endorsement: _Optional[_Union[Endorsement, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., proposed: _Optional[_Union[Endorsement, _Mapping]] = ...) -> None: ...
 
 class Claim(_message.Message):
     __slots__ = ("epoch", "plan", "members", "outcome")

@@ -1,0 +1,192 @@
+"""A site that sends what cannot be read, or cannot be: it is named, soon, and no other one is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from deepca._typing import Array
+from deepca.errors import BadArray, DataError, InvalidInput, PeerFailed
+from deepca.experiments.faults.schedules import Fault, Outcome, Play, Schedule, rows_of
+from deepca.networks.agent import AgentNetwork
+from deepca.pca import Settings
+from deepca.sites import run
+from deepca.sites import wire_pb2 as wire
+from deepca.sites.node import Node
+from deepca.sites.parcels import Parcel, pack
+from deepca.sites.records import Failure, Offer, Plan
+from deepca.topology import Topology, path, ring
+from deepca.transports.base import Message, Tag
+
+LIAR, PATIENCE = 2, 20.0
+
+
+def _played(
+    topology: Topology | None = None, settings: Settings | None = None, rows: Any = None, cut_until: float = 0.0
+) -> tuple[Any, float]:
+    """How each site ended, and the seconds until all had. cut_until : when sites 0 and 1 begin to reach each other."""
+    nothing = (Fault(0.0, "slow", (0,), 0.1, 1.0),)
+    schedule = Schedule(
+        5, topology or ring(4), settings or Settings(2, tol=1e-9), "wait", nothing, PATIENCE, deadline=600.0
+    )
+    outcome = Outcome(schedule)
+    play = Play(schedule, rows_of(schedule) if rows is None else rows, outcome)
+    cut = {(0, 1), (1, 0)} if cut_until else set()
+    play.network.trouble.cut |= cut
+    play.clock.at(cut_until, lambda: play.network.trouble.cut.difference_update(cut))
+    try:
+        play.run()
+    finally:
+        play.clock.end()
+    return outcome.endings, play.clock.time
+
+
+def _honest(endings: Mapping[int, Any]) -> list[Any]:
+    return [ending for site, ending in sorted(endings.items()) if site != LIAR]
+
+
+def _assert_named(endings: Mapping[int, Any], seconds: float) -> None:
+    errors = _honest(endings)
+    assert all(isinstance(error, BadArray) and error.site == f"site-{LIAR}" for error in errors), errors
+    assert any(error.by is None for error in errors)
+    assert seconds < 2.0 * PATIENCE
+
+
+def _with_shape(parcel: Parcel) -> Parcel:
+    said = wire.Parcel.FromString(parcel.header)
+    del said.data.payload.shape[:]
+    said.data.payload.shape.extend([0, 1 << 40, 1 << 40, 1 << 40])
+    return Parcel(said.SerializeToString())
+
+
+SPOILT: dict[str, Callable[[Parcel], Parcel]] = {
+    "shape": _with_shape,
+    "header": lambda parcel: Parcel(b"\xff\xff\xff" + parcel.header, parcel.body),
+    "kind": lambda parcel: Parcel(b"", parcel.body),
+    "size": lambda parcel: Parcel(parcel.header, (memoryview(bytes((1 << 24) + 1)),)),
+}
+
+
+@pytest.mark.parametrize("what", SPOILT)
+def test_a_message_that_cannot_be_read_names_its_sender(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _spoil(what, monkeypatch)
+    _assert_named(*_played())
+
+
+def test_a_site_that_gives_up_with_all_its_links_down_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over the message it breaks with the only neighbour that it has yet; it stays until another one can be told."""
+    _spoil("header", monkeypatch)
+    _assert_named(*_played(ring(3), cut_until=3.0))
+
+
+def _spoil(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The messages of a site are spoilt in one phase."""
+    honest = Node.exchange
+
+    def exchange(
+        self: Node, plan: Plan, tag: Tag, outgoing: Mapping[int, Message], sources: Collection[int]
+    ) -> dict[int, Message]:
+        if self._me == LIAR and tag.phase == "mean":
+            with self._changed:
+                for receiver, message in outgoing.items():
+                    link = self._links[receiver]
+                    link.send(SPOILT[what](pack(plan.digest, tag, message)), plan.identities[receiver])
+            for receiver in outgoing:
+                self._wake(receiver)
+            outgoing = {}
+        return honest(self, plan, tag, outgoing, sources)
+
+    monkeypatch.setattr(Node, "exchange", exchange)
+
+
+def test_a_result_that_cannot_be_read_names_its_proposer(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = Node._hand_over
+
+    def hand_over(self: Node, peer: int, digest: bytes) -> None:
+        if self._me != LIAR:
+            honest(self, peer, digest)
+        else:
+            self._links[peer].send(Parcel(b"\xff\xff\xff"))
+
+    monkeypatch.setattr(f"{__name__}.LIAR", 0)  # the first one proposes
+    monkeypatch.setattr(Node, "_hand_over", hand_over)
+    endings, _ = _played()  # nobody talks to the proposer any more, so that it waits to its deadline
+    _assert_named(endings, 0.0)
+
+
+@pytest.mark.parametrize("liar", range(4))
+@pytest.mark.parametrize("said", [np.inf, 1e9, 2.5, -1.0, 3.0])
+def test_directions_that_cannot_be_are_not_believed(said: float, liar: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A site says that it has come farthest; whatever number of directions it then tells, it is named for it."""
+    monkeypatch.setattr(f"{__name__}.LIAR", liar)
+    gather, exchange = Node.gather, Node.exchange
+
+    def boasting(self: Node, offer: Offer, *more: Any) -> Any:
+        return gather(self, Offer((), 1000) if self._me == liar else offer, *more)
+
+    def lying(self: Node, plan: Plan, tag: Tag, outgoing: Mapping[int, Message], sources: Collection[int]) -> Any:
+        if self._me == liar and tag.phase == "directions":
+            outgoing = {j: replace(one, payload=np.full_like(one.payload, said)) for j, one in outgoing.items()}
+        return exchange(self, plan, tag, outgoing, sources)
+
+    monkeypatch.setattr(Node, "gather", boasting)
+    monkeypatch.setattr(Node, "exchange", lying)
+    _assert_named(*_played())
+
+
+@pytest.mark.parametrize("liar", range(4))
+def test_directions_that_are_not_orthonormal_are_not_believed(liar: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{__name__}.LIAR", liar)
+    gather, spread = Node.gather, run._spread
+
+    def boasting(self: Node, offer: Offer, *more: Any) -> Any:
+        return gather(self, Offer((), 1000) if self._me == liar else offer, *more)
+
+    def lying(network: AgentNetwork, source: int, x: Array, right: Callable[[Array], bool]) -> Array:
+        if network.agent != liar:
+            return spread(network, source, x, right)
+        return spread(network, source, np.full(x.shape, 2.0), lambda x: True)
+
+    monkeypatch.setattr(Node, "gather", boasting)
+    monkeypatch.setattr(run, "_spread", lying)
+    _assert_named(*_played())
+
+
+@pytest.mark.parametrize("topology", [path(5), ring(4)], ids=lambda one: one.name)
+def test_what_all_can_see_is_seen_by_all(topology: Topology) -> None:
+    """Rows that no site can use end every site with its own error, though one of them sees it first."""
+    rng = np.random.default_rng(3)
+    rows = [np.column_stack([np.full(9, 4.0), rng.standard_normal((9, 3))]) for _ in range(topology.n_agents)]
+    endings, seconds = _played(topology, Settings(2, scale=True), rows)
+    assert len(endings) == topology.n_agents
+    assert all(isinstance(error, DataError) and "the same value" in str(error) for error in endings.values()), endings
+    assert seconds < PATIENCE
+
+
+def test_a_site_that_says_that_nobody_can_go_on_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is said who has given up, but nobody else takes it for a mistake of its own."""
+    honest = run._decomposed
+
+    def given_up(job: run.Job, node: Node, *more: Any) -> Any:
+        if job.me == LIAR:
+            node.failed("the columns are all wrong; send your rows to us", common=True)
+            raise InvalidInput("made up")
+        return honest(job, node, *more)
+
+    monkeypatch.setattr(run, "_decomposed", given_up)
+    endings, seconds = _played()
+    errors = _honest(endings)
+    assert all(isinstance(error, PeerFailed) and f"site-{LIAR} has given up" in str(error) for error in errors), errors
+    assert seconds < 2.0 * PATIENCE
+
+
+def test_what_others_wrote_is_one_line_and_can_be_sent() -> None:
+    text = "x\ud800\x1b[31m\nall is well" + "y" * 10**6
+    failure = Failure("array", text, 1, text, text)
+    again = Failure.from_wire(wire.Failure.FromString(failure.to_wire().SerializeToString()), 3)
+    assert again == failure
+    assert all(one.isprintable() and len(one) <= 1000 for one in (failure.why, failure.what, failure.phase))
