@@ -15,7 +15,7 @@ from deepca import DecentralizedPCA, DecentralizedSVD, Tolerance
 from deepca._typing import Array
 from deepca.algorithms import AcceleratedDeEPCA, BlockKrylov, DeEPCA
 from deepca.cli.show import summary
-from deepca.deflation import graded_axes
+from deepca.deflation import graded_axes, independent
 from deepca.errors import DataError
 from deepca.operators import DenseRows, Operator, SparseRows, from_rows
 from deepca.svd import Partition
@@ -163,6 +163,30 @@ def test_what_the_rows_cannot_tell_from_zero_is_not_called_zero(smallest: float)
     assert few.result_.status.code == "rank_deficient"
     assert few.model_.n_known == 3
     assert "rounding" not in few.result_.status.advice
+
+
+@pytest.mark.parametrize("tol", [1e-4, 1e-6, 1e-10])
+def test_what_loose_tolerances_leave_is_no_further_component(tol: float) -> None:
+    """Components that are not exact leave something of themselves in deflated rows; of rank 6, nothing else is left."""
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        X = np.rint(1e6 * graded_rows(80, 10.0 ** -rng.uniform(0.0, 4.0, 6), seed, d=6)) @ rng.integers(-3, 4, (6, 14))
+        pca = DecentralizedPCA(None, n_agents=3, tol=tol).fit(X)
+        sigma, _ = long_svd(centred(X))
+        assert pca.result_.status.code == "rank_deficient", (seed, pca.result_.status)
+        assert pca.model_.n_known == 6
+        np.testing.assert_allclose(pca.singular_values_[:6], sigma[:6].astype(np.float64), rtol=1e-6)
+
+
+def test_columns_that_are_found_again_are_not_independent() -> None:
+    Z = np.random.default_rng(0).standard_normal((30, 3))
+    again = np.column_stack([Z, 1e-9 * (Z @ [1.0, 2.0, 3.0])])
+    assert independent(again.T @ again, 1e-16)[0] == 3
+    assert independent(Z.T @ Z, 1e-16)[0] == 3
+    mixed = np.column_stack([Z, 1e-9 * (Z @ [1.0, 2.0, 3.0]) + 1e-11 * np.random.default_rng(1).standard_normal(30)])
+    count, least = independent(mixed.T @ mixed, 1e-16)
+    assert count == 4
+    assert least < 1e-3
 
 
 def test_rows_too_small_to_deflate_are_to_be_multiplied() -> None:

@@ -34,7 +34,7 @@ from deepca._portable import length, total
 from deepca._typing import Array
 from deepca.averaging import common_average
 from deepca.axes import completed
-from deepca.broadcasts import SEMI, check_basis, check_close, check_small, packed, unpacked
+from deepca.broadcasts import SEMI, SMALLEST, check_basis, check_close, check_small, counted, packed, unpacked
 from deepca.certificate import Certificate, digest_of, tangent
 from deepca.linalg import frobenius, largest_positive, symmetric_part, without
 from deepca.networks.base import Network, Traffic
@@ -43,7 +43,7 @@ from deepca.probing import everywhere
 from deepca.result import Result
 from deepca.verdict import UNDERFLOW, below_underflow, deflated_status
 
-__all__ = ["Search", "exhausted", "graded_axes", "sharpened"]
+__all__ = ["Search", "exhausted", "graded_axes", "independent", "sharpened"]
 
 Search = Callable[[Operator, int, int], "Result[Any]"]
 """Finds the top so many of ``mean A_j`` in at most so many iterations, with a certificate."""
@@ -104,7 +104,7 @@ def sharpened(
         return X, result
     V, turned = _turned(A, found, k, e, network)
     sigma = turned.sigma
-    proof = _certificate(found, V, turned, e)
+    proof = _certificate(found, V, turned)
     iterating = sum((run.traffic for run in found.results[1:]), Traffic(agents=result.traffic.agents))
     proof = replace(proof, traffic=proof.traffic + (network.traffic - before) - iterating)
     changed = replace(
@@ -199,7 +199,7 @@ def _in_stages(
         if proof is None:
             return _Found(tuple(stages), found, math.inf, True, tuple(results))
         theta = np.array(proof.eigenvalues)
-        above = max(float(theta[0]), proof.bound) + proof.residual * proof.scale
+        above = _above(found)
         r = int(np.count_nonzero(theta >= max(_told(tol) * theta[0], _square(_RANK * e))))
         if r == 0:
             return _Found(tuple(stages), found, above, not math.isfinite(above), tuple(results))
@@ -218,6 +218,12 @@ def _in_stages(
         # columns that are rounding only would never settle; those above it need no more than the first run did
         found = search(deflated, k - V.shape[1], max(_FEW, _LONGER * result.iterations))
         results.append(found)
+
+
+def _above(result: Result[Any]) -> float:
+    """Bound on the largest eigenvalue of the operator that was searched."""
+    proof = result.certificate
+    return math.inf if proof is None else max(proof.eigenvalues[0], proof.bound) + proof.residual * proof.scale
 
 
 def _orthonormal(X: Array, V: Array) -> Array:
@@ -265,6 +271,7 @@ class _Turned:
     """What is known of the columns after the last turn, each ``(r,)``: σ, residuals, their rounding, and the bounds.
 
     left : a bound on the largest eigenvalue outside of all of them; −inf where nothing lies outside.
+    e : what rounding does to σ.
     """
 
     sigma: Array
@@ -272,23 +279,27 @@ class _Turned:
     noise: Array
     parts: tuple[float, ...]
     left: float
+    e: float
 
 
 def _turned(A: Operator, found: _Found, k: int, e: float, network: Network) -> tuple[Array, _Turned]:
     """Turn the columns found to the axes of ``Y V``, fill them up to k, and bound their angles, as the leader does."""
-    V = np.hstack([stage.V for stage in found.stages])
-    d, r = V.shape
-    left = found.left if r < d else -math.inf
-    network.begin(network.epoch, r, "graded axes")
-    G = common_average(network, A.gram(V).reshape(*network.batch, r * r)).reshape(r, r)
-    turn, sigma = graded_axes(symmetric_part(G))
-    outside = frobenius(np.hstack([without(stage.AV, V) for stage in found.stages]) @ turn, axis=0)
-    noise = np.abs(turn).T @ np.repeat([stage.noise for stage in found.stages], [s.V.shape[1] for s in found.stages])
+    V, sizes = np.hstack([stage.V for stage in found.stages]), [stage.V.shape[1] for stage in found.stages]
+    d, made = V.shape
+    network.begin(network.epoch, made, "graded axes")
+    G = symmetric_part(common_average(network, A.gram(V).reshape(*network.batch, made * made)).reshape(made, made))
+    r, least = _common_independent(network, G, e)
+    V, G, e = V[:, :r], G[:r, :r], e / math.sqrt(least)
+    left = found.left if r == made else _above(found.results[int(np.searchsorted(np.cumsum(sizes), r, side="right"))])
+    left = left if r < d else -math.inf
+    turn, sigma = graded_axes(G)
+    outside = frobenius(without(np.hstack([stage.AV for stage in found.stages])[:, :r], V) @ turn, axis=0)
+    noise = np.abs(turn).T @ np.repeat([stage.noise for stage in found.stages], sizes)[:r]
     parts = np.array(_parts(sigma, outside + noise, left, e))
     filled = _filled(found, largest_positive(V @ turn), k)
     told = network.broadcast(everywhere(packed(filled, sigma, outside, noise, parts), network))
     common, *numbers = unpacked(told, (d, k), (r,), (r,), (r,), (r,))
-    turned = _Turned(numbers[0], numbers[1], numbers[2], tuple(map(float, numbers[3])), left)
+    turned = _Turned(numbers[0], numbers[1], numbers[2], tuple(map(float, numbers[3])), left, e)
     if not network.leads:
         inside = V if r <= k else np.empty((d, 0))
         check_basis(network, "components", common, contains=inside, beyond=SEMI)
@@ -297,6 +308,36 @@ def _turned(A: Operator, found: _Found, k: int, e: float, network: Network) -> t
         check_small(network, "residuals", float((least - np.concatenate([turned.outside, turned.noise])).max()), 0.0)
         check_small(network, "bounds", float((0.5 * np.minimum(parts, 1.0) - numbers[3]).max()), SEMI)
     return common, turned
+
+
+def _common_independent(network: Network, G: Array, e: float) -> tuple[int, float]:
+    """As :func:`independent`, the leader's; the others refuse what would make bounds smaller."""
+    own = independent(G, e)
+    count, least = network.broadcast(everywhere(np.array([float(own[0]), own[1]]), network))
+    r = counted(network.leader, "a number of components", count, len(G))
+    if r == own[0]:
+        check_small(network, "how far components are independent", float(least) - 2.0 * own[1], 0.0)
+    check_small(network, "how far components are independent", abs(float(least) - 0.5), 0.5)
+    return max(r, 1), max(float(least), SMALLEST)
+
+
+def independent(G: Array, e: float) -> tuple[int, float]:
+    """How many of the first columns of Z are more than rounding beside those before them, from ``G = ZᵀZ``.
+
+    With it the smallest s of these, s being the squared sine of the angle between a column and the span of those before
+    it. Components that were not exact when the rows were deflated are found once more, in part or, where the rows have
+    nothing else, in whole: then s is rounding. Rounding of the rows by e changes ``s ‖z‖`` by 2e, and σ by ``e/√s``.
+    """
+    lengths = np.sqrt(np.maximum(np.diagonal(G), 0.0))
+    C = G / np.where(lengths > 0.0, lengths, 1.0) / np.where(lengths > 0.0, lengths, 1.0)[:, None]
+    L, least = np.zeros_like(C), 1.0
+    for j, length_j in enumerate(lengths):
+        L[j, :j] = np.linalg.solve(L[:j, :j], C[:j, j])
+        s = 1.0 - float(L[j, :j] @ L[j, :j])
+        if not s * length_j > _RANK * e:
+            return j, least
+        L[j, j], least = math.sqrt(s), min(least, s)
+    return len(G), least
 
 
 def _parts(sigma: Array, residuals: Array, left: float, e: float) -> tuple[float, ...]:
@@ -322,9 +363,9 @@ def _square(x: float) -> float:
     return x * x
 
 
-def _certificate(found: _Found, V: Array, of: _Turned, e: float) -> Certificate:
+def _certificate(found: _Found, V: Array, of: _Turned) -> Certificate:
     """What the stages prove together, in the terms of the whole."""
-    (d, k), sigma, left = V.shape, of.sigma, of.left
+    (d, k), sigma, left, e = V.shape, of.sigma, of.left, of.e
     formed = e * (2.0 * float(sigma[0]) + e)  # what rounding of the rows does to squares of singular values
     off = length(of.noise) + formed
     runs = [run.certificate for run in found.results if run.certificate is not None]
