@@ -150,7 +150,7 @@ def exact_average(network: Network, x: Array) -> Array:
     A number whose mean is known travels along. If it comes out wrong, a message was lost or altered.
     """
     flat, known = with_known(network, x)
-    with network.following(_known_of(network.n_agents), flat.shape[-1] - 1):
+    with network.following(_known(network.n_agents)[0], flat.shape[-1] - 1):
         mean = exact_mixer(network.topology, collective=network.collective)(network, flat)
     return _checked(mean[(0,) * len(network.batch)], known)
 
@@ -164,28 +164,30 @@ def exact_average_then(network: Network, x: Array, derive: Callable[[Array], Arr
     """
     TreeSweep().check(network.topology)
     flat, known = with_known(network, x)
-    with network.following(_known_of(network.n_agents), flat.shape[-1] - 1):
+    with network.following(_known(network.n_agents)[0], flat.shape[-1] - 1):
         mean, told = network.sweep(flat, lambda total: derive(total[:-1]), size)
     return _checked(mean, known), told
 
 
-def with_known(network: Network, x: Array) -> tuple[Array, float]:
-    """Append one more number to x ``(*B, n)``; return both, and the mean of that number over all agents."""
-    known = _known_of(network.n_agents)
+def with_known(network: Network, x: Array, count: int = 1) -> tuple[Array, Array]:
+    """Append some more numbers to x ``(*B, n)``; return all, and the means of those numbers over all agents."""
+    m = network.n_agents
+    known = _known(m, count)
     flat = x.reshape(*network.batch, -1)
-    return np.concatenate([flat, known[network.local][..., None]], axis=-1), total(known) / known.size
+    means = np.array([total(row) / m for row in known])
+    return np.concatenate([flat, known.T[network.local]], axis=-1), means
 
 
-def _known_of(m: int) -> Array:
-    """That number of each agent."""
-    return np.random.default_rng(_CONTROL_SEED).uniform(1.0, 2.0, m)
+def _known(m: int, count: int = 1) -> Array:
+    """Those numbers of all agents, ``(count, m)``."""
+    return np.random.default_rng(_CONTROL_SEED).uniform(1.0, 2.0, (count, m))
 
 
-def _checked(mean: Array, known: float) -> Array:
+def _checked(mean: Array, known: Array) -> Array:
     """The mean without that number, if it came out right."""
-    if not abs(float(mean[-1]) - known) <= 1e-9:
+    if not abs(float(mean[-1]) - float(known[0])) <= 1e-9:
         raise NetworkError(
-            f"a number with mean {known:.6g} came out as {float(mean[-1]):.6g}: a message was lost or altered"
+            f"a number with mean {float(known[0]):.6g} came out as {float(mean[-1]):.6g}: a message was lost or altered"
         )
     return np.asarray(mean[:-1] + 0.0)  # no negative zero: on the way down its sign may be lost
 

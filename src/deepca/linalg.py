@@ -94,8 +94,9 @@ def top_eigenvectors(A: npt.ArrayLike, k: int) -> tuple[Array, Array]:
     d = matrix.shape[-1]
     if not 1 <= k <= d:
         raise InvalidInput(f"k = {k} eigenvectors of a matrix with d = {d}: k must lie between 1 and d")
-    values, vectors = scipy.linalg.eigh(matrix, subset_by_index=(d - k, d - 1))
-    return values[::-1].copy(), vectors[:, ::-1].copy()
+    _, exponent = np.frexp(np.abs(matrix).max(initial=0.0))  # LAPACK loses digits of a part of tiny matrices
+    values, vectors = scipy.linalg.eigh(np.ldexp(matrix, -exponent), subset_by_index=(d - k, d - 1))
+    return np.ldexp(values[::-1], exponent), vectors[:, ::-1].copy()
 
 
 def tan_theta(U: npt.ArrayLike, X: npt.ArrayLike) -> Array:
