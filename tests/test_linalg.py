@@ -436,3 +436,14 @@ def test_starts_that_cannot_be_used_say_why(W0: Array, message: str) -> None:
 def test_a_start_that_is_orthonormal_to_rounding_is_taken() -> None:
     W = np.eye(4)[:, :2] + 1e-10
     np.testing.assert_array_equal(check_start(W.tolist(), 4), W)
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-160, 1e160, 1e300])
+def test_top_eigenvectors_of_any_size(scale: float) -> None:
+    """Small eigenvalues beside a large one, as good as at scale 1."""
+    Q = np.linalg.qr(np.random.default_rng(0).standard_normal((8, 8)))[0]
+    A = (Q * np.r_[1.0, 1e-8 * np.arange(7.0, 0.0, -1.0)]) @ Q.T
+    A = (A + A.T) / 2.0
+    values, vectors = top_eigenvectors(scale * A, 5)
+    np.testing.assert_allclose(values / scale, np.linalg.eigvalsh(A)[::-1][:5], atol=1e-15)
+    assert np.linalg.norm(A @ vectors - vectors * (values / scale)) <= 1e-15 * 16
