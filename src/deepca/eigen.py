@@ -354,6 +354,14 @@ def _status(found: _Found, pairs: Pairs, which: Which, settings: Settings, unit:
             advice = f"{found.ended.advice}. Or no gap in modulus is left behind k = {k}: algorithm='auto' would tell"
             return Status(found.ended.code, advice)
         if _beyond(pairs) <= 0.0 or found.ended is not None:
+            told_apart = max(pairs.separation, 2.0 * pairs.spread, 100.0 * pairs.noise)
+            if VISIBLE * float(np.abs(pairs.values).min()) <= told_apart < float(np.abs(pairs.values).max()):
+                return Status(
+                    "below_rounding",
+                    f"the eigenvalue {last:.3g}, number {k} in modulus, and what lies outside the vectors found are "
+                    f"lost in the rounding of the largest, which hides differences up to {told_apart * unit:.1e}: they "
+                    f"may be equal or not; well defined: {choices}",
+                )
             return Status(
                 "not_unique",
                 f"subspace not unique: number {k} in modulus is the eigenvalue {last:.9g}, and outside the vectors "

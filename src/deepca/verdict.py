@@ -31,6 +31,7 @@ __all__ = [
 S_ = TypeVar("S_", bound=State)
 UNDERFLOW = 1e-290  # eigenvalues below which products lose digits: the smallest normal number over eps, and some
 PRESENTABLE = 1e-6  # without a stop rule: what looks converged
+_SPOILT = 1e-13  # error of an average of numbers between one and two that rounding hardly makes
 _NOTHING = 1.0  # tangent from which an angle says nothing
 _SEEN = 24  # iterations over which a rate that goes up and down is averaged
 _UNDER_WAY = 5.0  # e-folds that an error should have shrunk by before its rate is believed
@@ -62,7 +63,7 @@ def judge(
     small = end.floor if len(history) > 2 else 10.0 * end.floor
     floor = stuck or at_floor(history) or (end.change <= small and end.disagreement <= 100.0 * end.floor)
     proven = certificate is not None and certificate.proves(tol)
-    if certificate is not None and not certificate.averaging_ok:
+    if certificate is not None and not (certificate.averaging_ok and not _spoilt(certificate, proven)):
         return Status(
             "averaging_failed",
             f"a number whose mean is known came out wrong by {certificate.averaging_error:.1e} when averaged: messages "
@@ -113,6 +114,11 @@ def judge(
     return _not_there(history, state, made, tol, certificate, auto)
 
 
+def _spoilt(certificate: Certificate, proven: bool) -> bool:
+    """Whether it is lost messages, not rounding, that leave nothing of λ_k."""
+    return not proven and certificate.drowned and certificate.averaging_error > _SPOILT
+
+
 def more_iterations(error: float, tol: float, r: float) -> int:
     """Iterations that bring ``error`` to ``tol`` at the rate r."""
     return math.ceil(log(max(error, tol) / tol) / -log(min(max(r, 1e-3), 1.0 - 1e-12))) + 1
@@ -145,6 +151,8 @@ def _at_floor(tol: float, seen: str, certificate: Certificate | None = None) -> 
     """Nothing more can be gained; where a certificate proves nothing, what there is cannot be used either."""
     if certificate is not None and not certificate.proven_angle < _NOTHING:
         if not certificate.angle < _NOTHING or certificate.worst_angle < _NOTHING:
+            if not certificate.drowned:
+                return _not_unique(certificate, tol)
             return below_rounding(certificate.known(), certificate.k, certificate.scale, certificate)
         return Status(
             "disagreement",
