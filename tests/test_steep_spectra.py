@@ -170,7 +170,8 @@ def test_what_loose_tolerances_leave_is_no_further_component(tol: float) -> None
     """Components that are not exact leave something of themselves in deflated rows; of rank 6, nothing else is left."""
     for seed in range(4):
         rng = np.random.default_rng(seed)
-        X = np.rint(1e6 * graded_rows(80, 10.0 ** -rng.uniform(0.0, 4.0, 6), seed, d=6)) @ rng.integers(-3, 4, (6, 14))
+        low = np.rint(1e6 * graded_rows(80, 10.0 ** -rng.uniform(0.0, 4.0, 6), seed, d=6))
+        X = low @ rng.integers(-3, 4, (6, 14)).astype(np.float64)
         pca = DecentralizedPCA(None, n_agents=3, tol=tol).fit(X)
         sigma, _ = long_svd(centred(X))
         assert pca.result_.status.code == "rank_deficient", (seed, pca.result_.status)
