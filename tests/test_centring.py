@@ -8,7 +8,7 @@ import pytest
 import deepca
 from deepca.centring import agreed_mean
 from deepca.networks import Network
-from tests.engines import ENGINES, mine, network_of
+from tests.engines import ENGINES, mine, network_of, over_mpi
 from tests.problems import close
 
 TOPOLOGIES = {
@@ -41,7 +41,7 @@ def test_agents_agree_on_the_mean_and_go_straight_on_to_solve(name: str, engine:
     blocks = _blocks(topology.n_agents)
     W0 = deepca.linalg.random_orthonormal(5, 2, seed=0)
 
-    tol, within = (1e-9, 1e-7) if engine == "simulator" else (1e-3, 1e-2)  # the gap is small, and agents apart are slow
+    tol, within = (1e-3, 1e-2) if over_mpi() else (1e-9, 1e-7)  # the gap is small, and ranks are slow
 
     def work(network: Network) -> tuple[np.ndarray, np.ndarray]:
         own = [blocks[j] for j in np.atleast_1d(network.local)]
@@ -58,7 +58,7 @@ def test_agents_agree_on_the_mean_and_go_straight_on_to_solve(name: str, engine:
 
     pooled = np.concatenate(blocks)
     _, U = deepca.linalg.top_eigenvectors(np.cov(pooled.T), 2)
-    for _ in range(3 if engine == "threads" else 1):  # an order of threads that does harm does not show every time
+    for _ in range(5 if engine == "threads" else 1):  # an order of threads that does harm does not show every time
         ended = deepca.run_agents(topology, work, timeout=20.0) if engine == "threads" else [work(network_of(topology))]
         for mean, W in ended:
             close(mean, np.broadcast_to(pooled.mean(axis=0), mean.shape), atol=1e-12)
