@@ -673,6 +673,15 @@ def test_values_whose_squares_do_not_fit(name: str, form: Form, kind: Callable[[
         decompose(sources, network, Settings(1, form=form))
 
 
+def test_values_whose_squares_fit_only_when_centred() -> None:
+    """The column is named, and numpy does not warn."""
+    sources = [as_source(np.array([[1.0, 1e160], [j, 1e160 * (1.0 + 1e-10)]]), f"agent {j}") for j in range(3)]
+    network = SimulatedNetwork(deepca.topology.complete(3))
+    assert decompose(sources, network, Settings(1)).result.status.ok
+    with pytest.raises(DataError, match="column 1 overflow"):
+        decompose(sources, network, Settings(1, center=False))
+
+
 @pytest.mark.parametrize("scale", [1e-140, 1e-100, 1e100, 1e140, 1e150])
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array], ids=["dense", "csr"])
 def test_large_and_small_values_that_do_fit(kind: Callable[[Array], Any], scale: float) -> None:

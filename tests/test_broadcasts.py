@@ -15,6 +15,7 @@ import deepca
 from deepca import _portable as portable
 from deepca import topology
 from deepca._typing import Array, Csr
+from deepca.broadcasts import share_spectrum
 from deepca.errors import Contradiction
 from deepca.networks import AgentNetwork, SimulatedNetwork
 from deepca.networks.base import Network
@@ -289,6 +290,45 @@ def test_a_residual_that_is_too_small_is_refused() -> None:
     with pytest.raises(Contradiction) as raised:
         deepca.run_agents(place, work, timeout=20.0)
     assert raised.value.sender == place.middle
+
+
+@pytest.mark.skipif(over_mpi(), reason="in threads, each with a spectrum of its own")
+def test_agents_apart_go_by_one_spectrum(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where each would find other last digits, the leader's are taken."""
+    monkeypatch.setattr("deepca.broadcasts.PORTABLE", 4)
+    place = topology.erdos_renyi(6, 0.6, seed=1)
+
+    def work(network: AgentNetwork) -> Array:
+        network.take_spectrum(place.spectrum * (1.0 + 1e-14 * network.agent))
+        share_spectrum(network)
+        return network.topology.spectrum
+
+    found = deepca.run_agents(place, work)
+    leaders = place.spectrum * (1.0 + 1e-14 * place.middle)
+    for one in found:
+        np.testing.assert_array_equal(one, leaders)
+
+
+@pytest.mark.skipif(over_mpi(), reason="in threads, one of which lies")
+def test_a_false_spectrum_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deepca.broadcasts.PORTABLE", 4)
+    place = topology.ring(6)
+
+    def work(network: AgentNetwork) -> None:
+        if network.leads:
+            network.take_spectrum(place.spectrum * 0.9)
+        share_spectrum(network)
+
+    with pytest.raises(Contradiction) as raised:
+        deepca.run_agents(place, work, timeout=20.0)
+    assert raised.value.sender == place.middle
+
+
+def test_small_graphs_have_the_same_spectrum_without_a_message() -> None:
+    network = network_of(topology.ring(8))
+    before = network.traffic
+    share_spectrum(network)
+    assert network.traffic == before
 
 
 # ----------------------------------------------------------------------------------------------------------- arithmetic

@@ -794,3 +794,13 @@ def test_a_sweep_over_a_tree_is_exact_with_several_agents_per_rank() -> None:
             mixed = TreeSweep()(network, x[network.local])
             np.testing.assert_allclose(mixed, np.broadcast_to(x.mean(axis=0), mixed.shape), rtol=0, atol=1e-14)
         assert network.traffic.rounds == 3 * TreeSweep().length(network.topology)
+
+
+def test_large_graphs_have_the_first_ranks_spectrum() -> None:
+    """Every rank would find other last digits on another processor."""
+    place = graph_of("many")
+    own = place.with_spectrum(place.spectrum * (1.0 + 1e-14 * WORLD.rank))
+    found = network_on(own, shares_of("many")).topology.spectrum
+    for other in WORLD.allgather(found.tobytes()):
+        assert other == found.tobytes()
+    np.testing.assert_allclose(found, place.spectrum, rtol=1e-12)

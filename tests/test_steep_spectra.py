@@ -276,6 +276,17 @@ def test_covariances_cannot_tell_and_say_so(method: Any) -> None:
     assert pairs.status.code == "below_rounding"
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_a_gap_that_rounding_hides_is_not_called_a_tie(seed: int) -> None:
+    """Eigenvalues that differ by eight hundredths of themselves, and by 1e-12 of the largest."""
+    Q = np.linalg.qr(np.random.default_rng(seed).standard_normal((20, 20)))[0]
+    values = np.r_[1.0, np.linspace(2.6e-11, 1.26e-11, 16), 1.16e-11, 9e-12, 3e-12]
+    stack = np.stack([(Q * values) @ Q.T] * 2)
+    network = deepca.SimulatedNetwork(deepca.topology.complete(2))
+    pairs = deepca.eigenpairs(stack, network, 3, which="SA", tol=1e-11)
+    assert pairs.status.code in ("rounding_floor", "below_rounding")
+
+
 def test_streams_keep_covariances_only(tmp_path: Path) -> None:
     """After partial_fit no rows are left to look at: the status says so, the model counts what is known."""
     X = graded_rows(60, STEEP, 0)

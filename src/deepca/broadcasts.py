@@ -13,6 +13,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from deepca._spectra import PORTABLE
 from deepca._typing import Array
 from deepca.errors import Contradiction
 from deepca.linalg import frobenius
@@ -27,6 +28,7 @@ __all__ = [
     "check_small",
     "counted",
     "packed",
+    "share_spectrum",
     "unpacked",
 ]
 
@@ -65,6 +67,21 @@ def check_close(network: Network, what: str, received: Array | float, own: Array
     """The same of the largest difference to what was computed here."""
     if not network.leads:
         check_small(network, what, float(np.abs(np.asarray(received) - np.asarray(own)).max(initial=0.0)), allowed)
+
+
+def share_spectrum(network: Network) -> None:
+    """Take the leader's eigenvalues of 𝐋, by which numbers of rounds are chosen.
+
+    Nothing is sent where all agents find the same bits: in one process, and on small graphs. On directed graphs and
+    those that change, agents still go by what they find themselves.
+    """
+    topology = network.topology
+    if network.local.size == network.n_agents or network.n_agents <= PORTABLE or not topology.stays:
+        return
+    own = topology.spectrum
+    told = network.broadcast(np.broadcast_to(own, (*network.batch, own.size)))
+    check_close(network, "eigenvalues of the gossip matrix", told, own, SEMI)
+    network.take_spectrum(told)
 
 
 def check_bound(

@@ -344,6 +344,13 @@ def _status(found: _Found, pairs: Pairs, which: Which, settings: Settings, unit:
                 f"the rounding of the largest, which hides differences up to {told_apart:.1e}: they may be equal or "
                 f"not; well defined: {choices}",
             )
+        if abs(last - after) > max(told_apart, VISIBLE * max(abs(last), abs(after))):
+            return Status(
+                "below_rounding",
+                f"the eigenvalue {last:.3g}, number {k} from the {_END[which]}, and the next, {after:.3g}, differ by "
+                f"too little, beside the rounding of the largest, {largest:.3g}, for the vectors to be proven; well "
+                f"defined: {choices}",
+            )
         return Status(
             "not_unique",
             f"subspace not unique: the eigenvalue {last:.9g}, number {k} from the {_END[which]}, and the next, "

@@ -49,8 +49,8 @@ class Status:
     Not usable:
 
     ================= ===========================================================================================
-    below_rounding    some of the k eigenvalues are lost in the rounding of λ₁, or zero: which of the two, products of
-                      the rows cannot tell; the advice says how many components are known
+    below_rounding    some of the k eigenvalues, or the gap behind them, are lost in the rounding of λ₁, or zero: which
+                      of the two, products of the rows cannot tell; the advice says how many components are known
     not_unique        λ_k = λ_{k+1}: no k-dimensional subspace is the top one; the advice names k that are
     out_of_iterations the error still shrinks; the advice says how fast and how many iterations are missing
     disagreement      the agents do not come together

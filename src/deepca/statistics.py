@@ -50,8 +50,11 @@ class Totals:
         return self.reference + self.shift
 
     def squares_about_zero(self) -> Array:
-        """``Σ w x²`` by column."""
-        return self.squares + self.weight * np.square(self.mean)
+        """Return ``Σ w x²`` by column; a DataError names the first that overflows."""
+        with np.errstate(over="ignore"):
+            squares = self.squares + self.weight * np.square(self.mean)
+        _check_squares(squares)
+        return squares
 
     @property
     def constant(self) -> npt.NDArray[np.bool_]:
@@ -99,10 +102,18 @@ def agreed_totals(network: Network, local: Sequence[Moments], *, weighted: bool 
         spread = [(of.squares_about(reference, shift), np.square(of.rounding_about(reference, shift))) for of in local]
         squares, rounding = (common_average(network, np.array(spread).reshape(*B, 2 * d)) * m).reshape(2, d)
         totals = Totals(n_rows, weight, reference, shift, squares, np.sqrt(rounding))
-    if not (np.isfinite(totals.mean).all() and np.isfinite(totals.squares).all()):
-        columns = np.flatnonzero(~(np.isfinite(totals.mean) & np.isfinite(totals.squares)))
-        raise DataError(f"the squares of column {columns[0]} overflow when taken over all agents; scale the data")
+    _check_squares(np.where(np.isfinite(totals.mean), totals.squares, np.inf))
     return totals
+
+
+def _check_squares(squares: Array) -> None:
+    """Raise DataError unless all of these are finite."""
+    if (overflown := np.flatnonzero(~np.isfinite(squares))).size:
+        raise _overflow_of(overflown[0])
+
+
+def _overflow_of(column: int) -> DataError:
+    return DataError(f"the squares of column {column} overflow when taken over all agents; scale the data")
 
 
 def _parts(weight: float) -> tuple[float, float]:
@@ -118,4 +129,4 @@ def _overflow(d: int) -> Iterator[None]:
         yield
     except NotFiniteError as error:
         column = max(error.place - 3 * (error.phase == "mean"), 0) % d
-        raise DataError(f"the squares of column {column} overflow when taken over all agents; scale the data") from None
+        raise _overflow_of(column) from None

@@ -19,7 +19,7 @@ rule               𝐋                                               𝐋 ⪰ 0
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
@@ -200,6 +200,17 @@ class Topology:
         if self.n_agents <= _ALL_EIGENVALUES:
             return np.sort(self.eigenvalues)[:-1]
         return np.linspace(self.lambda_min, self.lambda2, _ALL_EIGENVALUES)
+
+    @property
+    def spectrum(self) -> Array:
+        """λ₂, λ_min and the modes: what numbers of rounds are chosen by."""
+        return np.concatenate([[self.lambda2, self.lambda_min], self.modes])
+
+    def with_spectrum(self, spectrum: Array) -> Topology:
+        """Return the same graph with the spectrum that another processor has found."""
+        other = replace(self, lambda2=float(spectrum[0]), lambda_min=float(spectrum[1]))
+        other.__dict__["modes"] = spectrum[2:]
+        return other
 
     @cached_property
     def middle(self) -> int:

@@ -166,6 +166,10 @@ class Network(ABC):
     def topology(self) -> Topology:
         return self._topology
 
+    def take_spectrum(self, spectrum: Array) -> None:
+        """Use these eigenvalues of 𝐋 from now on (:attr:`deepca.topology.Topology.spectrum`)."""
+        self._topology = self._topology.with_spectrum(spectrum)
+
     @property
     def traffic(self) -> Traffic:
         rounds, control_rounds, messages, sent, control = self._sent

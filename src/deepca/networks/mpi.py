@@ -17,6 +17,7 @@ from mpi4py import MPI
 
 from deepca._machine import keep_freed_memory
 from deepca._typing import Array, Csr
+from deepca.broadcasts import share_spectrum
 from deepca.coding import Code, Copies, decode, encode
 from deepca.errors import TopologyError
 from deepca.networks._patience import Patience
@@ -95,6 +96,7 @@ class MpiNetwork(Network):
         self._nods = np.zeros((len(around) + 1, 1), dtype=np.uint8)
         self._buffers: dict[tuple[int, int, np.dtype[Any]], npt.NDArray[Any]] = {}
         self._left = self._rounds = self._bytes = 0
+        share_spectrum(self)
 
     @property
     def traffic(self) -> Traffic:

@@ -365,7 +365,7 @@ class Node:
                 found = self._concluded()
                 if found is not None:
                     return found
-                for peer in self._links:
+                for peer in self._links.keys() & set(plan.members):  # what others send does not matter here
                     self._check_spoilt(peer, "result", 0)
                 if here.disturbance:
                     self._check_faults(plan)

@@ -14,7 +14,7 @@ import numpy as np
 from deepca._typing import Array
 from deepca.algorithms.base import State
 from deepca.averaging import common_average
-from deepca.broadcasts import SEMI
+from deepca.broadcasts import SEMI, share_spectrum
 from deepca.checkpoints import Checkpoint
 from deepca.data.holdings import Holdings, read
 from deepca.data.sources import Source
@@ -143,6 +143,8 @@ def run_site(
             return _ending(agreed.content, own=agreed.compared)
         try:
             network = AgentNetwork(_topology(job, agreed), agreed.members.index(job.me), _Transport(node, agreed))
+            network.begin(agreed.epoch, 0, "spectrum")
+            share_spectrum(network)
             network.begin(agreed.epoch, 0, "gathered")
             if held is None:  # not before all agree on what the rows are
                 held = read((source,), form=job.settings.form)

@@ -58,7 +58,7 @@ def solving(trial: Trial) -> None:
     stop = None if trial.chance(0.1) else Tolerance(tol)
     result = solve(algorithm, max_iter=_ITERATIONS if stop else 60, stop=stop)
     check_result(trial, result, truth, tol)
-    if name == "accelerated" and algorithm.mix.auto and result.status.code in _STOPPED and unlike:
+    if name == "accelerated" and stop and algorithm.mix.auto and result.status.code in _STOPPED and unlike:
         mixer = FastMix() if place.positive_semidefinite else Chebyshev()
         plain = solve(DeEPCA(stack, W0, SimulatedNetwork(place), mixer), max_iter=_ITERATIONS, stop=Tolerance(tol))
         trial.fact(

@@ -193,7 +193,7 @@ def _schedule(folder: Path, seed: int) -> Verdict:
                 fleet.proxies.hold(ways)
                 time.sleep(seconds)
                 fleet.proxies.release(ways)
-        fleet.wait(LIMIT + 30.0)
+        fleet.wait(fleet.setup.deadline + 30.0)  # who comes after all others have left ends at its own deadline
 
     def expect(fleet: Fleet, verdict: Verdict) -> None:
         if on_loss == "wait":
