@@ -11,7 +11,7 @@ import pytest
 
 from deepca._typing import Array
 from deepca.errors import BadArray, DataError, InvalidInput, PeerFailed
-from deepca.experiments.faults.schedules import Fault, Outcome, Play, Schedule, rows_of
+from deepca.experiments.faults.schedules import Fault, Outcome, Play, Schedule, play, rows_of
 from deepca.networks.agent import AgentNetwork
 from deepca.pca import Settings
 from deepca.sites import run
@@ -34,15 +34,15 @@ def _played(
         5, topology or ring(4), settings or Settings(2, tol=1e-9), "wait", nothing, PATIENCE, deadline=600.0
     )
     outcome = Outcome(schedule)
-    play = Play(schedule, rows_of(schedule) if rows is None else rows, outcome)
+    playing = Play(schedule, rows_of(schedule) if rows is None else rows, outcome)
     cut = {(0, 1), (1, 0)} if cut_until else set()
-    play.network.trouble.cut |= cut
-    play.clock.at(cut_until, lambda: play.network.trouble.cut.difference_update(cut))
+    playing.network.trouble.cut |= cut
+    playing.clock.at(cut_until, lambda: playing.network.trouble.cut.difference_update(cut))
     try:
-        play.run()
+        playing.run()
     finally:
-        play.clock.end()
-    return outcome.endings, play.clock.time
+        playing.clock.end()
+    return outcome.endings, playing.clock.time
 
 
 def _honest(endings: Mapping[int, Any]) -> list[Any]:
@@ -116,6 +116,25 @@ def test_a_result_that_cannot_be_read_names_its_proposer(monkeypatch: pytest.Mon
     monkeypatch.setattr(Node, "_hand_over", hand_over)
     endings, _ = _played()  # nobody talks to the proposer any more, so that it waits to its deadline
     _assert_named(endings, 0.0)
+
+
+def test_a_neighbour_that_was_left_out_cannot_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it sends while the others settle on their result: they are not waiting for anything from it."""
+    honest, spoilt = Node.settle, []
+
+    def settle(self: Node, plan: Plan, *more: Any) -> Any:
+        if LIAR in self._links and LIAR not in plan.members:
+            self._spoilt[LIAR] = self._links[LIAR].peer, "a message whose header cannot be read"
+            spoilt.append(self._me)
+        return honest(self, plan, *more)
+
+    monkeypatch.setattr(Node, "settle", settle)
+    settings = Settings(2, algorithm="deepca", tol=1e-9)
+    killed = (Fault(0.1, "kill", (LIAR,), 500.0),)
+    outcome = play(Schedule(5, ring(5), settings, "shrink", killed, deadline=600.0))
+    assert spoilt
+    assert outcome.correct, outcome.problems
+    assert all(isinstance(outcome.endings[site], run.Ending) for site in range(5) if site != LIAR)
 
 
 @pytest.mark.parametrize("liar", range(4))
