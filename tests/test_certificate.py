@@ -511,3 +511,21 @@ def test_averages_by_gossip_prove_what_exact_averages_prove(place: Topology, err
 def scipy_values(stack: Array, X: Array) -> Array:
     """Eigenvalues of the mean within X, by scipy."""
     return np.asarray(scipy.linalg.eigvalsh(X.T @ stack.mean(axis=0) @ X)[::-1])
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_leading_parts_of_any_subspace(seed: int) -> None:
+    """Columns that are no principal components, or in another order, have no bound that the truth exceeds."""
+    rng = np.random.default_rng(seed)
+    d, k = 4 + seed % 3, 3
+    Q = np.linalg.qr(rng.standard_normal((d, d)))[0]
+    values = 10.0 ** -np.sort(rng.uniform(0.0, 4.0, d))
+    stack = np.stack([(Q * values) @ Q.T] * 3)
+    if seed % 2:
+        X = np.linalg.qr(rng.standard_normal((d, k)))[0]
+    else:  # eigenvectors, nearly, in another order
+        X = np.linalg.qr(Q[:, rng.permutation(k)] + 1e-3 * rng.standard_normal((d, k)))[0]
+    certificate, _ = certify(stack, np.stack([X] * 3), SimulatedNetwork(deepca.topology.complete(3)))
+    for r in range(1, k):
+        truth = worst_tangent(Q[:, :r], X[None, :, :r])
+        assert truth <= certificate.leading(r), (r, truth)

@@ -59,7 +59,7 @@ class Certificate:
     noise: float
     """The part of it that stands for the rounding of the average."""
     coupling: float
-    """Off-diagonal part of ``XᵀAX``, relative to θ_1: by what single components still mix with each other."""
+    """``‖XᵀAX − diag(θ_1 … θ_k)‖_F / θ_1``: by what single components still mix, or are not in their order."""
     drift: float
     """``‖mean S − mean A W‖ / θ_1``, the error of the average taken off: zero if tracking was never disturbed."""
     eigenvalues: tuple[float, ...]
@@ -346,7 +346,7 @@ def _fresh(
         AX = product(found.mean)
         inside = X.T @ AX
         theta = np.linalg.eigvalsh(symmetric_part(inside))[::-1]
-        coupling = frobenius(inside - np.diag(np.diagonal(inside)))
+        coupling = frobenius(inside - np.diag(theta))
         drift = frobenius(found.mean[d * k : -4]) - 2.0 * frobenius(found.error[d * k : -4])
         fine = 0.1 * overlap(d - k, columns_for(k, d), failure) if k < d else 0.0
         return packed(theta, np.linalg.norm(AX - X @ inside, 2), coupling, drift, fine)

@@ -98,8 +98,10 @@ class Proof:
             self._known = None
             self.over = self._repairs > _REPAIRS
             return
-        # no smaller than before, and rounding could explain it
-        rounding = max(100.0 * certificate.noise, 2.0 * certificate.uncertainty)
+        # no smaller than before, and rounding could explain it; where messages may get lost, averages are off by more
+        rounding = 100.0 * certificate.noise
+        if self._algorithm.network.reliable:
+            rounding = max(rounding, 2.0 * certificate.uncertainty)
         self.stuck = certificate.residual > 0.5 * self._residual and certificate.residual <= rounding
         self._residual = certificate.residual
         self.over = self.over or hopeless or at_floor(history) or self.stuck
