@@ -24,6 +24,7 @@ FOUND = {
     "an average that messages got lost in, called rounding": ("networks", 245156784),
     "a gap that rounding hides, called a tie": ("spectra", 914782868),
     "squares that overflow, about zero only": ("estimators", 914784575),
+    "what rounding leaves beyond the rank, shown as zero": ("estimators", 245158964),
 }
 CASES = [(family, SEED + i) for family, n in adversary.cases_of(500).items() for i in range(n)]
 

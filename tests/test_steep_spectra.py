@@ -256,6 +256,31 @@ def test_spectra_that_are_not_steep_cost_nothing() -> None:
     assert len(passes) == 2  # once for the first block's columns, once for the rows
 
 
+@pytest.mark.parametrize("scale", [False, True])
+@pytest.mark.parametrize("offset", [0.0, 3.0, 30.0, 300.0, 1e6])
+def test_what_rounding_leaves_beyond_the_rank_is_not_called_zero(offset: float, scale: bool) -> None:
+    """Rows on a line, but for the rounding of their numbers: variances are known, or bounded, and never just zero."""
+    rng = np.random.default_rng(4)
+    X = np.outer(rng.standard_normal(12), [1.0, 0.7, -0.4, 0.2]) + offset * np.array([0.3, -0.7, 1.9, 1.1])
+    pca = DecentralizedPCA(3, n_agents=3, scale=scale).fit(X)
+    Y = centred(X)
+    if scale:
+        Y = Y / np.sqrt(np.square(Y).mean(axis=0))
+    sigma, _ = long_svd(Y)
+    exact, known, proof = (
+        np.square(sigma).astype(np.float64) / (len(X) - 1),
+        pca.model_.n_known,
+        pca.result_.certificate,
+    )
+    assert proof is not None
+    assert pca.result_.status.ok
+    if offset == 0.0:
+        assert known == 1
+    np.testing.assert_allclose(pca.explained_variance_[:known], exact[:known], rtol=1e-2)
+    for r in range(known, 3):
+        assert exact[r] <= proof.at_most(r + 1) <= 1e-10 * exact[0]
+
+
 # ------------------------------------------------------------------------------------------- only covariances at hand
 
 

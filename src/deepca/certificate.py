@@ -187,9 +187,9 @@ class Certificate:
             return self.k
         return max((r for r in range(1, self.k) if math.isfinite(self.leading(r))), default=0)
 
-    def of_rank(self, r: int) -> Certificate:
-        """The same where all but r eigenvalues are known to be zero."""
-        return replace(self, eigenvalues=self.eigenvalues[:r] + (0.0,) * (self.k - r), others=(), bound=0.0)
+    def of_rank(self, r: int, beyond: float = 0.0) -> Certificate:
+        """Return the same where all but r eigenvalues are known to be zero, or at most ``beyond``."""
+        return replace(self, eigenvalues=self.eigenvalues[:r] + (0.0,) * (self.k - r), others=(), bound=beyond)
 
     def tells_all(self, tol: float) -> bool:
         """Whether each leading part that stands apart is proven to ``tol``, and each eigenvalue to six digits.
@@ -220,7 +220,7 @@ class Certificate:
 
         Where nothing more was found at the rows, the bound on whatever is left of them.
         """
-        if self.parts and self.eigenvalues[r - 1] == 0.0:
+        if self.eigenvalues[r - 1] == 0.0 and (self.parts or (self.bound >= 0.0 and not self.others)):
             return max(self.bound, 0.0)
         return self.eigenvalues[r - 1] + hypot(self.residual, self.coupling) * self.scale
 

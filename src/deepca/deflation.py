@@ -43,7 +43,7 @@ from deepca.probing import everywhere
 from deepca.result import Result
 from deepca.verdict import UNDERFLOW, below_underflow, deflated_status
 
-__all__ = ["Search", "exhausted", "graded_axes", "independent", "sharpened"]
+__all__ = ["Search", "graded_axes", "independent", "rounding_beyond", "sharpened"]
 
 Search = Callable[[Operator, int, int], "Result[Any]"]
 """Finds the top so many of ``mean A_j`` in at most so many iterations, with a certificate."""
@@ -128,15 +128,17 @@ def _filled(found: _Found, V: Array, k: int) -> Array:
     return completed(V[:, :k], k)
 
 
-def exhausted(A: Operator, V: Array, values: Array, network: Network) -> bool:
-    """Whether the rows have nothing but rounding outside the span of orthonormal V, the same at every agent.
+def rounding_beyond(A: Operator, V: Array, values: Array, network: Network) -> float:
+    """Bound eigenvalues outside the span of orthonormal V, the same at every agent, where the rows have only rounding.
 
-    False, too, where not all agents have rows at hand.  values : eigenvalues within V.
+    Returns inf where they have more than that, or where not all agents have rows at hand.  values : those within V.
     """
     if not _at_hand(A, network):
-        return False
+        return math.inf
     e = _rounding(A, network, max(total(values), 0.0))
-    return V.shape[1] == len(V) or _norm_left(A, V, network) <= _RANK * e
+    if V.shape[1] == len(V):
+        return 0.0
+    return _square(_UNSEEN * _RANK * e) if _norm_left(A, V, network) <= _RANK * e else math.inf
 
 
 def _rounding(A: Operator, network: Network, trace: float) -> float:

@@ -92,8 +92,8 @@ class Model:
         proof = self.certificate
         if proof is not None and self.status.code == "below_rounding":
             return proof.known()
-        if proof is not None and self.status.code == "rank_deficient" and proof.parts and proof.bound > 0.0:
-            return sum(map(math.isfinite, proof.parts))
+        if proof is not None and self.status.code == "rank_deficient" and proof.bound > 0.0:
+            return sum(map(math.isfinite, proof.parts)) if proof.parts else int(np.count_nonzero(proof.eigenvalues))
         return self.n_components
 
     @property

@@ -14,7 +14,7 @@ from deepca.algorithms.base import Algorithm, State
 from deepca.axes import principal_axes
 from deepca.certificate import FAILURE, Certificate, digest_of
 from deepca.certificate import certify as fresh_certificate
-from deepca.deflation import exhausted
+from deepca.deflation import rounding_beyond
 from deepca.linalg import largest_positive, symmetric_part
 from deepca.networks.base import Traffic
 from deepca.stopping import Agreed, StopRule, at_floor, error_estimate, rate
@@ -39,7 +39,7 @@ class Proof:
         self.certificate: Certificate | None = None
         self.components: Array = np.empty(0)
         self.over, self.lost, self.stuck, self.more = False, False, False, 0
-        self.exhausted = False  # whether the rows have nothing but rounding beyond their rank
+        self.beyond = math.inf  # bound on variances beyond the rank, where the rows have only rounding there
         self._residual = math.inf
 
     def forget(self, attempts: int) -> None:
@@ -78,7 +78,7 @@ class Proof:
                 certificate = replace(certificate, eigenvalues=exact, coupling=coupling, digest=digest)
                 if history and 0 < (rank := history[-1].rank) < certificate.k:
                     V, A = self.components[:, :rank], self._algorithm.A
-                    self.exhausted = exhausted(A, V, theta[:rank], network)
+                    self.beyond = rounding_beyond(A, V, theta[:rank], network)
         finally:
             self.traffic += network.traffic - before
         self.certificate = replace(certificate, traffic=self.traffic)

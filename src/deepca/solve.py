@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from deepca.observers import Observer, Start, Step
 from deepca.proof import Proof, ritz
 from deepca.result import Result, Status
 from deepca.stopping import StopRule
-from deepca.verdict import judge, not_judged
+from deepca.verdict import judge, not_judged, nothing_beyond
 
 __all__ = ["solve"]
 
@@ -114,8 +115,9 @@ def solve(
     certificate = proof.certificate if proof is not None else None
     eigenvalues, components = ritz(recent[-2] if len(recent) > 1 else state, state)
     status, rank = _status(agreement, stop, state, proof, eigenvalues, first)
-    if certificate is not None and status.code == "rank_deficient":
-        certificate = certificate.of_rank(rank)
+    if proof is not None and certificate is not None and status.code == "rank_deficient":
+        zero = nothing_beyond(rank, np.array(certificate.eigenvalues), certificate)
+        certificate = certificate.of_rank(rank, 0.0 if zero else proof.beyond)
     if proof is not None and certificate is not None:
         components = np.array(np.broadcast_to(proof.components, state.W.shape))
         eigenvalues = np.array(np.broadcast_to(certificate.eigenvalues, eigenvalues.shape))
@@ -147,7 +149,9 @@ def _status(
     certificate = proof.certificate if proof is not None else None
     if certificate is not None:
         eigenvalues = np.array(certificate.eigenvalues)  # of A itself, not of what is tracked
-    lost, stuck, exhausted = (proof.lost, proof.stuck, proof.exhausted) if proof is not None else (False, False, False)
+    lost, stuck, exhausted = False, False, False
+    if proof is not None:
+        lost, stuck, exhausted = proof.lost, proof.stuck, math.isfinite(proof.beyond)
     made = state.t - first
     status = judge(history, stop, state, made, certificate, lost, stuck, eigenvalues, agreement.paces, exhausted)
     return status, history[-1].rank

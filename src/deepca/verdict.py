@@ -25,6 +25,7 @@ __all__ = [
     "judge",
     "more_iterations",
     "not_judged",
+    "nothing_beyond",
     "with_few_rows",
 ]
 
@@ -171,14 +172,18 @@ def _short(
     """Fewer columns than k carry more than rounding: because no more exist, or because rounding hides them."""
     rank = history[-1].rank
     values = np.sort(np.ravel(eigenvalues)[-k:])[::-1]
-    exact = rank == 0 or not values[rank:].any()
-    few = certificate is not None and certificate.n_rows is not None and certificate.n_rows <= rank
-    if exact or few:
+    if nothing_beyond(rank, values, certificate):
         return _rank_deficient(rank, k)
     if exhausted:
         return _exhausted(rank, k)
     known = rank if certificate is None else min(certificate.known(), rank)
     return below_rounding(known, k, float(values[0]), certificate)
+
+
+def nothing_beyond(rank: int, eigenvalues: Array, certificate: Certificate | None) -> bool:
+    """Whether all eigenvalues beyond the rank are zero, not only rounding; ``eigenvalues`` : descending."""
+    few = certificate is not None and certificate.n_rows is not None and certificate.n_rows <= rank
+    return rank == 0 or few or not eigenvalues[rank:].any()
 
 
 def below_rounding(known: int, k: int, largest: float, certificate: Certificate | None) -> Status:
