@@ -25,6 +25,10 @@ FOUND = {
     "a gap that rounding hides, called a tie": ("spectra", 914782868),
     "squares that overflow, about zero only": ("estimators", 914784575),
     "what rounding leaves beyond the rank, shown as zero": ("estimators", 245158964),
+    "a product that comes out as zero, called a rank": ("streams", 342026219),
+    "axes that messages got lost in": ("networks", 342026049),
+    "modulus below rounding, called a tie": ("spectra", 342026350),
+    "variances that fit into float32, and not times the rows": ("estimators", 342026774),
 }
 CASES = [(family, SEED + i) for family, n in adversary.cases_of(500).items() for i in range(n)]
 

@@ -673,6 +673,22 @@ def test_values_whose_squares_do_not_fit(name: str, form: Form, kind: Callable[[
         decompose(sources, network, Settings(1, form=form))
 
 
+@pytest.mark.parametrize("size", [1e-146, 1e-156, 1e-161, 1e-166, 1e-200])
+def test_a_column_too_small_to_square_is_not_scaled(size: float) -> None:
+    """Its standard deviation would have few digits, or none; it is named, and not called constant."""
+    X = np.vstack(parts())
+    X = X * np.r_[np.ones(X.shape[1] - 1), size]
+    with pytest.raises(DataError, match=f"column {X.shape[1] - 1}: too small to square"):
+        DecentralizedPCA(2, n_agents=3, scale=True).fit(X)
+    assert DecentralizedPCA(2, n_agents=3).fit(X).result_.status.ok
+
+
+def test_weights_that_overflow_are_named() -> None:
+    X = np.vstack(parts())
+    with pytest.raises(DataError, match="weights, overflow"):
+        DecentralizedPCA(2, n_agents=3).fit(X, sample_weight=np.full(len(X), 1e308))
+
+
 def test_values_whose_squares_fit_only_when_centred() -> None:
     """The column is named, and numpy does not warn."""
     sources = [as_source(np.array([[1.0, 1e160], [j, 1e160 * (1.0 + 1e-10)]]), f"agent {j}") for j in range(3)]

@@ -14,7 +14,7 @@ from deepca.broadcasts import counted
 pytestmark = pytest.mark.simulator("no network")
 
 ARGUMENTS: dict[type[errors.DeepcaError], tuple[tuple[Any, ...], dict[str, Any]]] = {
-    errors.OldResult: (("run", "run-2", "rows.csv", "model.npz"), {}),
+    errors.OldResult: (("run", "run-2", "rows.csv"), {"known": False}),
     errors.CertificateError: (("it has expired",), {"reason": "expired"}),
     errors.RevocationListError: (("none",), {"reason": "missing", "path": "revoked.pem", "seen": 3}),
     errors.EnrolmentError: (("another",), {"reason": "fingerprint", "site": "north"}),

@@ -35,6 +35,8 @@ WAYS: dict[str, Make] = {
         .fit_agents(blocks(X), sample_weight=[1.0 + part[:, 0] ** 2 for part in blocks(given)])
         .components_
     ),
+    "rows in a list": lambda given: DecentralizedPCA(2, topology="ring", n_agents=3).fit(list(given)).components_,
+    "rows in lists": lambda given: DecentralizedPCA(2).fit_agents([list(part) for part in blocks(given)]).components_,
     "transform": PCA.transform,
     "inverse_transform": lambda given: PCA.inverse_transform(given[:, :2]),
     "score_samples": PCA.score_samples,

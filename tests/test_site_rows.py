@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from dataclasses import replace
@@ -14,7 +15,7 @@ import pytest
 pytest.importorskip("cryptography")
 
 from deepca.errors import BadArray, DisputedResult, OldResult
-from deepca.sites.claims import Claim
+from deepca.sites.claims import Claim, Endorsement
 from deepca.sites.config import SiteFile, read_site
 from deepca.sites.identity import Identity
 from deepca.sites.kits import make_kits
@@ -83,6 +84,28 @@ def test_who_is_killed_after_it_has_signed_cannot_come_back_with_other_rows(kits
     np.save(site.data, np.zeros((3, 2)))
     with pytest.raises(OldResult):
         _rows(site).check(RUN)
+
+
+@pytest.mark.parametrize("content", [None, "", '{"salt": 3}'])
+def test_a_result_without_the_digest_of_its_rows_is_not_given_out(kits: Path, content: str | None) -> None:
+    """Nobody can tell any more whether it is of these rows."""
+    site = _site(kits, rows=np.ones((3, 2)))
+    content_of, claim = b"model", Claim(1, b"p" * 32, (0, 1, 2), hashlib.sha256(b"model").digest())
+    signed = Endorsement(0, claim, b"s")
+
+    def vault() -> RowsVault:
+        return RowsVault(site.state, "result", 3, lambda text: None, rows=_rows(site), run=RUN)
+
+    vault().hold(content_of, claim, (signed,), decided=True)
+    assert vault().load().outcome == content_of
+    if content is None:
+        (site.state / "rows.json").unlink()
+    else:
+        (site.state / "rows.json").write_text(content, encoding="utf-8")
+    with pytest.raises(OldResult) as caught:
+        vault()
+    assert not caught.value.known
+    assert caught.value.another == "2"
 
 
 def test_the_digest_is_salted_and_stays_at_the_site(kits: Path) -> None:

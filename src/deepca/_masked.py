@@ -14,6 +14,10 @@ __all__ = ["all_unmasked", "unmasked"]
 
 def unmasked(X: Any, name: str) -> Any:
     """X itself, or the array behind a masked one without masked entries; a DataError names the first that there is."""
+    if isinstance(X, (list, tuple)):
+        for i, row in enumerate(X):
+            if np.ma.isMaskedArray(row):
+                unmasked(row, f"{name}: row {i}")
     if not np.ma.isMaskedArray(X):
         return X
     places = np.argwhere(np.ma.getmaskarray(X))

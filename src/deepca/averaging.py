@@ -16,7 +16,15 @@ from deepca.memory import mean_of
 from deepca.mixing import averager
 from deepca.networks.base import Network
 
-__all__ = ["LOST", "Averaged", "average", "average_then", "common_average", "common_average_then"]
+__all__ = [
+    "LOST",
+    "Averaged",
+    "average",
+    "average_then",
+    "common_average",
+    "common_average_then",
+    "common_averaged_then",
+]
 
 _TRIES = 8
 _STEP = 1e-4  # what is left of a disagreement at the first look
@@ -47,6 +55,10 @@ class Averaged:
     def doubt(self) -> float:
         """Length of the error; the same bits at every agent, since decisions follow from it."""
         return length(self.error)
+
+    def off_by(self, largest: float) -> float:
+        """Bound the length of what rounding and lost messages may have done to the mean of vectors that long."""
+        return 2.0 * _EPS * self.growth * largest
 
 
 def average(
@@ -117,10 +129,19 @@ def average_then(
 
 def common_average_then(network: Network, x: Array, derive: Callable[[Array], Array], size: int) -> tuple[Array, Array]:
     """:func:`common_average`, and ``size`` numbers that the leader derives from it, the same bits at every agent."""
+    found, told = common_averaged_then(network, x, derive, size)
+    return found.mean, told
+
+
+def common_averaged_then(
+    network: Network, x: Array, derive: Callable[[Array], Array], size: int
+) -> tuple[Averaged, Array]:
+    """The same, and what is known of how good the mean is; its error is rounding (:meth:`Averaged.off_by`)."""
     if network.topology.whole and not network.topology.changing:
-        return exact_average_then(network, x, derive, size)
-    mean = common_average(network, x)
-    return mean, _told(network, derive(mean) if network.leads else None, size)
+        mean, told = exact_average_then(network, x, derive, size)
+        return Averaged(mean, np.zeros_like(mean), 0), told
+    found = _common(network, x)
+    return found, _told(network, derive(found.mean) if network.leads else None, size)
 
 
 def _told(network: Network, derived: Array | None, size: int) -> Array:
@@ -134,9 +155,13 @@ def common_average(network: Network, x: Array) -> Array:
     Over a spanning tree where there is one all the time, else mixed until nothing is gained any more. Where links
     change, a look without gain may have been made after rounds in which few links were up, so only equal values count.
     """
-    topology = network.topology
-    if topology.whole and not topology.changing:
+    if network.topology.whole and not network.topology.changing:
         return exact_average(network, x)
+    return _common(network, x).mean
+
+
+def _common(network: Network, x: Array) -> Averaged:
+    topology = network.topology
     rounds = averager(topology).rounds_for(topology, _STEP)
     if not topology.changing:
         found = average(network, x, rounds, lambda found: False)
@@ -157,4 +182,4 @@ def common_average(network: Network, x: Array) -> Array:
             f"{topology.name}: the average of numbers with known mean is off by {found.lost:.1e}: messages get lost "
             "and are not sent again, so no sum over all agents can be had"
         )
-    return found.mean
+    return found

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.linalg.lapack import dgeqrf, dormqr
 
 from deepca._typing import Array
-from deepca.averaging import common_average_then
+from deepca.averaging import common_averaged_then
 from deepca.broadcasts import SEMI, check_basis, check_small, packed, unpacked
 from deepca.certificate import Certificate
 from deepca.linalg import frobenius, largest_positive, symmetric_part
@@ -23,11 +23,13 @@ __all__ = ["completed", "filled_up", "principal_axes"]
 _EPS = float(np.finfo(np.float64).eps)
 
 
-def principal_axes(A: Operator, X: Array, network: Network) -> tuple[Array, Array]:
-    """``(X Q, θ)`` with ``Q θ Qᵀ = Xᵀ A X``, θ descending; the same bits at every agent.
+def principal_axes(A: Operator, X: Array, network: Network) -> tuple[Array, Array, float]:
+    """``(X Q, θ, e)`` with ``Q θ Qᵀ = Xᵀ A X``, θ descending; the same bits at every agent.
 
     X : orthonormal ``(d, k)``, the same everywhere. Every agent multiplies its own ``A_j X`` and shows only averages of
     ``XᵀA_jX``. The eigenvectors are the leader's, since two machines may round them differently.
+
+    e : by what averages may have changed ``XᵀAX`` beyond the rounding of products; 0 where they are taken over a tree.
     """
     (d, k), B = X.shape, network.batch
     network.begin(network.epoch, 0, "axes")
@@ -37,14 +39,17 @@ def principal_axes(A: Operator, X: Array, network: Network) -> tuple[Array, Arra
         theta, Q = np.linalg.eigh(symmetric_part(mean.reshape(k, k)))
         return packed(theta[::-1], largest_positive(X @ Q[:, ::-1]))
 
-    mean, told = common_average_then(network, H.reshape(*B, k * k), turned, k + d * k)
+    found, told = common_averaged_then(network, H.reshape(*B, k * k), turned, k + d * k)
+    mean, off = found.mean, 0.0
+    if found.rounds:
+        off = found.off_by(float(network.reduce(np.asarray(frobenius(H, axis=(-2, -1)))[..., None], "max")[0]))
     theta, axes = unpacked(told, (k,), (d, k))
     if not network.leads:
         inside = X.T @ axes
         left = symmetric_part(mean.reshape(k, k)) @ inside - inside * theta
         check_basis(network, "principal axes", axes, contains=X, beyond=SEMI)
         check_small(network, "principal axes", float(frobenius(left)), SEMI * float(frobenius(mean)))
-    return axes, theta
+    return axes, theta, off
 
 
 def filled_up(X: Array, proof: Certificate, network: Network) -> Array:

@@ -43,7 +43,7 @@ from deepca.probing import everywhere
 from deepca.result import Result
 from deepca.verdict import UNDERFLOW, below_underflow, deflated_status
 
-__all__ = ["Search", "graded_axes", "independent", "rounding_beyond", "sharpened"]
+__all__ = ["Search", "as_given", "graded_axes", "independent", "rounding_beyond", "sharpened"]
 
 Search = Callable[[Operator, int, int], "Result[Any]"]
 """Finds the top so many of ``mean A_j`` in at most so many iterations, with a certificate."""
@@ -139,6 +139,12 @@ def rounding_beyond(A: Operator, V: Array, values: Array, network: Network) -> f
     if V.shape[1] == len(V):
         return 0.0
     return _square(_UNSEEN * _RANK * e) if _norm_left(A, V, network) <= _RANK * e else math.inf
+
+
+def as_given(A: Operator, network: Network) -> bool:
+    """Whether no agent's matrix was made from rows, with their rounding in it: what is zero in it is zero."""
+    network.begin(network.epoch, 0, "as given")
+    return not network.reduce(np.reshape(A.rounding().rows > 0.0, (*network.batch, 1)).astype(np.float64), "max").any()
 
 
 def _rounding(A: Operator, network: Network, trace: float) -> float:

@@ -356,12 +356,14 @@ def _status(found: _Found, pairs: Pairs, which: Which, settings: Settings, unit:
             f"subspace not unique: the eigenvalue {last:.9g}, number {k} from the {_END[which]}, and the next, "
             f"{after:.9g}, are equal or too close for a tolerance of {tol:.0e}; well defined: {choices}",
         )
-    if which == "LM" and not _largest(pairs):
-        if found.ended is not None and found.ended.code != "not_unique":  # what is outside may yet come in
+    tied = found.ended is not None and found.ended.code == "not_unique"
+    if which == "LM" and (tied or not _largest(pairs)):
+        if found.ended is not None and not tied:  # what is outside may yet come in
             advice = f"{found.ended.advice}. Or no gap in modulus is left behind k = {k}: algorithm='auto' would tell"
             return Status(found.ended.code, advice)
-        if _beyond(pairs) <= 0.0 or found.ended is not None:
-            told_apart = max(pairs.separation, 2.0 * pairs.spread, 100.0 * pairs.noise)
+        if tied or _beyond(pairs) <= 0.0:
+            ends = (end.certificate.told_apart for end in found.ends)
+            told_apart = max(pairs.separation, 2.0 * pairs.spread, 100.0 * pairs.noise, *ends)
             if VISIBLE * float(np.abs(pairs.values).min()) <= told_apart < float(np.abs(pairs.values).max()):
                 return Status(
                     "below_rounding",
@@ -369,11 +371,12 @@ def _status(found: _Found, pairs: Pairs, which: Which, settings: Settings, unit:
                     f"lost in the rounding of the largest, which hides differences up to {told_apart * unit:.1e}: they "
                     f"may be equal or not; well defined: {choices}",
                 )
+            outside = "" if math.isnan(pairs.seen) else f" of modulus {pairs.seen * unit:.9g}"
             return Status(
                 "not_unique",
                 f"subspace not unique: number {k} in modulus is the eigenvalue {last:.9g}, and outside the vectors "
-                f"found there is one of modulus {pairs.seen * unit:.9g}, so that no gap is left behind k = {k}; choose "
-                f"{choices}, or one end of the spectrum (which='LA' or 'SA')",
+                f"found there is one{outside} that cannot be told from it, so that no gap is left behind k = {k}; "
+                f"choose {choices}, or one end of the spectrum (which='LA' or 'SA')",
             )
         if found.ended is None:
             return Status(

@@ -129,15 +129,18 @@ class MixingError(InvalidInput):
 
 
 class OldResult(InvalidInput):
-    """A run has ended before with other rows of this site. run : its name.  another : a name to choose instead."""
+    """A run has ended before with other rows of this site. run : its name.  another : a name to choose instead.
 
-    def __init__(self, run: str, another: str, data: str, model: str) -> None:
+    known : whether it is known that they are others; False where the digest of its rows is missing.
+    """
+
+    def __init__(self, run: str, another: str, data: str, *, known: bool = True) -> None:
+        rows = f"with other rows than {data} has now" if known else f"and whether with the rows of {data} is not known"
         super().__init__(
-            f"the run {run!r} has ended before, with other rows than {data} has now; its result, {model}, is left as "
-            f"it is. For the rows of now choose another name, the same at all sites: run = {another!r} in "
-            f"network.toml, or --run {another}"
+            f"the run {run!r} has ended before, {rows}; nothing is written. For the rows of now choose another name, "
+            f"the same at all sites: run = {another!r} in network.toml, or --run {another}"
         )
-        self.run, self.another = run, another
+        self.run, self.another, self.known = run, another, known
 
 
 class ModelError(InvalidInput):

@@ -104,7 +104,8 @@ class Model:
     @property
     def singular_values(self) -> npt.NDArray[Any]:
         """Of the centred rows."""
-        return np.asarray(np.sqrt(self.explained_variance * (self.weight - 1.0)), dtype=self.dtype)
+        variance = self.explained_variance.astype(np.float64)  # times the weight it may not fit into float32
+        return np.asarray(np.sqrt(variance * (self.weight - 1.0)), dtype=self.dtype)
 
     @property
     def noise_variance(self) -> float:

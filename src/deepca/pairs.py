@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deepca._typing import Array
-from deepca.averaging import common_average_then
+from deepca.averaging import common_averaged_then
 from deepca.axes import principal_axes
 from deepca.broadcasts import check_close, packed
 from deepca.certificate import FAILURE, digest_of
@@ -112,7 +112,7 @@ def pairs_in(A: Operator, X: Array, network: Network, low: float, high: float, f
 
     The second is of fresh products ``A_j x_i``: a residual is not what the iterations believed.
     """
-    X, theta = principal_axes(A, X, network)
+    X, theta, _ = principal_axes(A, X, network)
     network.begin(network.epoch, 0, "residuals")
     own = A @ everywhere(X, network)
     off = A.rounding()
@@ -123,10 +123,10 @@ def pairs_in(A: Operator, X: Array, network: Network, low: float, high: float, f
         R = mean.reshape(X.shape) - X * theta
         return packed(np.linalg.norm(R, 2), frobenius(R, axis=0))
 
-    mean, told = common_average_then(network, own.reshape(*network.batch, -1), lengths, 1 + theta.size)
+    found, told = common_averaged_then(network, own.reshape(*network.batch, -1), lengths, 1 + theta.size)
     if not network.leads:
-        check_close(network, "residuals", told, lengths(mean), 16.0 * len(X) * _EPS * largest)
-    noise = 2.0 * _EPS * largest + off.bound(float(np.abs(theta).max()), *formed)
+        check_close(network, "residuals", told, lengths(found.mean), 16.0 * len(X) * _EPS * largest)
+    noise = found.off_by(largest) + off.bound(float(np.abs(theta).max()), *formed)
     return Pairs(X, theta, told[1:], float(told[0]) + noise, noise, low, high, failure)
 
 

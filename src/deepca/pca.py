@@ -7,12 +7,14 @@ of the local agents.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, Literal, get_args
 
 import numpy as np
+import numpy.typing as npt
 
 from deepca._portable import total as sum_of
 from deepca._typing import Array
@@ -59,6 +61,7 @@ _FIRST_GUESS = 8  # components, where a share of the variance is asked for
 _EPS = float(np.finfo(np.float64).eps)
 _ONE_AND_ANOTHER = "an agent says one thing and then another, so nothing can be relied on; look at the agents"
 _TRACE = 1e-6  # relative error of a sum of variances that is not looked into
+_NO_SQUARE = math.sqrt(UNDERFLOW) / _EPS  # values below may differ by so little that squares underflow
 _GLANCE = 60  # iterations that tell how much variance k components explain
 
 
@@ -376,7 +379,7 @@ class _Run:
             spread = np.array(np.broadcast_to(X, result.components.shape))
             result = replace(result, components=spread, certificate=replace(proof, digest=digest_of(X)))
         else:
-            X, variances = principal_axes(self.A, self.network.broadcast(result.components), self.network)
+            X, variances, _ = principal_axes(self.A, self.network.broadcast(result.components), self.network)
         components = np.ascontiguousarray(X.T)
         return _Found(components, variances, components if known is None else known, result)
 
@@ -483,16 +486,28 @@ def _check_consistent(totals: Totals, total: float, d: int, proof: Certificate |
 
 def _units(totals: Totals, source: Source) -> Array:
     """Standard deviations (ddof 0, as scikit-learn's StandardScaler); a constant column has none."""
-    units = np.sqrt(totals.squares / totals.weight)
-    constant = np.flatnonzero(totals.constant)
-    if constant.size:
-        names = [repr(source.columns[c]) if source.columns is not None else str(c) for c in constant[:6]]
-        more = f" and {constant.size - 6} more" if constant.size > 6 else ""
+    units, mean = np.sqrt(totals.squares / totals.weight), np.abs(totals.mean)
+    # below, squares lose digits; values that large, if they differ at all, do so by more
+    differ = (np.square(units) < UNDERFLOW) & (mean < _NO_SQUARE) & ((mean > 0.0) | (units > 0.0))
+    if differ.any():
         raise DataError(
-            f"column{'s' if constant.size > 1 else ''} {', '.join(names)}{more}: the same value in all {totals.n_rows} "
-            "rows of all agents, so there is nothing to scale by; leave the column out, or use scale=False"
+            f"{_columns(differ, source)}: too small to square (standard deviation below {math.sqrt(UNDERFLOW):.0e}), "
+            "so there is nothing to scale by; multiply by a power of ten, leave out, or use scale=False"
+        )
+    if totals.constant.any():
+        raise DataError(
+            f"{_columns(totals.constant, source)}: the same value in all {totals.n_rows} rows of all agents, so there "
+            "is nothing to scale by; leave the column out, or use scale=False"
         )
     return units
+
+
+def _columns(which: npt.NDArray[np.bool_], source: Source) -> str:
+    """Return the names of some columns, or their numbers, as a text; of many, the first six."""
+    places = np.flatnonzero(which)
+    names = [repr(source.columns[c]) if source.columns is not None else str(c) for c in places[:6]]
+    more = f" and {places.size - 6} more" if places.size > 6 else ""
+    return f"column{'s' if places.size > 1 else ''} {', '.join(names)}{more}"
 
 
 def algorithm_of(

@@ -14,7 +14,7 @@ from deepca.algorithms.base import Algorithm, State
 from deepca.axes import principal_axes
 from deepca.certificate import FAILURE, Certificate, digest_of
 from deepca.certificate import certify as fresh_certificate
-from deepca.deflation import rounding_beyond
+from deepca.deflation import as_given, rounding_beyond
 from deepca.linalg import largest_positive, symmetric_part
 from deepca.networks.base import Traffic
 from deepca.stopping import Agreed, StopRule, at_floor, error_estimate, rate
@@ -70,18 +70,31 @@ class Proof:
                 self._known = certificate
             self._decide(state, history, certificate)
             if self.over and certificate.averaging_ok:  # the same subspace, its axes to rounding
-                self.components, theta = principal_axes(self._algorithm.A, self.components, network)
-                exact, digest = tuple(map(float, theta)), digest_of(self.components)
-                # the A_j may be off by as much as for the residual, and averages without a tree by 16 eps per entry
-                tree = network.topology.whole and not network.topology.changing
-                coupling = certificate.uncertainty + (0.0 if tree else 8.0 * certificate.k * certificate.noise)
-                certificate = replace(certificate, eigenvalues=exact, coupling=coupling, digest=digest)
+                self.components, theta, off = principal_axes(self._algorithm.A, self.components, network)
+                off = off / certificate.scale if certificate.scale > 0.0 else 0.0
+                # the A_j may be off by as much as for the residual, and averages without a tree by some more
+                certificate = replace(
+                    certificate,
+                    eigenvalues=tuple(map(float, theta)),
+                    residual=certificate.residual + off,
+                    uncertainty=certificate.uncertainty + off,
+                    coupling=certificate.uncertainty + 2.0 * off,
+                    digest=digest_of(self.components),
+                )
                 if history and 0 < (rank := history[-1].rank) < certificate.k:
-                    V, A = self.components[:, :rank], self._algorithm.A
-                    self.beyond = rounding_beyond(A, V, theta[:rank], network)
+                    self.beyond = self._beyond(rank, theta, certificate)
         finally:
             self.traffic += network.traffic - before
         self.certificate = replace(certificate, traffic=self.traffic)
+
+    def _beyond(self, rank: int, theta: Array, certificate: Certificate) -> float:
+        """Bound eigenvalues beyond the rank: 0 where there can be none, inf where nobody can tell."""
+        A, network = self._algorithm.A, self._algorithm.network
+        if certificate.n_rows is not None and certificate.n_rows <= rank:
+            return 0.0
+        if not theta[rank:].any() and as_given(A, network):
+            return 0.0
+        return rounding_beyond(A, self.components[:, :rank], theta[:rank], network)
 
     def _decide(self, state: State, history: Sequence[Agreed], certificate: Certificate) -> None:
         done = certificate.proves(self._tol)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -21,7 +20,7 @@ from deepca.observers import Observer, Start, Step
 from deepca.proof import Proof, ritz
 from deepca.result import Result, Status
 from deepca.stopping import StopRule
-from deepca.verdict import judge, not_judged, nothing_beyond
+from deepca.verdict import judge, not_judged
 
 __all__ = ["solve"]
 
@@ -116,8 +115,7 @@ def solve(
     eigenvalues, components = ritz(recent[-2] if len(recent) > 1 else state, state)
     status, rank = _status(agreement, stop, state, proof, eigenvalues, first)
     if proof is not None and certificate is not None and status.code == "rank_deficient":
-        zero = nothing_beyond(rank, np.array(certificate.eigenvalues), certificate)
-        certificate = certificate.of_rank(rank, 0.0 if zero else proof.beyond)
+        certificate = certificate.of_rank(rank, proof.beyond if rank else 0.0)
     if proof is not None and certificate is not None:
         components = np.array(np.broadcast_to(proof.components, state.W.shape))
         eigenvalues = np.array(np.broadcast_to(certificate.eigenvalues, eigenvalues.shape))
@@ -149,11 +147,9 @@ def _status(
     certificate = proof.certificate if proof is not None else None
     if certificate is not None:
         eigenvalues = np.array(certificate.eigenvalues)  # of A itself, not of what is tracked
-    lost, stuck, exhausted = False, False, False
-    if proof is not None:
-        lost, stuck, exhausted = proof.lost, proof.stuck, math.isfinite(proof.beyond)
+    lost, stuck, beyond = (proof.lost, proof.stuck, proof.beyond) if proof is not None else (False, False, None)
     made = state.t - first
-    status = judge(history, stop, state, made, certificate, lost, stuck, eigenvalues, agreement.paces, exhausted)
+    status = judge(history, stop, state, made, certificate, lost, stuck, eigenvalues, agreement.paces, beyond)
     return status, history[-1].rank
 
 

@@ -25,7 +25,6 @@ __all__ = [
     "judge",
     "more_iterations",
     "not_judged",
-    "nothing_beyond",
     "with_few_rows",
 ]
 
@@ -48,14 +47,14 @@ def judge(
     stuck: bool,
     eigenvalues: Array,
     auto: bool,
-    exhausted: bool = False,
+    beyond: float | None = None,
 ) -> Status:
     """The status of a run that ends here, after ``made`` iterations.
 
     state : the last one.
     lost : what is tracked has left the mean.  stuck : the residual is rounding.  eigenvalues : all that were found.
-    auto : rounds are chosen while running, so that asking for other ones is no advice.  exhausted : the rows were seen
-    to have nothing but rounding beyond their rank.
+    auto : rounds are chosen while running, so that asking for other ones is no advice.  beyond : bound on eigenvalues
+    beyond the rank, inf where nobody can tell; None where nobody has looked.
     """
     end, k = history[-1], state.W.shape[-1]
     tol = stop.tol if stop is not None else PRESENTABLE
@@ -79,7 +78,7 @@ def judge(
         )
     done = looks_done or floor
     if end.rank < k and (proven or (done and _leading_proven(certificate, end.rank, tol, floor))):
-        return _short(history, k, certificate, eigenvalues, exhausted)
+        return _short(history, k, certificate, eigenvalues, beyond)
     smallest = float(eigenvalues.min())
     if smallest < -1e-6 * float(np.abs(eigenvalues).max()) and (looks_done or floor or certificate is not None):
         return _indefinite(smallest)
@@ -167,23 +166,19 @@ def _at_floor(tol: float, seen: str, certificate: Certificate | None = None) -> 
 
 
 def _short(
-    history: Sequence[Agreed], k: int, certificate: Certificate | None, eigenvalues: Array, exhausted: bool
+    history: Sequence[Agreed], k: int, certificate: Certificate | None, eigenvalues: Array, beyond: float | None
 ) -> Status:
     """Fewer columns than k carry more than rounding: because no more exist, or because rounding hides them."""
     rank = history[-1].rank
     values = np.sort(np.ravel(eigenvalues)[-k:])[::-1]
-    if nothing_beyond(rank, values, certificate):
+    if beyond is None:
+        beyond = math.inf if values[rank:].any() else 0.0
+    if rank == 0 or beyond == 0.0:
         return _rank_deficient(rank, k)
-    if exhausted:
+    if beyond < math.inf:
         return _exhausted(rank, k)
     known = rank if certificate is None else min(certificate.known(), rank)
     return below_rounding(known, k, float(values[0]), certificate)
-
-
-def nothing_beyond(rank: int, eigenvalues: Array, certificate: Certificate | None) -> bool:
-    """Whether all eigenvalues beyond the rank are zero, not only rounding; ``eigenvalues`` : descending."""
-    few = certificate is not None and certificate.n_rows is not None and certificate.n_rows <= rank
-    return rank == 0 or few or not eigenvalues[rank:].any()
 
 
 def below_rounding(known: int, k: int, largest: float, certificate: Certificate | None) -> Status:

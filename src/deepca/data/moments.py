@@ -142,8 +142,8 @@ def moments(
         w = None if weights is None else weights[n : n + rows]
         if w is not None and w.size != rows:
             raise DataError(f"{source.name}: {weights.size if weights is not None else 0} weights for more rows")
-        weight = float(rows if w is None else w.sum())
         with np.errstate(over="ignore", invalid="ignore"):  # what does not fit is looked for at the end
+            weight = float(rows if w is None else w.sum())
             sums = _sums(block, w)
             if not np.isfinite(sums).all():
                 raise _bad_value(source, block, n)
@@ -256,7 +256,7 @@ def _bad_value(source: Source, block: Block, first: int) -> DataError:
     dense = block if isinstance(block, np.ndarray) else block.toarray()
     places = np.argwhere(~np.isfinite(dense))
     if not len(places):
-        return DataError(f"{source.name}: the sum of its values overflows; scale the data")
+        return DataError(f"{source.name}: the sum of its values, or of their weights, overflows; scale the data")
     row, column = (int(i) for i in places[0])
     name = repr(source.columns[column]) if source.columns is not None else str(column)
     value = "NaN (missing)" if np.isnan(dense[row, column]) else "infinite"

@@ -38,8 +38,16 @@ class Rows:
         """Raise OldResult if a run of that name has ended here with other rows. run : 32 bytes that stand for it."""
         ended = self._known["ended"].get(run.hex())
         if ended is not None and ended != self.digest.hex():
-            name = self._site.network.run
-            raise OldResult(name, next_name(name), str(self._site.data), str(self._site.model))
+            raise self._old(known=True)
+
+    def check_known(self, run: bytes) -> None:
+        """Raise OldResult unless it is remembered with which rows a run has ended, of which there is a result here."""
+        if run.hex() not in self._known["ended"]:
+            raise self._old(known=False)
+
+    def _old(self, *, known: bool) -> OldResult:
+        name = self._site.network.run
+        return OldResult(name, next_name(name), str(self._site.data), known=known)
 
     def keep(self, run: bytes) -> None:
         """Remember that a result of this run is signed, or taken, with the rows as they are."""
@@ -92,7 +100,7 @@ class Rows:
 class RowsVault(FileVault):
     """A vault that has the rows remembered before a result is signed: whoever is killed after that signs for no other.
 
-    run : 32 bytes that stand for the run.
+    run : 32 bytes that stand for the run. A result without the digest of its rows is not taken for one of these rows.
     """
 
     def __init__(
@@ -100,6 +108,8 @@ class RowsVault(FileVault):
     ) -> None:
         super().__init__(folder, name, sites, warn)
         self._rows, self._run = rows, run
+        if self.kept.outcome is not None:
+            rows.check_known(run)
 
     def hold(
         self, outcome: bytes, claim: Claim, endorsements: Sequence[Endorsement], /, *, decided: bool = False

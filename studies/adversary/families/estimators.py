@@ -58,6 +58,8 @@ def estimators(trial: Trial) -> None:
     )
     trial.note(f"n={n}", f"m={m}", f"wanted={wanted}", algorithm, f"tol={pca.tol:.1e}")
     trial.note(*(name for name in ("center", "scale", "whiten") if getattr(pca, name)))
+    if pca.scale and isinstance(rows.given, np.ndarray) and rows.given.dtype == np.float64:
+        rows = _with_tiny_column(trial, rows)
     if n < 3 or rows.extreme or pca.scale or rows.weights is not None:
         trial.may_refuse(DataError)
     if rows.extreme:
@@ -159,6 +161,17 @@ def random_rows(trial: Trial, d: int, k: int) -> Rows:
     given, X = _kind(trial, X, extreme)
     extreme = extreme or bool((np.ptp(X, axis=0) <= 1e-12 * np.abs(X).max(axis=0)).all())
     return Rows(given, X, _weights(trial, n), extreme)
+
+
+def _with_tiny_column(trial: Trial, rows: Rows) -> Rows:
+    """Some rows with one column whose squares may underflow; drawn apart, so that other cases stay as they are."""
+    rng = np.random.default_rng([1, trial.seed])
+    if rng.random() > 0.3:
+        return rows
+    X, decades = rows.dense.copy(), rng.uniform(-175, -120)
+    X[:, rng.integers(X.shape[1])] *= 10.0**decades
+    trial.note(f"column=1e{decades:.0f}")
+    return replace(rows, given=X, dense=X)
 
 
 def _kind(trial: Trial, X: Array, extreme: bool) -> tuple[Any, Array]:
