@@ -276,9 +276,10 @@ def test_agents_apart_match_the_simulator(method: type[DeEPCA | DePCA], code: Co
     simulated = deepca.solve(make(A, SimulatedNetwork(PLACE)), max_iter=12)
     networks.clear()
     apart = run_apart(PLACE, A, make, max_iter=12)
-    # a difference of 1e-16 may turn a rounding the other way; then it is one of the last digit of a small difference
-    np.testing.assert_allclose(apart.whole.W, simulated.W, rtol=0, atol=1e-9)
-    np.testing.assert_allclose(apart.whole.state.S, simulated.state.S, rtol=0, atol=1e-9)
+    # A difference of 1e-16 may turn a rounding the other way: by one last digit of the code, in few messages.
+    for one, other in ((apart.whole.W, simulated.W), (apart.whole.state.S, simulated.state.S)):
+        np.testing.assert_allclose(one, other, rtol=0, atol=float(np.finfo(code).eps))
+        assert np.median(np.abs(one - other)) < 1e-9
     assert_same_traffic(apart.whole.traffic, simulated.traffic, PLACE)
     copies = [result.state.memory for result in apart.parts]
     everybodys = np.stack([c.own for c in copies]) if len(copies) > 1 else everyone(copies[0].own, M)
