@@ -29,6 +29,10 @@ FOUND = {
     "axes that messages got lost in": ("networks", 342026049),
     "modulus below rounding, called a tie": ("spectra", 342026350),
     "variances that fit into float32, and not times the rows": ("estimators", 342026774),
+    "a variance with two digits, called lost where nothing lies outside": ("streams", 551000828),
+    "the same after rounds of gossip": ("networks", 342025881),
+    "the same after lost messages": ("networks", 914782560),
+    "residuals without the rounding of what is averaged": ("spectra", 386224146),
 }
 CASES = [(family, SEED + i) for family, n in adversary.cases_of(500).items() for i in range(n)]
 

@@ -158,8 +158,10 @@ class Certificate:
 
     @property
     def drowned(self) -> bool:
-        """Whether rounding might make a difference of a hundredth of θ_k, so that nothing can be said of a gap."""
-        hidden = max(self.told_apart, 10.0 * self.uncertainty * self.scale)
+        """Whether rounding might make a hundredth of θ_k: a gap behind it or, with nothing outside, of it itself."""
+        hidden = self.uncertainty * self.scale
+        if self.others:
+            hidden = max(self.told_apart, 10.0 * hidden)
         return VISIBLE * abs(self.eigenvalues[-1]) <= hidden
 
     def drifted(self, tol: float) -> bool:

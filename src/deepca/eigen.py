@@ -52,7 +52,8 @@ class Eigenpairs:
     """What every agent ends with; the same bits at every agent, but for ``traffic``, which is the local agents'.
 
     values : ``(k,)``: falling for LA, rising for SA, by falling modulus for LM.  vectors : orthonormal ``(d, k)``, the
-    largest entry of each positive.  residuals : ``‖A x_i − λ_i x_i‖``, ``(k,)``, from fresh exact averages.
+    largest entry of each positive.  residuals : ``‖A x_i − λ_i x_i‖``, ``(k,)``, from fresh exact averages,
+    their rounding included: an eigenvalue lies that close to each value.
     angles : ``(k,)``, bound on the tangent between each vector and an eigenvector; inf where it has none of its own.
     angle : the same for the span of all.
     clusters : groups of pairs, by number, whose values cannot be told apart; only the span of a group is defined.

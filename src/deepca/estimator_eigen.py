@@ -56,7 +56,7 @@ class DecentralizedEigen(OverAgents, BaseEstimator):
     ----------
     eigenvalues_ : ``(k,)``: falling for LA, rising for SA, by falling modulus for LM.
     eigenvectors_ : ``(d, k)``, orthonormal, the largest entry of each positive.
-    residuals_ : ``(k,)``, ``‖A x − λ x‖`` of each pair, from fresh averages.
+    residuals_ : ``(k,)``, ``‖A x − λ x‖`` of each pair, from fresh averages, their rounding included.
     angles_ : ``(k,)``, bound on the tangent between each vector and an eigenvector.
     clusters_ : groups of pairs whose eigenvalues cannot be told apart; only the span of each is defined.
     result_ : the :class:`deepca.Eigenpairs`.  certificates_ : of the runs behind it.

@@ -33,8 +33,8 @@ _PRODUCTS = 60
 class Pairs:
     """Ritz pairs of ``A = mean A_j`` and where all other eigenvalues lie; the same bits at every agent.
 
-    vectors : orthonormal ``(d, k)``.  values : ``(k,)``.  residuals : ``‖A x_i − θ_i x_i‖``, ``(k,)``.
-    spread : ``‖AX − Xθ‖₂``, rounding included.  noise : the rounding in it.
+    vectors : orthonormal ``(d, k)``.  values : ``(k,)``.
+    residuals : ``‖A x_i − θ_i x_i‖``, ``(k,)``.  spread : ``‖AX − Xθ‖₂``.  noise : the rounding included in both.
     low, high : the other d − k eigenvalues lie in between, but for a probability of ``failure``.
     seen : the largest modulus found among the others; nan where nobody has looked.
     """
@@ -79,7 +79,7 @@ class Pairs:
         apart = np.abs(self.values[:, None] - self.values)
         np.fill_diagonal(apart, np.inf)
         nearest = np.minimum(apart.min(axis=1), self._from_others()) - self.spread
-        return _tangent(self.residuals + self.noise, nearest)
+        return _tangent(self.residuals, nearest)
 
     @property
     def clusters(self) -> tuple[tuple[int, ...], ...]:
@@ -127,7 +127,7 @@ def pairs_in(A: Operator, X: Array, network: Network, low: float, high: float, f
     if not network.leads:
         check_close(network, "residuals", told, lengths(found.mean), 16.0 * len(X) * _EPS * largest)
     noise = found.off_by(largest) + off.bound(float(np.abs(theta).max()), *formed)
-    return Pairs(X, theta, told[1:], float(told[0]) + noise, noise, low, high, failure)
+    return Pairs(X, theta, told[1:] + noise, float(told[0]) + noise, noise, low, high, failure)
 
 
 def probed(A: Operator, pairs: Pairs, network: Network) -> Iterator[Pairs]:

@@ -151,7 +151,7 @@ def _at_floor(tol: float, seen: str, certificate: Certificate | None = None) -> 
     """Nothing more can be gained; where a certificate proves nothing, what there is cannot be used either."""
     if certificate is not None and not certificate.proven_angle < _NOTHING:
         if not certificate.angle < _NOTHING or certificate.worst_angle < _NOTHING:
-            if not certificate.drowned:
+            if certificate.others and not certificate.drowned:
                 return _not_unique(certificate, tol)
             return below_rounding(certificate.known(), certificate.k, certificate.scale, certificate)
         return Status(

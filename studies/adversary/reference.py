@@ -25,11 +25,8 @@ Long = npt.NDArray[np.longdouble]
 Array = npt.NDArray[np.float64]
 
 EPS = float(np.finfo(np.longdouble).eps)
-LOST = 2e4
-"""Units of the largest numbers in a product below which an eigenvalue may be called lost.
-
-A product may be off by two units, and a hundred times that is what a hundredth of the eigenvalue must exceed.
-"""
+LOST = 1e4
+"""Roundings of the largest numbers in a product below which a hundredth of an eigenvalue may be called lost."""
 _SAFETY = 64.0  # times the unit roundoff: how far a Jacobi solution of these sizes may be off, generously
 _SWEEPS = 40
 

@@ -22,7 +22,7 @@ from studies.adversary.claims import check_status
 from studies.adversary.families.estimators import random_rows
 from studies.adversary.families.solving import mean_truth
 from studies.adversary.problems import SIZES, Array, agent_matrices, sizes, spectrum, static_network
-from studies.adversary.reference import LOST, Spectrum, of_matrix, of_rows, tangent
+from studies.adversary.reference import Spectrum, of_matrix, of_rows, tangent
 from studies.adversary.trial import Trial
 
 __all__ = ["spectra"]
@@ -63,8 +63,7 @@ def _check_pairs(trial: Trial, found: Eigenpairs, truth: Spectrum, k: int, tol: 
     if trial.proven:
         trial.claim("angle", true, found.angle, doubt)
         off = np.abs(np.sort(found.values) - np.sort(wanted)).astype(np.float64)
-        largest = truth.rounding / (LOST * _EPS) if math.isfinite(truth.rounding) else size  # of what is averaged
-        spread = float(frobenius(found.residuals)) + 64.0 * _EPS * largest
+        spread = float(frobenius(found.residuals)) + 64.0 * _EPS * size
         trial.claim("eigenvalue", float(off.max()) / size, spread / size, truth.doubt / size)
     if found.status.ok and others.size:
         low, high = found.others

@@ -46,7 +46,7 @@ def streams(trial: Trial) -> None:
         given, own = _given(trial, pca, new, m, first=call == 0)
         weights = np.concatenate([weights * np.longdouble(forgetting), own])
         X = np.concatenate([X, given])
-        check_pca(trial, pca, X, weights, calls=call + 1)
+        check_pca(trial, pca, X, weights)
 
 
 def _given(trial: Trial, pca: DecentralizedPCA, X: Array, m: int, *, first: bool) -> tuple[Array, npt.NDArray[Any]]:
