@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -160,12 +161,13 @@ class Assembly:
 
     def agreed(self, now: float) -> bool:
         """Propose what the records say, and see whether all members propose the same."""
-        if self.proposal is not None and self._all_agree(self.proposal):
-            return True
+        if self.proposal is not None and (self._all_agree(self.proposal) or self._entered(self.proposal, now)):
+            return self._all_agree(self.proposal)
         members, edges = self._candidates(now)
         if members:
             self._check_epochs()
-        plan = self._planned(members, edges) if members and all(map(self._ready, members)) else None
+        ready = all(self.table[site].phase == "gathering" for site in members)
+        plan = self.table.plan(members, edges) if members and ready else None
         if plan is not None and (self.proposal is None or plan.digest != self.proposal.digest):
             self.proposal = plan
             self.publish(plan=plan.digest)
@@ -224,10 +226,14 @@ class Assembly:
         self._reconsider(now)
         return plan
 
-    def _ready(self, site: int) -> bool:
-        record = self.table[site]
-        entered = self.proposal is not None and record.plan == self.proposal.digest
-        return record.phase == "gathering" or (record.phase == "running" and entered)
+    def _entered(self, plan: Plan, now: float) -> bool:
+        """Whether a member that is there, or may soon be again, runs it already.
+
+        Then it is left when they leave it: otherwise a link that comes up late would end an epoch just begun.
+        """
+        patience = math.inf if self._policy.on_loss == "wait" else self._policy.patience
+        running = {r.site for r in self.table if r.phase == "running" and r.plan == plan.digest}
+        return any(site in self.present or self.away(site, now) < patience for site in running)
 
     def _all_agree(self, plan: Plan) -> bool:
         digest = plan.digest
@@ -239,16 +245,6 @@ class Assembly:
             and record.phase in ("gathering", "running")
             for record, identity in zip(records, plan.identities, strict=True)
         )
-
-    def _planned(self, members: frozenset[int], edges: Collection[Edge]) -> Plan:
-        """As all see it: who has entered the plan proposed here already counts as still about to."""
-        if self.proposal is None:
-            return self.table.plan(members, edges)
-        mine, table = self.proposal, Table(self.table.sites, self.table.edges)
-        for record in self.table:
-            early = record.phase == "running" and record.plan == mine.digest
-            table.put(replace(record, epoch=mine.epoch - 1) if early else record)
-        return table.plan(members, edges)
 
     def _candidates(self, now: float) -> tuple[frozenset[int], Collection[Edge]]:
         """Who could take part now, over which links; nobody while somebody is still waited for."""
