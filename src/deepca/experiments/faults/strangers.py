@@ -42,12 +42,7 @@ def frames(scale: Scale) -> Found:
         fleet.start(target, hurt=Hurt(watch=guest))
         fleet.running()
         fleet.kill(guest)
-        left_out = fleet.names[guest]
-        fleet.until(
-            lambda: any(left_out in one["left_out"] for one in fleet.events(target, "epoch")),
-            60.0,
-            "the guest was not left out",
-        )
+        fleet.without(guest, target)
         began.append(time.monotonic())
         out = fleet.folder / "sent.json"
         intruder = in_process(deluge, fleet.site(guest) / "site.toml", fleet.names[target], wanted, 1, out)
