@@ -32,6 +32,8 @@ FOUND = {
     "a variance with two digits, called lost where nothing lies outside": ("streams", 551000828),
     "the same after rounds of gossip": ("networks", 342025881),
     "the same after lost messages": ("networks", 914782560),
+    "variances that float32 holds few digits of": ("estimators", 601350499),
+    "an average that was not waited for, called rounding": ("networks", 601348509),
     "residuals without the rounding of what is averaged": ("spectra", 386224146),
 }
 CASES = [(family, SEED + i) for family, n in adversary.cases_of(500).items() for i in range(n)]

@@ -66,17 +66,15 @@ def average(
     x: Array,
     rounds: int,
     enough: Callable[[Averaged], bool],
-    *,
-    tries: int = _TRIES,
-    idle: int = 1,
 ) -> Averaged:
     """The mean over all agents of ``x``, shape ``(*B, n)``, mixed until ``enough`` or until rounding.
 
     Mixing keeps the mean, so the mean lies between the smallest and the largest value any agent holds (of ratios x/y on
     a directed graph, whose mean with weights y it is). Both are agreed by flooding; their midpoint is the answer, half
     their distance the error. ``rounds`` are mixed before the first
-    look, and as many again while the error is too large and still shrinks: until ``idle`` looks one after the other
-    have not halved it, or for ``tries`` looks. Some numbers with known means travel along.
+    look, and as many again while the error is too large and still shrinks: until a look has not halved it (some looks
+    one after the other where links change: few of them may have been up in between). Some numbers with known means
+    travel along.
 
     Where no message can get lost (``network.reliable``) the mean is computed instead, over a spanning tree
     (:func:`deepca.exact.exact_average`), in fewer rounds and to rounding.
@@ -85,6 +83,7 @@ def average(
         mean = exact_average(network, x)
         rounds = exact_mixer(network.topology, collective=network.collective).length(network.topology)
         return Averaged(mean, np.zeros_like(mean), rounds)
+    tries, idle = (_MANY, _IDLE) if network.topology.changing else (_TRIES, 1)
     made, before, still = 0, np.inf, 0
     mix, memory = averager(network.topology).with_rounds(rounds), None
     x, expected = with_known(network, x, _KNOWN)
@@ -171,11 +170,11 @@ def _common(network: Network, x: Array) -> Averaged:
         def settled(found: Averaged) -> bool:
             return bool((found.error <= equal).all()) or not np.isfinite(found.error).all()
 
-        found = average(network, x, rounds, settled, tries=_MANY, idle=_IDLE)
+        found = average(network, x, rounds, settled)
         for _ in range(_TRIES - 1):
             if found.lost <= _ROUNDING * found.rounds:
                 break
-            again = average(network, x, rounds, settled, tries=_MANY, idle=_IDLE)
+            again = average(network, x, rounds, settled)
             found = min(found, again, key=lambda one: one.lost)  # not above LOST is not yet as good as it can be
     if found.lost > LOST:
         raise NetworkError(

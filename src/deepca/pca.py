@@ -265,7 +265,8 @@ def decompose_held(
 def model_of(found: Decomposition, topology: Topology, settings: Settings, *, whiten: bool, single: bool) -> Model:
     """What is kept of a decomposition; ``single`` stores float32, where variances fit into it."""
     limits = np.finfo(np.float32)
-    fits = float(limits.tiny / limits.eps) <= found.total_variance <= float(limits.max)
+    smallest = min([float(limits.eps) * found.total_variance, *found.variances[found.variances > 0.0].tolist()])
+    fits = float(limits.tiny) <= smallest and found.total_variance <= float(limits.max)
     dtype = np.float32 if single and fits else np.float64
     result = found.result
     return Model(
