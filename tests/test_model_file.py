@@ -225,6 +225,14 @@ def test_a_float64_model_of_float32_rows_is_float64() -> None:
     assert fitted(dtype=np.float32).model_.transform(ROWS).dtype == np.float64
 
 
+def test_units_that_float32_holds_few_digits_of_are_kept_in_float64() -> None:
+    rows = (ROWS[:, :3] * [1.0, 1e-42, 1e-20]).astype(np.float32)
+    pca = DecentralizedPCA(2, n_agents=3, scale=True).fit(rows)
+    assert pca.scale_ is not None
+    assert pca.scale_.dtype == np.float64
+    np.testing.assert_allclose(pca.scale_, rows.astype(np.float64).std(axis=0), rtol=1e-9)
+
+
 @pytest.mark.parametrize(
     "rows",
     [ROWS[:, :4], np.hstack([ROWS, ROWS]), ROWS[0], np.zeros((2, 5, 1)), sparse.csr_array(ROWS[:, :4]), 3.0],

@@ -15,6 +15,7 @@ from deepca.exact import TreeSweep, exact_average, exact_average_then, exact_mix
 from deepca.memory import mean_of
 from deepca.mixing import averager
 from deepca.networks.base import Network
+from deepca.topology import Topology
 
 __all__ = [
     "LOST",
@@ -24,6 +25,7 @@ __all__ = [
     "common_average",
     "common_average_then",
     "common_averaged_then",
+    "messages_lost",
 ]
 
 _TRIES = 8
@@ -177,8 +179,13 @@ def _common(network: Network, x: Array) -> Averaged:
             again = average(network, x, rounds, settled)
             found = min(found, again, key=lambda one: one.lost)  # not above LOST is not yet as good as it can be
     if found.lost > LOST:
-        raise NetworkError(
-            f"{topology.name}: the average of numbers with known mean is off by {found.lost:.1e}: messages get lost "
-            "and are not sent again, so no sum over all agents can be had"
-        )
+        raise messages_lost(topology, found.lost)
     return found
+
+
+def messages_lost(topology: Topology, off: float) -> NetworkError:
+    """Make the error of a network on which numbers with known mean come out wrong by ``off``."""
+    return NetworkError(
+        f"{topology.name}: the average of numbers with known mean is off by {off:.1e}: messages get lost and are not "
+        "sent again, so no sum over all agents can be had"
+    )

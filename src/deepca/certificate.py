@@ -158,7 +158,11 @@ class Certificate:
 
     @property
     def drowned(self) -> bool:
-        """Whether rounding might make a hundredth of θ_k: a gap behind it or, with nothing outside, of it itself."""
+        """Whether rounding hides θ_k.
+
+        Where something lies outside: whether it may amount to a gap of a hundredth of θ_k. Where nothing does, whether
+        it may have changed θ_k itself by a hundredth.
+        """
         hidden = self.uncertainty * self.scale
         if self.others:
             hidden = max(self.told_apart, 10.0 * hidden)

@@ -23,10 +23,13 @@ from deepca.topology import Topology, check_agents, freeze, links_of
 __all__ = ["Changing", "failing", "lossy", "matchings", "one_peer", "periodic"]
 
 _LOOKED_AT = 64  # rounds from which the rate is estimated
+_STARTS = (0, 7, 23)  # rounds from which it is
+_WORK = 1 << 23  # numbers in all products of few rounds that are looked at, about
 _LONGEST = 20_000  # rounds in which everyone should have heard of everyone
 _KEPT = 4096  # rounds whose weights are remembered
 _SUM = 1e-12
 _NOTHING = 1e-18  # left of a disagreement: less than rounding
+_ROUNDING = 16.0 * float(np.finfo(np.float64).eps)  # of products of weights
 _PRODUCTS = 1 << 22  # numbers in all products kept, about
 
 
@@ -128,10 +131,16 @@ class Changing(Topology):
         return self.flood_from(0)
 
     def contraction(self, K: int) -> float:
-        """What K rounds leave of a disagreement, at most, seen from some rounds on; ratios count where one-way."""
-        if self.lambda2**K < _NOTHING:
+        """What K rounds leave of a disagreement, at most, seen from some rounds on; ratios count where one-way.
+
+        Of few rounds many windows are looked at: one in which all links happen to be up may leave nothing.
+        """
+        if K >= _LOOKED_AT and self.lambda2**K < _NOTHING:
             return 0.0
-        return max(_left(self, start, K) for start in (0, 7, 23))
+        windows = min(_LOOKED_AT, _WORK // (K * self.n_agents**2))
+        starts = range(windows) if K < _LOOKED_AT and windows > len(_STARTS) else _STARTS
+        left = max(_left(self, start, K) for start in starts)
+        return left if left > _ROUNDING else 0.0
 
     @cached_property
     def modes(self) -> Array:
@@ -263,7 +272,7 @@ def _made(
     mean = csr(sum((draw(r) for r in range(_LOOKED_AT)), start=sparse.csr_array((m, m))) / _LOOKED_AT)
     found = Changing(name, "changing", mean, 0.5, -0.5, draw, one_way, keeps, links)
     found.flood_from(0)
-    left = max(_left(found, start, _LOOKED_AT) for start in (0, 7, 23))
+    left = max(_left(found, start, _LOOKED_AT) for start in _STARTS)
     rate = min(max(left, 1e-300) ** (1.0 / _LOOKED_AT), 1.0 - 1e-9)
     return Changing(name, "changing", mean, rate, -rate, draw, one_way, keeps, links)
 

@@ -35,7 +35,7 @@ from deepca._typing import Array
 from deepca.averaging import common_average
 from deepca.axes import completed
 from deepca.broadcasts import SEMI, SMALLEST, check_basis, check_close, check_small, counted, packed, unpacked
-from deepca.certificate import Certificate, digest_of, tangent
+from deepca.certificate import KNOWN, Certificate, digest_of, tangent
 from deepca.linalg import frobenius, largest_positive, symmetric_part, without
 from deepca.networks.base import Network, Traffic
 from deepca.operators import Operator
@@ -103,6 +103,8 @@ def sharpened(
     if not found.stages:
         return X, result
     V, turned = _turned(A, found, k, e, network)
+    if not found.failed:
+        turned = turned.above_rounding(k, max(tol, KNOWN))
     sigma = turned.sigma
     proof = _certificate(found, V, turned)
     iterating = sum((run.traffic for run in found.results[1:]), Traffic(agents=result.traffic.agents))
@@ -288,6 +290,17 @@ class _Turned:
     parts: tuple[float, ...]
     left: float
     e: float
+
+    def above_rounding(self, k: int, tol: float) -> _Turned:
+        """Return the same without those of the last columns that a bound on what is left cannot be told from.
+
+        All of them where k have been found, or where some that are not known to ``tol`` are larger than that.
+        """
+        r = max((p for p, part in enumerate(self.parts, 1) if part <= tol), default=0)
+        if not 0 < r < self.sigma.size < k or self.sigma[r] > _UNSEEN * _RANK * self.e:
+            return self
+        left = max(_square(float(self.sigma[r])), self.left) + length((self.outside + self.noise)[r:])
+        return _Turned(self.sigma[:r], self.outside[:r], self.noise[:r], self.parts[:r], left, self.e)
 
 
 def _turned(A: Operator, found: _Found, k: int, e: float, network: Network) -> tuple[Array, _Turned]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from deepca._portable import length
 from deepca._typing import Array
+from deepca.averaging import LOST, messages_lost
 from deepca.broadcasts import SEMI, check_bound, check_close, packed
 from deepca.certificate import FAILURE
 from deepca.linalg import frobenius
@@ -96,6 +97,8 @@ def agreed_extent(A: Operator, network: Network) -> Extent:
         found = Extent(*ends, values, FAILURE, norm)
         if found.high - found.low <= _ENOUGH * (top - bottom) or outside.products >= _PRODUCTS:
             break
+    if outside.lost > LOST and not math.isfinite(found.size):
+        raise messages_lost(network.topology, outside.lost)
     return found
 
 

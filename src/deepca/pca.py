@@ -20,6 +20,7 @@ from deepca._portable import total as sum_of
 from deepca._typing import Array
 from deepca.algorithms import AcceleratedDeEPCA, Algorithm, BlockKrylov, CovarianceAveraging, DeEPCA, DePCA, State
 from deepca.axes import filled_up, principal_axes
+from deepca.broadcasts import packed
 from deepca.certificate import Certificate, digest_of
 from deepca.coding import Messages
 from deepca.data.columns import agree_on_columns
@@ -263,9 +264,10 @@ def decompose_held(
 
 
 def model_of(found: Decomposition, topology: Topology, settings: Settings, *, whiten: bool, single: bool) -> Model:
-    """What is kept of a decomposition; ``single`` stores float32, where variances fit into it."""
+    """What is kept of a decomposition; ``single`` stores float32, where variances and units fit into it."""
     limits = np.finfo(np.float32)
-    smallest = min([float(limits.eps) * found.total_variance, *found.variances[found.variances > 0.0].tolist()])
+    sizes = packed(found.variances, () if found.units is None else found.units)
+    smallest = min(float(limits.eps) * found.total_variance, float(sizes.min(initial=np.inf, where=sizes > 0.0)))
     fits = float(limits.tiny) <= smallest and found.total_variance <= float(limits.max)
     dtype = np.float32 if single and fits else np.float64
     result = found.result

@@ -217,7 +217,8 @@ def deflated_status(certificate: Certificate, rank: int, d: int, tol: float) -> 
     """The status of components that were found at the rows, ``rank`` of them above the rounding of σ₁."""
     k = certificate.k
     if rank < k:
-        return _exhausted(rank, k)
+        proven = _leading_proven(certificate, rank, tol, floor=True)
+        return _exhausted(rank, k) if proven else _lost_in_rows(certificate, rank)
     worst = max(certificate.worst_part, certificate.worst_angle if k < d else 0.0)
     if worst <= tol and (k < d or certificate.tells_all(tol)):
         return _done(Tolerance(tol), tol, 0, str(certificate))
@@ -253,6 +254,16 @@ def _exhausted(rank: int, k: int) -> Status:
         f"the data have rank {rank} to the rounding of the rows, less than the k = {k} components asked for: what lies "
         "beyond cannot be told from zero, and its columns only complete the basis, the same way at every agent. Ask "
         f"for k ≤ {rank}",
+    )
+
+
+def _lost_in_rows(certificate: Certificate, rank: int) -> Status:
+    known = certificate.known()
+    return Status(
+        "below_rounding",
+        f"{known} of the k = {certificate.k} components are known; {rank - known} more stand above the rounding of the "
+        "rows by too little to be told exactly, and what lies beyond cannot be told from zero. Ask for k ≤ "
+        f"{max(known, 1)}; rows far from zero lose fewer digits where they are centred",
     )
 
 

@@ -227,13 +227,13 @@ class Assembly:
         return plan
 
     def _entered(self, plan: Plan, now: float) -> bool:
-        """Whether a member that is there, or may soon be again, runs it already.
+        """Whether a member runs the plan already, and is present or has been away for less than patience.
 
-        Then it is left when they leave it: otherwise a link that comes up late would end an epoch just begun.
+        Such a plan is not given up by others: a link that comes up late would end an epoch that has just begun.
         """
         patience = math.inf if self._policy.on_loss == "wait" else self._policy.patience
         running = {r.site for r in self.table if r.phase == "running" and r.plan == plan.digest}
-        return any(site in self.present or self.away(site, now) < patience for site in running)
+        return any(s in self.present or self.away(s, now) < patience for s in running.intersection(plan.members))
 
     def _all_agree(self, plan: Plan) -> bool:
         digest = plan.digest
