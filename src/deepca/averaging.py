@@ -34,6 +34,7 @@ _MANY, _IDLE = 512, 16  # looks in all, and without gain, where rounds are drawn
 LOST = 1e-11  # by what a mean of numbers between one and two may be off, all rounding included
 _KNOWN = 8  # numbers with known mean: a lost message spoils few of them as little as it happens to spoil one
 _UNNOTICED = 16.0  # by what all of these may be spoilt less than the numbers averaged are: some 16^−8 of losses
+_NOTICED = 0.5  # of two roundings, where weights that do not quite add up to one drift alike in all numbers
 _EPS = float(np.finfo(np.float64).eps)
 _ROUNDING = 16.0 * _EPS
 
@@ -98,7 +99,7 @@ def average(
         mean, error = (high[:n] - high[n:]) / 2.0, (high[:n] + high[n:]) / 2.0
         lost = max(float((np.abs(mean[-_KNOWN:] - expected) - error[-_KNOWN:]).max()), 0.0)
         # one rounding per round, independent of each other, and weights that do not quite add up to one
-        growth = math.sqrt(made) + (_UNNOTICED if lost > _ROUNDING * made else 1.0) * min(lost, LOST) / _EPS
+        growth = math.sqrt(made) + (_UNNOTICED if lost > _ROUNDING * made else _NOTICED) * min(lost, LOST) / _EPS
         found = Averaged(mean[:-_KNOWN], error[:-_KNOWN], made, lost, growth)
         still = still + 1 if found.doubt > 0.5 * before else 0
         if enough(found) or still >= idle or made >= tries * rounds:
