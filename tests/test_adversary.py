@@ -35,6 +35,9 @@ FOUND = {
     "variances that float32 holds few digits of": ("estimators", 601350499),
     "an average that was not waited for, called rounding": ("networks", 601348509),
     "a leading part near the rounding of the rows, called proven": ("estimators", 914784854),
+    "weights that sum to hardly more than one": ("estimators", 596994122),
+    "a gap that the rounding of rows hides, called a tie": ("estimators", 596994879),
+    "an average with lost messages that was not waited for": ("networks", 596993623),
     "residuals without the rounding of what is averaged": ("spectra", 386224146),
 }
 CASES = [(family, SEED + i) for family, n in adversary.cases_of(500).items() for i in range(n)]

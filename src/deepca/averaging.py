@@ -30,7 +30,7 @@ __all__ = [
 
 _TRIES = 8
 _STEP = 1e-4  # what is left of a disagreement at the first look
-_MANY, _IDLE = 512, 16  # looks in all, and without gain, where rounds are drawn and may be far worse than those tried
+_MANY, _IDLE = 512, 16  # looks in all, and without gain: rounds may be far worse than those by which K was chosen
 LOST = 1e-11  # by what a mean of numbers between one and two may be off, all rounding included
 _KNOWN = 8  # numbers with known mean: a lost message spoils few of them as little as it happens to spoil one
 _UNNOTICED = 16.0  # by what all of these may be spoilt less than the numbers averaged are: some 16^−8 of losses
@@ -75,9 +75,8 @@ def average(
     Mixing keeps the mean, so the mean lies between the smallest and the largest value any agent holds (of ratios x/y on
     a directed graph, whose mean with weights y it is). Both are agreed by flooding; their midpoint is the answer, half
     their distance the error. ``rounds`` are mixed before the first
-    look, and as many again while the error is too large and still shrinks: until a look has not halved it (some looks
-    one after the other where links change: few of them may have been up in between). Some numbers with known means
-    travel along.
+    look, and as many again while the error is too large and still shrinks: until some looks one after the other have
+    not halved it, as few links may have been up in between. Some numbers with known means travel along.
 
     Where no message can get lost (``network.reliable``) the mean is computed instead, over a spanning tree
     (:func:`deepca.exact.exact_average`), in fewer rounds and to rounding.
@@ -86,7 +85,6 @@ def average(
         mean = exact_average(network, x)
         rounds = exact_mixer(network.topology, collective=network.collective).length(network.topology)
         return Averaged(mean, np.zeros_like(mean), rounds)
-    tries, idle = (_MANY, _IDLE) if network.topology.changing else (_TRIES, 1)
     made, before, still = 0, np.inf, 0
     mix, memory = averager(network.topology).with_rounds(rounds), None
     x, expected = with_known(network, x, _KNOWN)
@@ -102,7 +100,7 @@ def average(
         growth = math.sqrt(made) + (_UNNOTICED if lost > _ROUNDING * made else _NOTICED) * min(lost, LOST) / _EPS
         found = Averaged(mean[:-_KNOWN], error[:-_KNOWN], made, lost, growth)
         still = still + 1 if found.doubt > 0.5 * before else 0
-        if enough(found) or still >= idle or made >= tries * rounds:
+        if enough(found) or still >= _IDLE or made >= _MANY * rounds:
             return found
         before = min(before, found.doubt)
 
@@ -165,20 +163,17 @@ def common_average(network: Network, x: Array) -> Array:
 def _common(network: Network, x: Array) -> Averaged:
     topology = network.topology
     rounds = averager(topology).rounds_for(topology, _STEP)
-    if not topology.changing:
-        found = average(network, x, rounds, lambda found: False)
-    else:
-        equal = _ROUNDING * network.reduce(np.abs(x), "max")
+    equal = _ROUNDING * network.reduce(np.abs(x), "max")
 
-        def settled(found: Averaged) -> bool:
-            return bool((found.error <= equal).all()) or not np.isfinite(found.error).all()
+    def settled(found: Averaged) -> bool:
+        return bool((found.error <= equal).all()) or not np.isfinite(found.error).all()
 
-        found = average(network, x, rounds, settled)
-        for _ in range(_TRIES - 1):
-            if found.lost <= _ROUNDING * found.rounds:
-                break
-            again = average(network, x, rounds, settled)
-            found = min(found, again, key=lambda one: one.lost)  # not above LOST is not yet as good as it can be
+    found = average(network, x, rounds, settled)
+    for _ in range(_TRIES - 1):
+        if found.lost <= _ROUNDING * found.rounds:
+            break
+        again = average(network, x, rounds, settled)
+        found = min(found, again, key=lambda one: one.lost)  # not above LOST is not yet as good as it can be
     if found.lost > LOST:
         raise messages_lost(topology, found.lost)
     return found

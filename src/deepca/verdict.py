@@ -223,7 +223,7 @@ def deflated_status(certificate: Certificate, rank: int, d: int, tol: float) -> 
     if worst <= tol and (k < d or certificate.tells_all(tol)):
         return _done(Tolerance(tol), tol, 0, str(certificate))
     if k < d and certificate.gap <= certificate.separation:
-        return _not_unique(certificate, tol)
+        return _lost_in_rows(certificate, k) if certificate.drowned else _not_unique(certificate, tol)
     return _few_digits(certificate, tol) if worst <= tol else _at_floor(tol, str(certificate), certificate)
 
 
@@ -262,8 +262,8 @@ def _lost_in_rows(certificate: Certificate, rank: int) -> Status:
     return Status(
         "below_rounding",
         f"{known} of the k = {certificate.k} components are known; {rank - known} more stand above the rounding of the "
-        "rows by too little to be told exactly, and what lies beyond cannot be told from zero. Ask for k ≤ "
-        f"{max(known, 1)}; rows far from zero lose fewer digits where they are centred",
+        "rows, or above what follows, by too little to be told exactly, and what is smaller cannot be told at all. Ask "
+        f"for k ≤ {max(known, 1)}; rows far from zero lose fewer digits where they are centred",
     )
 
 

@@ -98,6 +98,8 @@ class Holdings:
         kinds = [None] * len(self.moments) if dense is None else dense
         errors = [_error(of, reference, shift, units, kind) for of, kind in zip(self.moments, kinds, strict=True)]
         sums = np.array([growth(max(of.n, shift.size)) for of in self.moments])
+        if any(of.weight != of.n for of in self.moments):  # weights that sum to hardly more than one lose digits there
+            sums = sums + UNIT * scale
         return Rounding((scale * np.square(errors)).reshape(batch), np.zeros(batch), sums.reshape(batch))
 
 
