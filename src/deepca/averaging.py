@@ -34,7 +34,7 @@ _MANY, _IDLE = 512, 16  # looks in all, and without gain: rounds may be far wors
 LOST = 1e-11  # by what a mean of numbers between one and two may be off, all rounding included
 _KNOWN = 8  # numbers with known mean: a lost message spoils few of them as little as it happens to spoil one
 _UNNOTICED = 16.0  # by what all of these may be spoilt less than the numbers averaged are: some 16^−8 of losses
-_NOTICED = 0.5  # of two roundings, where weights that do not quite add up to one drift alike in all numbers
+_NOTICED = 0.5  # weights that do not quite add up to one change all numbers alike, so once is enough of two roundings
 _EPS = float(np.finfo(np.float64).eps)
 _ROUNDING = 16.0 * _EPS
 

@@ -22,9 +22,9 @@ from deepca.topology import Topology, check_agents, freeze, links_of
 
 __all__ = ["Changing", "failing", "lossy", "matchings", "one_peer", "periodic"]
 
-_LOOKED_AT = 64  # rounds from which the rate is estimated
-_STARTS = (0, 7, 23)  # rounds from which it is
-_WORK = 1 << 23  # numbers in all products of few rounds that are looked at, about
+_LOOKED_AT = 64  # rounds in a window from which the rate is estimated, and short windows at most
+_STARTS = (0, 7, 23)  # first rounds of the long windows
+_WORK = 1 << 23  # numbers in the products of all short windows together, about
 _LONGEST = 20_000  # rounds in which everyone should have heard of everyone
 _KEPT = 4096  # rounds whose weights are remembered
 _SUM = 1e-12
@@ -131,9 +131,9 @@ class Changing(Topology):
         return self.flood_from(0)
 
     def contraction(self, K: int) -> float:
-        """What K rounds leave of a disagreement, at most, seen from some rounds on; ratios count where one-way.
+        """The largest share of a disagreement that K rounds leave, over some windows; ratios count where one-way.
 
-        Of few rounds many windows are looked at: one in which all links happen to be up may leave nothing.
+        Short windows are many: a few might all contain a round in which every link happens to be up.
         """
         if K >= _LOOKED_AT and self.lambda2**K < _NOTHING:
             return 0.0

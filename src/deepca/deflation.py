@@ -292,9 +292,9 @@ class _Turned:
     e: float
 
     def above_rounding(self, k: int, tol: float) -> _Turned:
-        """Return the same without those of the last columns that a bound on what is left cannot be told from.
+        """Drop the last columns whose angles are not known to ``tol``, if the rows cannot tell them from rounding.
 
-        All of them where k have been found, or where some that are not known to ``tol`` are larger than that.
+        Nothing is dropped where k columns have been found, or where one of those stands clear of rounding.
         """
         r = max((p for p, part in enumerate(self.parts, 1) if part <= tol), default=0)
         if not 0 < r < self.sigma.size < k or self.sigma[r] > _UNSEEN * _RANK * self.e:

@@ -258,6 +258,7 @@ def _exhausted(rank: int, k: int) -> Status:
 
 
 def _lost_in_rows(certificate: Certificate, rank: int) -> Status:
+    """Describe components found at the rows, ``rank`` of them, whose angles the rounding of the rows leaves open."""
     known = certificate.known()
     return Status(
         "below_rounding",

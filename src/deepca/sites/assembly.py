@@ -161,8 +161,11 @@ class Assembly:
 
     def agreed(self, now: float) -> bool:
         """Propose what the records say, and see whether all members propose the same."""
-        if self.proposal is not None and (self._all_agree(self.proposal) or self._entered(self.proposal, now)):
-            return self._all_agree(self.proposal)
+        if self.proposal is not None:
+            if self._all_agree(self.proposal):
+                return True
+            if self._entered(self.proposal, now):
+                return False
         members, edges = self._candidates(now)
         if members:
             self._check_epochs()

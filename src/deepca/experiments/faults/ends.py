@@ -194,7 +194,7 @@ def frozen_too_long(scale: Scale) -> Found:
         time.sleep(0.5)
         stopped = time.monotonic()
         fleet.signal(4, signal.SIGSTOP)
-        fleet.without(4)
+        fleet.until_left_out(4)
         for other in neighbours(fleet, 4):
             counted.extend(one["at"] - stopped for one in fleet.events(other, "regroup") if "is lost" in one["text"])
         fleet.signal(4, signal.SIGCONT)
@@ -220,7 +220,7 @@ def rejoin(scale: Scale) -> Found:
         fleet.running()
         time.sleep(0.5)
         fleet.kill(7)
-        fleet.without(7)
+        fleet.until_left_out(7)
         fleet.start(7)
         fleet.wait(LIMIT)
 

@@ -311,9 +311,9 @@ class Fleet:
             lambda: all(self.events(site, "epoch") for site in range(self.setup.sites)), limit, "no epoch began"
         )
 
-    def without(self, site: int, *others: int) -> None:
-        """Wait until these have begun an epoch that leaves ``site`` out; until all others have, by default."""
-        name, who = self.names[site], others or [other for other in range(self.setup.sites) if other != site]
+    def until_left_out(self, site: int, *by: int) -> None:
+        """Wait until these sites, or all others, have begun an epoch without ``site``."""
+        name, who = self.names[site], by or [other for other in range(self.setup.sites) if other != site]
 
         def gone_on(other: int) -> bool:
             return any(name in one["left_out"] for one in self.events(other, "epoch"))

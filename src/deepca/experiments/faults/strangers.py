@@ -42,7 +42,7 @@ def frames(scale: Scale) -> Found:
         fleet.start(target, hurt=Hurt(watch=guest))
         fleet.running()
         fleet.kill(guest)
-        fleet.without(guest, target)
+        fleet.until_left_out(guest, target)
         began.append(time.monotonic())
         out = fleet.folder / "sent.json"
         intruder = in_process(deluge, fleet.site(guest) / "site.toml", fleet.names[target], wanted, 1, out)
