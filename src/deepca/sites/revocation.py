@@ -88,12 +88,15 @@ def parse_list(content: bytes, authority: x509.Certificate, path: Path | None = 
     try:
         found = x509.load_der_x509_crl(content) if path is None else x509.load_pem_x509_crl(content)
         genuine = found.issuer == authority.subject and found.is_signature_valid(public_key(authority))
+    except UNREADABLE:
+        raise error(f"is no list of revoked certificates, or it is damaged; {_AGAIN}", "unreadable") from None
+    if not genuine:  # nothing more of it is read
+        raise error(f"list of revoked certificates is not of this network's authority; {_AGAIN}", "foreign")
+    try:
         extensions = list(found.extensions)
         ends = found.next_update_utc
     except (*UNREADABLE, x509.DuplicateExtension):
         raise error(f"is no list of revoked certificates, or it is damaged; {_AGAIN}", "unreadable") from None
-    if not genuine:
-        raise error(f"list of revoked certificates is not of this network's authority; {_AGAIN}", "foreign")
     numbers = [one.value.crl_number for one in extensions if isinstance(one.value, x509.CRLNumber)]
     if ends is None or any(one.critical for one in extensions) or any(not 0 <= one < _MOST for one in numbers):
         raise error(f"list of revoked certificates is of a kind that is not used here; {_AGAIN}", "unreadable")
