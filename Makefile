@@ -67,12 +67,12 @@ check-memory: $(VENV)/dev.stamp
 figures: $(VENV)/dev.stamp
 	$(BIN)/deepca demo --quiet --out docs/figures
 	$(BIN)/python examples/fastmix_contraction.py docs/figures/fastmix.png
-	$(BIN)/python -m deepca.experiments.faults.timeline docs/figures/faults.png
+	$(BIN)/python -m studies.faults.timeline docs/figures/faults.png
 	$(BIN)/python examples/spectral_clustering.py docs/figures/clustering.png
 	$(BIN)/python examples/matrix_completion.py docs/figures/completion.png
 
 proto: $(VENV)/dev.stamp
-	$(BIN)/python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src deepca/sites/wire.proto
+	$(BIN)/python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src deepca/sites/protocol/wire.proto
 
 reference: $(VENV)/dev.stamp
 	$(BIN)/python docs/reference.py docs/reference.md
@@ -83,24 +83,24 @@ reproduce: $(VENV)/dev.stamp
 	cp reproduced/report.md reproduced/*-iterations.png reproduced/*-rounds.png docs/reproduction/
 
 study-robustness: $(VENV)/dev.stamp
-	$(BIN)/python -m deepca.experiments.robustness $(if $(DATA),--data $(DATA)) --out docs/robustness.md
+	$(BIN)/python -m studies.robustness $(if $(DATA),--data $(DATA)) --out docs/robustness.md
 
 study-networks: $(VENV)/dev.stamp
 	$(BIN)/deepca topology random-digraph:0.1:20 --plot docs/figures/digraph.png
 	$(BIN)/deepca topology matchings:torus:5x10 --plot docs/figures/matchings.png
-	$(BIN)/python -m deepca.experiments.networks $(if $(DATA),--data $(DATA)) --out docs/networks.md
+	$(BIN)/python -m studies.networks $(if $(DATA),--data $(DATA)) --out docs/networks.md
 
 study-streaming: $(VENV)/dev.stamp
-	$(BIN)/python -m deepca.experiments.streaming --out docs/streaming.md
+	$(BIN)/python -m studies.streaming --out docs/streaming.md
 
 bench-communication: $(VENV)/dev.stamp
-	$(BIN)/python -m deepca.experiments.communication $(if $(DATA),--data $(DATA)) --out docs/communication.md
+	$(BIN)/python -m studies.communication $(if $(DATA),--data $(DATA)) --out docs/communication.md
 
 faults: $(VENV)/dev.stamp
-	$(BIN)/python -m deepca.experiments.faults --out docs/faults.md
+	$(BIN)/python -m studies.faults --out docs/faults.md
 
 faults-quick: $(VENV)/dev.stamp
-	$(BIN)/python -m deepca.experiments.faults --quick --out out/faults.md
+	$(BIN)/python -m studies.faults --quick --out out/faults.md
 
 adversary: $(VENV)/dev.stamp
 	$(BIN)/python -m studies.adversary --cases 10000 --out docs/adversary.md

@@ -14,13 +14,13 @@ from benchmarks import reference
 from benchmarks.floor import READERS, Floor, find_floor
 from benchmarks.report import Section
 from benchmarks.timing import CPU, WALL, Measure, Seconds, Tick, interleave, one_core, spread, timed
-from deepca._machine import usable_cores
-from deepca._typing import Array, Csr, Orthonormalise, csr
+from deepca._util.machine import usable_cores
+from deepca._util.typing import Array, Csr, Orthonormalise, csr
 from deepca.algorithms import QRSignAdjust, TrackedState
 from deepca.algorithms.base import basis
-from deepca.observers import Observer
 from deepca.operators import DenseRows, Operator, SparseRows
-from deepca.stopping import StopRule
+from deepca.solver.observers import Observer
+from deepca.solver.stopping import StopRule
 
 __all__ = ["measure", "steps"]
 
@@ -100,7 +100,7 @@ class _Bench:
     @classmethod
     def build(cls, effort: Effort) -> _Bench:
         topology = deepca.topology.erdos_renyi(AGENTS, 0.5, seed=0)
-        W0 = deepca.linalg.random_orthonormal(FEATURES, COMPONENTS, seed=0)
+        W0 = deepca.operators.linalg.random_orthonormal(FEATURES, COMPONENTS, seed=0)
         rows = _rows()
         A = deepca.operators.from_rows(rows, form="covariance", workers=1)
         covariance = _deepca(A, W0, topology)
@@ -108,7 +108,7 @@ class _Bench:
             effort,
             topology,
             W0,
-            deepca.linalg.top_eigenvectors(A.mean(), COMPONENTS)[1],
+            deepca.operators.linalg.top_eigenvectors(A.mean(), COMPONENTS)[1],
             covariance,
             _deepca(deepca.operators.from_rows([X.toarray() for X in rows], form="rows", workers=1), W0, topology),
             _deepca(deepca.operators.from_rows(rows, form="rows"), W0, topology),
@@ -150,7 +150,7 @@ class _Bench:
     def measures(self, floors: dict[str, Floor]) -> list[Measure]:
         n, few = self.effort.iterations, self.effort.iterations // 4
         tol = deepca.Tolerance(1e-300)
-        Trace = deepca.observers.Trace
+        Trace = deepca.solver.observers.Trace
         dense = list(self.covariance.A.dense())
         slow = self.effort.reference_iterations
         cov = self.covariance

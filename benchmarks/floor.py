@@ -10,7 +10,7 @@ import numpy.typing as npt
 from scipy.linalg import blas
 
 from benchmarks.timing import Measure, Seconds, Tick, interleave, spread, timed
-from deepca._typing import Array
+from deepca._util.typing import Array
 
 __all__ = ["READERS", "Floor", "find_floor"]
 

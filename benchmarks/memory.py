@@ -45,10 +45,10 @@ def make(path: Path, nbytes: int, columns: int) -> None:
 def fit(path: Path, agents: int) -> dict[str, float]:
     """Fit the file here and report the largest RssAnon on the way; called in a process of its own."""
     from deepca import SimulatedNetwork
-    from deepca.data.allot import in_equal_shares
+    from deepca.data.allocation import in_equal_shares
     from deepca.data.readers import open_source, spool
-    from deepca.pca import Settings, decompose
-    from deepca.topology_names import from_name
+    from deepca.decomposition.pca import Settings, decompose
+    from deepca.topology.names import from_name
 
     network = SimulatedNetwork(from_name("ring", agents))
     before = largest = anonymous()

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from deepca._typing import Array
-from deepca.mixing import fastmix_eta
+from deepca._util.typing import Array
+from deepca.consensus.mixers import fastmix_eta
 from deepca.topology import Topology
 
 __all__ = ["run"]

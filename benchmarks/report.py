@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 import deepca
-from deepca._machine import usable_cores
+from deepca._util.machine import usable_cores
 
 __all__ = ["Section", "cores_in_use", "machine", "show", "write_json", "write_markdown"]
 

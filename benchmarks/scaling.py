@@ -14,7 +14,7 @@ import numpy as np
 import deepca
 from benchmarks.report import Section
 from benchmarks.timing import Measure, Seconds, Tick, interleave, one_core, spread, timed
-from deepca._typing import Array
+from deepca._util.typing import Array
 from deepca.algorithms import TrackedState
 from deepca.operators import Operator
 
@@ -103,21 +103,21 @@ def _many_agents(topology: deepca.Topology) -> tuple[Operator, Array, deepca.Top
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((topology.n_agents, 2 * d, d)) * np.geomspace(3.0, 0.3, d)
     A = deepca.operators.from_matrices(np.swapaxes(rows, 1, 2) @ rows, workers=1)
-    return A, deepca.linalg.random_orthonormal(d, k, seed=0), topology
+    return A, deepca.operators.linalg.random_orthonormal(d, k, seed=0), topology
 
 
 def _many_features(d: int) -> tuple[Operator, Array, deepca.Topology]:
     rng = np.random.default_rng(0)
     rows = [rng.standard_normal((200, d)) * np.geomspace(3.0, 0.3, d) for _ in range(4)]
     A = deepca.operators.from_rows(rows, form="rows", workers=1)
-    return A, deepca.linalg.random_orthonormal(d, 4, seed=0), deepca.topology.ring(4)
+    return A, deepca.operators.linalg.random_orthonormal(d, 4, seed=0), deepca.topology.ring(4)
 
 
 def _large_matrices(d: int) -> tuple[Operator, Array, deepca.Topology]:
     rng = np.random.default_rng(0)
     rows = [rng.standard_normal((50, d)) * np.geomspace(3.0, 0.3, d) for _ in range(4)]
     A = deepca.operators.from_rows(rows, form="covariance", workers=1)
-    return A, deepca.linalg.random_orthonormal(d, 4, seed=0), deepca.topology.ring(4)
+    return A, deepca.operators.linalg.random_orthonormal(d, 4, seed=0), deepca.topology.ring(4)
 
 
 # -------------------------------------------------------------------------------------------------------- measuring

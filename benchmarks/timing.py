@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import threadpoolctl
 
-from deepca._machine import one_blas_thread
+from deepca._util.machine import one_blas_thread
 
 __all__ = ["CPU", "WALL", "Measure", "Spread", "Tick", "interleave", "one_core", "spread", "timed"]
 

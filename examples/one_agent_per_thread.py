@@ -10,7 +10,7 @@ import deepca
 rng = np.random.default_rng(1)
 m, d, k = 8, 12, 2
 rows = [rng.standard_normal((50, d)) * np.linspace(2.0, 0.2, d) for _ in range(m)]
-W0 = deepca.linalg.random_orthonormal(d, k, seed=0)
+W0 = deepca.operators.linalg.random_orthonormal(d, k, seed=0)
 topology = deepca.topology.hypercube(3)
 
 
@@ -25,5 +25,5 @@ print("components everywhere:", {result.certificate.digest[:12] for result in re
 print("agent 3 sent", results[3].traffic.bytes_sent, "bytes in", results[3].traffic.rounds, "rounds")
 
 pooled = np.concatenate(rows)
-_, U = deepca.linalg.top_eigenvectors(pooled.T @ pooled, k)
-print("largest tan θ:", max(float(deepca.linalg.tan_theta(U, result.W)) for result in results))
+_, U = deepca.operators.linalg.top_eigenvectors(pooled.T @ pooled, k)
+print("largest tan θ:", max(float(deepca.operators.linalg.tan_theta(U, result.W)) for result in results))

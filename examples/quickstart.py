@@ -12,13 +12,13 @@ places = [rng.standard_normal((int(rng.integers(30, 300)), d)) * spread for _ in
 topology = deepca.topology.ring(10)  # who talks to whom
 network = deepca.SimulatedNetwork(topology)
 A = deepca.operators.from_rows(places)  # A_j = X_jᵀX_j
-W0 = deepca.linalg.random_orthonormal(d, k, seed=0)  # the same start everywhere
+W0 = deepca.operators.linalg.random_orthonormal(d, k, seed=0)  # the same start everywhere
 
 result = deepca.solve(deepca.DeEPCA(A, W0, network), max_iter=1000, stop=deepca.Tolerance(1e-10))
 print(result.status)  # proven, with what the proof rests on
 
 pooled = np.concatenate(places)
-values, U = deepca.linalg.top_eigenvectors(pooled.T @ pooled, k)
-print("largest tan θ over all agents:", deepca.linalg.tan_theta(U, result.W).max())
+values, U = deepca.operators.linalg.top_eigenvectors(pooled.T @ pooled, k)
+print("largest tan θ over all agents:", deepca.operators.linalg.tan_theta(U, result.W).max())
 print("first component, the same at every agent:", result.components[0, :, 0].round(3))
 print("eigenvalues:", result.eigenvalues[0] * 10, "pooled:", values)

@@ -16,8 +16,8 @@ from sklearn.metrics import adjusted_rand_score
 from sklearn.neighbors import kneighbors_graph
 
 import deepca
-from deepca import graphs
-from deepca.clustering import spectral_clustering
+from deepca.decomposition.spectral import graphs
+from deepca.decomposition.spectral.clustering import spectral_clustering
 
 AGENTS, SIDES = 20, ("#0072B2", "#D55E00")
 LAND = 0.15  # around points

@@ -16,11 +16,11 @@ import numpy.typing as npt
 
 import deepca
 from deepca.algorithms import State, TrackedState
-from deepca.networks import AgentNetwork, Network, SimulatedNetwork, Traffic
-from deepca.observers import Observer
+from deepca.network import AgentNetwork, Network, SimulatedNetwork, Traffic
 from deepca.operators import Operator
-from deepca.result import Result
-from deepca.stopping import StopRule
+from deepca.solver.observers import Observer
+from deepca.solver.result import Result
+from deepca.solver.stopping import StopRule
 from deepca.topology import Topology
 from tests.helpers import Make, RoundByRound, added, run_threads, summed
 
@@ -81,7 +81,7 @@ def mine(m: int) -> npt.NDArray[np.int64]:
     """The numbers of the agents held here, of m."""
     if not over_mpi():
         return np.arange(m)
-    from deepca.networks.shares import even_shares
+    from deepca.engines.shares import even_shares
     from tests.mpi_ranks import group
 
     ranks = group(m)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from deepca._typing import Array
+from deepca._util.typing import Array
 
 Long = npt.NDArray[np.longdouble]
 

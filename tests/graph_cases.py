@@ -12,9 +12,9 @@ import scipy.linalg
 from scipy import sparse
 from scipy.sparse import csgraph
 
-from deepca import graphs
-from deepca._typing import Csr, csr
-from deepca.networks import Network
+from deepca._util.typing import Csr, csr
+from deepca.decomposition.spectral import graphs
+from deepca.network import Network
 from deepca.topology import Topology
 from tests.engines import at_every_agent
 

@@ -16,13 +16,13 @@ from typer.testing import CliRunner
 import deepca
 from deepca.algorithms import TrackedState
 from deepca.cli.app import app
-from deepca.networks import AgentNetwork, Network, SimulatedNetwork, Traffic
-from deepca.observers import Observer, Start, Step
+from deepca.network import AgentNetwork, Network, SimulatedNetwork, Traffic
+from deepca.network.transports import MemoryHub
 from deepca.operators import Operator
-from deepca.result import Result
-from deepca.stopping import StopRule
+from deepca.solver.observers import Observer, Start, Step
+from deepca.solver.result import Result
+from deepca.solver.stopping import StopRule
 from deepca.topology import Topology
-from deepca.transports import MemoryHub
 
 Array = npt.NDArray[np.float64]
 Tracked = deepca.DeEPCA | deepca.DePCA

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from deepca.engines import Engine
+from deepca.engines.local import Engine
 from tests.helpers import run_cli
 
 __all__ = [
@@ -166,7 +166,7 @@ _FAULTY = """
     import os, signal, sys, time
     from pathlib import Path
     from mpi4py import MPI
-    import deepca.cli.fit as command
+    import deepca.cli.commands.fit as command
     from deepca.cli import main
     from deepca.errors import DataError
 

@@ -18,17 +18,17 @@ from hypothesis import strategies as st
 import deepca
 from deepca import AcceleratedDeEPCA, Chebyshev, DeEPCA, FastMix, SimulatedNetwork, Tolerance, topology
 from deepca.algorithms import AcceleratedState
+from deepca.consensus.mixers import PositiveChebyshev
 from deepca.errors import InvalidInput
-from deepca.linalg import random_orthonormal
-from deepca.mixing import PositiveChebyshev
-from deepca.networks import AgentNetwork, Network
-from deepca.observers import Trace
+from deepca.network import AgentNetwork, Network
+from deepca.network.transports import MemoryHub
+from deepca.network.transports.base import Message, Tag
+from deepca.network.transports.memory import MemoryTransport
 from deepca.operators import Operator, from_matrices, from_rows
-from deepca.result import Result
+from deepca.operators.linalg import random_orthonormal
+from deepca.solver.observers import Trace
+from deepca.solver.result import Result
 from deepca.topology import Topology
-from deepca.transports import MemoryHub
-from deepca.transports.base import Message, Tag
-from deepca.transports.memory import MemoryTransport
 from tests.engines import (
     ENGINES,
     assert_same_traffic,

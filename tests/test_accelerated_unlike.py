@@ -11,11 +11,11 @@ import pytest
 import deepca
 from deepca import AcceleratedDeEPCA, DeEPCA, Tolerance, topology
 from deepca.algorithms import AcceleratedState
-from deepca.linalg import random_orthonormal
-from deepca.mixing import PositiveChebyshev
-from deepca.pacing import Matched
-from deepca.result import Result
-from deepca.stopping import Agreed
+from deepca.consensus.mixers import PositiveChebyshev
+from deepca.consensus.pacing import Matched
+from deepca.operators.linalg import random_orthonormal
+from deepca.solver.result import Result
+from deepca.solver.stopping import Agreed
 from deepca.topology import Topology
 from tests.engines import network_of
 from tests.helpers import worst_tangent

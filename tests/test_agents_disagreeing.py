@@ -14,7 +14,7 @@ import pytest
 
 import deepca
 from deepca.errors import NetworkError, PeerFailed, PeerTimeout
-from deepca.transports import MemoryHub
+from deepca.network.transports import MemoryHub
 from tests.problems import spectrum, spectrum_problem
 
 STACK = spectrum_problem(4, 6, spectrum(6, 2, gap=0.5, decay=0.6), 0, 0.3)
@@ -23,7 +23,7 @@ STACK = spectrum_problem(4, 6, spectrum(6, 2, gap=0.5, decay=0.6), 0, 0.3)
 def _solve(
     network: deepca.AgentNetwork, *, k: int = 2, stop: deepca.Tolerance | None = None, max_iter: int = 50
 ) -> int:
-    W0 = deepca.linalg.random_orthonormal(6, k, seed=0)
+    W0 = deepca.operators.linalg.random_orthonormal(6, k, seed=0)
     A = deepca.operators.from_matrices(STACK[network.agent])
     algorithm = deepca.DeEPCA(A, W0, network, deepca.FastMix(rounds=3))
     return deepca.solve(algorithm, max_iter=max_iter, stop=stop).iterations
@@ -67,15 +67,15 @@ def test_another_max_iter_at_one_agent_ends_at_the_deadline() -> None:
 def test_a_new_epoch_on_a_complete_graph_restarts_and_stays_exact(m: int) -> None:
     """One round is enough there, so the phases of a restart follow each other at once."""
     stack = spectrum_problem(m, 6, spectrum(6, 2, gap=0.5, decay=0.6), 1, 0.3)
-    _, U = deepca.linalg.top_eigenvectors(stack.mean(axis=0), 2)
-    W0 = deepca.linalg.random_orthonormal(6, 2, seed=0)
+    _, U = deepca.operators.linalg.top_eigenvectors(stack.mean(axis=0), 2)
+    W0 = deepca.operators.linalg.random_orthonormal(6, 2, seed=0)
     for K in (1, 2, 5):
         hub = MemoryHub(m, timeout=15.0)
 
         class Announce:
             def begin(self, start: object) -> None: ...
             def end(self, result: object) -> None: ...
-            def observe(self, step: deepca.observers.Step, hub: MemoryHub = hub) -> None:
+            def observe(self, step: deepca.solver.observers.Step, hub: MemoryHub = hub) -> None:
                 if step.after.t == 10:
                     hub.announce_epoch(1)
 
@@ -89,7 +89,7 @@ def test_a_new_epoch_on_a_complete_graph_restarts_and_stays_exact(m: int) -> Non
             return deepca.solve(algorithm, max_iter=200, observers=[observer] if network.agent == 0 else [])
 
         for result in deepca.run_agents(deepca.topology.complete(m), work, hub=hub):
-            assert deepca.linalg.tan_theta(U, result.W) <= 1e-12
+            assert deepca.operators.linalg.tan_theta(U, result.W) <= 1e-12
 
 
 INTERRUPTED = """

@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from deepca.certificate import certify
-from deepca.data.holdings import read
+from deepca.data.local_data import read
 from deepca.data.sources import ArraySource
+from deepca.decomposition.pca import Settings, decompose_held
 from deepca.errors import BadArray, DataError, NetworkError, NotFiniteError
-from deepca.experiments.faults.liars import ARRAYS
-from deepca.networks.agent import AgentNetwork, run_agents
-from deepca.networks.arrivals import Part, fault_in
+from deepca.network.agent import AgentNetwork, run_agents
+from deepca.network.arrivals import Part, fault_in
+from deepca.network.transports.base import Message, Tag
+from deepca.network.transports.memory import MemoryHub, MemoryTransport
 from deepca.operators import from_matrices
-from deepca.pca import Settings, decompose_held
+from deepca.solver.certificate import certify
 from deepca.topology import hypercube, path, ring, star
-from deepca.transports.base import Message, Tag
-from deepca.transports.memory import MemoryHub, MemoryTransport
+from studies.faults.liars import ARRAYS
 
 M, LIAR = 4, 2
 

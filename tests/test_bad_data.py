@@ -16,12 +16,12 @@ from sklearn.decomposition import PCA
 
 import deepca
 from deepca import DecentralizedPCA
-from deepca._typing import csr
+from deepca._util.typing import csr
 from deepca.data.sources import as_source
+from deepca.decomposition.pca import Settings, decompose
 from deepca.errors import DataError, InvalidInput, TopologyError
-from deepca.networks import SimulatedNetwork
+from deepca.network import SimulatedNetwork
 from deepca.operators import Form
-from deepca.pca import Settings, decompose
 from tests.problems import close, random_rows
 
 Array = npt.NDArray[np.float64]

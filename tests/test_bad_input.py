@@ -15,7 +15,7 @@ from scipy.sparse.linalg import LinearOperator, aslinearoperator
 
 import deepca
 from deepca import CPCA, Chebyshev, DeEPCA, DePCA, FastMix, Gossip, Tolerance
-from deepca._typing import Array
+from deepca._util.typing import Array
 from deepca.errors import (
     AsymmetricError,
     DataError,
@@ -27,9 +27,9 @@ from deepca.errors import (
     StartError,
     TopologyError,
 )
-from deepca.networks import AgentNetwork, SimulatedNetwork
+from deepca.network import AgentNetwork, SimulatedNetwork
 from deepca.operators import Form, from_linear_operators, from_matrices, from_rows
-from deepca.result import Result
+from deepca.solver.result import Result
 from tests.helpers import run_threads
 from tests.problems import random_rows
 
@@ -41,7 +41,7 @@ def rows() -> list[Array]:
 
 
 def start() -> Array:
-    return deepca.linalg.random_orthonormal(D, K_COMPONENTS, seed=0)
+    return deepca.operators.linalg.random_orthonormal(D, K_COMPONENTS, seed=0)
 
 
 def network() -> SimulatedNetwork:
@@ -267,7 +267,7 @@ def test_a_start_that_cannot_be_used(make: Callable[[Any], object], W0: Any, sai
 def test_a_random_start_of_impossible_size(k: int) -> None:
     """k must lie between 1 and d."""
     with pytest.raises(StartError, match=f"k = {k} .*between 1 and d"):
-        deepca.linalg.random_orthonormal(D, k)
+        deepca.operators.linalg.random_orthonormal(D, k)
 
 
 def test_a_restart_from_a_w_of_another_shape() -> None:
@@ -440,7 +440,7 @@ def test_edges_that_are_no_pairs_of_numbers(edges: list[Any]) -> None:
 
 def test_parts_that_are_something_else() -> None:
     stack = np.broadcast_to(np.eye(3), (3, 3, 3))
-    W0 = deepca.linalg.random_orthonormal(3, 1, seed=0)
+    W0 = deepca.operators.linalg.random_orthonormal(3, 1, seed=0)
     ring = deepca.topology.ring(3)
     network = deepca.SimulatedNetwork(ring)
     with pytest.raises(InvalidInput, match="SimulatedNetwork"):
@@ -460,7 +460,7 @@ def test_parts_that_are_something_else() -> None:
 
 
 def test_one_matrix_for_a_network_of_one_agent() -> None:
-    W0 = deepca.linalg.random_orthonormal(3, 1, seed=0)
+    W0 = deepca.operators.linalg.random_orthonormal(3, 1, seed=0)
     network = deepca.SimulatedNetwork(deepca.topology.ring(1))
     algorithm = deepca.DeEPCA(np.diag([3.0, 1.0, 0.5]), W0, network, deepca.FastMix(rounds=1))
     result = deepca.solve(algorithm, max_iter=100)
@@ -469,7 +469,7 @@ def test_one_matrix_for_a_network_of_one_agent() -> None:
 
 def test_sparse_symmetric_matrices() -> None:
     matrices = [sparse.csr_array(np.diag([3.0, 1.0, 0.5]) * (j + 1)) for j in range(3)]
-    W0 = deepca.linalg.random_orthonormal(3, 1, seed=0)
+    W0 = deepca.operators.linalg.random_orthonormal(3, 1, seed=0)
     network = deepca.SimulatedNetwork(deepca.topology.ring(3))
     result = deepca.solve(deepca.DeEPCA(matrices, W0, network, deepca.FastMix(rounds=3)), max_iter=100)
     np.testing.assert_allclose(result.eigenvalues[:, 0], 6.0, rtol=1e-12)

@@ -12,13 +12,13 @@ import scipy.linalg
 import scipy.sparse
 
 import deepca
-from deepca import _portable as portable
 from deepca import topology
-from deepca._typing import Array, Csr
-from deepca.broadcasts import share_spectrum
+from deepca._util import portable
+from deepca._util.typing import Array, Csr
 from deepca.errors import Contradiction
-from deepca.networks import AgentNetwork, SimulatedNetwork
-from deepca.networks.base import Network
+from deepca.network import AgentNetwork, SimulatedNetwork
+from deepca.network.base import Network
+from deepca.network.broadcasts import share_spectrum
 from deepca.topology import Topology
 from tests.engines import ENGINES, mine, network_of, over_mpi
 from tests.problems import spectrum_problem
@@ -115,7 +115,7 @@ def test_nothing_is_sent_where_one_process_holds_all_agents(monkeypatch: pytest.
     """Neither blocks nor sums go through rounds of messages there; they are counted as if they did."""
     place = PLACES["erdos-renyi"]
     A = deepca.operators.from_matrices(spectrum_problem(9, 30, 0.8 ** np.arange(30), 1))
-    W0 = deepca.linalg.random_orthonormal(30, 2, seed=1)
+    W0 = deepca.operators.linalg.random_orthonormal(30, 2, seed=1)
     apart = deepca.run_agents(place, lambda network: krylov(network, A.agent(network.agent), W0))
 
     def refused(self: SimulatedNetwork, x: Array, weights: Csr | None = None, /) -> Array:
@@ -150,7 +150,7 @@ def test_it_costs_at_most_half_as_many_bytes_again() -> None:
         def observe(self, step: Any) -> None:
             steps.append(step.traffic.bytes_sent - step.traffic.control_bytes)
 
-    result = krylov(network, A, deepca.linalg.random_orthonormal(d, k, seed=1), observers=[Counting()])
+    result = krylov(network, A, deepca.operators.linalg.random_orthonormal(d, k, seed=1), observers=[Counting()])
     assert result.status.code == "converged"
     before = 2 * 49 * 8 * (d * (k + 2) + 1)
     assert np.diff(steps)[: 12 - 2].max() <= 1.5 * before  # then some Ritz vectors are told as well
@@ -217,7 +217,7 @@ def smaller_residual(numbers: Array) -> Array:
 def test_numbers_that_do_not_follow_are_refused_by_name(phase: str, change: Callable[[Array], Array]) -> None:
     place = PLACES["path"]
     A = deepca.operators.from_matrices(spectrum_problem(5, D, 0.8 ** np.arange(D), 1))
-    W0 = deepca.linalg.random_orthonormal(D, K, seed=1)
+    W0 = deepca.operators.linalg.random_orthonormal(D, K, seed=1)
     kind = in_phase(phase, change)
 
     def work(network: AgentNetwork) -> Any:
@@ -244,7 +244,7 @@ def test_honest_numbers_of_any_size_contradict_nobody(method: str, scale: float)
     """Agents apart end as they do in one place, where nothing is checked; underflow is called that by all."""
     place = topology.path(4)
     stack = scale * spectrum_problem(4, 12, 0.7 ** np.arange(12), 1)
-    W0 = deepca.linalg.random_orthonormal(12, 2, seed=1)
+    W0 = deepca.operators.linalg.random_orthonormal(12, 2, seed=1)
 
     def work(network: AgentNetwork) -> str:
         A = deepca.operators.from_matrices(stack).agent(network.agent)
@@ -279,7 +279,7 @@ def test_a_residual_that_is_too_small_is_refused() -> None:
     """Of components that are not there yet, so that the residual is more than rounding."""
     place = PLACES["path"]
     A = deepca.operators.from_matrices(spectrum_problem(5, D, 0.8 ** np.arange(D), 1))
-    X = deepca.linalg.random_orthonormal(D, K, seed=1)
+    X = deepca.operators.linalg.random_orthonormal(D, K, seed=1)
     kind = in_phase("certificate", smaller_residual)
 
     def work(network: AgentNetwork) -> Any:
@@ -295,7 +295,7 @@ def test_a_residual_that_is_too_small_is_refused() -> None:
 @pytest.mark.skipif(over_mpi(), reason="in threads, each with a spectrum of its own")
 def test_agents_apart_go_by_one_spectrum(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where each would find other last digits, the leader's are taken."""
-    monkeypatch.setattr("deepca.broadcasts.PORTABLE", 4)
+    monkeypatch.setattr("deepca.network.broadcasts.PORTABLE", 4)
     place = topology.erdos_renyi(6, 0.6, seed=1)
 
     def work(network: AgentNetwork) -> Array:
@@ -311,7 +311,7 @@ def test_agents_apart_go_by_one_spectrum(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.skipif(over_mpi(), reason="in threads, one of which lies")
 def test_a_false_spectrum_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("deepca.broadcasts.PORTABLE", 4)
+    monkeypatch.setattr("deepca.network.broadcasts.PORTABLE", 4)
     place = topology.ring(6)
 
     def work(network: AgentNetwork) -> None:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import deepca
-from deepca.centring import agreed_mean
-from deepca.networks import Network
+from deepca.consensus.centring import agreed_mean
+from deepca.network import Network
 from tests.engines import ENGINES, mine, network_of, over_mpi
 from tests.problems import close
 
@@ -39,7 +39,7 @@ def test_all_agents_agree_on_the_mean_of_all_rows(name: str) -> None:
 def test_agents_agree_on_the_mean_and_go_straight_on_to_solve(name: str, engine: str) -> None:
     topology = TOPOLOGIES[name]
     blocks = _blocks(topology.n_agents)
-    W0 = deepca.linalg.random_orthonormal(5, 2, seed=0)
+    W0 = deepca.operators.linalg.random_orthonormal(5, 2, seed=0)
 
     tol, within = (1e-3, 1e-2) if over_mpi() else (1e-9, 1e-7)  # the gap is small, and ranks are slow
 
@@ -57,9 +57,9 @@ def test_agents_agree_on_the_mean_and_go_straight_on_to_solve(name: str, engine:
         return means, result.W
 
     pooled = np.concatenate(blocks)
-    _, U = deepca.linalg.top_eigenvectors(np.cov(pooled.T), 2)
+    _, U = deepca.operators.linalg.top_eigenvectors(np.cov(pooled.T), 2)
     for _ in range(5 if engine == "threads" else 1):  # an order of threads that does harm does not show every time
         ended = deepca.run_agents(topology, work, timeout=20.0) if engine == "threads" else [work(network_of(topology))]
         for mean, W in ended:
             close(mean, np.broadcast_to(pooled.mean(axis=0), mean.shape), atol=1e-12)
-            assert np.max(deepca.linalg.tan_theta(U, W)) <= within
+            assert np.max(deepca.operators.linalg.tan_theta(U, W)) <= within

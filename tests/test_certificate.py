@@ -13,15 +13,15 @@ import scipy.linalg
 
 import deepca
 from deepca import AgentNetwork, DeEPCA, FastMix, SimulatedNetwork, Tolerance, certify, solve
-from deepca._typing import Csr, Orthonormalise
-from deepca.certificate import Certificate
-from deepca.linalg import polar, qr
-from deepca.networks import Network
+from deepca._util.typing import Csr, Orthonormalise
+from deepca.network import Network
+from deepca.network.transports.base import Message
 from deepca.operators import from_matrices, from_rows
-from deepca.probing import probe
-from deepca.result import Result
+from deepca.operators.linalg import polar, qr
+from deepca.solver.certificate import Certificate
+from deepca.solver.probing import probe
+from deepca.solver.result import Result
 from deepca.topology import Topology
-from deepca.transports.base import Message
 from tests.engines import ENGINES, Stepwise, everyone, mine, network_of, of_all, of_mine
 from tests.helpers import worst_tangent
 from tests.problems import pooled_answer, spectrum, spectrum_problem
@@ -85,7 +85,7 @@ class LossyAgent(AgentNetwork):
 
 
 def run_lossy(kind: str, stack: Array, how: Orthonormalise, **options: Any) -> tuple[list[Result[Any]], Array]:
-    W0 = deepca.linalg.random_orthonormal(D, K, seed=1)
+    W0 = deepca.operators.linalg.random_orthonormal(D, K, seed=1)
     A = from_matrices(stack)
     if kind != "threads":
         result = solve(DeEPCA(A, W0, Lossy(PLACE), FastMix(5), how), **options)
@@ -133,7 +133,7 @@ def test_losing_an_agent_without_restarting_is_noticed_and_repaired(kind: str) -
     five = deepca.topology.ring(5)
     stack = six[:5]
     U = pooled_answer(stack, K)[1]
-    W0 = deepca.linalg.random_orthonormal(D, K, seed=1)
+    W0 = deepca.operators.linalg.random_orthonormal(D, K, seed=1)
     before = of_all(solve(DeEPCA(six, W0, network_of(PLACE), FastMix(5)), max_iter=120).state, 6)
     left = replace(before, W=before.W[:5].copy(), S=before.S[:5].copy(), AW=before.AW[:5].copy())
     A = from_matrices(stack)
@@ -198,7 +198,7 @@ def test_one_agent_with_a_stale_operator_is_noticed(kind: str) -> None:
     stack, U = problem()
     stale = stack.copy()
     stale[2] = 0.7 * stack[2] + 0.3 * np.roll(np.roll(stack[2], 1, axis=0), 1, axis=1)
-    W0 = deepca.linalg.random_orthonormal(D, K, seed=1)
+    W0 = deepca.operators.linalg.random_orthonormal(D, K, seed=1)
     result = solve(DeEPCA(stale, W0, network_of(PLACE)), max_iter=300, stop=Tolerance(1e-12))
     assert result.status.code == "converged"
     components = everyone(result.components, M)
@@ -233,7 +233,7 @@ def test_averaging_that_is_broken_for_good_is_found_by_a_number_whose_mean_is_kn
             return received
 
     stack, U = problem()
-    A, W0 = from_matrices(stack), deepca.linalg.random_orthonormal(D, K, seed=1)
+    A, W0 = from_matrices(stack), deepca.operators.linalg.random_orthonormal(D, K, seed=1)
     if kind != "threads":
         result = solve(DeEPCA(A, W0, Deaf(PLACE), FastMix(8)), max_iter=80, stop=Tolerance(1e-8))
         results, W = [result], everyone(result.W, M)
@@ -329,7 +329,7 @@ def test_the_bound_is_wrong_as_rarely_as_it_says() -> None:
     rng = np.random.default_rng(0)
     for values in (np.linspace(1.0, 0.0, 60), 0.9 ** np.arange(60.0), np.r_[1.0, np.linspace(0.9, 0.1, 59)]):
         Q = np.linalg.qr(rng.standard_normal((60, 60)))[0]
-        A = from_matrices(deepca.linalg.symmetric_part((Q * values) @ Q.T))
+        A = from_matrices(deepca.operators.linalg.symmetric_part((Q * values) @ Q.T))
         X = Q[:, -1:]  # so that the largest eigenvalue lies outside
         wrong = np.zeros((5, 2))
         better = 0
@@ -368,7 +368,7 @@ def test_everyone_gets_the_same_bits_and_knows_who_contributed(kind: str) -> Non
     rng = np.random.default_rng(0)
     counts = [3, 17, 5, 40, 11, 8]
     rows = [rng.standard_normal((n, D)) * 0.6 ** np.arange(D) for n in counts]
-    W0 = deepca.linalg.random_orthonormal(D, K, seed=1)
+    W0 = deepca.operators.linalg.random_orthonormal(D, K, seed=1)
     for form in ("rows", "covariance"):
         A = from_rows(rows, form=form)
         if kind != "threads":
@@ -417,7 +417,7 @@ def test_agents_apart_and_simulator_certify_alike() -> None:
 
 def test_the_rounds_of_the_certificate_are_counted_apart() -> None:
     stack, _ = problem()
-    W0, network = deepca.linalg.random_orthonormal(D, K, seed=1), network_of(PLACE)
+    W0, network = deepca.operators.linalg.random_orthonormal(D, K, seed=1), network_of(PLACE)
     result = solve(DeEPCA(stack, W0, network, FastMix(5)), max_iter=50)
     assert result.traffic.rounds == 250
     assert result.certificate is not None
@@ -432,7 +432,9 @@ def test_the_rounds_of_the_certificate_are_counted_apart() -> None:
 def test_one_agent_alone_and_all_components(k: int) -> None:
     """m = 1 needs nobody; k = d leaves nothing outside to be missed."""
     A = np.diag([4.0, 3.0, 2.0, 1.0])
-    result = solve(deepca.CPCA(A, deepca.linalg.random_orthonormal(4, k, seed=0)), max_iter=300, stop=Tolerance(1e-9))
+    result = solve(
+        deepca.CPCA(A, deepca.operators.linalg.random_orthonormal(4, k, seed=0)), max_iter=300, stop=Tolerance(1e-9)
+    )
     assert result.status.code == "converged"
     assert result.certificate is not None
     assert result.certificate.n_agents == 1
@@ -478,7 +480,7 @@ def test_data_of_low_rank_do_not_hide_a_broken_network() -> None:
             return y
 
     stack = spectrum_problem(6, 6, np.array([2.0, 1.0, 0.0, 0.0, 0.0, 0.0]), 1, 0.9)
-    W0 = deepca.linalg.random_orthonormal(6, 3, seed=1)
+    W0 = deepca.operators.linalg.random_orthonormal(6, 3, seed=1)
     result = solve(DeEPCA(stack, W0, Silent(PLACE), FastMix(4)), max_iter=120, stop=Tolerance(1e-8))
     assert not result.status.ok, str(result.status)
     healthy = solve(DeEPCA(stack, W0, network_of(PLACE), FastMix(4)), max_iter=400, stop=Tolerance(1e-8))

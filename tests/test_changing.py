@@ -14,16 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import deepca
-from deepca import changing, directed
-from deepca._typing import Csr, csr
-from deepca.averaging import average, common_average
-from deepca.changing import Changing
+from deepca._util.typing import Csr, csr
+from deepca.consensus.averaging import average, common_average
+from deepca.consensus.exact import exact_average
+from deepca.consensus.mixer_state import PushSum
 from deepca.errors import DisconnectedError, InvalidInput, MassError, MixingError, NetworkError, TopologyError
-from deepca.exact import exact_average
-from deepca.memory import PushSum
-from deepca.networks import Network, SimulatedNetwork
+from deepca.network import Network, SimulatedNetwork
 from deepca.operators import from_matrices
-from deepca.stopping import Tolerance
+from deepca.solver.stopping import Tolerance
+from deepca.topology import directed, time_varying
+from deepca.topology.time_varying import Changing
 from tests.engines import ENGINES, at_every_agent, mine, network_of, run_apart
 from tests.helpers import AtIteration, worst_tangent
 from tests.laws.strategies import quick
@@ -33,13 +33,13 @@ Array = npt.NDArray[np.float64]
 M, D, K_TOP = 12, 24, 3
 BASE = deepca.topology.erdos_renyi(M, 0.5, seed=2)
 NETWORKS: dict[str, Changing] = {
-    "periodic": changing.periodic([deepca.topology.ring(M), deepca.topology.star(M), BASE]),
-    "matchings": changing.matchings(BASE, seed=1),
-    "matchings of a ring": changing.matchings(deepca.topology.ring(M), seed=2),
-    "one peer": changing.one_peer(M),
-    "half of the links fail": changing.failing(BASE, 0.5, seed=3),
-    "most links of a torus fail": changing.failing(deepca.topology.torus(3, 4), 0.7, seed=4),
-    "directed, periodic": changing.periodic([directed.random_digraph(M, 0.3, seed=s) for s in range(3)]),
+    "periodic": time_varying.periodic([deepca.topology.ring(M), deepca.topology.star(M), BASE]),
+    "matchings": time_varying.matchings(BASE, seed=1),
+    "matchings of a ring": time_varying.matchings(deepca.topology.ring(M), seed=2),
+    "one peer": time_varying.one_peer(M),
+    "half of the links fail": time_varying.failing(BASE, 0.5, seed=3),
+    "most links of a torus fail": time_varying.failing(deepca.topology.torus(3, 4), 0.7, seed=4),
+    "directed, periodic": time_varying.periodic([directed.random_digraph(M, 0.3, seed=s) for s in range(3)]),
 }
 
 
@@ -78,13 +78,13 @@ def test_matchings_are_matchings_and_failures_are_as_frequent_as_said() -> None:
     up = [NETWORKS["half of the links fail"].messages_at(r) for r in range(400)]
     share = np.mean(up) / BASE.n_messages
     assert abs(share - 0.5) < 4 * 0.5 / np.sqrt(400 * BASE.n_edges)
-    whole = changing.failing(BASE, 0.0).at(5).toarray()
+    whole = time_varying.failing(BASE, 0.0).at(5).toarray()
     np.testing.assert_allclose(whole, BASE.gossip_matrix, atol=1e-15)
 
 
 @pytest.mark.parametrize("m", [1, 2, 3, 8, 13, 16])
 def test_one_peer_at_a_time(m: int) -> None:
-    network = changing.one_peer(m)
+    network = time_varying.one_peer(m)
     hops = (m - 1).bit_length()
     x = np.random.default_rng(0).standard_normal((m, 3))
     y = x
@@ -99,7 +99,7 @@ def test_one_peer_at_a_time(m: int) -> None:
 @given(st.integers(2, 7), st.integers(0, 1000), st.integers(0, 30))
 @quick(30)
 def test_everyone_has_heard_after_as_many_rounds_as_are_said_and_not_before(m: int, seed: int, start: int) -> None:
-    network = changing.matchings(deepca.topology.complete(m), seed=seed)
+    network = time_varying.matchings(deepca.topology.complete(m), seed=seed)
     rounds = network.flood_from(start)
     known = [{j} for j in range(m)]
     for r in range(start, start + rounds):
@@ -132,7 +132,7 @@ def test_rounds_are_found_without_making_all_of_them_again_for_every_guess() -> 
             type(self).asked += 1
             return super().at(r)
 
-    slow = changing.failing(deepca.topology.ring(M), 0.8, seed=5)
+    slow = time_varying.failing(deepca.topology.ring(M), 0.8, seed=5)
     known = {field.name: getattr(slow, field.name) for field in fields(slow)}
     counted = Counted(**known)
     K = deepca.Gossip().rounds_for(counted, 1e-10)
@@ -152,14 +152,14 @@ def test_rounds_are_found_without_making_all_of_them_again_for_every_guess() -> 
 @pytest.mark.parametrize("seed", [140, 155, 160])
 def test_a_mean_that_all_share_is_exact_where_rounds_are_worse_than_those_tried(seed: int) -> None:
     """Four rounds leave 1e-4 in those that were tried, and nearly everything where most links happen to be down."""
-    network = changing.failing(deepca.topology.complete(4), 0.5, seed=seed)
+    network = time_varying.failing(deepca.topology.complete(4), 0.5, seed=seed)
     x = np.arange(8.0).reshape(4, 2)
     np.testing.assert_allclose(common_average(SimulatedNetwork(network), x), x.mean(axis=0), rtol=1e-14)
 
 
 @pytest.mark.parametrize("seed", [None, -1, 0.5])
 def test_all_agents_draw_from_one_seed(seed: Any) -> None:
-    for make in (changing.matchings, lambda base, seed: changing.failing(base, 0.1, seed=seed)):
+    for make in (time_varying.matchings, lambda base, seed: time_varying.failing(base, 0.1, seed=seed)):
         with pytest.raises(InvalidInput, match="the same at all agents"):
             make(BASE, seed=seed)
 
@@ -168,13 +168,13 @@ def test_what_is_no_graph_or_probability() -> None:
     odd: Any
     for odd in ("ring", ["ring"], BASE):
         with pytest.raises(InvalidInput, match="give graphs in a list"):
-            changing.periodic(odd)
+            time_varying.periodic(odd)
     for odd in ("ring:5", None):
         with pytest.raises(InvalidInput, match="is no graph"):
-            changing.matchings(odd)
+            time_varying.matchings(odd)
     odd = "0.1"
     with pytest.raises(InvalidInput, match=r"p = '0\.1'"):
-        changing.failing(BASE, odd)
+        time_varying.failing(BASE, odd)
     for odd in ("3", 2.5):
         for make in (directed.ring, directed.exponential):
             with pytest.raises(TopologyError, match="a whole number"):
@@ -183,24 +183,24 @@ def test_what_is_no_graph_or_probability() -> None:
 
 def test_a_mean_that_all_share_is_made_again_or_refused_where_messages_get_lost() -> None:
     base, x = deepca.topology.complete(4), np.arange(8.0).reshape(4, 2)
-    ends = SimulatedNetwork(changing.lossy(base, 0.3, seed=2, until=50))
+    ends = SimulatedNetwork(time_varying.lossy(base, 0.3, seed=2, until=50))
     np.testing.assert_allclose(common_average(ends, x), x.mean(axis=0), rtol=1e-13)
     with pytest.raises(NetworkError, match="messages get lost"):
-        common_average(SimulatedNetwork(changing.lossy(base, 0.3, seed=2)), x)
+        common_average(SimulatedNetwork(time_varying.lossy(base, 0.3, seed=2)), x)
 
 
 @pytest.mark.simulator("a network that loses messages")
 def test_eigenpairs_name_lost_messages_and_no_argument() -> None:
     A = from_matrices([np.diag([4.0, 2.0, 1.0]) * (j + 1) for j in range(4)])
     with pytest.raises(NetworkError, match="messages get lost"):
-        deepca.eigenpairs(A, SimulatedNetwork(changing.lossy(deepca.topology.ring(4), 0.05, seed=1)), 2)
+        deepca.eigenpairs(A, SimulatedNetwork(time_varying.lossy(deepca.topology.ring(4), 0.05, seed=1)), 2)
 
 
 @pytest.mark.parametrize(("base", "share"), [(deepca.topology.ring(3), 0.3), (deepca.topology.complete(4), 0.3)])
 def test_rounds_are_not_chosen_by_a_round_in_which_all_links_happen_to_be_up(
     base: deepca.Topology, share: float
 ) -> None:
-    network = changing.failing(base, share, seed=0)
+    network = time_varying.failing(base, share, seed=0)
     K = deepca.Gossip().rounds_for(network, 1e-12)
     for start in range(40):
         left = np.eye(network.n_agents)
@@ -217,7 +217,7 @@ def test_accelerated_iterations_keep_up_where_few_links_fail_at_once(seed: int) 
     apart = rng.normal(size=(3, 4, 4))
     apart = apart + apart.transpose(0, 2, 1)
     stack = np.diag([4.0, 1.0, 0.5, 0.25]) + 10.0 * (apart - apart.mean(axis=0))
-    network = SimulatedNetwork(changing.failing(deepca.topology.ring(3), 0.4, seed=seed))
+    network = SimulatedNetwork(time_varying.failing(deepca.topology.ring(3), 0.4, seed=seed))
     found = deepca.eigenpairs(stack, network, 1, algorithm="accelerated", max_iter=1500)
     assert found.status.code == "converged"
     np.testing.assert_allclose(found.values, 4.0, rtol=1e-9)
@@ -229,22 +229,22 @@ def test_an_average_from_which_few_messages_are_lost_is_made_again(seed: int) ->
     """Losses that spoil a few digits only are noticed, too, and of eight tries the best is taken."""
     base = deepca.topology.erdos_renyi(6, 0.6, seed=1)
     x = np.random.default_rng(seed).standard_normal((6, 40))
-    network = SimulatedNetwork(changing.lossy(base, 1e-3, seed=seed))
+    network = SimulatedNetwork(time_varying.lossy(base, 1e-3, seed=seed))
     found = common_average(network, x)
     assert np.abs(found - x.mean(axis=0)).max() <= 1e-12
 
 
 def test_what_is_no_schedule() -> None:
     with pytest.raises(InvalidInput, match="all of the same agents"):
-        changing.periodic([deepca.topology.ring(4), deepca.topology.ring(5)])
+        time_varying.periodic([deepca.topology.ring(4), deepca.topology.ring(5)])
     with pytest.raises(InvalidInput, match="all of the same agents"):
-        changing.periodic([])
+        time_varying.periodic([])
     with pytest.raises(InvalidInput, match="cannot be part of another"):
-        changing.periodic([NETWORKS["one peer"]])
+        time_varying.periodic([NETWORKS["one peer"]])
     with pytest.raises(InvalidInput, match="go both ways and stay"):
-        changing.matchings(directed.ring(4))
+        time_varying.matchings(directed.ring(4))
     with pytest.raises(InvalidInput, match=r"p = 1\.0: the probability"):
-        changing.failing(BASE, 1.0)
+        time_varying.failing(BASE, 1.0)
     with pytest.raises(TopologyError, match="no eigenvalues of its own"):
         _ = NETWORKS["one peer"].eigenvalues
     apart = csr(np.eye(4))
@@ -292,7 +292,7 @@ def test_why_mixers_with_memory_are_refused() -> None:
 
     plain = apart(0.0)
     assert plain < 1e-5
-    assert apart(deepca.mixing.fastmix_eta(network.lambda2)) > 100.0 * plain
+    assert apart(deepca.consensus.mixers.fastmix_eta(network.lambda2)) > 100.0 * plain
     assert apart(0.7) > 1e6
 
 
@@ -342,7 +342,7 @@ def test_an_average_with_its_error(name: str) -> None:
 @pytest.mark.parametrize("name", NETWORKS)
 def test_every_agent_ends_with_the_pooled_answer(name: str, algorithm: Any) -> None:
     stack, U, values = problem()
-    W0 = deepca.linalg.random_orthonormal(D, K_TOP, seed=1)
+    W0 = deepca.operators.linalg.random_orthonormal(D, K_TOP, seed=1)
     solver = algorithm(from_matrices(stack), W0, network_of(NETWORKS[name]))
     result = deepca.solve(solver, max_iter=2000, stop=Tolerance(1e-12))
     assert result.status.code == "converged"
@@ -355,7 +355,7 @@ def test_the_invariant_in_every_iteration(name: str) -> None:
     stack, _, _ = problem()
     solver = deepca.DeEPCA(
         from_matrices(stack),
-        deepca.linalg.random_orthonormal(D, K_TOP, seed=1),
+        deepca.operators.linalg.random_orthonormal(D, K_TOP, seed=1),
         SimulatedNetwork(NETWORKS[name]),
         deepca.Gossip(3),
     )
@@ -369,7 +369,7 @@ def test_the_invariant_in_every_iteration(name: str) -> None:
 @pytest.mark.parametrize("name", ["matchings", "half of the links fail", "directed, periodic"])
 def test_agents_apart_match_the_simulator(name: str) -> None:
     stack, U, _ = problem()
-    W0 = deepca.linalg.random_orthonormal(D, K_TOP, seed=1)
+    W0 = deepca.operators.linalg.random_orthonormal(D, K_TOP, seed=1)
 
     def make(A: deepca.operators.Operator, network: Network) -> deepca.DeEPCA:
         return deepca.DeEPCA(A, W0, network)
@@ -387,7 +387,7 @@ def test_agents_apart_match_the_simulator(name: str) -> None:
 def test_a_new_epoch_begins_at_rounds_of_its_own() -> None:
     """Agents that were caught in different rounds agree again on which one it is."""
     stack, U, _ = problem()
-    W0 = deepca.linalg.random_orthonormal(D, K_TOP, seed=1)
+    W0 = deepca.operators.linalg.random_orthonormal(D, K_TOP, seed=1)
     network = network_of(NETWORKS["matchings"])
     solver = deepca.DeEPCA(from_matrices(stack), W0, network)
     announce = AtIteration(7, lambda: network.announce_epoch(1))
@@ -402,8 +402,8 @@ def test_a_new_epoch_begins_at_rounds_of_its_own() -> None:
 def test_messages_lost_one_way_are_found_by_the_certificate_and_repaired(algorithm: Any) -> None:
     """Agents agree on a wrong answer; fresh averages say so, and tracking begins again."""
     stack, U, _ = problem()
-    W0 = deepca.linalg.random_orthonormal(D, K_TOP, seed=1)
-    losing = changing.lossy(BASE, 0.02, seed=5, until=150)
+    W0 = deepca.operators.linalg.random_orthonormal(D, K_TOP, seed=1)
+    losing = time_varying.lossy(BASE, 0.02, seed=5, until=150)
     assert any(np.abs(losing.at(r).sum(axis=0) - 1.0).max() > 0.01 for r in range(150))
     np.testing.assert_array_equal(losing.at(150).toarray(), BASE.gossip_matrix)
 

@@ -21,14 +21,14 @@ import numpy as np
 import pytest
 
 import deepca
-from deepca import checkpoints
 from deepca.algorithms.accelerated import AcceleratedDeEPCA, AcceleratedState
 from deepca.algorithms.base import Algorithm, State, TrackedState
 from deepca.algorithms.covariance import CovarianceAveraging, CovarianceState
 from deepca.algorithms.krylov import BlockKrylov, KrylovState
-from deepca.checkpoints import Checkpoint, Checkpoints, Kept
-from deepca.coding import Copies
-from deepca.networks.agent import AgentNetwork, run_agents
+from deepca.engines import checkpoints
+from deepca.engines.checkpoints import Checkpoint, Checkpoints, Kept
+from deepca.network.agent import AgentNetwork, run_agents
+from deepca.network.compression import Copies
 from deepca.operators import as_operator
 from tests.problems import spectrum, spectrum_problem
 
@@ -36,7 +36,7 @@ RUN, DATA, MEMBERS = (hashlib.sha256(word).digest() for word in (b"run", b"data"
 M, D, K = 4, 12, 3
 TOPOLOGY = deepca.topology.ring(M)
 STACK = as_operator(spectrum_problem(M, D, spectrum(D, K, gap=0.8), seed=5))
-W0 = deepca.linalg.random_orthonormal(D, K, seed=1)
+W0 = deepca.operators.linalg.random_orthonormal(D, K, seed=1)
 
 Make = Callable[[AgentNetwork], Algorithm[Any]]
 ALGORITHMS: dict[str, Make] = {

@@ -13,7 +13,7 @@ from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 from typer.testing import CliRunner
 
-import deepca.demo
+import deepca.reproduction.demo
 from deepca.cli.app import app
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -42,7 +42,7 @@ def test_demo_as_json_is_json_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_demo_agrees_with_pooled_scikit_learn() -> None:
-    found = deepca.demo.run(agents=30, k=3, K=6, tol=1e-10)
+    found = deepca.reproduction.demo.run(agents=30, k=3, K=6, tol=1e-10)
     by_name = {row.method: row for row in found.rows}
     assert by_name["DeEPCA"].status == by_name["DeEPCA, as printed"].status == "converged"
     assert by_name["DeEPCA"].tan_theta <= by_name["DeEPCA"].proven <= 1e-10

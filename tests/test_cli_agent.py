@@ -21,17 +21,17 @@ import pytest
 from sklearn.decomposition import PCA
 from typer.testing import CliRunner
 
-import deepca.sites.agent
+import deepca.sites.runtime.agent
 from deepca import SimulatedNetwork, topology
 from deepca.cli.app import app
 from deepca.data.readers import open_source
+from deepca.decomposition.model import Model, load
+from deepca.decomposition.pca import Settings, decompose, model_of
 from deepca.errors import NetworkError, Unfinished
-from deepca.model import Model, load
-from deepca.pca import Settings, decompose, model_of
-from deepca.result import Status
-from deepca.sites.config import SiteFile
-from deepca.sites.kits import make_kits
-from deepca.sites.run import Ending
+from deepca.sites.admin.kits import make_kits
+from deepca.sites.config.files import SiteFile
+from deepca.sites.runtime.run import Ending
+from deepca.solver.result import Status
 
 NAMES = ("north", "south", "west")
 LIMIT = 150.0  # seconds, for a machine with much else to do
@@ -236,7 +236,7 @@ def invoked(monkeypatch: pytest.MonkeyPatch, trial: Trial, run: Result, *options
     def run_agent(site: SiteFile, **_: object) -> Ending:
         return run(site)
 
-    monkeypatch.setattr(deepca.sites.agent, "run_agent", run_agent)
+    monkeypatch.setattr(deepca.sites.runtime.agent, "run_agent", run_agent)
     done = CliRunner().invoke(app, ["agent", "run", str(trial.kit("north")), *options], env={"COLUMNS": "200"})
     return done.exit_code, done.stdout, done.stderr
 

@@ -25,8 +25,8 @@ import deepca
 from deepca.cli.app import app
 from deepca.data.readers import open_source
 from deepca.errors import DataError, InvalidInput, NetworkError
-from deepca.sites import cluster
-from deepca.sites.cluster import Outcome, Share, Sight, deal, describe, run_cluster
+from deepca.sites.admin import trial_network as cluster
+from deepca.sites.admin.trial_network import Outcome, Share, Sight, deal, describe, run_cluster
 
 pytestmark = pytest.mark.xdist_group("real")
 

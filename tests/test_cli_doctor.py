@@ -26,16 +26,16 @@ pytest.importorskip("grpc")
 pytest.importorskip("cryptography")
 
 from deepca.cli.app import app
-from deepca.sites import doctor
-from deepca.sites.agent import run_agent, run_of
-from deepca.sites.authority import Authority
-from deepca.sites.certificates import pem, request
-from deepca.sites.config import NetworkFile, SiteEntry, SiteFile, read_site, write_network, write_site
-from deepca.sites.doctor import Finding, examine
-from deepca.sites.identity import Identity
-from deepca.sites.keys import load_key, new_key, write_key
-from deepca.sites.kits import make_kits
-from deepca.sites.knock import Heard, Knock, knock
+from deepca.sites.admin import doctor
+from deepca.sites.admin.doctor import Finding, examine
+from deepca.sites.admin.kits import make_kits
+from deepca.sites.admin.reachability import Heard, Knock, knock
+from deepca.sites.config.files import NetworkFile, SiteEntry, SiteFile, read_site, write_network, write_site
+from deepca.sites.pki.authority import Authority
+from deepca.sites.pki.certificates import pem, request
+from deepca.sites.pki.identity import Identity
+from deepca.sites.pki.keys import load_key, new_key, write_key
+from deepca.sites.runtime.agent import run_agent, run_of
 
 pytestmark = pytest.mark.xdist_group("real")
 

@@ -18,16 +18,16 @@ from typer.testing import CliRunner
 
 pytest.importorskip("cryptography")
 
-from deepca._files import write_whole
+from deepca._util.files import write_whole
 from deepca.cli.app import app
 from deepca.cli.passphrase import VARIABLE
 from deepca.errors import EnrolmentError
-from deepca.sites.authority import LEDGER, Authority, read_issued
-from deepca.sites.certificates import pem, request
-from deepca.sites.config import EXAMPLE, read_site
-from deepca.sites.enrolment import examine_request, sign_request
-from deepca.sites.identity import Identity
-from deepca.sites.keys import fingerprint, is_encrypted, load_key, new_key, write_key
+from deepca.sites.config.files import EXAMPLE, read_site
+from deepca.sites.pki.authority import LEDGER, Authority, read_issued
+from deepca.sites.pki.certificates import pem, request
+from deepca.sites.pki.enrolment import examine_request, sign_request
+from deepca.sites.pki.identity import Identity
+from deepca.sites.pki.keys import fingerprint, is_encrypted, load_key, new_key, write_key
 
 SECRET = "correct horse battery"
 NET = "three-hospitals"

@@ -21,7 +21,7 @@ from sklearn.preprocessing import StandardScaler
 from typer.testing import CliRunner
 
 import deepca
-from deepca._typing import Array
+from deepca._util.typing import Array
 from deepca.cli.app import app
 
 WINE = load_wine()

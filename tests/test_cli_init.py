@@ -12,17 +12,17 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from deepca._files import write_whole
-from deepca.cli.init import init
-from deepca.cli.join import join
+from deepca._util.files import write_whole
+from deepca.cli.commands.init import init
+from deepca.cli.commands.join import join
 from deepca.errors import Refused
-from deepca.sites import enrolment
-from deepca.sites import kits as kits_module
-from deepca.sites.authority import Authority
-from deepca.sites.certificates import pem, request
-from deepca.sites.config import EXAMPLE, read_network, read_site
-from deepca.sites.identity import Identity
-from deepca.sites.keys import fingerprint, load_key, new_key, write_key
+from deepca.sites.admin import kits as kits_module
+from deepca.sites.config.files import EXAMPLE, read_network, read_site
+from deepca.sites.pki import enrolment
+from deepca.sites.pki.authority import Authority
+from deepca.sites.pki.certificates import pem, request
+from deepca.sites.pki.identity import Identity
+from deepca.sites.pki.keys import fingerprint, load_key, new_key, write_key
 
 app = typer.Typer()
 app.command()(init)

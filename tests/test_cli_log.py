@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from deepca.cli.log import Entry, Log, level_of, plain
+from deepca.cli.view.log import Entry, Log, level_of, plain
 from deepca.errors import InvalidInput
 
 

@@ -22,7 +22,7 @@ from sklearn.decomposition import PCA
 from sklearn.preprocessing import StandardScaler
 
 import deepca
-from deepca._typing import Array
+from deepca._util.typing import Array
 from deepca.cli import ranks as cli_ranks
 from tests.helpers import json_of, run_cli
 from tests.mpi_jobs import Batch, Command, as_words, lines_with, mpi_job, names_in, run_commands, run_job

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_wine
 
-from deepca.cli.plan import duration
-from deepca.planning import METHODS, plan, rehearsal
+from deepca.cli.commands.plan import duration
+from deepca.planning import rehearsal
+from deepca.planning.planner import METHODS, plan
 from tests.helpers import json_of, run_cli
 
 LINK = ("--latency", "30ms", "--bandwidth", "30Mbit")

@@ -14,14 +14,14 @@ import pytest
 from rich.console import Console
 
 from deepca.algorithms.base import State
-from deepca.cli.log import Entry
-from deepca.cli.screen import Screen, picture
-from deepca.networks.base import Traffic
-from deepca.observers import Start, Step
-from deepca.sites.config import NetworkFile, SiteEntry, SiteFile
-from deepca.sites.node import LinkView, View
-from deepca.sites.watch import LinkState, Situation, Wait, Watch, span
-from deepca.stopping import Agreed
+from deepca.cli.view.log import Entry
+from deepca.cli.view.screen import Screen, picture
+from deepca.network.base import Traffic
+from deepca.sites.config.files import NetworkFile, SiteEntry, SiteFile
+from deepca.sites.runtime.node import LinkView, View
+from deepca.sites.runtime.status import LinkState, Situation, Wait, Watch, span
+from deepca.solver.observers import Start, Step
+from deepca.solver.stopping import Agreed
 
 SITES = ("north", "south", "west", "east")
 
@@ -142,13 +142,13 @@ def test_a_run_that_stands_still_is_said_to_wait(monkeypatch: pytest.MonkeyPatch
     watch.observe(step(1, 0.1))
     assert not watch.situation().waits
     now = time.monotonic() + 30.0
-    monkeypatch.setattr("deepca.sites.watch.time.monotonic", lambda: now)
+    monkeypatch.setattr("deepca.sites.runtime.status.time.monotonic", lambda: now)
     assert "compute for 30 s" in watch.situation().waiting
 
 
 def test_the_time_left_follows_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("deepca.sites.watch.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("deepca.sites.runtime.status.time.monotonic", lambda: now[0])
     watch = watch_of(RUNNING)
     watch.begin(start())
     for t in range(1, 41):  # a tenth every ten iterations of a second each
@@ -161,8 +161,8 @@ def test_the_time_left_follows_the_error(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_the_log_hears_of_progress_and_of_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("deepca.sites.watch._LOOK", 0.01)
-    monkeypatch.setattr("deepca.sites.watch._SETTLED", 0.05)
+    monkeypatch.setattr("deepca.sites.runtime.status._LOOK", 0.01)
+    monkeypatch.setattr("deepca.sites.runtime.status._SETTLED", 0.05)
     told = Told()
     watch = watch_of(replace(VIEW, missing=("west",)), told)
     with watch.reminding():

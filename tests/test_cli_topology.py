@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from deepca import Chebyshev, FastMix, Gossip, plots_network
+from deepca import Chebyshev, FastMix, Gossip
 from deepca import topology as tp
 from deepca.cli.app import app
-from deepca.cli.topology import complete_name, complete_rule
+from deepca.cli.commands.topology import complete_name, complete_rule
+from deepca.consensus.mixers import Mixer, response
 from deepca.errors import InvalidInput
-from deepca.mixing import Mixer, response
-from deepca.topology_names import CHANGING, DIRECTED, EXAMPLES, NAMES, from_name
+from deepca.plots import network as network_plots
+from deepca.topology.names import CHANGING, DIRECTED, EXAMPLES, NAMES, from_name
 from tests.helpers import json_of, run_cli
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -246,7 +247,7 @@ def test_svg_is_text_that_repeats_and_numbers_up_to_sixty_agents(tmp_path: Path)
     assert first == (tmp_path / "b.svg").read_text(encoding="utf-8")
     assert "<svg" in first
     assert all(f"<!-- {j} -->" in first for j in range(60))
-    plots_network.draw(tp.ring(61), tmp_path / "c.svg")
+    network_plots.draw(tp.ring(61), tmp_path / "c.svg")
     assert "<!-- 5 -->" not in (tmp_path / "c.svg").read_text(encoding="utf-8")
 
 
@@ -255,7 +256,7 @@ def test_svg_is_text_that_repeats_and_numbers_up_to_sixty_agents(tmp_path: Path)
 def test_agents_are_drawn_apart_from_each_other(name: str, m: int) -> None:
     if name in ("grid", "torus", "hypercube") and m == 5:
         m = 4
-    at = plots_network.layout(from_name(name, m, seed=0))
+    at = network_plots.layout(from_name(name, m, seed=0))
     assert at.shape == (m, 2)
     assert np.isfinite(at).all()
     between = np.linalg.norm(at[:, None] - at[None], axis=-1) + np.diag(np.full(m, np.inf))
@@ -263,24 +264,24 @@ def test_agents_are_drawn_apart_from_each_other(name: str, m: int) -> None:
 
 
 def test_shapes_look_like_their_names() -> None:
-    ring = plots_network.layout(tp.ring(8))
+    ring = network_plots.layout(tp.ring(8))
     np.testing.assert_allclose(np.linalg.norm(ring, axis=1), 1.0)
-    star = plots_network.layout(tp.star(8))
+    star = network_plots.layout(tp.star(8))
     np.testing.assert_allclose(np.linalg.norm(star, axis=1), [0.0] + [1.0] * 7, atol=1e-15)
-    grid = plots_network.layout(tp.grid(3, 4))
+    grid = network_plots.layout(tp.grid(3, 4))
     assert [tuple(map(int, at)) for at in grid[[0, 3, 4, 11]]] == [(0, 0), (3, 0), (0, -1), (3, -2)]
     for topology in (tp.path(9), tp.path(40), tp.grid(3, 4)):  # neighbours lie side by side
-        at = plots_network.layout(topology)
+        at = network_plots.layout(topology)
         for i, j in topology.to_networkx().edges():
             assert np.linalg.norm(at[i] - at[j]) == pytest.approx(1.0)
 
 
 def test_a_network_of_ones_own_is_drawn_too(tmp_path: Path) -> None:
     for net in (tp.from_edges(4, [(0, 1), (1, 2), (2, 3)], name="grid(9×9)"), tp.from_gossip_matrix([[1.0]])):
-        plots_network.draw(net, tmp_path / "net.png")
+        network_plots.draw(net, tmp_path / "net.png")
         assert (tmp_path / "net.png").read_bytes().startswith(PNG)
     with pytest.raises(InvalidInput, match="100,000 links"):
-        plots_network.draw(tp.complete(500), tmp_path / "many.png")
+        network_plots.draw(tp.complete(500), tmp_path / "many.png")
 
 
 # ------------------------------------------------------------------------------------------------ completion

@@ -12,9 +12,9 @@ from sklearn.datasets import load_digits, make_moons
 from sklearn.metrics import adjusted_rand_score
 from sklearn.neighbors import kneighbors_graph
 
-from deepca import graphs
-from deepca._typing import csr
-from deepca.clustering import spectral_clustering
+from deepca._util.typing import csr
+from deepca.decomposition.spectral import graphs
+from deepca.decomposition.spectral.clustering import spectral_clustering
 from deepca.errors import DisconnectedError, InvalidInput
 from tests.engines import ENGINES, network_of
 from tests.graph_cases import Shared, entries

@@ -16,18 +16,18 @@ from hypothesis import strategies as st
 
 import deepca
 from deepca import Chebyshev, DeEPCA, DePCA, FastMix, Gossip, Tolerance, topology
-from deepca._typing import Array, Csr
+from deepca._util.typing import Array, Csr
 from deepca.algorithms import TrackedState
-from deepca.coding import REFRESHED, Code, Copies, Messages, decode, encode, graph_of
+from deepca.consensus.exact import DimensionExchange, TreeSweep
+from deepca.consensus.mixers import Mixer
 from deepca.errors import InvalidInput, MixingError, NetworkError
-from deepca.exact import DimensionExchange, TreeSweep
-from deepca.mixing import Mixer
-from deepca.networks import AgentNetwork, Network, SimulatedNetwork
-from deepca.networks.base import Averaging
+from deepca.network import AgentNetwork, Network, SimulatedNetwork
+from deepca.network.base import Averaging
+from deepca.network.compression import REFRESHED, Code, Copies, Messages, decode, encode, graph_of
+from deepca.network.transports import Message
 from deepca.operators import from_matrices
-from deepca.result import Result
+from deepca.solver.result import Result
 from deepca.topology import Topology
-from deepca.transports import Message
 from tests.engines import (
     ENGINES,
     Engine,
@@ -55,7 +55,7 @@ M, D, K = 8, 30, 3
 PLACE = topology.erdos_renyi(M, 0.5, seed=1)
 STACK = spectrum_problem(M, D, spectrum(D, K, gap=0.5), 3, heterogeneity=0.5)
 U = pooled_answer(STACK, K)[1]
-W0 = deepca.linalg.random_orthonormal(D, K, seed=5)
+W0 = deepca.operators.linalg.random_orthonormal(D, K, seed=5)
 ENOUGH = 60  # iterations to 1e-12 on this problem, and some
 
 
@@ -595,7 +595,7 @@ def test_eigenvalues_over_six_orders_are_as_exact_as_with_float64(code: Code) ->
     stack = spectrum_problem(M, D, values, 2, heterogeneity=0.5)
     k = 6
     exact = pooled_answer(stack, k)[1]
-    start = deepca.linalg.random_orthonormal(D, k, seed=1)
+    start = deepca.operators.linalg.random_orthonormal(D, k, seed=1)
     errors = []
     for messages in ("float64", code):
         algorithm = DeEPCA(stack, start, network_of(PLACE), FastMix(6, messages))
@@ -689,7 +689,7 @@ def test_what_the_graph_says_of_a_mixer_does_not_depend_on_its_messages() -> Non
         assert plain.contraction(PLACE, 3) == coded.contraction(PLACE, 3)
         assert plain.rounds_for(PLACE, 1e-9) == coded.rounds_for(PLACE, 1e-9)
         np.testing.assert_array_equal(
-            deepca.mixing.responses(plain, PLACE, 3), deepca.mixing.responses(coded, PLACE, 3)
+            deepca.consensus.mixers.responses(plain, PLACE, 3), deepca.consensus.mixers.responses(coded, PLACE, 3)
         )
         assert coded.with_rounds(5).messages == "float16"
 

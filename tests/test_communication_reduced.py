@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from deepca.experiments.communication.cells import LIMITS, Data, Run, sample
-from deepca.experiments.communication.report import assertions
-from deepca.experiments.communication.study import study
-from deepca.experiments.problems import Source
-from deepca.experiments.shared.report import Setting
-from deepca.experiments.shared.store import Record
+from deepca.reproduction.problems import Source
+from studies.communication.cells import LIMITS, Data, Run, sample
+from studies.communication.report import assertions
+from studies.communication.study import study
+from studies.shared.report import Setting
+from studies.shared.store import Record
 
 FOLDER = Path(__file__).parents[2] / "shared" / "data"
 needs_data = [
@@ -44,7 +44,7 @@ def test_every_assertion_holds_on_the_sample(
         )
         for a, b in zip(double, single, strict=True):
             assert b.bytes / b.rounds == pytest.approx(0.5 * a.bytes / a.rounds, rel=0.15)
-    monkeypatch.setattr("deepca.experiments.communication.study.work", _refuse)  # the second time nothing is run
+    monkeypatch.setattr("studies.communication.study.work", _refuse)  # the second time nothing is run
     again = study(Setting(source, tmp_path / "store", jobs=1, reduced=True), scope)
     assert again.outcomes == results.outcomes
 

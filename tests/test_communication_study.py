@@ -15,8 +15,14 @@ import scipy.linalg
 
 from deepca.algorithms import DeEPCA
 from deepca.algorithms.base import State
-from deepca.experiments.communication import __main__ as command
-from deepca.experiments.communication.cells import (
+from deepca.consensus.mixers import FastMix
+from deepca.network import SimulatedNetwork
+from deepca.network.base import Traffic
+from deepca.reproduction.problems import Source, graph_of
+from deepca.solver.loop import solve
+from deepca.solver.observers import Step, Trace
+from studies.communication import __main__ as command
+from studies.communication.cells import (
     LADDER,
     LIMITS,
     SENDING,
@@ -30,20 +36,14 @@ from deepca.experiments.communication.cells import (
     longest,
     sample,
 )
-from deepca.experiments.communication.figure import draw, shown
-from deepca.experiments.communication.report import assertions, sections
-from deepca.experiments.communication.results import Results, worth_running
-from deepca.experiments.communication.study import study
-from deepca.experiments.communication.work import Ended, Watch, algorithm_of, problem_of, work
-from deepca.experiments.problems import Source, graph_of
-from deepca.experiments.shared.problems import operator_of, start_of, truth_of
-from deepca.experiments.shared.report import Setting, page
-from deepca.experiments.shared.store import Record, key, run
-from deepca.mixing import FastMix
-from deepca.networks import SimulatedNetwork
-from deepca.networks.base import Traffic
-from deepca.observers import Step, Trace
-from deepca.solve import solve
+from studies.communication.figure import draw, shown
+from studies.communication.report import assertions, sections
+from studies.communication.results import Results, worth_running
+from studies.communication.study import study
+from studies.communication.work import Ended, Watch, algorithm_of, problem_of, work
+from studies.shared.problems import operator_of, start_of, truth_of
+from studies.shared.report import Setting, page
+from studies.shared.store import Record, key, run
 from tests.helpers import check_wrong_options_of_a_study, run_study
 
 HERE = Source()  # what needs no folder
@@ -299,7 +299,7 @@ def test_K_is_chosen_from_few_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             return _record(_outcome(50))
         return _record(_outcome(None if task.K == 1 else 100 * task.K, iterations=100))
 
-    monkeypatch.setattr("deepca.experiments.communication.study.work", fake)
+    monkeypatch.setattr("studies.communication.study.work", fake)
     told: list[tuple[float, float]] = []
     setting = Setting(HERE, tmp_path, jobs=1, progress=lambda done, total: told.append((done, total)))
     results = study(setting, Scope((ER,), draws=7))
@@ -337,10 +337,10 @@ def test_an_interrupted_study_goes_on_where_it_stopped(tmp_path: Path, monkeypat
         return _record(_outcome(50, iterations=50))
 
     scope, setting = Scope((ER,), draws=2), Setting(HERE, tmp_path, jobs=1)
-    monkeypatch.setattr("deepca.experiments.communication.study.work", partial(fake, 9))
+    monkeypatch.setattr("studies.communication.study.work", partial(fake, 9))
     with pytest.raises(KeyboardInterrupt):
         study(setting, scope)
-    monkeypatch.setattr("deepca.experiments.communication.study.work", partial(fake, -1))
+    monkeypatch.setattr("studies.communication.study.work", partial(fake, -1))
     results = study(setting, scope)
     assert len(made) == len(set(made)) == len(results.outcomes)  # nothing twice
     before = list(made)
@@ -360,9 +360,7 @@ def test_two_processes_find_what_one_does(tmp_path: Path) -> None:
 
 
 def test_data_sets_without_a_folder_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "deepca.experiments.communication.study.work", lambda _source, _task: _record(_outcome(50, iterations=50))
-    )
+    monkeypatch.setattr("studies.communication.study.work", lambda _source, _task: _record(_outcome(50, iterations=50)))
     results = study(Setting(HERE, tmp_path, jobs=1), Scope((ER, A9A, W8A), draws=1))
     assert results.scope.cases == (ER,)
     assert {task.data for task in results.outcomes} == {"close"}
@@ -468,7 +466,7 @@ def test_the_exit_code_tells_whether_all_holds(
     done = run_study(command.main, "--store", str(tmp_path), "--out", str(out), "--reduced")
     assert done.exit_code == code, done.output
     text = out.read_text()
-    assert "python -m deepca.experiments.communication --reduced" in text
+    assert "python -m studies.communication --reduced" in text
     assert str(tmp_path) not in text
     assert (out.parent / "figures" / "communication.png").exists()
 

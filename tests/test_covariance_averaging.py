@@ -9,11 +9,11 @@ import scipy.linalg
 import deepca
 from deepca import CovarianceAveraging, SimulatedNetwork, Tolerance
 from deepca.algorithms import CovarianceState
-from deepca.linalg import random_orthonormal
-from deepca.networks import AgentNetwork, Network
+from deepca.decomposition.pca import ALGORITHMS, algorithm_of
+from deepca.network import AgentNetwork, Network
 from deepca.operators import Operator, from_matrices
-from deepca.pca import ALGORITHMS, algorithm_of
-from deepca.result import Result
+from deepca.operators.linalg import random_orthonormal
+from deepca.solver.result import Result
 from tests.engines import ENGINES, assert_same_traffic, network_of, payload, total, whole
 from tests.helpers import GRAPHS, worst_tangent
 from tests.problems import spectrum, spectrum_problem

@@ -15,18 +15,18 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 import deepca
-from deepca import directed
 from deepca.algorithms.accelerated import AcceleratedState
-from deepca.averaging import average
-from deepca.centring import agreed_mean
-from deepca.directed import Digraph
+from deepca.consensus.averaging import average
+from deepca.consensus.centring import agreed_mean
+from deepca.consensus.exact import TreeSweep, exact_average
+from deepca.consensus.mixer_state import PushSum, mean_of
+from deepca.consensus.mixers import accelerated_rate, tracking_rate
 from deepca.errors import DisconnectedError, MassError, MixingError, TopologyError
-from deepca.exact import TreeSweep, exact_average
-from deepca.memory import PushSum, mean_of
-from deepca.mixing import accelerated_rate, tracking_rate
-from deepca.networks import Network, SimulatedNetwork
+from deepca.network import Network, SimulatedNetwork
 from deepca.operators import from_matrices
-from deepca.stopping import Tolerance
+from deepca.solver.stopping import Tolerance
+from deepca.topology import directed
+from deepca.topology.directed import Digraph
 from tests.engines import ENGINES, at_every_agent, everyone, mine, network_of, run_apart
 from tests.helpers import worst_tangent
 from tests.laws.strategies import quick
@@ -153,7 +153,7 @@ def test_weights_that_lose_mass() -> None:
 
 
 @pytest.mark.parametrize("mixer", [deepca.FastMix(4), deepca.Chebyshev(4), deepca.PositiveChebyshev(4)])
-def test_mixers_with_memory_are_refused(mixer: deepca.mixing.Mixer) -> None:
+def test_mixers_with_memory_are_refused(mixer: deepca.consensus.mixers.Mixer) -> None:
     stack, _, _ = problem()
     network = network_of(GRAPHS["ring"])
     with pytest.raises(
@@ -168,7 +168,7 @@ def test_mixers_with_memory_are_refused(mixer: deepca.mixing.Mixer) -> None:
 
 def test_why_they_are_refused() -> None:
     """FastMix's recurrence with a directed ring's weights: a factor above one in every round, for some start."""
-    C, eta = GRAPHS["ring"].gossip_matrix, deepca.mixing.fastmix_eta(GRAPHS["ring"].lambda2)
+    C, eta = GRAPHS["ring"].gossip_matrix, deepca.consensus.mixers.fastmix_eta(GRAPHS["ring"].lambda2)
     step = np.block([[(1 + eta) * C, -eta * np.eye(M)], [np.eye(M), np.zeros((M, M))]])
     assert np.abs(np.linalg.eigvals(step)).max() > 1.05
 
@@ -248,7 +248,7 @@ def test_every_agent_ends_with_the_pooled_answer(
     name: str, algorithm: type[deepca.DeEPCA | deepca.AcceleratedDeEPCA | deepca.BlockKrylov]
 ) -> None:
     stack, U, values = problem()
-    W0 = deepca.linalg.random_orthonormal(D, K_TOP, seed=1)
+    W0 = deepca.operators.linalg.random_orthonormal(D, K_TOP, seed=1)
     network = network_of(GRAPHS[name])
     solver: Any = algorithm(from_matrices(stack), W0, network)
     result = deepca.solve(solver, max_iter=2000, stop=Tolerance(1e-12))
@@ -262,7 +262,7 @@ def test_every_agent_ends_with_the_pooled_answer(
 @pytest.mark.parametrize("algorithm", [deepca.DeEPCA, deepca.AcceleratedDeEPCA])
 def test_the_sum_is_tracked_and_the_ratio_agrees(algorithm: type[deepca.DeEPCA | deepca.AcceleratedDeEPCA]) -> None:
     stack, _, _ = problem()
-    A, W0 = from_matrices(stack), deepca.linalg.random_orthonormal(D, K_TOP, seed=1)
+    A, W0 = from_matrices(stack), deepca.operators.linalg.random_orthonormal(D, K_TOP, seed=1)
     solver: Any = algorithm(A, W0, SimulatedNetwork(GRAPHS["star with one way back"]), deepca.Gossip(30))
     state = solver.init()
     for _ in range(60):
@@ -278,7 +278,7 @@ def test_the_sum_is_tracked_and_the_ratio_agrees(algorithm: type[deepca.DeEPCA |
 @pytest.mark.parametrize("algorithm", [deepca.DeEPCA, deepca.AcceleratedDeEPCA])
 def test_agents_apart_match_the_simulator(algorithm: type[deepca.DeEPCA | deepca.AcceleratedDeEPCA]) -> None:
     stack, U, _ = problem()
-    W0 = deepca.linalg.random_orthonormal(D, K_TOP, seed=1)
+    W0 = deepca.operators.linalg.random_orthonormal(D, K_TOP, seed=1)
     graph = GRAPHS["random 2"]
 
     def make(A: deepca.operators.Operator, network: Network) -> deepca.DeEPCA:
@@ -295,7 +295,7 @@ def test_agents_apart_match_the_simulator(algorithm: type[deepca.DeEPCA | deepca
 def test_tracking_begins_again_after_a_disturbance() -> None:
     """Weights begin again at one, and so does the invariant."""
     stack, U, _ = problem()
-    W0 = deepca.linalg.random_orthonormal(D, K_TOP, seed=1)
+    W0 = deepca.operators.linalg.random_orthonormal(D, K_TOP, seed=1)
     for algorithm in (deepca.DeEPCA, deepca.AcceleratedDeEPCA):
         network = network_of(GRAPHS["random 3"])
         solver: Any = algorithm(from_matrices(stack), W0, network)
@@ -313,7 +313,7 @@ def test_tracking_begins_again_after_a_disturbance() -> None:
 
 def test_depca_stalls_as_it_does_elsewhere_and_is_measured_by_ratios() -> None:
     stack, U, values = problem()
-    W0 = deepca.linalg.random_orthonormal(D, K_TOP, seed=1)
+    W0 = deepca.operators.linalg.random_orthonormal(D, K_TOP, seed=1)
     found = {}
     for K in (5, 60):
         solver = deepca.DePCA(from_matrices(stack), W0, network_of(GRAPHS["random 4"]), deepca.Gossip(K))

@@ -124,7 +124,7 @@ def test_the_commands_of_the_sites_page_run(tmp_path: Path, monkeypatch: pytest.
         """
     Path("network.toml").write_text(network.format(_free_port()), encoding="utf-8")
     rows = np.random.default_rng(0).standard_normal((60, 5)) * np.arange(1.0, 6.0)
-    monkeypatch.setattr("deepca.cli.join.terminal", lambda: True)  # where the keeper is asked, and agrees
+    monkeypatch.setattr("deepca.cli.commands.join.terminal", lambda: True)  # where the keeper is asked, and agrees
     for words in commands[3:]:
         if words[0] in ("doctor", "agent"):
             continue

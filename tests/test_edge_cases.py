@@ -11,10 +11,10 @@ import scipy.linalg
 
 import deepca
 from deepca import CPCA, Chebyshev, DeEPCA, DePCA, FastMix, Gossip, Tolerance
-from deepca._typing import Array
-from deepca.mixing import Mixer
+from deepca._util.typing import Array
+from deepca.consensus.mixers import Mixer
 from deepca.operators import Form, from_rows
-from deepca.result import Result
+from deepca.solver.result import Result
 from deepca.topology import Topology
 from tests.engines import everyone, network_of, over_mpi, run_apart
 from tests.helpers import random_psd_rows, worst_tangent
@@ -31,7 +31,7 @@ def test_a_single_agent(mixer: Callable[[int], Mixer], stop: Tolerance | None) -
     """m = 1: nothing to send, and the power method's answer."""
     stack = spectrum_problem(1, 7, spectrum(7, 2, decay=0.7), 0, heterogeneity=0.0)
     _, U = pooled_answer(stack, 2)
-    W0 = deepca.linalg.random_orthonormal(7, 2, seed=0)
+    W0 = deepca.operators.linalg.random_orthonormal(7, 2, seed=0)
     network = network_of(deepca.topology.complete(1))
     result = deepca.solve(DeEPCA(stack, W0, network, mixer(3)), max_iter=200, stop=stop)
     assert result.status.ok
@@ -49,7 +49,7 @@ def test_the_complete_graph_is_exact_after_one_round(m: int, mixer: Callable[[in
     assert topology.lambda2 == 0.0
     stack = spectrum_problem(m, 7, spectrum(7, 2, decay=0.7), 1, heterogeneity=0.9)
     _, U = pooled_answer(stack, 2)
-    W0 = deepca.linalg.random_orthonormal(7, 2, seed=0)
+    W0 = deepca.operators.linalg.random_orthonormal(7, 2, seed=0)
     result = deepca.solve(DeEPCA(stack, W0, network_of(topology), mixer(1)), max_iter=60)
     central = deepca.solve(CPCA(stack.mean(axis=0), W0), max_iter=60)
     np.testing.assert_allclose(result.W, np.broadcast_to(central.W, result.W.shape), atol=1e-11)
@@ -67,7 +67,7 @@ def test_the_scale_of_the_data_changes_nothing(
 ) -> None:
     """Same answer, same iterations, same status; eigenvalues scale with the square."""
     rows = random_psd_rows(8, 20, 7, [5.0, 3.0, 2.0, 0.8, 0.4, 0.2, 0.1], seed=0)
-    W0 = deepca.linalg.random_orthonormal(7, 3, seed=0)
+    W0 = deepca.operators.linalg.random_orthonormal(7, 3, seed=0)
     topology = deepca.topology.erdos_renyi(8, 0.5, seed=0)
 
     def run(scale: float) -> Result[Any]:
@@ -92,7 +92,7 @@ def test_scaled_data_reach_full_accuracy(factor: float) -> None:
     """No digits are lost to the start of the recursion."""
     rows = random_psd_rows(8, 20, 7, [5.0, 3.0, 2.0, 0.8, 0.4, 0.2, 0.1], seed=0)
     _, U = pooled_answer(sum(X.T @ X for X in rows) / 8, 3)
-    W0 = deepca.linalg.random_orthonormal(7, 3, seed=0)
+    W0 = deepca.operators.linalg.random_orthonormal(7, 3, seed=0)
     topology = deepca.topology.erdos_renyi(8, 0.5, seed=0)
     A = from_rows([X * factor for X in rows])
     result = deepca.solve(DeEPCA(A, W0, network_of(topology), FastMix(6)), max_iter=150)
@@ -149,7 +149,7 @@ def assert_completed(W: Array, components: Array, eigenvalues: Array, V: Array, 
 def test_more_components_than_the_data_have(case: str, form: Form, stop: Tolerance | None) -> None:
     """The status says so and names the rank; the leading columns are the answer; the others agree everywhere."""
     rows, topology, d, k, r, K, V = low_rank(case)
-    W0 = deepca.linalg.random_orthonormal(d, k, seed=1)
+    W0 = deepca.operators.linalg.random_orthonormal(d, k, seed=1)
     network = network_of(topology)
     max_iter = 200 if over_mpi() and stop is None else 400
     result = deepca.solve(DeEPCA(from_rows(rows, form=form), W0, network, FastMix(K)), max_iter=max_iter, stop=stop)
@@ -167,7 +167,7 @@ def test_more_components_than_the_data_have(case: str, form: Form, stop: Toleran
 def test_more_components_than_the_data_have_with_agents_apart(case: str) -> None:
     """Everyone finds the same rank and completes the basis the same way."""
     rows, topology, d, k, r, K, V = low_rank(case)
-    W0 = deepca.linalg.random_orthonormal(d, k, seed=1)
+    W0 = deepca.operators.linalg.random_orthonormal(d, k, seed=1)
     result = run_apart(
         topology,
         from_rows(rows, form="rows"),
@@ -185,7 +185,7 @@ def test_the_baselines_complete_the_basis_too(rank: int) -> None:
     rows = random_psd_rows(6, 4, 8, list(np.geomspace(4.0, 1.0, rank)) if rank else [], seed=5)
     stack = np.stack([X.T @ X for X in rows])
     V = scipy.linalg.eigh(stack.mean(axis=0))[1][:, ::-1][:, :rank]
-    W0 = deepca.linalg.random_orthonormal(8, 5, seed=1)
+    W0 = deepca.operators.linalg.random_orthonormal(8, 5, seed=1)
     central = deepca.solve(CPCA(stack.mean(axis=0), W0), max_iter=200)
     code = "below_rounding" if rank else "rank_deficient"
     assert (central.status.code, central.rank) == (code, rank)
@@ -203,7 +203,7 @@ def test_all_components_of_data_of_full_rank(stop: Tolerance | None) -> None:
     d, m = 6, 7
     values = np.array([5.0, 3.0, 2.0, 1.0, 0.6, 0.3])
     rows = random_psd_rows(m, 12, d, list(values), seed=2)
-    W0 = deepca.linalg.random_orthonormal(d, d, seed=1)
+    W0 = deepca.operators.linalg.random_orthonormal(d, d, seed=1)
     network = network_of(deepca.topology.ring(m))
     result = deepca.solve(DeEPCA(from_rows(rows), W0, network, FastMix(6)), max_iter=200, stop=stop)
     assert result.status.ok
@@ -214,7 +214,7 @@ def test_all_components_of_data_of_full_rank(stop: Tolerance | None) -> None:
 def test_a_constant_matrix_everywhere_is_no_trouble() -> None:
     """A_j = I: every subspace is invariant, the run settles at once, and says that none is the answer."""
     stack = np.stack([np.eye(5)] * 4)
-    W0 = deepca.linalg.random_orthonormal(5, 2, seed=1)
+    W0 = deepca.operators.linalg.random_orthonormal(5, 2, seed=1)
     network = network_of(deepca.topology.ring(4))
     result = deepca.solve(DeEPCA(stack, W0, network, FastMix(3)), max_iter=50, stop=Tolerance(1e-9))
     assert result.status.code == "not_unique"

@@ -13,12 +13,12 @@ from scipy.sparse.linalg import aslinearoperator
 
 import deepca
 from deepca import DeEPCA, Tolerance, solve
-from deepca.eigen import Eigenpairs, Which, eigenpairs
+from deepca.decomposition.eigen import Eigenpairs, Which, eigenpairs
+from deepca.decomposition.spectral_bounds import agreed_extent
 from deepca.errors import DataError, GapError, InvalidInput, StartError
-from deepca.extent import agreed_extent
-from deepca.networks import Network
+from deepca.network import Network
 from deepca.operators import from_matrices
-from deepca.operators_shifted import Shifted
+from deepca.operators.shifted import Shifted
 from tests.engines import ENGINES, at_every_agent, everyone, mine, network_of
 from tests.problems import close, orthogonal, permuted, symmetric_noise
 
@@ -80,8 +80,8 @@ def test_networks_of_other_kinds(topology: str) -> None:
     kinds = {
         "path": deepca.topology.path(M),
         "star": deepca.topology.star(M),
-        "directed": deepca.directed.ring(M),
-        "changing": deepca.changing.one_peer(M),
+        "directed": deepca.topology.directed.ring(M),
+        "changing": deepca.topology.time_varying.one_peer(M),
     }
     stack = agents_with(INDEFINITE)
     pairs = found(stack, 2, which="LM", algorithm="accelerated", topology=kinds[topology], tol=1e-10)
@@ -100,8 +100,10 @@ def test_the_papers_way_on_an_indefinite_mean() -> None:
     assert pairs.shifts == ()
     close(pairs.values, values, atol=1e-12 * 9.0)
     close(pairs.vectors, vectors, atol=1e-10)
-    W0 = deepca.linalg.random_orthonormal(len(INDEFINITE), 2, seed=0)
-    polar = DeEPCA(stack, W0, network_of(deepca.topology.ring(M)), deepca.FastMix(rounds=8), deepca.linalg.polar)
+    W0 = deepca.operators.linalg.random_orthonormal(len(INDEFINITE), 2, seed=0)
+    polar = DeEPCA(
+        stack, W0, network_of(deepca.topology.ring(M)), deepca.FastMix(rounds=8), deepca.operators.linalg.polar
+    )
     stalled = solve(polar, max_iter=400, stop=Tolerance(1e-10), certify=False)
     assert not stalled.status.ok
 

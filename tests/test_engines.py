@@ -18,18 +18,18 @@ import pytest
 from sklearn.decomposition import PCA
 
 import deepca
-from deepca import _machine
+from deepca._util import machine
 from deepca.data.sources import ArraySource, Source
-from deepca.engines import ENGINES, Engine, engine_of
+from deepca.decomposition.pca import Settings, decompose
+from deepca.engines.local import ENGINES, Engine, engine_of
+from deepca.engines.mpi.job import MpiEngine
+from deepca.engines.mpi.network import MpiNetwork
+from deepca.engines.mpi.watchdog import Patience
 from deepca.errors import DataError, InvalidInput, MissingExtraError, NetworkError, NotFiniteError, TopologyError
-from deepca.mpi import MpiEngine
-from deepca.networks import SimulatedNetwork
-from deepca.networks._patience import Patience
-from deepca.networks.base import Traffic
-from deepca.networks.mpi import MpiNetwork
-from deepca.observers import Observer
-from deepca.pca import Settings, decompose
-from deepca.progress import ProgressLines
+from deepca.network import SimulatedNetwork
+from deepca.network.base import Traffic
+from deepca.solver.observers import Observer
+from deepca.solver.progress import ProgressLines
 from tests.helpers import Recorder
 from tests.mpi_jobs import ThreadEngine, run_ranks, user_environment
 from tests.problems import random_rows
@@ -61,22 +61,22 @@ def test_engines_by_name() -> None:
 def test_processes_that_do_not_find_each_other(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
     """A launcher of one MPI and the library of another start as many runs as there are processes."""
     monkeypatch.setenv(variable, "4")
-    assert _machine.launched_ranks() == 4
+    assert machine.launched_ranks() == 4
     with pytest.raises(NetworkError, match="4 processes were started, but MPI sees each of them alone"):
         engine_of("mpi")
     monkeypatch.setenv(variable, "many")
-    assert _machine.launched_ranks() == 1
+    assert machine.launched_ranks() == 1
 
 
 def test_the_rest_of_the_library_does_without_mpi4py() -> None:
     script = """
         import sys
         sys.modules["mpi4py"] = None
-        import deepca, deepca.cli.app, deepca.engines, deepca.estimator, deepca.keeping
+        import deepca, deepca.cli.app, deepca.engines.local, deepca.estimators.pca, deepca.engines.keeping
         from deepca.errors import MissingExtraError
         for again in range(2):
             try:
-                deepca.engines.engine_of("mpi")
+                deepca.engines.local.engine_of("mpi")
             except MissingExtraError as error:
                 assert isinstance(error, ImportError)
                 print(error)
@@ -273,7 +273,7 @@ def test_columns_that_differ_are_named_at_all_ranks() -> None:
 
 IMPATIENT = """
     import sys, threading, time
-    from deepca.networks._patience import Patience
+    from deepca.engines.mpi.watchdog import Patience
 
     patience = Patience(float(sys.argv[1]), 3, lambda: "iteration 7 (step)")
     with patience.waiting({whom}):

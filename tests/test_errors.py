@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from deepca import errors
-from deepca.broadcasts import counted
+from deepca.network.broadcasts import counted
 
 pytestmark = pytest.mark.simulator("no network")
 

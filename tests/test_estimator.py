@@ -28,10 +28,10 @@ from sklearn.utils.estimator_checks import check_estimator
 import deepca
 from deepca import DecentralizedPCA
 from deepca.data.sources import as_source
+from deepca.decomposition.pca import Settings, decompose
 from deepca.errors import InvalidInput
-from deepca.networks import SimulatedNetwork
+from deepca.network import SimulatedNetwork
 from deepca.operators import Form
-from deepca.pca import Settings, decompose
 from tests.problems import close
 
 Array = npt.NDArray[np.float64]

@@ -24,7 +24,7 @@ from sklearn.preprocessing import StandardScaler
 
 import deepca
 from deepca import DecentralizedPCA
-from deepca._typing import Array
+from deepca._util.typing import Array
 from deepca.errors import DataError, InvalidInput
 from tests.mpi_jobs import ROOT, Job, mpi_job, names_in
 from tests.problems import random_rows

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import deepca
-from deepca import Chebyshev, directed, topology
-from deepca._typing import Array, Csr
+from deepca import Chebyshev, topology
+from deepca._util.typing import Array, Csr
+from deepca.consensus.exact import DimensionExchange, TreeSweep, exact_average, exact_mixer
 from deepca.errors import MixingError, NetworkError
-from deepca.exact import DimensionExchange, TreeSweep, exact_average, exact_mixer
-from deepca.networks import AgentNetwork, Network, SimulatedNetwork, run_agents
-from deepca.topology import Topology
-from deepca.transports import MemoryHub
+from deepca.network import AgentNetwork, Network, SimulatedNetwork, run_agents
+from deepca.network.transports import MemoryHub
+from deepca.topology import Topology, directed
 from tests.engines import (
     ENGINES,
     Stepwise,
@@ -105,11 +105,11 @@ def test_exact_mixers_serve_deepca_too() -> None:
     rng = np.random.default_rng(0)
     A = deepca.operators.from_rows([rng.standard_normal((20, 6)) * [3, 2, 1, 0.5, 0.4, 0.3] for _ in range(7)])
     network = network_of(topology.ring(7))
-    W0 = deepca.linalg.random_orthonormal(6, 2, seed=0)
+    W0 = deepca.operators.linalg.random_orthonormal(6, 2, seed=0)
     result = deepca.solve(deepca.DeEPCA(A, W0, network, TreeSweep()), stop=deepca.Tolerance(1e-10), max_iter=500)
     assert result.status.code == "converged"
     U = np.linalg.eigh(A.mean())[1][:, ::-1][:, :2]
-    assert deepca.linalg.tan_theta(U, result.W).max() <= 1e-10
+    assert deepca.operators.linalg.tan_theta(U, result.W).max() <= 1e-10
 
 
 class Losing(AgentNetwork):
@@ -196,7 +196,7 @@ def test_values_under_way_arrive_with_one_exact_average(graph: str) -> None:
 def test_a_krylov_run_makes_no_rounds_only_to_agree() -> None:
     place = GRAPHS["random"]
     stack = spectrum_problem(place.n_agents, 90, 0.8 ** np.arange(90.0), 1)
-    W0 = deepca.linalg.random_orthonormal(90, 2, seed=0)
+    W0 = deepca.operators.linalg.random_orthonormal(90, 2, seed=0)
 
     def run(A: Any, network: Network) -> deepca.Result[Any]:
         return deepca.solve(deepca.BlockKrylov(A, W0, network), max_iter=100, stop=deepca.Tolerance(1e-10))

@@ -11,8 +11,8 @@ from sklearn.decomposition import PCA
 
 import deepca
 from deepca import CPCA, Chebyshev, DeEPCA, FastMix, Gossip
-from deepca._typing import Array
-from deepca.mixing import Mixer
+from deepca._util.typing import Array
+from deepca.consensus.mixers import Mixer
 from deepca.operators import from_rows, split_rows
 from deepca.topology import Topology
 from tests.engines import network_of, run_apart
@@ -54,7 +54,7 @@ def test_deepca_is_exact_at_every_agent(seed: int) -> None:
     values, U = answer(stack.mean(axis=0), k)
     mixer: Mixer = MIXERS[seed % 3](1)
     mixer = mixer.with_rounds(mixer.rounds_for(topology, 0.05))
-    W0 = deepca.linalg.random_orthonormal(stack.shape[-1], k, seed=seed)
+    W0 = deepca.operators.linalg.random_orthonormal(stack.shape[-1], k, seed=seed)
     result = deepca.solve(DeEPCA(stack, W0, network_of(topology), mixer), max_iter=300)
     assert result.status.code == "completed"
     assert worst_tangent(U, result.W) <= 1e-12
@@ -66,7 +66,7 @@ def test_cpca_is_exact(seed: int) -> None:
     """The centralised reference on the pooled matrix."""
     stack, k = random_problem(seed + 100, 4)
     values, U = answer(stack.mean(axis=0), k)
-    W0 = deepca.linalg.random_orthonormal(stack.shape[-1], k, seed=seed)
+    W0 = deepca.operators.linalg.random_orthonormal(stack.shape[-1], k, seed=seed)
     result = deepca.solve(CPCA(stack.mean(axis=0), W0), max_iter=300)
     assert worst_tangent(U, result.W) <= 1e-12
     np.testing.assert_allclose(result.eigenvalues, values, rtol=1e-11)
@@ -78,7 +78,7 @@ def test_agents_apart_are_exact(seed: int) -> None:
     topology = deepca.topology.erdos_renyi(6, 0.5, seed=seed)
     stack, k = random_problem(seed + 200, 6)
     _, U = answer(stack.mean(axis=0), k)
-    W0 = deepca.linalg.random_orthonormal(stack.shape[-1], k, seed=seed)
+    W0 = deepca.operators.linalg.random_orthonormal(stack.shape[-1], k, seed=seed)
     rounds = FastMix(1).rounds_for(topology, 0.05)
     result = run_apart(
         topology,
@@ -102,7 +102,7 @@ def test_the_components_are_those_of_scikit_learn(form: deepca.operators.Form) -
     pca = PCA(n_components=3, svd_solver="full").fit(X)
     blocks = [X[:30], X[30:50], X[50:180], X[180:181], X[181:]]
     A = from_rows(blocks, scale=5 / 399, form=form)
-    W0 = deepca.linalg.random_orthonormal(12, 3, seed=0)
+    W0 = deepca.operators.linalg.random_orthonormal(12, 3, seed=0)
     network = network_of(deepca.topology.ring(5))
     result = deepca.solve(DeEPCA(A, W0, network, FastMix(12)), max_iter=300)
     assert worst_tangent(pca.components_.T, result.W) <= 1e-12
@@ -119,7 +119,7 @@ def test_few_rounds_are_enough_and_more_change_nothing(seed: int) -> None:
     A = from_rows(split_rows(X, 12))
     _, U = answer(X.T @ X / 12, 3)
     topology = deepca.topology.erdos_renyi(12, 0.5, seed=seed)
-    W0 = deepca.linalg.random_orthonormal(10, 3, seed=seed)
+    W0 = deepca.operators.linalg.random_orthonormal(10, 3, seed=seed)
     for rounds in (4, 40):
         result = deepca.solve(DeEPCA(A, W0, network_of(topology), FastMix(rounds)), max_iter=300)
         assert worst_tangent(U, result.W) <= 1e-12
@@ -131,7 +131,7 @@ def test_a_wide_range_of_eigenvalues_is_no_obstacle() -> None:
     stack = spectrum_problem(6, 8, values, seed=3, heterogeneity=0.2)
     pooled = stack.mean(axis=0)
     _, U = answer(pooled, 5)
-    W0 = deepca.linalg.random_orthonormal(8, 5, seed=1)
+    W0 = deepca.operators.linalg.random_orthonormal(8, 5, seed=1)
     network = network_of(deepca.topology.complete(6))
     result = deepca.solve(DeEPCA(stack, W0, network, FastMix(3)), max_iter=200)
     gram = np.swapaxes(result.W, 1, 2) @ result.W

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 
 from deepca.errors import InvalidInput
-from deepca.experiments.cells import Cell, Outcome
-from deepca.experiments.figures import paper_page, study_page, write_curves
-from deepca.experiments.report import (
+from deepca.reproduction.cells import Cell, Outcome
+from deepca.reproduction.pages.figures import paper_page, study_page, write_curves
+from deepca.reproduction.pages.report import (
     Claim,
     Picture,
     Report,
@@ -29,7 +29,7 @@ from deepca.experiments.report import (
     to_html,
     to_markdown,
 )
-from deepca.experiments.studies import PAPER, STUDIES, Study, base_cell, paper_cells
+from deepca.reproduction.studies import PAPER, STUDIES, Study, base_cell, paper_cells
 
 NASTY = "a <b>&amp; \"quoted\" 'text' | with a pipe"
 GAPS = {"ring": 0.0024, "torus": 0.07, "star": 0.016, "hypercube": 0.17}

@@ -12,18 +12,18 @@ import pytest
 from typer.testing import CliRunner
 
 import deepca
-from deepca import directed
 from deepca.cli.app import app
 from deepca.errors import DataError, InvalidInput
-from deepca.experiments import STUDIES, Cell, Outcome, Source, paper_cells, reproduce, run_cells
-from deepca.experiments import runner as runner_module
-from deepca.experiments.claims import claim_cells, judge
-from deepca.experiments.extensions import as_good, by_gossip, compared, judge_extensions
-from deepca.experiments.extensions_spectra import pair_error, verdict_of
-from deepca.experiments.ground import ground_of
-from deepca.experiments.problems import PAPER_GAP, compute, graph_of, operator_of, pooled_of
-from deepca.experiments.setting import Setting
-from deepca.experiments.studies import PAPER, base_cell, study_named
+from deepca.reproduction import STUDIES, Cell, Outcome, Source, paper_cells, reproduce, run_cells
+from deepca.reproduction import runner as runner_module
+from deepca.reproduction.claims.baseline import ground_of
+from deepca.reproduction.claims.extensions import as_good, by_gossip, compared, judge_extensions
+from deepca.reproduction.claims.paper import claim_cells, judge
+from deepca.reproduction.claims.setting import Setting
+from deepca.reproduction.claims.spectra import pair_error, verdict_of
+from deepca.reproduction.problems import PAPER_GAP, compute, graph_of, operator_of, pooled_of
+from deepca.reproduction.studies import PAPER, base_cell, study_named
+from deepca.topology import directed
 from tests.test_experiment_pages import needs_chromium, visit
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
@@ -197,9 +197,9 @@ class TestRealData:
         outcome = compute(CELL.at(iterations=30, draw=1), source)
         A = operator_of(source, "a9a", 50, 600, "file")
         U = np.linalg.eigh(A.mean())[1][:, ::-1][:, :5]
-        trace = deepca.observers.Trace(U=U)
+        trace = deepca.solver.observers.Trace(U=U)
         network = deepca.SimulatedNetwork(graph_of("paper", 50, 1))
-        W0 = deepca.linalg.random_orthonormal(123, 5, seed=1)
+        W0 = deepca.operators.linalg.random_orthonormal(123, 5, seed=1)
         algorithm = deepca.DeEPCA(A, W0, network, deepca.FastMix(rounds=5), deepca.QRSignAdjust(W0))
         deepca.solve(algorithm, max_iter=30, observers=[trace])
         np.testing.assert_allclose(outcome.tan_theta, trace.tan_theta, rtol=1e-6)

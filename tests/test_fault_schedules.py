@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from deepca.decomposition.pca import Settings
 from deepca.errors import Unfinished
-from deepca.experiments.faults import schedules
-from deepca.experiments.faults.schedules import Fault, Schedule, draw, play
-from deepca.pca import Settings
-from deepca.sites.run import Ending
+from deepca.sites.runtime.run import Ending
 from deepca.topology import complete, path
+from studies.faults import schedules
+from studies.faults.schedules import Fault, Schedule, draw, play
 
 # hangs that were found by search, each by another way; and the first ones of the common sequence
 FOUND = (1076, 1117, 1189)

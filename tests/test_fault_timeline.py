@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from deepca.experiments.faults.schedules import Fault, Schedule
-from deepca.experiments.faults.timeline import course, draw
-from deepca.pca import Settings
+from deepca.decomposition.pca import Settings
 from deepca.topology import ring
+from studies.faults.schedules import Fault, Schedule
+from studies.faults.timeline import course, draw
 
 
 def test_the_picture_is_drawn(tmp_path: Path) -> None:

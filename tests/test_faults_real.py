@@ -14,13 +14,13 @@ pytest.importorskip("grpc")
 pytest.importorskip("cryptography")
 pytest.importorskip("sklearn")
 
-from deepca.experiments.faults.enrolment import lists, requests, revoked_site
-from deepca.experiments.faults.exchanges import large_message
-from deepca.experiments.faults.hurt import UNFINISHED, Hurt
-from deepca.experiments.faults.playing import Found, Scale, all_finish, play, repeated, summed
-from deepca.experiments.faults.processes import CLOSE, Fleet, Hung, Setup, Verdict
-from deepca.experiments.faults.report import section
-from deepca.experiments.faults.strangers import certificates
+from studies.faults.enrolment import lists, requests, revoked_site
+from studies.faults.exchanges import large_message
+from studies.faults.hurt import UNFINISHED, Hurt
+from studies.faults.playing import Found, Scale, all_finish, play, repeated, summed
+from studies.faults.processes import CLOSE, Fleet, Hung, Setup, Verdict
+from studies.faults.report import section
+from studies.faults.strangers import certificates
 
 pytestmark = pytest.mark.xdist_group("real")
 

@@ -16,9 +16,9 @@ from sklearn.decomposition import PCA
 from sklearn.preprocessing import StandardScaler
 
 import deepca
-from deepca._typing import Array
-from deepca.linalg import tan_theta
-from deepca.sites.config import read_network, read_site
+from deepca._util.typing import Array
+from deepca.operators.linalg import tan_theta
+from deepca.sites.config.files import read_network, read_site
 from tests.golden.make import COLUMNS, SITES
 from tests.helpers import run_cli
 

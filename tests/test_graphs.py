@@ -18,9 +18,10 @@ from sklearn.datasets import load_breast_cancer, load_digits, load_wine
 from sklearn.neighbors import kneighbors_graph
 
 import deepca
-from deepca import graphs, topology
-from deepca._typing import csr
-from deepca.blocks import Matrix
+from deepca import topology
+from deepca._util.typing import csr
+from deepca.decomposition.spectral import graphs
+from deepca.decomposition.spectral.blocks import Matrix
 from deepca.errors import (
     AsymmetricError,
     DataError,
@@ -31,10 +32,10 @@ from deepca.errors import (
     NetworkError,
     TopologyError,
 )
-from deepca.networks import AgentNetwork, Network, SimulatedNetwork
+from deepca.network import AgentNetwork, Network, SimulatedNetwork
+from deepca.network.transports.memory import MemoryHub
+from deepca.network.trees import SpanningTree
 from deepca.topology import Rule, Topology
-from deepca.transports.memory import MemoryHub
-from deepca.trees import SpanningTree
 from studies.adversary.reference import of_matrix, tangent
 from tests.engines import ENGINES, assert_same_traffic, at_every_agent, network_of, over_mpi
 from tests.graph_cases import Shared, entries, pooled, shared, weighted
@@ -127,8 +128,8 @@ def test_an_agent_needs_to_know_its_own_row_only(name: str) -> None:
     spectrum_ = found[0].spectrum
     assert abs(spectrum_.lambda2 - place.lambda2) <= 1e-12
     assert spectrum_.n_agents == place.n_agents
-    assert abs(found[0].eta - deepca.mixing.fastmix_eta(place.lambda2)) <= 1e-10
-    assert found[0].rounds >= deepca.mixing.first_rounds(deepca.FastMix(), place)
+    assert abs(found[0].eta - deepca.consensus.mixers.fastmix_eta(place.lambda2)) <= 1e-10
+    assert found[0].rounds >= deepca.consensus.mixers.first_rounds(deepca.FastMix(), place)
     same = graphs.local_mixing(deepca.SimulatedNetwork(place))
     assert abs(same.eta - found[0].eta) <= 1e-12
     assert same.rounds == found[0].rounds
@@ -140,7 +141,7 @@ def test_a_run_with_what_was_found_converges_as_with_what_is_given() -> None:
     place, d, k = topology.erdos_renyi(10, 0.4, seed=2), 12, 2
     stack = spectrum_problem(10, d, spectrum(d, k, gap=0.5, decay=0.8), 0)
     U = scipy.linalg.eigh(stack.mean(axis=0))[1][:, ::-1][:, :k]
-    W0 = deepca.linalg.random_orthonormal(d, k, seed=0)
+    W0 = deepca.operators.linalg.random_orthonormal(d, k, seed=0)
     hub = MemoryHub(10)
 
     def alone(network: AgentNetwork) -> tuple[Array, int]:
@@ -158,7 +159,7 @@ def test_a_run_with_what_was_found_converges_as_with_what_is_given() -> None:
         deepca.DeEPCA(stack, W0, deepca.SimulatedNetwork(place), deepca.FastMix(rounds=K)), max_iter=80
     )
     np.testing.assert_allclose(W, given.W, atol=1e-11)
-    assert deepca.linalg.tan_theta(U, W).max() <= 1e-10
+    assert deepca.operators.linalg.tan_theta(U, W).max() <= 1e-10
 
 
 def test_a_neighbourhood_knows_no_more() -> None:
@@ -175,7 +176,7 @@ def test_a_neighbourhood_knows_no_more() -> None:
 
 
 def test_what_has_no_symmetric_matrix_has_no_lambda2() -> None:
-    place = deepca.directed.ring(5)
+    place = deepca.topology.directed.ring(5)
     with pytest.raises(TopologyError, match="one symmetric 𝐋"):
         graphs.lambda2(network_of(place))
     with pytest.raises(TopologyError, match="messages that go one way"):
@@ -208,7 +209,7 @@ def test_eigenvectors_are_those_of_the_pooled_graph(name: str, matrix: Matrix, w
         X, found = entries(ENGINES[0], case, work), checked[0]
         np.testing.assert_allclose(found.values, values[:k], atol=1e-12 * max(1.0, abs(values).max()))
         np.testing.assert_allclose(X.T @ X, np.eye(k), atol=1e-12)
-        tangent = float(deepca.linalg.tan_theta(vectors[:, :k], X))
+        tangent = float(deepca.operators.linalg.tan_theta(vectors[:, :k], X))
         assert tangent <= 1e-10
         assert found.proven
         assert tangent <= found.error + 1e-13 * abs(values).max() / abs(values[k] - values[k - 1])
@@ -264,7 +265,7 @@ def test_large_sparse_graphs_as_eigsh() -> None:
     values, vectors = eigsh(L.tocsc(), k=4, sigma=-1e-3, v0=np.ones(W.shape[0]))
     X = entries(ENGINES[0], case, lambda b, n: found_by(n, case, 4).vectors)
     np.testing.assert_allclose((X * np.asarray(L @ X)).sum(axis=0), np.sort(values), atol=1e-11)
-    assert float(deepca.linalg.tan_theta(vectors, X)) <= 1e-9
+    assert float(deepca.operators.linalg.tan_theta(vectors, X)) <= 1e-9
 
 
 @pytest.mark.parametrize(("name", "k"), [("digits", 10), ("breast cancer", 4), ("wine", 3)])
@@ -279,7 +280,7 @@ def test_graphs_of_real_data(name: str, k: int) -> None:
     for labels in (np.arange(len(points)) % 6, np.argsort(np.argsort(points[:, 2])) * 6 // len(points)):
         case = Shared(W, *graphs.partition_graph(W, labels))
         X = entries(ENGINES[0], case, lambda b, n: graphs.graph_eigenvectors(b, n, k, matrix="normalized").vectors)
-        assert float(deepca.linalg.tan_theta(vectors[:, :k], X)) <= 1e-10
+        assert float(deepca.operators.linalg.tan_theta(vectors[:, :k], X)) <= 1e-10
         found = found_by(network_of(case.topology), case, k, "normalized")
         np.testing.assert_allclose(found.values, values[:k], atol=1e-12)
         assert found.proven
@@ -306,7 +307,7 @@ def test_repeated_eigenvalues_are_named_and_their_space_is_found() -> None:
         graphs.fiedler(case.local(network), network)
     values, vectors = pooled(case.W, "laplacian", "smallest")
     X = entries(ENGINES[0], case, lambda b, n: found_by(n, case, 3).vectors)
-    assert float(deepca.linalg.tan_theta(vectors[:, :3], X)) <= 1e-10
+    assert float(deepca.operators.linalg.tan_theta(vectors[:, :3], X)) <= 1e-10
     np.testing.assert_allclose(found_by(network, case, 3).values, values[:3], atol=1e-12)
     whole = shared(weighted(nx.complete_graph(12)), 3)
     with pytest.raises(GapError, match=r"eigenvalues 2 to 12 are all 12"):
@@ -345,7 +346,7 @@ def test_messages_carry_what_is_at_the_seam() -> None:
     W = weighted(nx.convert_node_labels_to_integers(nx.grid_2d_graph(12, 5)))
     case = Shared(W, *graphs.partition_graph(W, np.arange(60) // 20))
     network = deepca.SimulatedNetwork(case.topology)
-    rows = deepca.blocks.BlockRows(case.blocks, network, "laplacian", negated=False)
+    rows = deepca.decomposition.spectral.blocks.BlockRows(case.blocks, network, "laplacian", negated=False)
     before = network.traffic
     X = np.random.default_rng(0).standard_normal((3, 20, 2))
     np.testing.assert_allclose(

@@ -20,15 +20,15 @@ import pytest
 from sklearn.decomposition import PCA
 
 import deepca
-from deepca._typing import Array
-from deepca.data.holdings import read
+from deepca._util.typing import Array
+from deepca.data.local_data import read
 from deepca.data.sources import ArraySource
+from deepca.decomposition.pca import Decomposition, Settings, decompose
+from deepca.engines.keeping import Keeper, Keeping
 from deepca.errors import DeepcaError, InvalidInput
-from deepca.keeping import Keeper, Keeping
-from deepca.networks import AgentNetwork, SimulatedNetwork
-from deepca.observers import Start, Step
-from deepca.pca import Decomposition, Settings, decompose
-from deepca.progress import ProgressBar
+from deepca.network import AgentNetwork, SimulatedNetwork
+from deepca.solver.observers import Start, Step
+from deepca.solver.progress import ProgressBar
 from deepca.topology import Topology
 from tests.helpers import AtIteration, Recorder, run_cli
 from tests.mpi_jobs import ROOT, Job, as_words, assert_over, faulty_job, lines_with, mpi_job, names_in
@@ -486,7 +486,7 @@ def be_a_rank(folder: Path) -> None:
     """Interrupt a run of each algorithm; let it go on in every way; and go on where a rank was killed."""
     from mpi4py import MPI
 
-    command: Any = importlib.import_module("deepca.cli.fit")
+    command: Any = importlib.import_module("deepca.cli.commands.fit")
     rank, stop = MPI.COMM_WORLD.rank, [0]
 
     class Interrupting(ProgressBar):

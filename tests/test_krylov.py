@@ -14,12 +14,12 @@ import pytest
 import deepca
 from deepca import BlockKrylov, Tolerance
 from deepca.algorithms import KrylovState
-from deepca.networks import AgentNetwork, Network, SimulatedNetwork
+from deepca.network import AgentNetwork, Network, SimulatedNetwork
+from deepca.network.transports import MemoryHub
 from deepca.operators import from_matrices, from_rows, split_rows
-from deepca.probing import probe
-from deepca.result import Result
+from deepca.solver.probing import probe
+from deepca.solver.result import Result
 from deepca.topology import Topology
-from deepca.transports import MemoryHub
 from tests.engines import ENGINES, assert_same_traffic, everyone, mine, network_of, whole
 from tests.helpers import GRAPHS, AtIteration, random_psd_rows, worst_tangent
 from tests.problems import orthogonal, spectrum, spectrum_problem
@@ -46,7 +46,7 @@ def run(
     seed: int = 1,
     network: Network | None = None,
 ) -> Result[KrylovState]:
-    start = deepca.linalg.random_orthonormal(stack.shape[-1], k, seed=seed) if W0 is None else W0
+    start = deepca.operators.linalg.random_orthonormal(stack.shape[-1], k, seed=seed) if W0 is None else W0
     algorithm = BlockKrylov(stack, start, network_of(topology) if network is None else network, guards=guards)
     return deepca.solve(algorithm, max_iter=max_iter, stop=Tolerance(tol))
 
@@ -55,7 +55,7 @@ def run_all(
     engine: str, stack: Array, k: int, *, topology: Topology = RING, announce_at: int | None = None
 ) -> list[Result[KrylovState]]:
     """What every agent ends with, or all agents held here; a new epoch may be announced after some iteration."""
-    A, W0 = from_matrices(stack), deepca.linalg.random_orthonormal(stack.shape[-1], k, seed=1)
+    A, W0 = from_matrices(stack), deepca.operators.linalg.random_orthonormal(stack.shape[-1], k, seed=1)
     if engine != "threads":
         network = network_of(topology)
         announcing = [] if announce_at is None else [AtIteration(announce_at, lambda: network.announce_epoch(1))]
@@ -206,7 +206,7 @@ def test_rows_of_lower_rank_than_k() -> None:
     """The same with few rows per agent instead of matrices."""
     rows = random_psd_rows(6, 1, 30, [3.0, 2.0, 1.0], seed=0)
     A = from_rows(rows, form="rows")
-    W0 = deepca.linalg.random_orthonormal(30, 3, seed=0)
+    W0 = deepca.operators.linalg.random_orthonormal(30, 3, seed=0)
     result = deepca.solve(BlockKrylov(A, W0, network_of(RING)), max_iter=100, stop=Tolerance(1e-10))
     assert result.status.code == "converged"
     U = np.linalg.svd(np.vstack(rows))[2][:3].T
@@ -269,7 +269,7 @@ def test_thick_restarts_keep_what_was_found() -> None:
     stack = slow(250, 1, 1e-3)
     values, U, _ = truth(stack, 1)
     network = network_of(deepca.topology.complete(4))
-    algorithm = BlockKrylov(stack, deepca.linalg.random_orthonormal(250, 1, seed=0), network)
+    algorithm = BlockKrylov(stack, deepca.operators.linalg.random_orthonormal(250, 1, seed=0), network)
     states = steps(algorithm, 150)
     widths = [state.Q.shape[1] for state in states]
     cuts = sum(later < earlier for earlier, later in pairwise(widths))
@@ -303,7 +303,7 @@ def test_a_slow_spectrum_is_proven_too(gap: float, k: int) -> None:
 def test_q_stays_orthonormal_when_it_fills_the_whole_space() -> None:
     """Up to d columns and beyond: P runs empty, and further steps change nothing."""
     stack = spectrum_problem(6, 23, spectrum(23, 3, decay=0.7), 0)
-    algorithm = BlockKrylov(stack, deepca.linalg.random_orthonormal(23, 3, seed=0), network_of(RING))
+    algorithm = BlockKrylov(stack, deepca.operators.linalg.random_orthonormal(23, 3, seed=0), network_of(RING))
     states = steps(algorithm, 12)
     for state in states[1:]:
         assert state.Q.shape[1] <= 23
@@ -318,7 +318,7 @@ def test_q_stays_orthonormal_when_it_fills_the_whole_space() -> None:
 def test_the_same_state_gives_the_same_next_state() -> None:
     """Steps are pure, and leave their state alone."""
     stack = spectrum_problem(6, 20, spectrum(20, 3), 0)
-    algorithm = BlockKrylov(stack, deepca.linalg.random_orthonormal(20, 3, seed=0), network_of(RING))
+    algorithm = BlockKrylov(stack, deepca.operators.linalg.random_orthonormal(20, 3, seed=0), network_of(RING))
     state = steps(algorithm, 2)[-1]
     algorithm.network.begin(0, 2)
     one = algorithm.step(state)
@@ -331,7 +331,7 @@ def test_the_same_state_gives_the_same_next_state() -> None:
 def test_a_run_goes_on_from_its_state() -> None:
     """Two halves are one run."""
     stack = spectrum_problem(6, 40, spectrum(40, 2, gap=0.97, decay=0.98), 0)
-    W0 = deepca.linalg.random_orthonormal(40, 2, seed=0)
+    W0 = deepca.operators.linalg.random_orthonormal(40, 2, seed=0)
     _, U, _ = truth(stack, 2)
     first = deepca.solve(BlockKrylov(stack, W0, network_of(RING)), max_iter=3, certify=False)
     second = deepca.solve(
@@ -346,7 +346,7 @@ def test_a_run_goes_on_from_its_state() -> None:
 def test_it_needs_far_fewer_iterations_than_the_power_method() -> None:
     """About the root of what DeEPCA needs."""
     stack = spectrum_problem(6, 60, falling(60, 1.0, 0.99, below=0.97, rate=0.99), 0)
-    W0 = deepca.linalg.random_orthonormal(60, 2, seed=0)
+    W0 = deepca.operators.linalg.random_orthonormal(60, 2, seed=0)
     power = deepca.solve(deepca.DeEPCA(stack, W0, network_of(RING)), max_iter=5000, stop=Tolerance(1e-8), certify=False)
     krylov = run(stack, 2, W0=W0, tol=1e-8)
     assert power.status.ok
@@ -419,7 +419,7 @@ def test_an_announced_epoch_restarts_from_w(at: int) -> None:
     stack = spectrum_problem(6, 40, spectrum(40, 2, gap=0.95, decay=0.97), 0)
     _, U, _ = truth(stack, 2)
     network = network_of(RING)
-    algorithm = BlockKrylov(stack, deepca.linalg.random_orthonormal(40, 2, seed=1), network)
+    algorithm = BlockKrylov(stack, deepca.operators.linalg.random_orthonormal(40, 2, seed=1), network)
     announce = AtIteration(at, lambda: network.announce_epoch(1))
     result = deepca.solve(algorithm, max_iter=200, stop=Tolerance(1e-10), observers=[announce])
     assert announce.done
@@ -453,7 +453,7 @@ def test_an_epoch_with_other_data() -> None:
         A.stack[...] = later[mine(6)]
         network.announce_epoch(1)
 
-    algorithm = BlockKrylov(A, deepca.linalg.random_orthonormal(30, 2, seed=1), network)
+    algorithm = BlockKrylov(A, deepca.operators.linalg.random_orthonormal(30, 2, seed=1), network)
     result = deepca.solve(algorithm, max_iter=200, stop=Tolerance(1e-10), observers=[AtIteration(2, change)])
     _, U, _ = truth(later, 2)
     assert result.status.code == "converged"

@@ -19,7 +19,7 @@ import pytest
 from scipy import sparse
 from sklearn.datasets import load_svmlight_file
 
-from deepca._typing import Csr, csr
+from deepca._util.typing import Csr, csr
 from deepca.data import libsvm
 from deepca.data.libsvm import LibsvmSet, Rows
 from deepca.errors import DataError, MissingExtraError, NetworkError

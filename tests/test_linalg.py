@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deepca.errors import InvalidInput, NotFiniteError, StartError
-from deepca.linalg import (
+from deepca.operators.linalg import (
     check_start,
     numerical_rank,
     polar,

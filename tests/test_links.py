@@ -11,7 +11,7 @@ import pytest
 from deepca import Links, Machines, read_links
 from deepca import topology as tp
 from deepca.errors import DisconnectedError, InvalidInput
-from deepca.links_csv import EXAMPLE, read_machines
+from deepca.planning.links_csv import EXAMPLE, read_machines
 
 HEADER = "from,to,latency_ms,mbit_per_s"
 TRIANGLE = f"{HEADER}\na,b,10,100\nb,c,20,50\nc,a,30,25\n"

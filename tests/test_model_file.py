@@ -26,9 +26,9 @@ from sklearn.preprocessing import StandardScaler
 
 import deepca
 from deepca import DecentralizedPCA, Model, load
+from deepca.decomposition.model import FORMAT
 from deepca.errors import DataError, InvalidInput, ModelError, NewerModelError
-from deepca.model import FORMAT
-from deepca.result import Status
+from deepca.solver.result import Status
 from tests.problems import close, random_rows
 
 ROWS = np.vstack(random_rows(3, 20, 5, seed=0, decay=0.6)) + np.array([1.0, -2.0, 30.0, 0.0, 5.0])
@@ -279,7 +279,7 @@ def craft(
     arrays: Callable[[Arrays], Any] = lambda arrays: arrays,
 ) -> Path:
     """A file as somebody else might write it: changed on purpose, with a checksum that is right."""
-    from deepca.model import _checksum
+    from deepca.decomposition.model import _checksum
 
     with np.load(io.BytesIO(good), allow_pickle=False) as file:
         content = {name: file[name] for name in file.files}

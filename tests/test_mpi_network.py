@@ -18,13 +18,13 @@ from scipy import sparse
 
 import deepca
 from deepca import AcceleratedDeEPCA, BlockKrylov, CovarianceAveraging, DeEPCA, FastMix, Tolerance, topology
-from deepca._typing import Array, Csr, csr
+from deepca._util.typing import Array, Csr, csr
 from deepca.algorithms.base import matching_operator
-from deepca.coding import Code, Copies
+from deepca.consensus.exact import AllReduce, TreeSweep, exact_average, exact_mixer
 from deepca.errors import DataError, EpochChanged, InvalidInput, MixingError, TopologyError
-from deepca.exact import AllReduce, TreeSweep, exact_average, exact_mixer
-from deepca.networks import AgentNetwork, SimulatedNetwork
-from deepca.networks.base import Op, Pending
+from deepca.network import AgentNetwork, SimulatedNetwork
+from deepca.network.base import Op, Pending
+from deepca.network.compression import Code, Copies
 from deepca.operators import from_matrices, from_rows
 from deepca.topology import Topology
 from tests.engines import over_mpi
@@ -34,8 +34,8 @@ from tests.problems import pooled_answer, random_rows, spectrum, spectrum_proble
 if TYPE_CHECKING or over_mpi():
     from mpi4py import MPI
 
-    from deepca.networks import _shelf
-    from deepca.networks.mpi import MpiNetwork
+    from deepca.engines.mpi import shared_memory
+    from deepca.engines.mpi.network import MpiNetwork
     from tests.mpi_ranks import WORLD, networks
 
 pytestmark = pytest.mark.mpi
@@ -551,7 +551,7 @@ def test_algorithms_with_means_by_the_machine(method: type[Any], reliable: bool)
     """
     place = graph_of("uneven")
     stack = spectrum_problem(place.n_agents, 8, spectrum(8, 2, decay=0.7), 3, heterogeneity=0.5 * (RANKS > 1))
-    W0, U = deepca.linalg.random_orthonormal(8, 2, seed=1), pooled_answer(stack, 2)[1]
+    W0, U = deepca.operators.linalg.random_orthonormal(8, 2, seed=1), pooled_answer(stack, 2)[1]
     results = []
     for allreduce in (True, False):
         network = network_on(place, shares_of("uneven"), allreduce=allreduce)
@@ -579,7 +579,7 @@ def test_runs_do_not_depend_on_who_holds_whom(name: str, method: type[Any]) -> N
     """Whatever the shares: the simulator's numbers and iterations."""
     place = graph_of(name)
     stack = spectrum_problem(place.n_agents, 7, spectrum(7, 2, decay=0.6), 3, heterogeneity=0.4 * (place.n_agents > 1))
-    W0 = deepca.linalg.random_orthonormal(7, 2, seed=1)
+    W0 = deepca.operators.linalg.random_orthonormal(7, 2, seed=1)
     network = network_on(place, shares_of(name))
     result = deepca.solve(method(stack, W0, network), max_iter=200, stop=Tolerance(1e-9))
     simulated = deepca.solve(method(stack, W0, SimulatedNetwork(place)), max_iter=200, stop=Tolerance(1e-9))
@@ -598,7 +598,7 @@ def test_a_state_goes_on_with_other_shares() -> None:
     place = graph_of("uneven")
     m = place.n_agents
     stack = spectrum_problem(m, 7, spectrum(7, 2, decay=0.6), 3, heterogeneity=0.4 * (m > 1))
-    W0 = deepca.linalg.random_orthonormal(7, 2, seed=1)
+    W0 = deepca.operators.linalg.random_orthonormal(7, 2, seed=1)
 
     def run(shares: Sequence[int] | None, max_iter: int, start: Any = None) -> tuple[MpiNetwork, Any]:
         network = network_on(place, shares)
@@ -715,15 +715,17 @@ def test_rounds_without_a_pause(node: str) -> None:
 @pytest.mark.parametrize("step", ["making", "finding", "filling"])
 def test_memory_that_cannot_be_shared_is_done_without(monkeypatch: pytest.MonkeyPatch, step: str, who: int) -> None:
     """One rank has no room, or does not find the others' memory: all send messages instead."""
-    real, room = _shelf._opened, _shelf._has_room
+    real, room = shared_memory._opened, shared_memory._has_room
 
     def refused(path: Path, *, new: bool) -> int:
         if WORLD.rank == who and new == (step == "making"):
             raise OSError("no such file")
         return real(path, new=new)
 
-    monkeypatch.setattr(_shelf, "_opened", refused)
-    monkeypatch.setattr(_shelf, "_has_room", lambda *a: room(*a) and not (WORLD.rank == who and step == "filling"))
+    monkeypatch.setattr(shared_memory, "_opened", refused)
+    monkeypatch.setattr(
+        shared_memory, "_has_room", lambda *a: room(*a) and not (WORLD.rank == who and step == "filling")
+    )
     network = laid_out("one each", "ring")
     for seed, n in enumerate((4, 9000, 4)):
         x = numbers(network.n_agents, (n,), seed=seed)
@@ -737,7 +739,7 @@ def test_memory_that_runs_out_later_is_done_without() -> None:
     x = numbers(network.n_agents, (5,))
     network.gossip(x[network.local])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_shelf, "_mapped", _no_room)
+        patch.setattr(shared_memory, "_mapped", _no_room)
         for n in (100_000, 5, 100_000):
             x = numbers(network.n_agents, (n,), seed=n)
             y = network.gossip(x[network.local])

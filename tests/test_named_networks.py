@@ -19,15 +19,15 @@ from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 
 import deepca
-from deepca import changing, directed, plots_network
 from deepca import topology as tp
-from deepca.changing import Changing
-from deepca.directed import Digraph
+from deepca.decomposition.pca import algorithm_of
 from deepca.errors import InvalidInput, TopologyError
-from deepca.pca import algorithm_of
-from deepca.sites.config import EXAMPLE, read_network
-from deepca.topology import Topology
-from deepca.topology_names import CHANGING, DIRECTED, from_name, named_agents
+from deepca.plots import network as network_plots
+from deepca.sites.config.files import EXAMPLE, read_network
+from deepca.topology import Topology, directed, time_varying
+from deepca.topology.directed import Digraph
+from deepca.topology.names import CHANGING, DIRECTED, from_name, named_agents
+from deepca.topology.time_varying import Changing
 from tests.helpers import json_of, run_cli
 from tests.laws.strategies import quick
 
@@ -62,27 +62,27 @@ def _same(one: Topology, other: Topology) -> None:
         ("random-digraph:0.4:9", None, directed.random_digraph(9, 0.4, seed=3)),
         ("random-digraph:0.4", 9, directed.random_digraph(9, 0.4, seed=3)),
         ("random-digraph:9", None, directed.random_digraph(9, 0.5, seed=3)),
-        ("one-peer:11", None, changing.one_peer(11)),
-        ("one-peer", 11, changing.one_peer(11)),
-        ("matchings:ring:9", None, changing.matchings(tp.ring(9), seed=3)),
-        ("matchings:ring", 9, changing.matchings(tp.ring(9), seed=3)),
-        (" matchings : torus : 3×4 ", None, changing.matchings(tp.torus(3, 4), seed=3)),
-        ("matchings:torus:3x4", 12, changing.matchings(tp.torus(3, 4), seed=3)),
-        ("failing:0.25:torus:3x4", None, changing.failing(tp.torus(3, 4), 0.25, seed=3)),
-        ("failing:torus:3x4", None, changing.failing(tp.torus(3, 4), 0.1, seed=3)),
+        ("one-peer:11", None, time_varying.one_peer(11)),
+        ("one-peer", 11, time_varying.one_peer(11)),
+        ("matchings:ring:9", None, time_varying.matchings(tp.ring(9), seed=3)),
+        ("matchings:ring", 9, time_varying.matchings(tp.ring(9), seed=3)),
+        (" matchings : torus : 3×4 ", None, time_varying.matchings(tp.torus(3, 4), seed=3)),
+        ("matchings:torus:3x4", 12, time_varying.matchings(tp.torus(3, 4), seed=3)),
+        ("failing:0.25:torus:3x4", None, time_varying.failing(tp.torus(3, 4), 0.25, seed=3)),
+        ("failing:torus:3x4", None, time_varying.failing(tp.torus(3, 4), 0.1, seed=3)),
         (
             "failing:.5:erdos-renyi:0.6:9",
             None,
-            changing.failing(tp.erdos_renyi(9, 0.6, seed=3), 0.5, seed=3),
+            time_varying.failing(tp.erdos_renyi(9, 0.6, seed=3), 0.5, seed=3),
         ),
-        ("failing:0.5:erdos-renyi:0.6", 9, changing.failing(tp.erdos_renyi(9, 0.6, seed=3), 0.5, seed=3)),
-        ("periodic:ring:8+star:8", None, changing.periodic([tp.ring(8), tp.star(8)])),
-        ("periodic:ring:8 + star", None, changing.periodic([tp.ring(8), tp.star(8)])),
-        ("periodic:ring+directed-ring+path", 6, changing.periodic([tp.ring(6), directed.ring(6), tp.path(6)])),
+        ("failing:0.5:erdos-renyi:0.6", 9, time_varying.failing(tp.erdos_renyi(9, 0.6, seed=3), 0.5, seed=3)),
+        ("periodic:ring:8+star:8", None, time_varying.periodic([tp.ring(8), tp.star(8)])),
+        ("periodic:ring:8 + star", None, time_varying.periodic([tp.ring(8), tp.star(8)])),
+        ("periodic:ring+directed-ring+path", 6, time_varying.periodic([tp.ring(6), directed.ring(6), tp.path(6)])),
         (
             "periodic:erdos-renyi:0.5+erdos-renyi:0.5",
             9,
-            changing.periodic([tp.erdos_renyi(9, 0.5, seed=3), tp.erdos_renyi(9, 0.5, seed=4)]),
+            time_varying.periodic([tp.erdos_renyi(9, 0.5, seed=3), tp.erdos_renyi(9, 0.5, seed=4)]),
         ),
     ],
 )
@@ -127,11 +127,11 @@ def test_tiny_networks_have_names_too(spec: str, m: int) -> None:
 
 
 def test_links_that_the_first_rounds_missed_are_links() -> None:
-    many = changing.matchings(tp.complete(30))
+    many = time_varying.matchings(tp.complete(30))
     seen = sum((many.at(r) for r in range(64)), start=many.at(0))
     assert seen.nnz < 30 * 30
     assert len(many.edges) == 435
-    assert changing.one_peer(50).n_edges == 50 * 6  # 1, 2, 4, 8, 16 and 32 ahead
+    assert time_varying.one_peer(50).n_edges == 50 * 6  # 1, 2, 4, 8, 16 and 32 ahead
 
 
 def test_a_long_directed_ring_has_its_eigenvalue() -> None:
@@ -165,7 +165,7 @@ def test_a_long_directed_ring_has_its_eigenvalue() -> None:
         ("periodic:ring:5+star:6", None, "'star:6' has 6 agents, but 5"),
         ("periodic:ring:5+", None, "does not say of which network"),
         ("periodic:ring:5+one-peer:5", None, "periodic of one-peer: give a network whose links stay, such as periodic"),
-        ("one-peer:5000", None, "up to 1,000 agents; make larger ones with deepca.changing"),
+        ("one-peer:5000", None, "up to 1,000 agents; make larger ones with deepca.topology.time_varying"),
         ("matchings:ring:5000", None, "up to 1,000 agents"),
         ("directed-ring:999999999", None, "links, which names are not made for"),
         ("random-digraph:0.001:90000", None, "links, which names are not made for"),
@@ -256,7 +256,7 @@ def test_the_table_of_a_digraph() -> None:
 
 
 def test_the_table_of_a_network_that_changes() -> None:
-    net = changing.matchings(tp.torus(3, 4), seed=2)
+    net = time_varying.matchings(tp.torus(3, 4), seed=2)
     shown = run_cli("topology", "matchings:torus:3x4", "--seed", "2", "--edges").stdout
     for pattern in (
         r"matchings\(torus\(3×4\)\), which changes from round to round",
@@ -299,19 +299,19 @@ def test_the_drawing_is_a_real_png(spec: str, tmp_path: Path) -> None:
 def test_arrows_point_from_who_sends_to_who_receives() -> None:
     """One where nothing comes back, a line where both send; every round of a schedule has its own."""
     graph = directed.from_arcs(4, [(0, 1), (1, 2), (2, 3), (3, 0), (2, 1)])
-    [axes] = plots_network._whole(graph).axes
-    at = plots_network.layout(graph)
+    [axes] = network_plots._whole(graph).axes
+    at = network_plots.layout(graph)
     ends = {_ends(arrow, at) for arrow in axes.patches if isinstance(arrow, FancyArrowPatch)}
     assert ends == {(0, 1), (2, 3), (3, 0)}
     assert _segments(axes) == 1
-    net = changing.one_peer(8)
-    panels = plots_network._rounds(net).axes
-    at = plots_network.layout(net)
+    net = time_varying.one_peer(8)
+    panels = network_plots._rounds(net).axes
+    at = network_plots.layout(net)
     for r, panel in enumerate(panels):
         drawn = {_ends(arrow, at) for arrow in panel.patches if isinstance(arrow, FancyArrowPatch)}
         hop = (1, 2, 4, 1)[r]
         assert drawn == (set() if hop == 4 else {(j, (j + hop) % 8) for j in range(8)})  # 4 ahead is 4 back
-    texts = [text.get_text() for text in plots_network._rounds(net).texts]
+    texts = [text.get_text() for text in network_plots._rounds(net).texts]
     assert "round 1: 8 messages" in texts
 
 
@@ -326,9 +326,9 @@ def _ends(arrow: FancyArrowPatch, at: Array) -> tuple[int, int]:
 
 
 def test_many_arrows_are_drawn_as_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plots_network, "_MOST_ARROWS", 11)
+    monkeypatch.setattr(network_plots, "_MOST_ARROWS", 11)
     graph = directed.ring(12)
-    [axes] = plots_network._whole(graph).axes
+    [axes] = network_plots._whole(graph).axes
     assert not axes.patches
     assert _segments(axes) == 12
 

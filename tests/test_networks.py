@@ -10,12 +10,12 @@ import pytest
 
 import deepca
 from deepca import DeEPCA, FastMix, Gossip, Tolerance
-from deepca._typing import Array, Csr, csr
+from deepca._util.typing import Array, Csr, csr
 from deepca.errors import EpochChanged, InvalidInput, NotFiniteError, PeerFailed, PeerTimeout, TopologyError
-from deepca.networks import AgentNetwork, Network, SimulatedNetwork, Traffic
-from deepca.networks.base import Op
+from deepca.network import AgentNetwork, Network, SimulatedNetwork, Traffic
+from deepca.network.base import Op
+from deepca.network.transports import MemoryHub, Message, Tag
 from deepca.operators import Operator
-from deepca.transports import MemoryHub, Message, Tag
 from tests.engines import (
     ENGINES,
     Engine,
@@ -288,7 +288,7 @@ def test_values_do_not_ride_on_rounds_that_use_only_some_edges() -> None:
 def test_two_runs_in_a_row_over_the_same_network_do_not_disturb_each_other() -> None:
     """Tags begin again at iteration 0; threads may be apart by then; traffic is counted for each run alone."""
     topology, A = deepca.topology.path(5), small_problem(5)
-    W0 = deepca.linalg.random_orthonormal(6, 2, seed=0)
+    W0 = deepca.operators.linalg.random_orthonormal(6, 2, seed=0)
 
     def twice(network: Network, A_local: Operator) -> list[Array]:
         results = [
@@ -321,7 +321,7 @@ def small_problem(m: int, heterogeneity: float = 0.3, seed: int = 3) -> Operator
 
 
 def deepca_of(mixer: FastMix | Gossip) -> Callable[[Operator, Network], Tracked]:
-    W0 = deepca.linalg.random_orthonormal(6, 2, seed=5)
+    W0 = deepca.operators.linalg.random_orthonormal(6, 2, seed=5)
     return lambda A, network: DeEPCA(A, W0, network, mixer)
 
 
@@ -384,7 +384,7 @@ def test_a_restart_goes_on_at_the_same_w_and_stays_exact() -> None:
     topology = deepca.topology.ring(8)
     stack = spectrum_problem(8, 6, spectrum(6, 2, decay=0.6), 3, heterogeneity=0.8)
     _, U = pooled_answer(stack, 2)
-    network, recorder, trace = network_of(topology), Recorder(), deepca.observers.Trace(U=U)
+    network, recorder, trace = network_of(topology), Recorder(), deepca.solver.observers.Trace(U=U)
     make = deepca_of(FastMix(3))
     announce = AtIteration(100, lambda: network.announce_epoch(1))
     result = deepca.solve(
@@ -449,7 +449,7 @@ def test_a_lost_message_needs_a_restart_to_be_repaired(announce: bool) -> None:
     _, U = pooled_answer(stack, 2)
     network = Lossy(topology)
     observers = [AtIteration(11, lambda: network.announce_epoch(1))] if announce else []
-    W0 = deepca.linalg.random_orthonormal(6, 2, seed=5)
+    W0 = deepca.operators.linalg.random_orthonormal(6, 2, seed=5)
     algorithm = DeEPCA(stack, W0, network, FastMix(4), deepca.QRSignAdjust(W0))
     result = deepca.solve(algorithm, max_iter=90, observers=observers)
     W = everyone(result.W, 6)

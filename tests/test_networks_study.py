@@ -14,11 +14,11 @@ from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 
 import deepca
-from deepca.experiments.networks import __main__ as command
-from deepca.experiments.networks import costs, losses
-from deepca.experiments.networks.usage import USAGE
-from deepca.experiments.problems import Source
-from deepca.experiments.shared.problems import Problem, operator_of, truth_of
+from deepca.reproduction.problems import Source
+from studies.networks import __main__ as command
+from studies.networks import costs, losses
+from studies.networks.usage import USAGE
+from studies.shared.problems import Problem, operator_of, truth_of
 from tests.helpers import check_wrong_options_of_a_study, run_cli, run_study
 
 PAGE = Path(__file__).parents[1] / "docs" / "networks.md"

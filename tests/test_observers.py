@@ -10,11 +10,11 @@ from rich.console import Console
 
 import deepca
 from deepca import CPCA, DeEPCA, DePCA, FastMix, Tolerance
-from deepca._typing import Array
-from deepca.networks import SimulatedNetwork
-from deepca.networks.base import LinearMixer
-from deepca.observers import Step, Trace
-from deepca.progress import ProgressBar, bars
+from deepca._util.typing import Array
+from deepca.network import SimulatedNetwork
+from deepca.network.base import LinearMixer
+from deepca.solver.observers import Step, Trace
+from deepca.solver.progress import ProgressBar, bars
 from tests.engines import everyone, mine, network_of, over_mpi, run_apart
 from tests.helpers import Recorder, tangents
 from tests.problems import pooled_answer, spectrum, spectrum_problem
@@ -26,7 +26,7 @@ def problem() -> tuple[Array, Array, Array]:
     """The A_j, the true U, and a start."""
     stack = spectrum_problem(M, D, spectrum(D, K_COMPONENTS, decay=0.6), seed=2, heterogeneity=0.5)
     _, U = pooled_answer(stack, K_COMPONENTS)
-    return stack, U, deepca.linalg.random_orthonormal(D, K_COMPONENTS, seed=1)
+    return stack, U, deepca.operators.linalg.random_orthonormal(D, K_COMPONENTS, seed=1)
 
 
 def watched(algorithm: type[DeEPCA] | type[DePCA] = DeEPCA) -> tuple[Trace, Recorder, Array, Array]:

@@ -15,8 +15,8 @@ from scipy.sparse.linalg import LinearOperator, aslinearoperator
 
 import deepca
 from deepca import DeEPCA, FastMix
-from deepca._typing import Array
-from deepca.networks import SimulatedNetwork
+from deepca._util.typing import Array
+from deepca.network import SimulatedNetwork
 from deepca.operators import Form, Operator, as_operator, choose_form, from_linear_operators, from_matrices, from_rows
 from deepca.operators import split_rows as split
 from tests.helpers import worst_tangent
@@ -195,7 +195,7 @@ def test_solve_gives_the_pooled_answer_for_every_kind(kind: str) -> None:
     }
     A = kinds[kind]()
     _, U = pooled_answer(stack, K_COMPONENTS)
-    W0 = deepca.linalg.random_orthonormal(D, K_COMPONENTS, seed=0)
+    W0 = deepca.operators.linalg.random_orthonormal(D, K_COMPONENTS, seed=0)
     network = SimulatedNetwork(deepca.topology.ring(5))
     result = deepca.solve(DeEPCA(A, W0, network, FastMix(8)), max_iter=150)
     assert worst_tangent(U, result.W) <= 1e-12
@@ -210,7 +210,7 @@ def test_indefinite_matrices_with_a_positive_mean(seed: int) -> None:
     pooled = stack.mean(axis=0)
     assert scipy.linalg.eigh(pooled, eigvals_only=True)[0] > 0
     _, U = pooled_answer(stack, K_COMPONENTS)
-    W0 = deepca.linalg.random_orthonormal(D, K_COMPONENTS, seed=seed)
+    W0 = deepca.operators.linalg.random_orthonormal(D, K_COMPONENTS, seed=seed)
     network = SimulatedNetwork(deepca.topology.erdos_renyi(m, 0.5, seed=seed))
     result = deepca.solve(DeEPCA(stack, W0, network, FastMix(12)), max_iter=300)
     assert result.status.code == "completed"

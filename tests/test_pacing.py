@@ -11,10 +11,10 @@ from sklearn.datasets import load_digits
 
 import deepca
 from deepca import Chebyshev, DeEPCA, DePCA, FastMix, Gossip, SimulatedNetwork, Tolerance, solve
-from deepca.mixing import Mixer, first_rounds, response, tracking_rate
+from deepca.consensus.mixers import Mixer, first_rounds, response, tracking_rate
+from deepca.consensus.pacing import Searched
 from deepca.operators import from_matrices, from_rows
-from deepca.pacing import Searched
-from deepca.stopping import Agreed
+from deepca.solver.stopping import Agreed
 from deepca.topology import Topology
 from tests.engines import everyone, network_of, run_apart
 from tests.helpers import Recorder, worst_tangent
@@ -63,7 +63,7 @@ def extreme(kind: str) -> tuple[Any, Array, int]:
 def test_extreme_heterogeneity_needs_no_knob(kind: str, place: str) -> None:
     """Nothing is chosen but the tolerance."""
     A, U, k = extreme(kind)
-    W0 = deepca.linalg.random_orthonormal(A.d, k, seed=4)
+    W0 = deepca.operators.linalg.random_orthonormal(A.d, k, seed=4)
     result = solve(DeEPCA(A, W0, network_of(PLACES[place])), max_iter=3000, stop=Tolerance(1e-8))
     assert result.status.code == "converged", str(result.status)
     assert worst_tangent(U, result.W) <= 1e-8
@@ -72,7 +72,7 @@ def test_extreme_heterogeneity_needs_no_knob(kind: str, place: str) -> None:
 def test_agents_apart_use_the_same_rounds_as_the_simulator_in_every_iteration() -> None:
     """And so they send the same, stop together and end alike; K changes on the way, or this would show nothing."""
     A, U, k = extreme("opposite")
-    W0, place = deepca.linalg.random_orthonormal(A.d, k, seed=4), PLACES["ring"]
+    W0, place = deepca.operators.linalg.random_orthonormal(A.d, k, seed=4), PLACES["ring"]
     simulated = Recorder()
     alone = solve(DeEPCA(A, W0, SimulatedNetwork(place)), max_iter=500, stop=Tolerance(1e-10), observers=[simulated])
     recorders = [Recorder() for _ in range(M)]
@@ -118,7 +118,7 @@ def test_a_k_with_an_unstable_tracking_rate_fails_and_the_first_choice_does_not(
     place = deepca.topology.ring(20)
     stack = spectrum_problem(20, 8, spectrum(8, 2, decay=0.8), 5, heterogeneity=0.3)
     _, U = pooled_answer(stack, 2)
-    W0 = deepca.linalg.random_orthonormal(8, 2, seed=1)
+    W0 = deepca.operators.linalg.random_orthonormal(8, 2, seed=1)
     unstable = [K for K in range(1, 8) if tracking_rate(FastMix(K), place, K) > 1.05]
     assert unstable
     for K in unstable:
@@ -174,7 +174,7 @@ def test_depca_gets_the_growing_rounds_it_needs() -> None:
     """Without tracking a fixed K stalls; automatic rounds grow, and it converges."""
     stack = spectrum_problem(M, 8, spectrum(8, 2, decay=0.6), 5, heterogeneity=0.6)
     _, U = pooled_answer(stack, 2)
-    W0 = deepca.linalg.random_orthonormal(8, 2, seed=1)
+    W0 = deepca.operators.linalg.random_orthonormal(8, 2, seed=1)
     recorder = Recorder()
     result = solve(
         DePCA(stack, W0, network_of(PLACES["torus"])),
@@ -190,7 +190,7 @@ def test_depca_gets_the_growing_rounds_it_needs() -> None:
 
 def test_a_resumed_run_goes_on_with_the_rounds_it_had() -> None:
     A, U, k = extreme("opposite")
-    W0, place = deepca.linalg.random_orthonormal(A.d, k, seed=4), PLACES["star"]
+    W0, place = deepca.operators.linalg.random_orthonormal(A.d, k, seed=4), PLACES["star"]
     first = solve(DeEPCA(A, W0, network_of(place)), max_iter=25, stop=Tolerance(1e-9))
     assert first.status.code == "out_of_iterations"
     recorder = Recorder()
@@ -210,7 +210,7 @@ def test_a_gossip_matrix_with_negative_eigenvalues_gets_the_mixer_that_can_take_
     place = deepca.topology.ring(M, rule="metropolis")
     assert not place.positive_semidefinite
     stack = spectrum_problem(M, 8, spectrum(8, 2, decay=0.6), 5, heterogeneity=0.6)
-    algorithm = DeEPCA(stack, deepca.linalg.random_orthonormal(8, 2, seed=1), network_of(place))
+    algorithm = DeEPCA(stack, deepca.operators.linalg.random_orthonormal(8, 2, seed=1), network_of(place))
     assert isinstance(algorithm.mix, Chebyshev)
     assert solve(algorithm, max_iter=400, stop=Tolerance(1e-9)).status.code == "converged"
 

@@ -14,14 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import deepca
-from deepca import changing, directed
+from deepca.consensus.mixers import first_rounds, response, responses, tracking_rate
+from deepca.consensus.pairwise import Pairwise, meetings_in
 from deepca.errors import InvalidInput, MixingError
-from deepca.mixing import first_rounds, response, responses, tracking_rate
-from deepca.networks import Network, SimulatedNetwork
-from deepca.networks.metered import Link, MeteredNetwork
+from deepca.network import Network, SimulatedNetwork
 from deepca.operators import from_matrices
-from deepca.pairwise import Pairwise, meetings_in
-from deepca.stopping import Tolerance
+from deepca.planning.metered import Link, MeteredNetwork
+from deepca.solver.stopping import Tolerance
+from deepca.topology import directed, time_varying
 from tests.engines import ENGINES, at_every_agent, everyone, mine, network_of, over_mpi, run_apart
 from tests.helpers import GRAPHS, AtIteration, worst_tangent
 from tests.laws.strategies import quick, seeds
@@ -195,7 +195,7 @@ def test_what_rounds_are_chosen_by() -> None:
 @pytest.mark.parametrize("rounds", ["auto", 40])
 def test_every_agent_ends_with_the_pooled_answer(rounds: Any, place: deepca.Topology, algorithm: Any) -> None:
     stack, U, values = problem()
-    W0 = deepca.linalg.random_orthonormal(D, K_TOP, seed=1)
+    W0 = deepca.operators.linalg.random_orthonormal(D, K_TOP, seed=1)
     solver = algorithm(from_matrices(stack), W0, network_of(place), Pairwise(rounds))
     result = deepca.solve(solver, max_iter=2000, stop=Tolerance(1e-10))
     assert result.status.code == "converged"
@@ -210,7 +210,7 @@ def test_every_agent_ends_with_the_pooled_answer(rounds: Any, place: deepca.Topo
 @pytest.mark.parametrize("rounds", ["auto", 9])
 def test_agents_apart_match_the_simulator(rounds: Any, algorithm: Any) -> None:
     stack, U, _ = problem()
-    W0 = deepca.linalg.random_orthonormal(D, K_TOP, seed=1)
+    W0 = deepca.operators.linalg.random_orthonormal(D, K_TOP, seed=1)
 
     def make(A: deepca.operators.Operator, network: Network) -> Any:
         return algorithm(A, W0, network, Pairwise(rounds))
@@ -229,7 +229,7 @@ def test_agents_apart_match_the_simulator(rounds: Any, algorithm: Any) -> None:
 def test_agreed_numbers_are_flooded_and_counted_apart() -> None:
     """A diameter of control rounds in every iteration, and payload that is that of the meetings alone."""
     stack, _, _ = problem()
-    W0 = deepca.linalg.random_orthonormal(D, K_TOP, seed=1)
+    W0 = deepca.operators.linalg.random_orthonormal(D, K_TOP, seed=1)
     place = deepca.topology.ring(M)
     network = network_of(place)
     solver = deepca.DeEPCA(from_matrices(stack), W0, network, Pairwise(30))
@@ -247,7 +247,7 @@ def test_agreed_numbers_are_flooded_and_counted_apart() -> None:
 def test_a_step_that_is_retried_is_the_same_again() -> None:
     """Its meetings follow from the iteration, whatever was tried before; without `begin`, others meet."""
     stack, _, _ = problem()
-    W0 = deepca.linalg.random_orthonormal(D, K_TOP, seed=1)
+    W0 = deepca.operators.linalg.random_orthonormal(D, K_TOP, seed=1)
     for algorithm in (deepca.DeEPCA, deepca.AcceleratedDeEPCA):
         network = network_of(PLACE)
         solver: Any = algorithm(from_matrices(stack), W0, network, Pairwise(4))
@@ -266,7 +266,7 @@ def test_a_step_that_is_retried_is_the_same_again() -> None:
 
 def test_tracking_begins_again_with_a_new_epoch() -> None:
     stack, U, _ = problem()
-    W0 = deepca.linalg.random_orthonormal(D, K_TOP, seed=1)
+    W0 = deepca.operators.linalg.random_orthonormal(D, K_TOP, seed=1)
     for algorithm in (deepca.DeEPCA, deepca.AcceleratedDeEPCA):
         network = network_of(PLACE)
         solver: Any = algorithm(from_matrices(stack), W0, network, Pairwise())
@@ -301,7 +301,7 @@ def test_networks_on_which_pairs_cannot_meet() -> None:
     W0 = np.eye(D)[:, :2]
     for graph, why in (
         (directed.ring(M), "has messages that go one way"),
-        (changing.matchings(PLACE), "changes from round to round"),
+        (time_varying.matchings(PLACE), "changes from round to round"),
     ):
         with pytest.raises(MixingError, match=rf"Pairwise needs links that stay .* {why}\. Use deepca\.Gossip"):
             deepca.DeEPCA(from_matrices(stack), W0, network_of(graph), Pairwise(3))

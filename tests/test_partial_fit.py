@@ -19,10 +19,10 @@ from sklearn.preprocessing import StandardScaler
 
 import deepca
 from deepca import DecentralizedPCA
-from deepca._typing import Array
-from deepca.data import stream
+from deepca._util.typing import Array
 from deepca.data.moments import Moments, moments
 from deepca.data.sources import ArraySource
+from deepca.decomposition import stream
 from deepca.errors import DataError, InvalidInput
 from tests.problems import close
 

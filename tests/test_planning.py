@@ -18,13 +18,15 @@ from sklearn.decomposition import PCA
 
 import deepca
 from deepca import topology as tp
+from deepca.consensus.exact import TreeSweep, exact_average
+from deepca.consensus.mixers import FastMix
 from deepca.data.sources import as_source
+from deepca.decomposition.pca import algorithm_of
 from deepca.errors import DataError, InvalidInput, TopologyError
-from deepca.exact import TreeSweep, exact_average
-from deepca.mixing import FastMix
-from deepca.networks.metered import Cost, Link, MeteredNetwork, Sent
-from deepca.pca import algorithm_of
-from deepca.planning import (
+from deepca.planning import rehearsal
+from deepca.planning.inputs import spectrum_of
+from deepca.planning.metered import Cost, Link, MeteredNetwork, Sent
+from deepca.planning.planner import (
     METHODS,
     Plan,
     Prediction,
@@ -32,12 +34,10 @@ from deepca.planning import (
     plan,
     probed_eigenvalues,
     read_eigenvalues,
-    rehearsal,
     seconds,
 )
-from deepca.planning.inputs import spectrum_of
 from deepca.planning.rehearsal import StandIns, _Length
-from deepca.result import Result
+from deepca.solver.result import Result
 from deepca.topology import Topology
 from tests.helpers import GRAPHS, run_threads
 from tests.problems import spectrum_problem
@@ -97,7 +97,7 @@ def _measured(data: str, graph: str, k: int, link: Link = LINK, *, unreliable: b
         tol=TOL,
         unreliable=unreliable,
     )
-    W0 = deepca.linalg.random_orthonormal(A.d, k, seed=7)
+    W0 = deepca.operators.linalg.random_orthonormal(A.d, k, seed=7)
     runs, times = {}, {}
     for method in METHODS:
         network = MeteredNetwork(net, link, reliable=not unreliable)
@@ -191,7 +191,7 @@ def test_coded_messages_are_planned_as_they_are_sent(data: str) -> None:
         bandwidth=30e6,
         messages="float32",
     )
-    W0 = deepca.linalg.random_orthonormal(A.d, k, seed=7)
+    W0 = deepca.operators.linalg.random_orthonormal(A.d, k, seed=7)
     for method in ("accelerated", "deepca"):
         algorithm = algorithm_of(method, A, W0, deepca.SimulatedNetwork(net), messages="float32")
         run = deepca.solve(algorithm, max_iter=20_000, stop=deepca.Tolerance(TOL))
@@ -400,7 +400,7 @@ def test_the_meter_counts_what_the_network_counts(name: str, method: str) -> Non
     net = GRAPHS[name]()
     stack = spectrum_problem(net.n_agents, 12, 0.6 ** np.arange(12.0), seed=1)
     network = MeteredNetwork(net, LINK)
-    W0 = deepca.linalg.random_orthonormal(12, 2, seed=0)
+    W0 = deepca.operators.linalg.random_orthonormal(12, 2, seed=0)
     run = deepca.solve(algorithm_of(method, stack, W0, network), max_iter=500, stop=deepca.Tolerance(TOL))
     assert run.certificate is not None
     for sent, traffic in ((network.running, run.traffic), (network.proving, run.certificate.traffic)):
@@ -414,7 +414,7 @@ def test_every_agent_sends_what_it_sends_when_it_runs_by_itself(name: str) -> No
     net = GRAPHS[name]()
     m = net.n_agents
     stack = spectrum_problem(m, 10, 0.6 ** np.arange(10.0), seed=1)
-    W0 = deepca.linalg.random_orthonormal(10, 2, seed=0)
+    W0 = deepca.operators.linalg.random_orthonormal(10, 2, seed=0)
     network = MeteredNetwork(net, LINK)
     stop = deepca.Tolerance(1e-6)
     deepca.solve(deepca.DeEPCA(stack, W0, network, FastMix(4)), max_iter=100, stop=stop)

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from deepca import plots, plots_simulation
-from deepca.plots import Curve, convergence, style
-from deepca.simulation import Simulation, Trial
+from deepca.planning.simulation import Simulation, Trial
+from deepca.plots import curves
+from deepca.plots import simulation as simulation_plots
+from deepca.plots.curves import Curve, convergence, style
 
 
 @pytest.fixture
@@ -25,8 +26,8 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
             super().__init__(*args, **options)
             drawn.append(self)
 
-    monkeypatch.setattr(plots, "Figure", Kept)
-    monkeypatch.setattr(plots_simulation, "Figure", Kept)
+    monkeypatch.setattr(curves, "Figure", Kept)
+    monkeypatch.setattr(simulation_plots, "Figure", Kept)
     return drawn
 
 
@@ -82,7 +83,7 @@ def test_every_trial_of_a_simulation_is_drawn(figures: list[Figure], tmp_path: P
     trials.append(trial(9, 0.0))
     trials.append(replace(trial(10, 3.0), error=np.inf, certified=False, curve=((1.0, np.inf), (3.0, np.nan))))
     simulation = Simulation("ring:4", ("a", "b", "c", "d"), 4, 60, 5, 2, 1e-10, np.inf, tuple(trials), None, "")
-    plots_simulation.draw(simulation, tmp_path / "trials.png")
+    simulation_plots.draw(simulation, tmp_path / "trials.png")
     axes = figures[0].axes[0]
     named = [line for line in axes.lines if str(line.get_label()).startswith("method")]
     assert len(named) == len(trials)

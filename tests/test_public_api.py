@@ -25,8 +25,8 @@ def test_the_public_calls_work_as_written() -> None:
     topology = deepca.topology.erdos_renyi(50, 0.5, seed=0)
     network = deepca.SimulatedNetwork(topology)
     A = deepca.operators.from_rows(rows)
-    W0 = deepca.linalg.random_orthonormal(d, k, seed=0)
-    trace = deepca.observers.Trace(U=U)
+    W0 = deepca.operators.linalg.random_orthonormal(d, k, seed=0)
+    trace = deepca.solver.observers.Trace(U=U)
     result = deepca.solve(deepca.DeEPCA(A, W0, network, deepca.FastMix(rounds=5)), max_iter=200, observers=[trace])
 
     assert topology.n_agents == 50
@@ -51,7 +51,7 @@ def test_the_public_calls_work_as_written() -> None:
     assert all(curve.shape == (200,) for curve in curves)
     assert trace.tan_theta[-1] <= 1e-12
 
-    tangent = deepca.linalg.tan_theta(U, result.W)  # batched over leading axes
+    tangent = deepca.operators.linalg.tan_theta(U, result.W)  # batched over leading axes
     assert tangent.shape == (50,)
     angles = np.tan([scipy.linalg.subspace_angles(U, W).max() for W in result.W])
     np.testing.assert_allclose(tangent, angles, atol=1e-14)
@@ -64,7 +64,7 @@ def test_the_public_calls_work_as_written() -> None:
     assert depca.W.shape == (50, d, k)
     cpca = deepca.solve(deepca.CPCA(A_mean, W0), max_iter=200)
     assert cpca.W.shape == (d, k)
-    assert deepca.linalg.tan_theta(U, cpca.W) <= 1e-12
+    assert deepca.operators.linalg.tan_theta(U, cpca.W) <= 1e-12
 
 
 def test_the_theory_can_be_asked() -> None:
@@ -73,13 +73,13 @@ def test_the_theory_can_be_asked() -> None:
     rows = [rng.standard_normal((40, 8)) * np.array([5, 4, 1, 1, 1, 1, 1, 1]) for _ in range(10)]
     A = deepca.operators.from_rows(rows)
     topology = deepca.topology.erdos_renyi(10, 0.5, seed=0)
-    problem = deepca.theory.Problem.of(A, 2)
-    K = deepca.theory.required_rounds(problem, topology, 3.0)
-    T = deepca.theory.iterations(problem, 3.0, 1e-8)
+    problem = deepca.algorithms.theory.Problem.of(A, 2)
+    K = deepca.algorithms.theory.required_rounds(problem, topology, 3.0)
+    T = deepca.algorithms.theory.iterations(problem, 3.0, 1e-8)
     assert K >= 1
     assert T >= 1
-    assert deepca.theory.communication(problem, topology, 3.0, 1e-8) == K * T
-    assert deepca.theory.iterations(problem, 3.0, 1e-12) > T
+    assert deepca.algorithms.theory.communication(problem, topology, 3.0, 1e-8) == K * T
+    assert deepca.algorithms.theory.iterations(problem, 3.0, 1e-12) > T
 
 
 def test_every_public_name_exists_and_is_documented() -> None:

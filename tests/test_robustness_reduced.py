@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from deepca.experiments.problems import Source
-from deepca.experiments.robustness import rounds, stopping
-from deepca.experiments.shared.report import Setting, Study, page
+from deepca.reproduction.problems import Source
+from studies.robustness import rounds, stopping
+from studies.shared.report import Setting, Study, page
 
 
 @pytest.mark.parametrize("study", [stopping.STUDY, rounds.STUDY], ids=lambda study: study.name)

@@ -16,13 +16,13 @@ import scipy.linalg
 from sklearn.datasets import load_digits
 
 from deepca.errors import InvalidInput, NotFiniteError
-from deepca.experiments import problems as paper
-from deepca.experiments.problems import Source
-from deepca.experiments.robustness import __main__ as command
-from deepca.experiments.robustness import alignment
-from deepca.experiments.robustness.convergence import Settled, settle
-from deepca.experiments.robustness.families import families, few_rounds
-from deepca.experiments.shared.problems import (
+from deepca.reproduction import problems as paper
+from deepca.reproduction.problems import Source
+from studies.robustness import __main__ as command
+from studies.robustness import alignment
+from studies.robustness.convergence import Settled, settle
+from studies.robustness.families import families, few_rounds
+from studies.shared.problems import (
     Arrangement,
     Problem,
     accuracy_of,
@@ -33,9 +33,9 @@ from deepca.experiments.shared.problems import (
     topology_of,
     truth_of,
 )
-from deepca.experiments.shared.report import Assertion, Section, Setting, Study, Table, page
-from deepca.experiments.shared.store import Record, key, run
-from deepca.experiments.shared.synthetic import Synthetic, drop_for_condition
+from studies.shared.report import Assertion, Section, Setting, Study, Table, page
+from studies.shared.store import Record, key, run
+from studies.shared.synthetic import Synthetic, drop_for_condition
 from tests.helpers import check_wrong_options_of_a_study, run_study
 from tests.problems import close, pooled_answer, spectrum, spectrum_problem
 
@@ -388,7 +388,7 @@ def test_the_exit_code_tells_whether_all_holds(
     out = tmp_path / "new" / "page.md"
     done = run_study(command.main, "--store", str(tmp_path), "--out", str(out), "--reduced")
     assert done.exit_code == code, done.output
-    assert "python -m deepca.experiments.robustness --reduced" in out.read_text()
+    assert "python -m studies.robustness --reduced" in out.read_text()
     assert str(tmp_path) not in out.read_text()
 
 

@@ -17,16 +17,16 @@ from scipy import sparse
 
 import deepca
 from deepca import DecentralizedPCA, SimulatedNetwork
-from deepca.certificate import Certificate
-from deepca.data.holdings import read
+from deepca.data.local_data import read
 from deepca.data.moments import Moments, moments
 from deepca.data.sources import as_source
+from deepca.data.statistics import agreed_totals
+from deepca.decomposition.pca import Decomposition, Settings, decompose
 from deepca.errors import DataError
 from deepca.operators import Covariances, SparseRows, from_matrices, from_rows
-from deepca.operators_shifted import Shifted
-from deepca.pca import Decomposition, Settings, decompose
-from deepca.rounding import growth
-from deepca.statistics import agreed_totals
+from deepca.operators.rounding import growth
+from deepca.operators.shifted import Shifted
+from deepca.solver.certificate import Certificate
 from tests.exact import centred_rows, exact_covariance, true_angle
 from tests.graded import long_svd, tangent_of
 from tests.test_moments import exact_mean, exact_scatter, in_blocks

@@ -11,11 +11,11 @@ import pytest
 from scipy import sparse
 from sklearn.datasets import dump_svmlight_file
 
-from deepca._typing import Array
+from deepca._util.typing import Array
 from deepca.data.readers import open_sources
-from deepca.data.shards import agree_on_files, expanded, open_shares
 from deepca.data.sources import Source
-from deepca.engines import Engine
+from deepca.engines.local import Engine
+from deepca.engines.shards import agree_on_files, expanded, open_shares
 from deepca.errors import DataError
 from tests.mpi_jobs import run_ranks
 

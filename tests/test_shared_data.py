@@ -17,9 +17,9 @@ from typer.testing import CliRunner
 
 import deepca
 from deepca import CPCA, DeEPCA, DePCA, FastMix, Tolerance
-from deepca._typing import Array
+from deepca._util.typing import Array
 from deepca.cli.app import app
-from deepca.networks import SimulatedNetwork
+from deepca.network import SimulatedNetwork
 from deepca.operators import Operator, from_rows, split_rows
 from tests.helpers import worst_tangent
 
@@ -54,10 +54,10 @@ def network() -> SimulatedNetwork:
 
 
 def start(name: str) -> Array:
-    return deepca.linalg.random_orthonormal(SETS[name][0], K_COMPONENTS, seed=0)
+    return deepca.operators.linalg.random_orthonormal(SETS[name][0], K_COMPONENTS, seed=0)
 
 
-def iterations_to(trace: deepca.observers.Trace, tangent: float) -> int:
+def iterations_to(trace: deepca.solver.observers.Trace, tangent: float) -> int:
     """The first iteration from which on every agent is within ``tangent``."""
     above = np.flatnonzero(trace.tan_theta_max > tangent)
     return int(above[-1]) + 2 if above.size else 1
@@ -75,7 +75,7 @@ def test_the_operators_are_the_pooled_matrix(name: str) -> None:
 def test_deepca_reaches_1e_10_as_fast_as_the_centralised_method(name: str) -> None:
     """With five rounds per iteration, and within a few iterations of CPCA."""
     A, pooled, U = problem(name)
-    trace, central = deepca.observers.Trace(U=U), deepca.observers.Trace(U=U)
+    trace, central = deepca.solver.observers.Trace(U=U), deepca.solver.observers.Trace(U=U)
     result = deepca.solve(DeEPCA(A, start(name), network(), FastMix(ROUNDS)), max_iter=450, observers=[trace])
     deepca.solve(CPCA(pooled, start(name)), max_iter=450, observers=[central])
     assert worst_tangent(U, result.W) <= 1e-10

@@ -20,12 +20,12 @@ from sklearn.datasets import load_digits
 import deepca
 from deepca import Links, Machines, Simulation, simulate
 from deepca import topology as tp
-from deepca.cli.plan import duration
+from deepca.cli.commands.plan import duration
 from deepca.data.sources import ArraySource, Source
 from deepca.errors import DataError, InvalidInput
-from deepca.links_csv import EXAMPLE
-from deepca.networks.clock import PARTS
-from deepca.simulation import COMPARED, stand_in_rows
+from deepca.planning.clock import PARTS
+from deepca.planning.links_csv import EXAMPLE
+from deepca.planning.simulation import COMPARED, stand_in_rows
 from tests.helpers import json_of, run_cli
 
 Array = npt.NDArray[np.float64]
@@ -63,8 +63,10 @@ def test_every_method_is_certified_and_has_the_pooled_answer() -> None:
     assert values[-3] > values[-4]
     for trial in found.trials:
         network = deepca.TimedNetwork(links, gflops=0.01)
-        model = deepca.pca.decompose(
-            _sources(rows), network, deepca.pca.Settings(n_components=3, algorithm=trial.algorithm, tol=1e-8)
+        model = deepca.decomposition.pca.decompose(
+            _sources(rows),
+            network,
+            deepca.decomposition.pca.Settings(n_components=3, algorithm=trial.algorithm, tol=1e-8),
         )
         assert scipy.linalg.subspace_angles(vectors[:, -3:], model.components.T).max() < 1e-8
         assert model.result.iterations == trial.iterations

@@ -18,13 +18,13 @@ from typer.testing import CliRunner
 
 from deepca.cli.app import app
 from deepca.errors import InternalError, NetworkError, NotFiniteError
-from deepca.experiments.faults.processes import free_port
-from deepca.observers import Start, Step
-from deepca.result import Result
-from deepca.sites import agent as agents
-from deepca.sites.config import SiteFile, read_site
-from deepca.sites.kits import make_kits
-from deepca.sites.node import Node
+from deepca.sites.admin.kits import make_kits
+from deepca.sites.config.files import SiteFile, read_site
+from deepca.sites.runtime import agent as agents
+from deepca.sites.runtime.node import Node
+from deepca.solver.observers import Start, Step
+from deepca.solver.result import Result
+from studies.faults.processes import free_port
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def reading(monkeypatch: pytest.MonkeyPatch) -> None:
     def read(*given: Any, **more: Any) -> Any:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("deepca.sites.run.read", read)
+    monkeypatch.setattr("deepca.sites.runtime.run.read", read)
 
 
 def ticking(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,12 +19,12 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from deepca.errors import InvalidInput, NetworkError, Refused
-from deepca.sites.authority import Authority
-from deepca.sites.certificates import check_peer, pem, request, site_of, verify_signature
-from deepca.sites.config import NetworkFile, SiteEntry, SiteFile, read_site, write_network, write_site
-from deepca.sites.identity import Identity
-from deepca.sites.keys import Key, fingerprint, load_key, new_key, pending, write_key
-from deepca.sites.revocation import load_list
+from deepca.sites.config.files import NetworkFile, SiteEntry, SiteFile, read_site, write_network, write_site
+from deepca.sites.pki.authority import Authority
+from deepca.sites.pki.certificates import check_peer, pem, request, site_of, verify_signature
+from deepca.sites.pki.identity import Identity
+from deepca.sites.pki.keys import Key, fingerprint, load_key, new_key, pending, write_key
+from deepca.sites.pki.revocation import load_list
 
 NET = "hospitals"
 NOW = datetime.now(UTC)
@@ -508,7 +508,7 @@ def test_files_that_are_replaced_while_they_are_read(
         times.append(path)
         return load_key(path)
 
-    monkeypatch.setattr("deepca.sites.identity.load_key", late)
+    monkeypatch.setattr("deepca.sites.pki.identity.load_key", late)
     me = Identity.load(kit)
     assert verify_signature(me.certificate_der, me.sign(b"x"), b"x")
     assert len(times) == 2

@@ -17,15 +17,15 @@ import numpy as np
 import pytest
 
 from deepca import DecentralizedPCA, Model, run_agents
-from deepca.certificate import digest_of
+from deepca.consensus.exact import exact_average
 from deepca.data.sources import ArraySource
-from deepca.exact import exact_average
-from deepca.model import _checksum, _stored
-from deepca.networks.agent import AgentNetwork
-from deepca.pca import Settings
-from deepca.result import Status
-from deepca.sites.agent import largest_message
-from deepca.sites.comparison import difference
+from deepca.decomposition.model import _checksum, _stored
+from deepca.decomposition.pca import Settings
+from deepca.network.agent import AgentNetwork
+from deepca.sites.runtime.agent import largest_message
+from deepca.sites.runtime.comparison import difference
+from deepca.solver.certificate import digest_of
+from deepca.solver.result import Status
 from deepca.topology import path
 from tests.problems import random_rows
 

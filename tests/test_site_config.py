@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from deepca._files import write_whole
+from deepca._util.files import write_whole
+from deepca.decomposition.pca import Settings
 from deepca.errors import InvalidInput
-from deepca.pca import Settings
-from deepca.sites.config import (
+from deepca.sites.config.files import (
     EXAMPLE,
     NetworkFile,
     SiteEntry,
@@ -23,7 +23,7 @@ from deepca.sites.config import (
     write_network,
     write_site,
 )
-from deepca.sites.toml import duration, duration_text
+from deepca.sites.config.toml import duration, duration_text
 
 NETWORK = """
 name = "three-hospitals"

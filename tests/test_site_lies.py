@@ -10,13 +10,13 @@ pytest.importorskip("grpc")
 pytest.importorskip("cryptography")
 pytest.importorskip("sklearn")
 
-from deepca.experiments.faults.lies import (
+from studies.faults.lies import (
     LEADER_OF_PATH,
     named_and_nothing_written,
     old_result,
     refused_and_right,
 )
-from deepca.experiments.faults.playing import Scale
+from studies.faults.playing import Scale
 
 pytestmark = pytest.mark.xdist_group("real")
 

@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deepca.errors import FrameError
-from deepca.sites import wire_pb2 as wire
-from deepca.sites.link import BEAT, CHUNK, SILENCE, Arrived, Identity, Link
-from deepca.sites.parcels import Parcel
+from deepca.sites.protocol import wire_pb2 as wire
+from deepca.sites.protocol.parcels import Parcel
+from deepca.sites.runtime.link import BEAT, CHUNK, SILENCE, Arrived, Identity, Link
 
 RUN = b"r" * 32
 ANNA, BERT = Identity(5, 77), Identity(9, 33)

@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from deepca._typing import Array
+from deepca._util.typing import Array
+from deepca.decomposition.pca import Settings
 from deepca.errors import BadArray, DataError, InvalidInput, PeerFailed
-from deepca.experiments.faults.schedules import Fault, Outcome, Play, Schedule, play, rows_of
-from deepca.networks.agent import AgentNetwork
-from deepca.pca import Settings
-from deepca.sites import run
-from deepca.sites import wire_pb2 as wire
-from deepca.sites.node import Node
-from deepca.sites.parcels import Parcel, pack
-from deepca.sites.records import Failure, Offer, Plan
+from deepca.network.agent import AgentNetwork
+from deepca.network.transports.base import Message, Tag
+from deepca.sites.protocol import wire_pb2 as wire
+from deepca.sites.protocol.parcels import Parcel, pack
+from deepca.sites.protocol.records import Failure, Offer, Plan
+from deepca.sites.runtime import run
+from deepca.sites.runtime.node import Node
 from deepca.topology import Topology, path, ring
-from deepca.transports.base import Message, Tag
+from studies.faults.schedules import Fault, Outcome, Play, Schedule, play, rows_of
 
 LIAR, PATIENCE = 2, 20.0
 

@@ -13,25 +13,25 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from deepca.checkpoints import Checkpoint
-from deepca.data.holdings import read
+from deepca.data.local_data import read
 from deepca.data.sources import ArraySource
+from deepca.decomposition.pca import ALGORITHMS, Settings, decompose_held, model_of
+from deepca.engines.checkpoints import Checkpoint
 from deepca.errors import DeepcaError, InvalidInput, Unfinished
-from deepca.experiments.faults.schedules import _Disk
-from deepca.experiments.faults.virtual import Host, VirtualClock, VirtualNetwork
-from deepca.networks.agent import AgentNetwork, run_agents
-from deepca.observers import Start, Step
-from deepca.pca import ALGORITHMS, Settings, decompose_held, model_of
-from deepca.sites.agent import largest_message
-from deepca.sites.link import Identity
-from deepca.sites.node import Membership, Node, Policy, View
-from deepca.sites.parcels import pack
-from deepca.sites.run import Ending, Job, run_site, schema_of
-from deepca.sites.seals import Seals
-from deepca.sites.vault import MemoryVault
+from deepca.network.agent import AgentNetwork, run_agents
+from deepca.network.transports.base import Message, Tag
+from deepca.network.transports.memory import MemoryHub, MemoryTransport
+from deepca.sites.protocol.parcels import pack
+from deepca.sites.protocol.signatures import Seals
+from deepca.sites.runtime.agent import largest_message
+from deepca.sites.runtime.link import Identity
+from deepca.sites.runtime.node import Membership, Node, Policy, View
+from deepca.sites.runtime.run import Ending, Job, run_site, schema_of
+from deepca.sites.runtime.vault import MemoryVault
+from deepca.solver.observers import Start, Step
 from deepca.topology import Topology, complete, path, ring
-from deepca.transports.base import Message, Tag
-from deepca.transports.memory import MemoryHub, MemoryTransport
+from studies.faults.schedules import _Disk
+from studies.faults.virtual import Host, VirtualClock, VirtualNetwork
 
 D = 8
 PLAIN = Settings(2, tol=1e-9)

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deepca.errors import FrameError, NetworkError
-from deepca.sites import wire_pb2 as wire
-from deepca.sites.parcels import Parcel, pack, tag_of, unpack
-from deepca.transports.base import Message, Tag
+from deepca.network.transports.base import Message, Tag
+from deepca.sites.protocol import wire_pb2 as wire
+from deepca.sites.protocol.parcels import Parcel, pack, tag_of, unpack
 
 PLAN = b"p" * 32
 TAG = Tag(3, "step", 17, 4)

@@ -21,16 +21,16 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
 from deepca.errors import CertificateError, InvalidInput, Refused, RevocationListError
-from deepca.sites import wire_pb2 as wire
-from deepca.sites.authority import Authority
-from deepca.sites.certificates import pem, request
-from deepca.sites.config import NetworkFile, SiteEntry, SiteFile, read_site, write_network, write_site
-from deepca.sites.doctor import Finding, _certificates
-from deepca.sites.enrolment import ask, examine_request, install, install_list, sign_request
-from deepca.sites.identity import Identity
-from deepca.sites.keys import new_key, write_key
-from deepca.sites.revocation import LARGEST_LIST, SeenLists, load_list, parse_list
-from deepca.sites.streams import Peer, Streams
+from deepca.sites.admin.doctor import Finding, _certificates
+from deepca.sites.config.files import NetworkFile, SiteEntry, SiteFile, read_site, write_network, write_site
+from deepca.sites.pki.authority import Authority
+from deepca.sites.pki.certificates import pem, request
+from deepca.sites.pki.enrolment import ask, examine_request, install, install_list, sign_request
+from deepca.sites.pki.identity import Identity
+from deepca.sites.pki.keys import new_key, write_key
+from deepca.sites.pki.revocation import LARGEST_LIST, SeenLists, load_list, parse_list
+from deepca.sites.protocol import wire_pb2 as wire
+from deepca.sites.transport.streams import Peer, Streams
 from tests.test_site_streams import FAST, Recorder
 
 NET = "hospitals"
@@ -365,7 +365,7 @@ def test_a_list_that_can_be_neither_written_nor_recorded_counts_while_the_agent_
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("deepca.sites.identity.write_whole", full)
+        patch.setattr("deepca.sites.pki.identity.write_whole", full)
         after = me.adopt(newest.der)
     assert len(warnings) == 3
     north.certificate.touch()

@@ -15,13 +15,13 @@ import pytest
 pytest.importorskip("cryptography")
 
 from deepca.errors import BadArray, DisputedResult, OldResult
-from deepca.sites.claims import Claim, Endorsement
-from deepca.sites.config import SiteFile, read_site
-from deepca.sites.identity import Identity
-from deepca.sites.kits import make_kits
-from deepca.sites.report import report_of, write_report
-from deepca.sites.rows import Rows, RowsVault, next_name
-from deepca.sites.seals import CertificateSeals
+from deepca.sites.admin.failure_report import report_of, write_report
+from deepca.sites.admin.kits import make_kits
+from deepca.sites.config.files import SiteFile, read_site
+from deepca.sites.pki.identity import Identity
+from deepca.sites.protocol.claims import Claim, Endorsement
+from deepca.sites.protocol.signatures import CertificateSeals
+from deepca.sites.runtime.row_digests import Rows, RowsVault, next_name
 
 NAMES = ("north", "south", "west")
 RUN, OTHER = b"r" * 32, b"o" * 32
@@ -119,7 +119,7 @@ def test_the_digest_is_salted_and_stays_at_the_site(kits: Path) -> None:
 def test_content_is_not_read_again_where_nothing_has_changed(kits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site = _site(kits, rows=np.ones((3, 2)))
     known = _rows(site).digest
-    monkeypatch.setattr("deepca.sites.rows.hashlib", None)
+    monkeypatch.setattr("deepca.sites.runtime.row_digests.hashlib", None)
     assert _rows(site).digest == known
 
 

@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from deepca.certificate import digest_of
+from deepca.decomposition.model import Model
+from deepca.decomposition.pca import Settings
 from deepca.errors import DisputedResult
-from deepca.experiments.faults.schedules import Fault, Outcome, Play, Schedule, rows_of
-from deepca.model import Model
-from deepca.pca import Settings
-from deepca.result import Status
-from deepca.sites import run
-from deepca.sites.run import Ending
+from deepca.sites.runtime import run
+from deepca.sites.runtime.run import Ending
+from deepca.solver.certificate import digest_of
+from deepca.solver.result import Status
 from deepca.topology import ring
+from studies.faults.schedules import Fault, Outcome, Play, Schedule, rows_of
 
 
 def _turned(model: Model) -> Model:

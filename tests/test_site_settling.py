@@ -8,13 +8,13 @@ from typing import Any, Literal
 import pytest
 
 from deepca.errors import BadArray, DisputedResult
-from deepca.sites.assembly import Assembly, Membership, Policy
-from deepca.sites.claims import Claim, Endorsement
-from deepca.sites.clocks import RealClock
-from deepca.sites.link import Identity
-from deepca.sites.node import Node
-from deepca.sites.records import Failure, Plan, Record
-from deepca.sites.settling import Settling
+from deepca.sites.protocol.claims import Claim, Endorsement
+from deepca.sites.protocol.records import Failure, Plan, Record
+from deepca.sites.runtime.assembly import Assembly, Membership, Policy
+from deepca.sites.runtime.clocks import RealClock
+from deepca.sites.runtime.link import Identity
+from deepca.sites.runtime.node import Node
+from deepca.sites.runtime.settlement import Settling
 
 SITES = 5
 NAMES = tuple(f"site-{j}" for j in range(SITES))

@@ -34,12 +34,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from deepca.errors import FrameError, InvalidInput, NetworkError
-from deepca.sites import wire_pb2 as wire
-from deepca.sites.streams import FRAME_LIMIT, Credentials, Pace, Peer, Streams
-from deepca.sites.trouble import CoreLog
+from deepca.sites.protocol import wire_pb2 as wire
+from deepca.sites.transport.grpc_errors import CoreLog
+from deepca.sites.transport.streams import FRAME_LIMIT, Credentials, Pace, Peer, Streams
 
 if TYPE_CHECKING:
-    from deepca.sites.identity import Identity
+    from deepca.sites.pki.identity import Identity
 
     _usable: type[Credentials] = Identity
 
@@ -659,8 +659,9 @@ def reporting(authority: Authority, folder: Path) -> Iterator[tuple[int, IO[str]
     kit, pem = store(authority.issue("north"), folder / "north.pem"), folder / "authority.pem"
     pem.write_bytes(authority.pem)
     code = (
-        "import sys; from pathlib import Path; from deepca.sites.trouble import CoreLog; log = CoreLog().install();"
-        "from tests.test_site_streams import serve_and_report; serve_and_report(log, *map(Path, sys.argv[1:]))"
+        "import sys; from pathlib import Path; from deepca.sites.transport.grpc_errors import CoreLog; "
+        "log = CoreLog().install(); from tests.test_site_streams import serve_and_report; "
+        "serve_and_report(log, *map(Path, sys.argv[1:]))"
     )
     with subprocess.Popen(
         [sys.executable, "-c", code, kit, pem],

@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 
 from deepca.errors import DisputedResult, FrameError, PeerFault, Refused
-from deepca.experiments.faults.virtual import VirtualClock
-from deepca.sites import run
-from deepca.sites import wire_pb2 as wire
-from deepca.sites.assembly import Membership, Policy
-from deepca.sites.claims import Claim, Endorsement
-from deepca.sites.link import Arrived, Identity, Link, _hello_check
-from deepca.sites.node import Node
-from deepca.sites.parcels import Parcel
-from deepca.sites.records import Plan, Record
-from deepca.sites.run import Ending
-from deepca.sites.seals import CertificateSeals
-from deepca.sites.vault import MemoryVault
+from deepca.sites.protocol import wire_pb2 as wire
+from deepca.sites.protocol.claims import Claim, Endorsement
+from deepca.sites.protocol.parcels import Parcel
+from deepca.sites.protocol.records import Plan, Record
+from deepca.sites.protocol.signatures import CertificateSeals
+from deepca.sites.runtime import run
+from deepca.sites.runtime.assembly import Membership, Policy
+from deepca.sites.runtime.link import Arrived, Identity, Link, _hello_check
+from deepca.sites.runtime.node import Node
+from deepca.sites.runtime.run import Ending
+from deepca.sites.runtime.vault import MemoryVault
 from deepca.topology import complete, path, ring
+from studies.faults.virtual import VirtualClock
 from tests.test_site_node import Town, _undisturbed
 
 LIAR = 2

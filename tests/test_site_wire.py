@@ -9,7 +9,7 @@ from google.protobuf import descriptor_pb2
 from grpc_tools import protoc
 
 import deepca.sites
-from deepca.sites import wire_pb2
+from deepca.sites.protocol import wire_pb2
 
 PROTO = Path(deepca.sites.__file__).with_name("wire.proto")
 

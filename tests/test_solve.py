@@ -13,9 +13,9 @@ import scipy.linalg
 
 import deepca
 from deepca import CPCA, Chebyshev, DeEPCA, DePCA, FastMix, Gossip, Tolerance
-from deepca._typing import Array, Orthonormalise
+from deepca._util.typing import Array, Orthonormalise
 from deepca.algorithms import QRSignAdjust, State
-from deepca.networks import Network
+from deepca.network import Network
 from deepca.topology import Topology
 from tests.engines import everyone, network_of, over_mpi, run_apart
 from tests.helpers import Recorder, worst_tangent
@@ -31,7 +31,7 @@ def stack_of(m: int = M, *, gap: float = 0.4, decay: float = 0.7, heterogeneity:
 
 
 def start(seed: int = 2) -> Array:
-    return deepca.linalg.random_orthonormal(D, K_COMPONENTS, seed=seed)
+    return deepca.operators.linalg.random_orthonormal(D, K_COMPONENTS, seed=seed)
 
 
 def network(m: int = M) -> Network:
@@ -323,7 +323,7 @@ def test_negative_eigenvalues_do_not_confuse_the_order() -> None:
     Q = np.linalg.qr(np.random.default_rng(0).standard_normal((5, 5)))[0]
     A = (Q * np.array([3.0, -2.0, 1.0, 0.5, 0.1])) @ Q.T
     A = (A + A.T) / 2
-    result = deepca.solve(CPCA(A, deepca.linalg.random_orthonormal(5, 2, seed=0)), max_iter=200)
+    result = deepca.solve(CPCA(A, deepca.operators.linalg.random_orthonormal(5, 2, seed=0)), max_iter=200)
     np.testing.assert_allclose(result.eigenvalues, [3.0, -2.0], atol=1e-10)
 
 
@@ -401,7 +401,9 @@ def test_a_growing_number_of_rounds_takes_depca_further_than_a_fixed_one() -> No
     assert tracked <= 1e-12
 
 
-@pytest.mark.parametrize("orthonormalise", [deepca.linalg.polar, deepca.linalg.qr, QRSignAdjust(start())])
+@pytest.mark.parametrize(
+    "orthonormalise", [deepca.operators.linalg.polar, deepca.operators.linalg.qr, QRSignAdjust(start())]
+)
 def test_agents_may_bring_their_own_orthonormalisation(orthonormalise: Orthonormalise) -> None:
     """The polar factor, QR, or QR and SignAdjust give the same subspace."""
     stack = stack_of()

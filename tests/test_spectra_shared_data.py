@@ -14,10 +14,10 @@ from scipy.sparse.linalg import svds
 from sklearn.datasets import load_svmlight_file
 
 import deepca
-from deepca._typing import Array
-from deepca.eigen import Which, eigenpairs
+from deepca._util.typing import Array
+from deepca.decomposition.eigen import Which, eigenpairs
+from deepca.decomposition.svd import singular_triplets
 from deepca.operators import from_matrices, split_rows
-from deepca.svd import singular_triplets
 from tests.problems import close
 from tests.test_shared_data import FOLDER, SETS, M, network, problem, pytestmark  # noqa: F401 (skips where absent)
 

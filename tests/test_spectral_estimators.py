@@ -24,8 +24,8 @@ from sklearn.utils.estimator_checks import check_estimator
 
 import deepca
 from deepca import DecentralizedEigen, DecentralizedSVD
+from deepca.decomposition.svd import Partition
 from deepca.errors import DataError, GapError, InvalidInput
-from deepca.svd import Partition
 from tests.problems import close
 from tests.test_eigen import INDEFINITE, agents_with, pooled
 

@@ -12,7 +12,7 @@ import pytest
 import deepca
 from deepca import AgentNetwork, DeEPCA, DePCA, FastMix, Tolerance, solve
 from deepca.operators import from_matrices
-from deepca.result import Result
+from deepca.solver.result import Result
 from deepca.topology import Topology
 from tests.engines import ENGINES, everyone, network_of, over_mpi, whole
 from tests.helpers import AtIteration, worst_tangent
@@ -26,7 +26,7 @@ def run(
     kind: str, stack: Array, k: int, place: Topology = RING, method: Any = DeEPCA, mix: Any = None, **how: Any
 ) -> Any:
     """A Result per agent, or one for all."""
-    W0, A = deepca.linalg.random_orthonormal(stack.shape[-1], k, seed=1), from_matrices(stack)
+    W0, A = deepca.operators.linalg.random_orthonormal(stack.shape[-1], k, seed=1), from_matrices(stack)
     if kind != "threads":
         result = solve(method(A, W0, network_of(place), mix), **how)
         return [whole([result], place.n_agents) if over_mpi() else result]
@@ -167,7 +167,7 @@ def test_a_restart_loses_at_most_three_iterations(kind: str, accuracy: float) ->
     place = deepca.topology.ring(8)
     stack = spectrum_problem(8, 9, spectrum(9, 3, gap=0.6, decay=0.8), 3, heterogeneity=0.8)
     _, U = pooled_answer(stack, 3)
-    W0, A = deepca.linalg.random_orthonormal(9, 3, seed=1), from_matrices(stack)
+    W0, A = deepca.operators.linalg.random_orthonormal(9, 3, seed=1), from_matrices(stack)
 
     class Watch:
         """tan θ after every iteration; announces a new epoch when told to."""
@@ -196,7 +196,7 @@ def test_a_restart_loses_at_most_three_iterations(kind: str, accuracy: float) ->
         assert network.epoch == 1
         assert result.restarts == 1
     else:
-        hub = deepca.transports.MemoryHub(8)
+        hub = deepca.network.transports.MemoryHub(8)
         watch = [Watch(when, (lambda: hub.announce_epoch(1)) if j == 0 else None) for j in range(8)]
         results = deepca.run_agents(
             place,
@@ -221,7 +221,7 @@ def test_a_restart_loses_at_most_three_iterations(kind: str, accuracy: float) ->
 def test_a_network_that_changes_in_the_last_iteration_is_no_crash(last: int, stop: Tolerance | None) -> None:
     """The epoch changes when the verdict or the certificate is under way; the state can be gone on from."""
     stack = spectrum_problem(5, 8, np.linspace(1.0, 0.6, 8), 0)
-    network, W0 = network_of(deepca.topology.ring(5)), deepca.linalg.random_orthonormal(8, 2, seed=1)
+    network, W0 = network_of(deepca.topology.ring(5)), deepca.operators.linalg.random_orthonormal(8, 2, seed=1)
     announce = AtIteration(last, lambda: network.announce_epoch(1))
     result = solve(DeEPCA(stack, W0, network), max_iter=last, stop=stop, observers=[announce])
     assert result.restarts == 1
@@ -248,7 +248,7 @@ def test_slow_is_not_diverging(gap: float, agents: int) -> None:
 def test_without_certificates_a_run_is_not_ended_for_standing_still() -> None:
     """Standing still is a reason to look closer; where nobody can, iterations go on."""
     stack = spectrum_problem(4, 8, np.r_[1.0, 0.9, 0.9 * (1.0 - 1e-6), 0.5 * 0.8 ** np.arange(5)], 3)
-    W0 = deepca.linalg.random_orthonormal(8, 2, seed=1)
+    W0 = deepca.operators.linalg.random_orthonormal(8, 2, seed=1)
     network = network_of(deepca.topology.complete(4))
     result = solve(DeEPCA(stack, W0, network), max_iter=300, stop=Tolerance(1e-12), certify=False)
     assert result.iterations == 300

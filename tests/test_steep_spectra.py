@@ -12,13 +12,13 @@ from scipy import sparse
 
 import deepca
 from deepca import DecentralizedPCA, DecentralizedSVD, Tolerance
-from deepca._typing import Array
+from deepca._util.typing import Array
 from deepca.algorithms import AcceleratedDeEPCA, BlockKrylov, DeEPCA
-from deepca.cli.show import summary
-from deepca.deflation import graded_axes, independent
+from deepca.cli.view.model import summary
+from deepca.decomposition.svd import Partition
 from deepca.errors import DataError
 from deepca.operators import DenseRows, Operator, SparseRows, from_rows
-from deepca.svd import Partition
+from deepca.solver.deflation import graded_axes, independent
 from tests.graded import graded_rows, long_svd, tangent_of
 
 pytestmark = pytest.mark.simulator("estimators with all agents in one process")
@@ -291,7 +291,7 @@ def test_covariances_cannot_tell_and_say_so(method: Any) -> None:
     A = (Q * [1e14, 1.0, 0.25, 0.1, 0.05, 0.01]) @ Q.T
     stack = np.stack([(A + A.T) / 2.0] * 4)
     network = deepca.SimulatedNetwork(deepca.topology.ring(4))
-    W0 = deepca.linalg.random_orthonormal(6, 2, seed=0)
+    W0 = deepca.operators.linalg.random_orthonormal(6, 2, seed=0)
     result = deepca.solve(method(stack, W0, network), max_iter=2000, stop=Tolerance(1e-10))
     assert result.status.code == "below_rounding"
     assert not result.status.ok
@@ -363,7 +363,7 @@ def test_a_bound_for_every_leading_part_of_explicit_matrices(k: int) -> None:
     for seed in range(5):
         X = graded_rows(60, [1e3, 1.0, 0.02], seed)
         A = from_rows(np.array_split(X, 4), form="covariance")
-        W0 = deepca.linalg.random_orthonormal(3, k, seed=0)
+        W0 = deepca.operators.linalg.random_orthonormal(3, k, seed=0)
         network = deepca.SimulatedNetwork(deepca.topology.ring(4))
         result = deepca.solve(BlockKrylov(A, W0, network), max_iter=200, stop=Tolerance(1e-10))
         _, V = long_svd(X)

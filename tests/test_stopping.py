@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 import deepca
 from deepca import DeEPCA, FastMix, Tolerance
-from deepca._typing import Array
+from deepca._util.typing import Array
 from deepca.algorithms import State
-from deepca.networks import SimulatedNetwork
-from deepca.stopping import Agreed, agreed_from, at_floor, error_estimate, measure
+from deepca.network import SimulatedNetwork
+from deepca.solver.stopping import Agreed, agreed_from, at_floor, error_estimate, measure
 from tests.engines import everyone, mine, network_of, over_mpi, run_apart
 from tests.helpers import Recorder
 from tests.problems import spectrum, spectrum_problem
@@ -194,7 +194,7 @@ def test_every_agent_sees_the_same_agreed_numbers() -> None:
     """And they are the numbers of the simulator, to rounding."""
     topology = deepca.topology.path(4)
     stack = spectrum_problem(4, 6, spectrum(6, 2, decay=0.6), 1, heterogeneity=0.3)
-    W0 = deepca.linalg.random_orthonormal(6, 2, seed=0)
+    W0 = deepca.operators.linalg.random_orthonormal(6, 2, seed=0)
     recorders = [Recorder() for _ in range(4)]
     A = deepca.operators.from_matrices(stack)
     run_apart(
@@ -230,7 +230,7 @@ def test_the_agreed_change_is_that_of_the_states() -> None:
     """Recomputed from the states an observer has seen."""
     topology = deepca.topology.ring(5)
     stack = spectrum_problem(5, 6, spectrum(6, 2, decay=0.6), 1, heterogeneity=0.3)
-    W0 = deepca.linalg.random_orthonormal(6, 2, seed=0)
+    W0 = deepca.operators.linalg.random_orthonormal(6, 2, seed=0)
     seen = Recorder()
     deepca.solve(
         DeEPCA(stack, W0, network_of(topology), FastMix(3)), max_iter=12, stop=Tolerance(1e-12), observers=[seen]
@@ -264,7 +264,7 @@ def test_a_rule_of_the_users_own_ends_the_run() -> None:
     """Any object with ``tol`` and ``met`` will do; it counts agreed iterations, two fewer than were made here."""
     topology = deepca.topology.path(4)
     stack = spectrum_problem(4, 6, spectrum(6, 2, decay=0.6), 1, heterogeneity=0.3)
-    W0 = deepca.linalg.random_orthonormal(6, 2, seed=0)
+    W0 = deepca.operators.linalg.random_orthonormal(6, 2, seed=0)
     result = deepca.solve(DeEPCA(stack, W0, network_of(topology), FastMix(2)), max_iter=100, stop=Budget(entries=7))
     assert result.status.code == "converged"
     assert result.iterations == 9

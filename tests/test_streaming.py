@@ -11,14 +11,14 @@ import pytest
 import scipy.linalg
 
 import deepca
-from deepca import AcceleratedDeEPCA, Chebyshev, DeEPCA, FastMix, Gossip, changing, directed, follow, topology
+from deepca import AcceleratedDeEPCA, Chebyshev, DeEPCA, FastMix, Gossip, follow, topology
+from deepca.consensus.mixers import Mixer
+from deepca.decomposition.streaming import faded
 from deepca.errors import DataError, InvalidInput
-from deepca.linalg import random_orthonormal, tan_theta
-from deepca.mixing import Mixer
-from deepca.networks import Network
+from deepca.network import Network
 from deepca.operators import from_matrices
-from deepca.streaming import faded
-from deepca.topology import Topology
+from deepca.operators.linalg import random_orthonormal, tan_theta
+from deepca.topology import Topology, directed, time_varying
 from tests.engines import ENGINES, at_every_agent, everyone, mine, network_of, over_mpi
 from tests.problems import close, orthogonal, spectrum, spectrum_problem
 
@@ -31,7 +31,7 @@ NETWORKS: dict[str, tuple[Topology, Mixer]] = {
     "few rounds": (topology.path(M), Gossip(rounds=1)),
     "chosen while running": (topology.ring(M), FastMix()),
     "directed": (directed.exponential(M), Gossip(rounds=4)),
-    "changing": (changing.matchings(topology.complete(M), seed=3), Gossip(rounds=6)),
+    "changing": (time_varying.matchings(topology.complete(M), seed=3), Gossip(rounds=6)),
     "float32": (topology.ring(M), FastMix(rounds=4, messages="float32")),
 }
 
@@ -198,4 +198,4 @@ def test_what_cannot_be_followed_is_said_at_once() -> None:
 
 def test_follow_is_public() -> None:
     assert deepca.follow is follow
-    assert deepca.streaming.follow is follow
+    assert deepca.decomposition.streaming.follow is follow

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import scipy.linalg
 
-from deepca.experiments.shared.report import page
-from deepca.experiments.streaming.__main__ import REDUCED
-from deepca.experiments.streaming.drift import Drift
-from deepca.experiments.streaming.figure import draw
-from deepca.experiments.streaming.report import SAVING, sections
-from deepca.experiments.streaming.study import STEPS, Results, run
+from studies.shared.report import page
+from studies.streaming.__main__ import REDUCED
+from studies.streaming.drift import Drift
+from studies.streaming.figure import draw
+from studies.streaming.report import SAVING, sections
+from studies.streaming.study import STEPS, Results, run
 from tests.problems import close
 
 ROOT = Path(__file__).parents[1]
@@ -86,7 +86,7 @@ def test_the_page_is_made_by_its_command() -> None:
     assert [line for line in heads if line not in shown] == []
     assert "✘" not in said
     shown_help = subprocess.run(
-        [sys.executable, "-m", "deepca.experiments.streaming", "--help"],
+        [sys.executable, "-m", "studies.streaming", "--help"],
         capture_output=True,
         text=True,
         check=True,

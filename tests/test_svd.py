@@ -14,9 +14,9 @@ from sklearn.datasets import load_digits, load_wine
 from sklearn.decomposition import TruncatedSVD
 
 import deepca
+from deepca.decomposition.svd import Partition, SingularTriplets, singular_triplets
 from deepca.errors import DataError, GapError, InvalidInput
-from deepca.networks import Network
-from deepca.svd import Partition, SingularTriplets, singular_triplets
+from deepca.network import Network
 from tests.engines import ENGINES, at_every_agent, mine, network_of, over_mpi
 from tests.problems import close, orthogonal
 

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deepca import DeEPCA, FastMix, theory, topology
-from deepca._typing import Orthonormalise
-from deepca.algorithms import QRSignAdjust, TrackedState
+from deepca import DeEPCA, FastMix, topology
+from deepca._util.typing import Orthonormalise
+from deepca.algorithms import QRSignAdjust, TrackedState, theory
+from deepca.algorithms.theory import Problem
 from deepca.errors import InvalidInput
-from deepca.linalg import polar, random_orthonormal
-from deepca.theory import Problem
+from deepca.operators.linalg import polar, random_orthonormal
 from deepca.topology import Topology
 from tests.engines import everyone, network_of, of_all, over_mpi
 from tests.laws.strategies import quick

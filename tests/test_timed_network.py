@@ -13,22 +13,22 @@ import pytest
 import scipy.linalg
 
 import deepca
-from deepca import Gossip, Links, Machines, SimulatedNetwork, TimedNetwork, Tolerance, changing
+from deepca import Gossip, Links, Machines, SimulatedNetwork, TimedNetwork, Tolerance
 from deepca import topology as tp
-from deepca._typing import csr
+from deepca._util.typing import csr
+from deepca.consensus.exact import AllReduce, TreeSweep, exact_average
+from deepca.decomposition.pca import algorithm_of
 from deepca.errors import InvalidInput, MixingError
-from deepca.exact import AllReduce, TreeSweep, exact_average
-from deepca.links import SHORTEST_PATIENCE
-from deepca.networks import AgentNetwork, Network
-from deepca.networks.clock import Arcs, Clock
-from deepca.networks.metered import Link, MeteredNetwork
-from deepca.networks.timed import TimedOperator, operations
+from deepca.network import AgentNetwork, Network
+from deepca.network.transports import MemoryHub, Message, Tag
+from deepca.network.transports.memory import MemoryTransport
 from deepca.operators import Operator, as_operator, from_rows
-from deepca.pca import algorithm_of
-from deepca.result import Result
-from deepca.topology import Topology
-from deepca.transports import MemoryHub, Message, Tag
-from deepca.transports.memory import MemoryTransport
+from deepca.planning.clock import Arcs, Clock
+from deepca.planning.links import SHORTEST_PATIENCE
+from deepca.planning.metered import Link, MeteredNetwork
+from deepca.planning.timed import TimedOperator, operations
+from deepca.solver.result import Result
+from deepca.topology import Topology, time_varying
 from tests.helpers import GRAPHS, tangents
 from tests.problems import spectrum, spectrum_problem
 
@@ -291,7 +291,7 @@ def test_dropped_messages_are_waited_for_found_out_and_repaired() -> None:
     """Without sending again, tracking goes wrong unnoticed; the certificate notices and tracking begins again."""
     base = tp.erdos_renyi(8, 0.6, seed=1)
     A, W0 = _problem(8)
-    losing = changing.lossy(base, 0.05, seed=5, until=80)
+    losing = time_varying.lossy(base, 0.05, seed=5, until=80)
     network = TimedNetwork(Links.of(losing, latency=TAU))
     result = deepca.solve(deepca.DeEPCA(A, W0, network, Gossip(5)), max_iter=300, stop=Tolerance(1e-10))
     assert result.status.code == "converged"
@@ -307,7 +307,7 @@ def test_dropped_messages_are_waited_for_found_out_and_repaired() -> None:
 
 
 def test_agents_that_meet_one_peer_at_a_time_take_a_latency_a_round() -> None:
-    network = TimedNetwork(Links.of(changing.one_peer(8), latency=TAU))
+    network = TimedNetwork(Links.of(time_varying.one_peer(8), latency=TAU))
     Gossip(rounds=6)(network, np.ones((8, 2)))
     assert np.array_equal(network.clock.now, np.full(8, 6 * TAU))
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from deepca import topology as tp
-from deepca._typing import csr
+from deepca._util.typing import csr
 from deepca.errors import AsymmetricError, DisconnectedError, InvalidInput, TopologyError
 from tests.laws.strategies import connected, quick
 from tests.problems import Array, close

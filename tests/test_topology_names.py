@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import deepca
 from deepca import topology as tp
 from deepca.errors import DisconnectedError, InvalidInput, TopologyError
-from deepca.topology_names import EXAMPLES, NAMES, from_name
+from deepca.topology.names import EXAMPLES, NAMES, from_name
 from tests.laws.strategies import quick, seeds
 
 RULES: tuple[tp.Rule, ...] = get_args(tp.Rule)

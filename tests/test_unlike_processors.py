@@ -12,14 +12,14 @@ import scipy.linalg
 
 import deepca
 from deepca import topology
-from deepca._typing import Array
-from deepca.clustering import spectral_clustering
+from deepca._util.typing import Array
 from deepca.data.sources import as_source
-from deepca.eigen import eigenpairs
-from deepca.graphs import graph_eigenvectors, lambda2
-from deepca.networks import AgentNetwork, SimulatedNetwork
-from deepca.pca import Decomposition, Settings, decompose, model_of
-from deepca.svd import singular_triplets
+from deepca.decomposition.eigen import eigenpairs
+from deepca.decomposition.pca import Decomposition, Settings, decompose, model_of
+from deepca.decomposition.spectral.clustering import spectral_clustering
+from deepca.decomposition.spectral.graphs import graph_eigenvectors, lambda2
+from deepca.decomposition.svd import singular_triplets
+from deepca.network import AgentNetwork, SimulatedNetwork
 from tests.engines import over_mpi
 from tests.graded import graded_rows, long_svd, tangent_of
 from tests.graph_cases import shared, weighted
@@ -173,7 +173,7 @@ def test_blocks_that_are_nearly_rank_deficient() -> None:
     """Steep spectra leave Krylov blocks of which most directions are rounding, and thick restarts cut clusters."""
     values = np.concatenate([10.0 ** -np.arange(0.0, 8.0), np.full(52, 1e-9)])
     stack = spectrum_problem(M, 60, values, 2, 0.5)
-    A, W0 = deepca.operators.from_matrices(stack), deepca.linalg.random_orthonormal(60, 2, seed=1)
+    A, W0 = deepca.operators.from_matrices(stack), deepca.operators.linalg.random_orthonormal(60, 2, seed=1)
 
     def work(network: AgentNetwork) -> Any:
         algorithm = deepca.BlockKrylov(A.agent(network.agent), W0, network)
@@ -191,7 +191,7 @@ def test_a_long_krylov_run_restarts_alike() -> None:
     """Flat spectra take more than twelve blocks, after which only some Ritz vectors are kept."""
     values = np.concatenate([[1.05], np.linspace(1.0, 0.2, 119)])
     stack = spectrum_problem(M, 120, values, 5, 0.5)
-    A, W0 = deepca.operators.from_matrices(stack), deepca.linalg.random_orthonormal(120, 1, seed=1)
+    A, W0 = deepca.operators.from_matrices(stack), deepca.operators.linalg.random_orthonormal(120, 1, seed=1)
 
     def work(network: AgentNetwork) -> Any:
         algorithm = deepca.BlockKrylov(A.agent(network.agent), W0, network, guards=1)
@@ -275,7 +275,7 @@ def test_graphs_and_clusters() -> None:
         assert one.values.tobytes() == pairs[0].values.tobytes()
         assert (one.error, one.next_bound) == (pairs[0].error, pairs[0].next_bound)
     np.testing.assert_allclose(pairs[0].values, values[:4], atol=1e-12 * values[-1])
-    X = deepca.graphs.assembled(graph.blocks, [one.vectors[0] for one in pairs])
+    X = deepca.decomposition.spectral.graphs.assembled(graph.blocks, [one.vectors[0] for one in pairs])
     assert sine(X.T, vectors[:, :4].T) <= 1e-10
     together = SimulatedNetwork(graph.topology)
     expected = spectral_clustering(graph.blocks, together, 4)

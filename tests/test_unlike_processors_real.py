@@ -11,8 +11,8 @@ pytest.importorskip("grpc")
 pytest.importorskip("cryptography")
 pytest.importorskip("sklearn")
 
-from deepca.experiments.faults.processes import kernels_here
-from deepca.experiments.faults.unlike import PROBLEMS, Problem, run_with
+from studies.faults.processes import kernels_here
+from studies.faults.unlike import PROBLEMS, Problem, run_with
 
 pytestmark = pytest.mark.xdist_group("real")
 

@@ -20,10 +20,10 @@ import numpy as np
 import numpy.typing as npt
 import scipy.linalg
 
-import deepca.axes
-import deepca.deflation
-import deepca.linalg
-from deepca._typing import Array
+import deepca.operators.linalg
+import deepca.solver.deflation
+import deepca.solver.ritz_axes
+from deepca._util.typing import Array
 from deepca.operators import Operator
 
 __all__ = ["unlike"]
@@ -71,9 +71,9 @@ _svd: Any
 _qr, _eigh, _eigvalsh, _svd = np.linalg.qr, np.linalg.eigh, np.linalg.eigvalsh, np.linalg.svd
 _cholesky, _inv = np.linalg.cholesky, np.linalg.inv
 _scipy_eigh = scipy.linalg.eigh
-_dormqr: Any = vars(deepca.axes)["dormqr"]
-_dgejsv: Any = vars(deepca.deflation)["dgejsv"]
-_without, _symmetric = deepca.linalg.without, deepca.linalg.symmetric_part
+_dormqr: Any = vars(deepca.solver.ritz_axes)["dormqr"]
+_dgejsv: Any = vars(deepca.solver.deflation)["dgejsv"]
+_without, _symmetric = deepca.operators.linalg.without, deepca.operators.linalg.symmetric_part
 _LIBRARY: dict[str, Callable[..., float]] = {
     name: getattr(math, name)
     for name in ("exp", "expm1", "log", "log1p", "log2", "log10", "pow", "hypot", "sin", "cos", "tan", "cosh", "acosh")
@@ -183,8 +183,8 @@ def unlike(agents: Collection[int], seed: int = 0) -> Iterator[None]:
     ]
     patches += [mock.patch.object(math, name, here(name, usual)) for name, usual in _LIBRARY.items()]
     patches.append(mock.patch.object(scipy.linalg, "eigh", here("scipy_eigh", _scipy_eigh)))
-    patches.append(mock.patch.object(deepca.axes, "dormqr", here("dormqr", _dormqr)))
-    patches.append(mock.patch.object(deepca.deflation, "dgejsv", here("dgejsv", _dgejsv)))
+    patches.append(mock.patch.object(deepca.solver.ritz_axes, "dormqr", here("dormqr", _dormqr)))
+    patches.append(mock.patch.object(deepca.solver.deflation, "dgejsv", here("dgejsv", _dgejsv)))
     for name, usual in (("without", _without), ("symmetric_part", _symmetric)):
         patches += [mock.patch.object(module, name, here(name, usual)) for module in _modules_with(usual)]
     for name, answer in (("__matmul__", "product"), ("gram", "symmetric_part")):

@@ -15,8 +15,8 @@ from typing import Any
 import deepca
 from deepca import AcceleratedDeEPCA, DeEPCA, SimulatedNetwork, Tolerance
 from deepca.algorithms import Algorithm
-from deepca.linalg import random_orthonormal
-from deepca.result import Code
+from deepca.operators.linalg import random_orthonormal
+from deepca.solver.result import Code
 from tests.helpers import worst_tangent
 from tests.problems import unlike_problem
 

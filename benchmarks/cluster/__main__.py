@@ -15,8 +15,8 @@ from benchmarks.cluster import check, costs, page, parity, ranks, rounds, scalin
 from benchmarks.cluster.findings import Findings
 from benchmarks.cluster.jobs import Job, JobFailed
 from benchmarks.report import cores_in_use, machine
-from deepca._machine import usable_cores
-from deepca.progress import bars
+from deepca._util.machine import usable_cores
+from deepca.solver.progress import bars
 
 _DATA = Path("..") / "shared" / "data"
 _PARTS: dict[int, list[str]] = {

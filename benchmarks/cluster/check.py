@@ -13,13 +13,13 @@ import deepca
 from benchmarks.cluster.costs import round_trip
 from benchmarks.cluster.rounds import COLUMNS, in_turns
 from benchmarks.cluster.sharing import asleep
-from deepca.exact import AllReduce
-from deepca.linalg import random_orthonormal
+from deepca.consensus.exact import AllReduce
+from deepca.operators.linalg import random_orthonormal
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-    from deepca.mixing import Mixer
+    from deepca.consensus.mixers import Mixer
 
 __all__ = ["HELD", "ROUNDS", "Case", "Check", "cases", "measure"]
 
@@ -69,7 +69,7 @@ def measure(case: Case, comm: MPI.Intracomm) -> Check | None:
     """Some iterations through the public call, in blocks between barriers; ranks do not share memory."""
     from mpi4py import MPI
 
-    from deepca.networks.mpi import MpiNetwork
+    from deepca.engines.mpi.network import MpiNetwork
 
     topology = deepca.topology.from_name("torus" if case.ranks > 2 else "ring", case.ranks)
     network = MpiNetwork(topology, comm, allreduce=case.collective, node=MPI.COMM_SELF)

@@ -14,13 +14,13 @@ import deepca
 from benchmarks.cluster.model import Costs, Line, fitted
 from benchmarks.cluster.rounds import COLUMNS, in_turns
 from benchmarks.timing import CPU
-from deepca.linalg import polar, random_orthonormal
+from deepca.operators.linalg import polar, random_orthonormal
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-    from deepca._typing import Array
-    from deepca.networks.base import Network
+    from deepca._util.typing import Array
+    from deepca.network.base import Network
 
 __all__ = ["Case", "Samples", "as_costs", "cases", "measure", "round_trip"]
 
@@ -193,7 +193,7 @@ def _alone() -> tuple[Network, Callable[[int], None]]:
     """One agent without neighbours, and iterations of it with next to nothing to compute."""
     from mpi4py import MPI
 
-    from deepca.networks.mpi import MpiNetwork
+    from deepca.engines.mpi.network import MpiNetwork
 
     network = MpiNetwork(deepca.topology.ring(1), MPI.COMM_SELF)
     A = deepca.operators.from_rows([np.random.default_rng(0).standard_normal((_TINY, _TINY))], form="rows", workers=1)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from deepca._typing import Array
+from deepca._util.typing import Array
 from deepca.data.libsvm import load
 from deepca.errors import DeepcaError
 

@@ -26,15 +26,15 @@ from scipy.linalg import blas
 import deepca
 from benchmarks.cluster.data import AGENTS, blocks
 from benchmarks.cluster.sharing import asleep, on_own_core
-from deepca._machine import one_blas_thread
+from deepca._util.machine import one_blas_thread
 from deepca.data.sources import as_source
-from deepca.linalg import random_orthonormal
-from deepca.pca import Settings, decompose
+from deepca.decomposition.pca import Settings, decompose
+from deepca.operators.linalg import random_orthonormal
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-    from deepca.networks.base import Network
+    from deepca.network.base import Network
 
 __all__ = ["COMPONENTS", "SOLVERS", "TOL"]
 
@@ -113,7 +113,7 @@ def on_ranks(folder: Path | None) -> None:
 
     comm = MPI.COMM_WORLD
     on_own_core(comm)
-    from deepca.networks.mpi import MpiNetwork
+    from deepca.engines.mpi.network import MpiNetwork
 
     bench = Bench(MpiNetwork(deepca.topology.ring(AGENTS), comm), folder)
     while (question := _shared_question(comm)) is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.cluster import page_model, page_parity, page_rounds, page_scaling
 from benchmarks.cluster.findings import Findings
-from deepca.experiments.shared.report import Section, page
+from studies.shared.report import Section, page
 
 __all__ = ["page_of"]
 

@@ -25,7 +25,7 @@ from benchmarks.cluster.model import (
 from benchmarks.cluster.rounds import COLUMNS
 from benchmarks.cluster.words import between, in_bytes, in_microseconds, in_milliseconds
 from benchmarks.timing import spread
-from deepca.experiments.shared.report import Section, Table
+from studies.shared.report import Section, Table
 
 __all__ = ["Predicted", "expected", "point", "predicted", "section"]
 

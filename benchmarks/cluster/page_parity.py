@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from benchmarks.cluster.parity import ALGORITHMS, FIXED, GOAL, TOL, Agreement
 from benchmarks.cluster.words import GRAPHS, power
-from deepca.experiments.shared.report import Assertion, Section, Table
+from studies.shared.report import Assertion, Section, Table
 
 __all__ = ["point", "section"]
 

@@ -9,7 +9,7 @@ import numpy as np
 from benchmarks.cluster.rounds import COLUMNS, GOAL, SIZES, Timing
 from benchmarks.cluster.words import GRAPHS, between, in_milliseconds
 from benchmarks.timing import Spread, spread
-from deepca.experiments.shared.report import Assertion, Section, Table
+from studies.shared.report import Assertion, Section, Table
 
 __all__ = ["point", "section"]
 

@@ -8,7 +8,7 @@ from benchmarks.cluster.engines import COMPONENTS, TOL
 from benchmarks.cluster.scaling import Question, Scaling
 from benchmarks.cluster.words import in_milliseconds, power
 from benchmarks.timing import spread
-from deepca.experiments.shared.report import Section, Table
+from studies.shared.report import Section, Table
 
 __all__ = ["points", "section"]
 

@@ -10,14 +10,14 @@ import numpy as np
 
 import deepca
 from benchmarks.cluster.sharing import first_alone
-from deepca.experiments.shared.synthetic import Synthetic, matrices
-from deepca.pca import algorithm_of
-from deepca.result import Result
+from deepca.decomposition.pca import algorithm_of
+from deepca.solver.result import Result
+from studies.shared.synthetic import Synthetic, matrices
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-    from deepca.networks.base import Network
+    from deepca.network.base import Network
 
 __all__ = ["ALGORITHMS", "FIXED", "GOAL", "GRAPHS", "TOL", "Agreement", "Case", "cases", "measure"]
 
@@ -76,7 +76,7 @@ def cases(ranks: int, quick: bool) -> Iterator[Case]:
 
 def measure(case: Case, comm: MPI.Intracomm) -> Agreement | None:
     """Run it on the ranks, then on rank 0 in the simulator; rank 0 compares."""
-    from deepca.networks.mpi import MpiNetwork
+    from deepca.engines.mpi.network import MpiNetwork
 
     topology = deepca.topology.from_name(case.graph, case.agents, seed=0)
     wanted = Synthetic(_FEATURES, gap=0.5)
@@ -111,7 +111,7 @@ def measure(case: Case, comm: MPI.Intracomm) -> Agreement | None:
 
 
 def _runs(name: str, A: Any, network: Network) -> list[Result[Any]]:
-    W0 = deepca.linalg.random_orthonormal(_FEATURES, _COMPONENTS, seed=2)
+    W0 = deepca.operators.linalg.random_orthonormal(_FEATURES, _COMPONENTS, seed=2)
     algorithm = algorithm_of(name, A, W0, network)
     return [
         deepca.solve(algorithm, max_iter=FIXED, certify=False),

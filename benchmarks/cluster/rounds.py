@@ -16,8 +16,8 @@ from benchmarks.timing import WALL, Clock
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-    from deepca._typing import Array
-    from deepca.networks.base import Network
+    from deepca._util.typing import Array
+    from deepca.network.base import Network
 
 __all__ = ["COLUMNS", "GOAL", "SIZES", "Case", "Timing", "cases", "in_turns", "measure"]
 
@@ -77,7 +77,7 @@ def measure(case: Case, comm: MPI.Intracomm) -> Timing | None:
     """All in turns; what one round returns is what the next one sends, as in a run."""
     from mpi4py import MPI
 
-    from deepca.networks.mpi import MpiNetwork
+    from deepca.engines.mpi.network import MpiNetwork
 
     topology = deepca.topology.from_name(case.graph, case.ranks, seed=0)
     around = topology.neighbors(comm.rank)

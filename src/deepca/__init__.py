@@ -4,32 +4,14 @@
 components that pooling all rows would have given. The method is DeEPCA (Ye & Zhang).
 """
 
+import warnings
 from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from deepca import (
-    centring,
-    changing,
-    clustering,
-    directed,
-    eigen,
-    errors,
-    graphs,
-    linalg,
-    links,
-    mixing,
-    networks,
-    observers,
-    operators,
-    stopping,
-    streaming,
-    svd,
-    theory,
-    topology,
-    transports,
-)
+from deepca import algorithms, consensus, decomposition, errors, network, operators, planning, solver, topology
+from deepca._util import renamed
 from deepca.algorithms import (
     CPCA,
     AcceleratedDeEPCA,
@@ -41,28 +23,17 @@ from deepca.algorithms import (
     State,
     TrackedState,
 )
-from deepca.certificate import Certificate, certify
-from deepca.directed import Digraph
-from deepca.eigen import Eigenpairs, eigenpairs
-from deepca.links import Links, Machines
-from deepca.links_csv import read_links
-from deepca.mixing import Chebyshev, FastMix, Gossip, PositiveChebyshev
-from deepca.model import Model, load
-from deepca.networks import AgentNetwork, SimulatedNetwork, TimedNetwork, run_agents
-from deepca.pairwise import Pairwise
-from deepca.planning import Plan, plan
-from deepca.result import Result, Status
-from deepca.simulation import Simulation, simulate
-from deepca.solve import solve
-from deepca.stopping import Tolerance
-from deepca.streaming import follow
-from deepca.svd import SingularTriplets, singular_triplets
-from deepca.topology import Topology
+from deepca.consensus import Chebyshev, FastMix, Gossip, Pairwise, PositiveChebyshev
+from deepca.decomposition import Eigenpairs, Model, SingularTriplets, eigenpairs, follow, load, singular_triplets
+from deepca.network import AgentNetwork, SimulatedNetwork, run_agents
+from deepca.planning import Links, Machines, Plan, Simulation, TimedNetwork, plan, read_links, simulate
+from deepca.solver import Certificate, Result, Status, Tolerance, certify, solve
+from deepca.topology import Digraph, Topology
 
 if TYPE_CHECKING:
-    from deepca.estimator import DecentralizedPCA as DecentralizedPCA
-    from deepca.estimator_eigen import DecentralizedEigen as DecentralizedEigen
-    from deepca.estimator_svd import DecentralizedSVD as DecentralizedSVD
+    from deepca.estimators import DecentralizedEigen as DecentralizedEigen
+    from deepca.estimators import DecentralizedPCA as DecentralizedPCA
+    from deepca.estimators import DecentralizedSVD as DecentralizedSVD
 
 __version__ = version("deepca")
 
@@ -97,58 +68,56 @@ __all__ = [
     "Tolerance",
     "Topology",
     "TrackedState",
-    "centring",
+    "algorithms",
     "certify",
-    "changing",
-    "clustering",
-    "directed",
-    "eigen",
+    "consensus",
+    "decomposition",
     "eigenpairs",
     "errors",
     "follow",
-    "graphs",
-    "linalg",
-    "links",
     "load",
-    "mixing",
-    "networks",
-    "observers",
+    "network",
     "operators",
     "plan",
+    "planning",
     "read_links",
     "run_agents",
     "simulate",
     "singular_triplets",
     "solve",
-    "stopping",
-    "streaming",
-    "svd",
-    "theory",
+    "solver",
     "topology",
-    "transports",
 ]
 
 
-_ESTIMATORS = {  # by their modules, and what works without scikit-learn
-    "DecentralizedEigen": ("deepca.estimator_eigen", "deepca.eigenpairs"),
-    "DecentralizedPCA": ("deepca.estimator", "deepca.pca"),
-    "DecentralizedSVD": ("deepca.estimator_svd", "deepca.singular_triplets"),
+_ESTIMATORS = {  # and what works without scikit-learn
+    "DecentralizedEigen": "deepca.eigenpairs",
+    "DecentralizedPCA": "deepca.decomposition.pca",
+    "DecentralizedSVD": "deepca.singular_triplets",
 }
 
 if find_spec("sklearn") is not None:
     __all__ += list(_ESTIMATORS)
 
+renamed.install()
+
 
 def __getattr__(name: str) -> Any:
-    """Estimators are imported when they are asked for: without scikit-learn everything else works."""
+    """Import estimators when they are asked for, so that everything else works without scikit-learn; find old names."""
+    if name in renamed.RENAMED:
+        warnings.warn(renamed.replacement(name), DeprecationWarning, stacklevel=2)
+        return renamed.renamed_module(name)
     if name not in _ESTIMATORS:
         raise AttributeError(f"module 'deepca' has no attribute {name!r}")
-    module, instead = _ESTIMATORS[name]
     try:
-        return getattr(import_module(module), name)
+        return getattr(import_module("deepca.estimators"), name)
     except ModuleNotFoundError as missing:
         if (missing.name or "").split(".")[0] != "sklearn":
             raise
         raise errors.MissingExtraError(
-            f"{name} needs scikit-learn; pip install 'deepca[sklearn]'. {instead} works without it"
+            f"{name} needs scikit-learn; pip install 'deepca[sklearn]'. {_ESTIMATORS[name]} works without it"
         ) from None
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, "__version__"})

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from deepca import changing, topology
-from deepca.topology import Rule, Topology
+from deepca import topology
+from deepca.topology import Rule, Topology, time_varying
 from studies.adversary.trial import Trial
 
 __all__ = ["SIZES", "agent_matrices", "orthogonal", "random_network", "sizes", "spectrum", "static_network"]
@@ -100,7 +100,7 @@ def random_network(trial: Trial, m: int) -> tuple[Topology, str]:
     elif kind == "lossy":
         until = trial.one_of(None, int(trial.rng.integers(1, 400)))
         share, seed = 10.0 ** trial.rng.uniform(-3, -0.7), int(trial.rng.integers(1000))
-        made = changing.lossy(static_network(trial, m), share, seed=seed, until=until)
+        made = time_varying.lossy(static_network(trial, m), share, seed=seed, until=until)
     else:
         made = static_network(trial, m)
     trial.note(made.name)
@@ -116,9 +116,9 @@ def _changing(trial: Trial, m: int) -> Topology:
     base, seed = static_network(trial, m), int(trial.rng.integers(1000))
     kind = trial.one_of("one-peer", "matchings", "failing", "periodic")
     if kind == "one-peer":
-        return changing.one_peer(m)
+        return time_varying.one_peer(m)
     if kind == "matchings":
-        return changing.matchings(base, seed=seed)
+        return time_varying.matchings(base, seed=seed)
     if kind == "failing":
-        return changing.failing(base, float(trial.rng.uniform(0.05, 0.4)), seed=seed)
-    return changing.periodic([base, topology.ring(m)])
+        return time_varying.failing(base, float(trial.rng.uniform(0.05, 0.4)), seed=seed)
+    return time_varying.periodic([base, topology.ring(m)])

@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 
 import deepca
-from deepca.estimator import DecentralizedPCA
-from deepca.estimator_eigen import DecentralizedEigen
-from deepca.estimator_svd import DecentralizedSVD
+from deepca.estimators.eigen import DecentralizedEigen
+from deepca.estimators.pca import DecentralizedPCA
+from deepca.estimators.svd import DecentralizedSVD
 
 __all__ = ["COLUMNS", "SITES", "main"]
 

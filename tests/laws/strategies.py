@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from deepca import topology
-from deepca.mixing import Chebyshev, FastMix, Gossip, Mixer
+from deepca.consensus.mixers import Chebyshev, FastMix, Gossip, Mixer
 from deepca.topology import Rule, Topology
 from tests import engines
 

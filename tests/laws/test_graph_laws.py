@@ -10,12 +10,12 @@ import scipy.linalg
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deepca import graphs
-from deepca.algorithms.rows_apart import RowsApart
-from deepca.blocks import BlockRows, Matrix
+from deepca.algorithms.partitioned_rows import RowsApart
+from deepca.decomposition.spectral import graphs
+from deepca.decomposition.spectral.blocks import BlockRows, Matrix
 from deepca.errors import GapError
+from deepca.network.trees import SpanningTree
 from deepca.topology import Topology
-from deepca.trees import SpanningTree
 from tests.engines import ENGINES, network_of
 from tests.graph_cases import Shared, entries, pooled, shared, weighted
 from tests.laws.strategies import edge_lists, quick, seeds, topologies

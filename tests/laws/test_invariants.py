@@ -13,11 +13,11 @@ from scipy import sparse
 from scipy.sparse.linalg import LinearOperator, aslinearoperator
 
 from deepca import Chebyshev, DeEPCA, DePCA, FastMix, Tolerance, operators, solve, topology
-from deepca._typing import Orthonormalise
+from deepca._util.typing import Orthonormalise
 from deepca.algorithms import QRSignAdjust, TrackedState
-from deepca.linalg import polar, qr, random_orthonormal, tan_theta
-from deepca.mixing import Mixer
+from deepca.consensus.mixers import Mixer
 from deepca.operators import Operator
+from deepca.operators.linalg import polar, qr, random_orthonormal, tan_theta
 from deepca.topology import Topology
 from tests.engines import everyone, network_of, of_all, over_mpi, total
 from tests.laws.strategies import mixed_topologies, quick, seeds

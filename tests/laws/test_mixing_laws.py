@@ -14,10 +14,10 @@ from numpy.polynomial import chebyshev
 from scipy import sparse
 
 from deepca import AgentNetwork, Chebyshev, FastMix, Gossip, SimulatedNetwork, topology
-from deepca._typing import csr
+from deepca._util.typing import csr
+from deepca.consensus.mixers import Mixer, PositiveChebyshev, accelerated_rate, fastmix_eta, response
 from deepca.errors import InvalidInput, MixingError, TopologyError
-from deepca.mixing import Mixer, PositiveChebyshev, accelerated_rate, fastmix_eta, response
-from deepca.networks import Network
+from deepca.network import Network
 from deepca.topology import Rule, Topology
 from tests.engines import ENGINES, at_every_agent, everyone, mine, network_of
 from tests.laws.strategies import connected, mixed_topologies, quick, seeds, topologies

@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_digits, load_svmlight_file
 
 import deepca
-from deepca import changing, directed, topology
-from deepca.linalg import random_orthonormal
-from deepca.mixing import Gossip, Mixer
+from deepca import topology
+from deepca.consensus.mixers import Gossip, Mixer
+from deepca.consensus.pairwise import Pairwise
 from deepca.operators import Operator, from_rows, split_rows
-from deepca.pairwise import Pairwise
-from deepca.stopping import Tolerance
-from deepca.topology import Topology
+from deepca.operators.linalg import random_orthonormal
+from deepca.solver.stopping import Tolerance
+from deepca.topology import Topology, directed, time_varying
 from tests.engines import everyone, network_of, of_all
 from tests.helpers import worst_tangent
 from tests.laws.strategies import quick, seeds
@@ -38,18 +38,18 @@ KINDS: dict[str, Callable[[int, int, Any], Made]] = {
     "directed ring": lambda m, seed, K: (directed.ring(m), Gossip(K)),
     "directed exponential": lambda m, seed, K: (directed.exponential(m), Gossip(K)),
     "random digraph": lambda m, seed, K: (directed.random_digraph(m, 0.5, seed=seed), Gossip(K)),
-    "periodic": lambda m, seed, K: (changing.periodic([topology.ring(m), topology.star(m)]), Gossip(K)),
+    "periodic": lambda m, seed, K: (time_varying.periodic([topology.ring(m), topology.star(m)]), Gossip(K)),
     "directed, periodic": lambda m, seed, K: (
-        changing.periodic([directed.random_digraph(m, 0.5, seed=seed), directed.ring(m), topology.path(m)]),
+        time_varying.periodic([directed.random_digraph(m, 0.5, seed=seed), directed.ring(m), topology.path(m)]),
         Gossip(K),
     ),
     "matchings": lambda m, seed, K: (
-        changing.matchings(topology.erdos_renyi(m, 0.6, seed=seed), seed=seed),
+        time_varying.matchings(topology.erdos_renyi(m, 0.6, seed=seed), seed=seed),
         Gossip(K),
     ),
-    "one peer": lambda m, seed, K: (changing.one_peer(m), Gossip(K)),
+    "one peer": lambda m, seed, K: (time_varying.one_peer(m), Gossip(K)),
     "failing": lambda m, seed, K: (
-        changing.failing(topology.erdos_renyi(m, 0.6, seed=seed), 0.4, seed=seed),
+        time_varying.failing(topology.erdos_renyi(m, 0.6, seed=seed), 0.4, seed=seed),
         Gossip(K),
     ),
     "pairwise": lambda m, seed, K: (topology.erdos_renyi(m, 0.6, seed=seed), Pairwise(K, seed=seed)),
@@ -94,7 +94,7 @@ def test_with_momentum_it_is_the_sum_of_A_X(kind: str) -> None:
 
 def test_the_law_can_be_broken() -> None:
     """Where messages get lost one way it is, by far more than rounding: the test above would see it."""
-    place = changing.lossy(topology.ring(8), 0.1, seed=1)
+    place = time_varying.lossy(topology.ring(8), 0.1, seed=1)
     stack = spectrum_problem(8, 8, spectrum(8, 2), 0, heterogeneity=0.9)
     algorithm = deepca.DeEPCA(stack, random_orthonormal(8, 2, seed=0), network_of(place), Gossip(3))
     state = algorithm.init()

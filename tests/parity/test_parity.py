@@ -13,14 +13,14 @@ from scipy import sparse
 
 import deepca
 from deepca import Chebyshev, DeEPCA, DePCA, FastMix, Gossip, Tolerance
-from deepca._typing import Array, Csr, Rounds, csr
+from deepca._util.typing import Array, Csr, Rounds, csr
 from deepca.algorithms import TrackedState
-from deepca.mixing import Mixer
-from deepca.networks import AgentNetwork, Network, SimulatedNetwork
-from deepca.networks.base import Averaging
+from deepca.consensus.mixers import Mixer
+from deepca.network import AgentNetwork, Network, SimulatedNetwork
+from deepca.network.base import Averaging
 from deepca.operators import Operator
-from deepca.result import Result
-from deepca.stopping import StopRule
+from deepca.solver.result import Result
+from deepca.solver.stopping import StopRule
 from deepca.topology import Rule, Topology
 from tests.engines import assert_same_traffic, network_of, over_mpi, run_apart
 from tests.helpers import GRAPHS, Make, RoundByRound, Tracked
@@ -42,7 +42,7 @@ def problem(m: int, seed: int = 3) -> Operator:
 
 
 def maker(algorithm: str, mixer: Mixer, schedule: Mixer, seed: int = 5) -> Make:
-    W0 = deepca.linalg.random_orthonormal(D, K_COMPONENTS, seed=seed)
+    W0 = deepca.operators.linalg.random_orthonormal(D, K_COMPONENTS, seed=seed)
 
     def make(A: Operator, network: Network) -> Tracked:
         if algorithm == "DeEPCA":
@@ -222,7 +222,7 @@ def test_a_lone_agent_needs_no_transport() -> None:
     """One agent of a network of one: nothing is sent, and the run is the simulator's."""
     topology = deepca.topology.complete(1)
     A = problem(1)
-    W0 = deepca.linalg.random_orthonormal(D, K_COMPONENTS, seed=5)
+    W0 = deepca.operators.linalg.random_orthonormal(D, K_COMPONENTS, seed=5)
     alone = deepca.solve(DeEPCA(A.agent(0), W0, AgentNetwork(topology, 0), FastMix(2)), max_iter=20)
     simulated = deepca.solve(DeEPCA(A, W0, SimulatedNetwork(topology), FastMix(2)), max_iter=20)
     np.testing.assert_allclose(alone.W, simulated.W[0], rtol=0, atol=1e-13)

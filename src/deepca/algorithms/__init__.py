@@ -1,5 +1,6 @@
 """Algorithms as init/step pairs over a network; each file reads like the paper."""
 
+from deepca.algorithms import theory
 from deepca.algorithms.accelerated import AcceleratedDeEPCA, AcceleratedState
 from deepca.algorithms.base import Algorithm, QRSignAdjust, State, TrackedState
 from deepca.algorithms.covariance import CovarianceAveraging, CovarianceState
@@ -22,4 +23,5 @@ __all__ = [
     "QRSignAdjust",
     "State",
     "TrackedState",
+    "theory",
 ]

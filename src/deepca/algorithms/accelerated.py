@@ -10,21 +10,20 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 import numpy.typing as npt
 
-from deepca._portable import exp, log
-from deepca._typing import Array, Orthonormalise
+from deepca._util.portable import exp, log
+from deepca._util.typing import Array, Orthonormalise
 from deepca.algorithms.base import Decentralized, TrackedState, basis, chebyshev_growth, spread
-from deepca.broadcasts import counted
+from deepca.consensus.mixer_state import mean_of, turned
+from deepca.consensus.mixers import Mixer, PositiveChebyshev, averager
+from deepca.consensus.pacing import Matched
 from deepca.errors import InvalidInput
-from deepca.linalg import qr, symmetric_part
-from deepca.memory import mean_of, turned
-from deepca.mixing import Mixer, PositiveChebyshev, averager
-from deepca.networks.base import Network
-from deepca.operators import OperatorLike
-from deepca.pacing import Matched
-from deepca.probing import everywhere
+from deepca.network.base import Network
+from deepca.network.broadcasts import counted, everywhere
+from deepca.operators.base import OperatorLike
+from deepca.operators.linalg import qr, symmetric_part
 
 if TYPE_CHECKING:
-    from deepca.stopping import Agreed
+    from deepca.solver.stopping import Agreed
 
 __all__ = ["AcceleratedDeEPCA", "AcceleratedState"]
 
@@ -328,7 +327,7 @@ def _cost(theta: tuple[float, ...], k: int, s: int, apart: float) -> float:
 
     The error in the answer is that of the top k, which falls with θ_k against the edge, or what a block that still
     moves leaves in the tracking, which falls with θ_s against the edge and is smaller from the start. Rounds have to
-    make ρ_K ``apart``/θ_s small, apart : by how much agents differ (see :mod:`deepca.pacing`).
+    make ρ_K ``apart``/θ_s small, apart : by how much agents differ (see :mod:`deepca.consensus.pacing`).
     """
     answer, block = chebyshev_growth(theta[k - 1], theta[s]), chebyshev_growth(theta[s - 1], theta[s])
     if min(answer, block) == 0.0:

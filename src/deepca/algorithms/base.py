@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from deepca._portable import acosh
-from deepca._typing import Array, Orthonormalise
+from deepca._util.portable import acosh
+from deepca._util.typing import Array, Orthonormalise
+from deepca.consensus.mixer_state import Memory, mean_of
+from deepca.consensus.mixers import FastMix, Mixer, averager
+from deepca.consensus.pacing import Matched, Pace, Searched
 from deepca.errors import DataError, InvalidInput, StartError
-from deepca.linalg import check_start, polar, qr, signs_towards
-from deepca.memory import Memory, mean_of
-from deepca.mixing import FastMix, Mixer, averager
-from deepca.networks.base import Network
-from deepca.operators import Operator, OperatorLike, PerAgent, operator_from
-from deepca.pacing import Matched, Pace, Searched
+from deepca.network.base import Network
+from deepca.operators.base import Operator, OperatorLike, PerAgent, operator_from
+from deepca.operators.linalg import check_start, polar, qr, signs_towards
 
 if TYPE_CHECKING:
-    from deepca.stopping import Agreed
+    from deepca.solver.stopping import Agreed
 
 __all__ = [
     "Algorithm",
@@ -114,7 +114,8 @@ class TrackedState(State):
     """A State with ``AW = A_j W_j^{t−1}``, the product that S already contains.
 
     K : rounds of the next mix where the mixer leaves them open (``rounds="auto"``); 0 for the mixer's own start.
-    memory : what the mixer keeps where messages are coded, or go one way only (:mod:`deepca.memory`); None otherwise.
+    memory : what the mixer keeps where messages are coded, or go one way only (:mod:`deepca.consensus.mixer_state`);
+    None otherwise.
     """
 
     AW: Array

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from deepca._typing import Array
+from deepca._util.typing import Array
 from deepca.algorithms.base import OverExactAverages, State, spread
-from deepca.exact import exact_average_then
-from deepca.linalg import top_eigenvectors
-from deepca.probing import everywhere
+from deepca.consensus.exact import exact_average_then
+from deepca.network.broadcasts import everywhere
+from deepca.operators.linalg import top_eigenvectors
 
 __all__ = ["CovarianceAveraging", "CovarianceState"]
 

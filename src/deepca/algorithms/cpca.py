@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from deepca import topology
-from deepca._typing import Orthonormalise
+from deepca._util.typing import Orthonormalise
 from deepca.algorithms.base import State, basis, matching_operator, spread
-from deepca.linalg import check_start
-from deepca.networks.agent import AgentNetwork
-from deepca.operators import OperatorLike
-from deepca.pacing import Pace
+from deepca.consensus.pacing import Pace
+from deepca.network.agent import AgentNetwork
+from deepca.operators.base import OperatorLike
+from deepca.operators.linalg import check_start
+from deepca.topology import graph
 
 __all__ = ["CPCA"]
 
@@ -27,7 +27,7 @@ class CPCA:
     name = "CPCA"
 
     def __init__(self, A: OperatorLike, W0: npt.ArrayLike, orthonormalise: Orthonormalise | None = None) -> None:
-        self.network = AgentNetwork(topology.complete(1), 0)
+        self.network = AgentNetwork(graph.complete(1), 0)
         self.A = matching_operator(A, self.network)
         self.W0 = check_start(W0, self.A.d)
         self.orthonormalise = orthonormalise

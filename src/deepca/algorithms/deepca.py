@@ -27,7 +27,7 @@ class DeEPCA(Decentralized):
     (:func:`~deepca.algorithms.base.basis`).
 
     The ``A_j`` may change from one iteration to the next. A State carries the product that S contains, so with
-    ``A_j^t`` in iteration t (:meth:`with_operator`, :func:`deepca.streaming.follow`)::
+    ``A_j^t`` in iteration t (:meth:`with_operator`, :func:`deepca.decomposition.streaming.follow`)::
 
         S_j^{t+1} = S_j^t + A_j^t W_j^t − A_j^{t−1} W_j^{t−1},    mean_j S_j^{t+1} = mean_j A_j^t W_j^t
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from deepca.algorithms.base import Decentralized, TrackedState, basis
-from deepca.memory import of_new
+from deepca.consensus.mixer_state import of_new
 
 __all__ = ["DePCA"]
 

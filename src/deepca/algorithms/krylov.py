@@ -9,16 +9,15 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from deepca._portable import exp
-from deepca._typing import Array
+from deepca._util.portable import exp
+from deepca._util.typing import Array
 from deepca.algorithms.base import OverExactAverages, State, chebyshev_growth, spread
-from deepca.broadcasts import SEMI, check_basis, check_close, packed, unpacked
+from deepca.consensus.exact import exact_average_then
 from deepca.errors import InvalidInput
-from deepca.exact import exact_average_then
-from deepca.linalg import orthonormal_part, symmetric_part, without
-from deepca.networks.base import Network
-from deepca.operators import OperatorLike
-from deepca.probing import everywhere
+from deepca.network.base import Network
+from deepca.network.broadcasts import SEMI, check_basis, check_close, everywhere, packed, unpacked
+from deepca.operators.base import OperatorLike
+from deepca.operators.linalg import orthonormal_part, symmetric_part, without
 
 __all__ = ["BlockKrylov", "KrylovState"]
 

@@ -16,28 +16,28 @@ from rich.markup import escape
 from rich.table import Table
 
 from deepca import __version__
-from deepca._machine import launched_ranks
-from deepca._typing import Array
-from deepca._units import size
-from deepca.cli.agent import agent
-from deepca.cli.cluster import cluster, real_demo
+from deepca._util.machine import launched_ranks
+from deepca._util.typing import Array
+from deepca._util.units import size
+from deepca.cli.commands.agent import agent
+from deepca.cli.commands.cluster import cluster, real_demo
+from deepca.cli.commands.doctor import doctor
+from deepca.cli.commands.fit import fit
+from deepca.cli.commands.init import init
+from deepca.cli.commands.inspect import inspect
+from deepca.cli.commands.join import join
+from deepca.cli.commands.plan import plan
+from deepca.cli.commands.reproduce import reproduce
+from deepca.cli.commands.sample import sample
+from deepca.cli.commands.simulate import simulate
+from deepca.cli.commands.topology import topology
+from deepca.cli.commands.transform import transform
 from deepca.cli.common import errors, require
-from deepca.cli.doctor import doctor
-from deepca.cli.fit import fit
-from deepca.cli.init import init
-from deepca.cli.inspect import inspect
-from deepca.cli.join import join
-from deepca.cli.plan import plan
 from deepca.cli.ranks import consoles, ending_together, with_ranks
-from deepca.cli.reproduce import reproduce
-from deepca.cli.sample import sample
-from deepca.cli.simulate import simulate
-from deepca.cli.topology import topology
-from deepca.cli.transform import transform
 from deepca.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from deepca.demo import Demo, Row
+    from deepca.reproduction.demo import Demo, Row
 
 __all__ = ["app"]
 
@@ -212,9 +212,9 @@ def demo(
             )
             raise typer.Exit(code)
         require("sklearn", "matplotlib", extra="demo")
-        from deepca import demo as demonstration
-        from deepca.plots import convergence
-        from deepca.progress import ProgressBar, bars
+        from deepca.plots.curves import convergence
+        from deepca.reproduction import demo as demonstration
+        from deepca.solver.progress import ProgressBar, bars
 
         agents = 50 if agents is None else agents
         notes, console = consoles(ranks)

@@ -46,7 +46,7 @@ def new_passphrase(*, ask: bool, file: Path | None) -> bytes | None:
 
 def passphrase_for(authority: Path, file: Path | None) -> bytes | None:
     """Return the passphrase of the key in an authority's folder; None if the key has none."""
-    from deepca.sites.keys import is_encrypted
+    from deepca.sites.pki.keys import is_encrypted
 
     if not is_encrypted(authority / "authority.key"):
         return None
@@ -61,7 +61,7 @@ def passphrase_for(authority: Path, file: Path | None) -> bytes | None:
 
 def _given(file: Path | None) -> bytes | None:
     """From a file that only its owner can read, or from the environment."""
-    from deepca.sites.keys import read_private
+    from deepca.sites.pki.keys import read_private
 
     if file is not None:
         return read_private(file, "passphrase", missing="give the name of a file that has it").rstrip(b"\r\n")

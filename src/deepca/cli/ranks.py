@@ -12,9 +12,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from deepca._machine import launched_ranks
+from deepca._util.machine import launched_ranks
 from deepca.cli.common import errors
-from deepca.engines import Engine, engine_of
+from deepca.engines.local import Engine, engine_of
 from deepca.errors import InvalidInput, MissingExtraError
 
 __all__ = ["consoles", "ending_together", "with_ranks"]

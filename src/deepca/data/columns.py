@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from deepca.alike import differing, listed
+from deepca.consensus.consistency import differing, listed
 from deepca.data.sources import Block, Source
 from deepca.errors import DataError
-from deepca.networks.base import Network
+from deepca.network.base import Network
 
 __all__ = ["Header", "Reordered", "agree_on_columns", "common_columns", "in_order_of"]
 

@@ -30,7 +30,7 @@ from typing import Any, cast
 import numpy as np
 from scipy import sparse
 
-from deepca._typing import Array, Csr
+from deepca._util.typing import Array, Csr
 from deepca.errors import DataError, MissingExtraError, NetworkError
 
 __all__ = ["SETS", "LibsvmSet", "Progress", "Rows", "features_digest", "load"]

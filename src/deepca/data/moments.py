@@ -7,7 +7,7 @@ products are formed; blocks are joined by the update of Chan, Golub & LeVeque
 
 The mean is kept as ``reference + shift``: the sum of the two has the precision of the spread of the data, not of their
 distance from zero. So data a million standard deviations away lose nothing, and rows that come only once suffice. What
-rounding may have done to all of this is counted along (:mod:`deepca.rounding`).
+rounding may have done to all of this is counted along (:mod:`deepca.operators.rounding`).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from deepca._typing import Array, Csr, csr
+from deepca._util.typing import Array, Csr, csr
 from deepca.data.sources import Block, Source
 from deepca.errors import DataError
-from deepca.rounding import EPS, UNIT, growth
-from deepca.sparse_centring import column_squares, far_columns, without_reference
+from deepca.operators.rounding import EPS, UNIT, growth
+from deepca.operators.sparse_centring import column_squares, far_columns, without_reference
 
 __all__ = ["Moments", "check_finite", "moments", "no_rows"]
 
@@ -37,7 +37,7 @@ class Moments:
     n : rows with a weight.  weight : their weights together (n without weights).
     reference, shift : ``(d,)``, whose sum is the mean.  squares : ``(d,)``, ``Σ w (x − mean)²``.
     scatter : ``(d, d)``, ``Σ w (x − mean)(x − mean)ᵀ``, if asked for.
-    rounding : ``(d,)``, what rounding may have done to the scatter, as :mod:`deepca.rounding` has it.
+    rounding : ``(d,)``, what rounding may have done to the scatter, as :mod:`deepca.operators.rounding` has it.
     mean_rounding : ``(d,)``, what it may have done to the mean.
     """
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from deepca._machine import one_blas_thread, usable_cores
-from deepca._typing import Array
+from deepca._util.machine import one_blas_thread, usable_cores
+from deepca._util.typing import Array
 from deepca.data.moments import Moments
 from deepca.data.sources import Source
-from deepca.operators import rows_without
+from deepca.operators.base import rows_without
 
 __all__ = ["Rereading", "can_be_read_again"]
 

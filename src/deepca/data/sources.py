@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from deepca._masked import unmasked
-from deepca._typing import Csr
+from deepca._util.masked import unmasked
+from deepca._util.typing import Csr
 from deepca.errors import DataError
 
 __all__ = [

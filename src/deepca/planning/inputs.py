@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from deepca._machine import available_memory
-from deepca._typing import Array
+from deepca._util.machine import available_memory
+from deepca._util.typing import Array
 from deepca.data.moments import moments
 from deepca.data.sources import Source
 from deepca.errors import DataError, InvalidInput

@@ -9,21 +9,21 @@ from typing import Any
 
 import numpy as np
 
-from deepca._machine import one_blas_thread
-from deepca._typing import Array
-from deepca.coding import Messages
+from deepca._util.machine import one_blas_thread
+from deepca._util.typing import Array
+from deepca.consensus.mixers import Chebyshev, FastMix, first_rounds
 from deepca.data.moments import no_rows
-from deepca.linalg import tan_theta
-from deepca.mixing import Chebyshev, FastMix, first_rounds
-from deepca.networks.metered import Cost, Link, MeteredNetwork, Sent
-from deepca.observers import Observer, Start, Step
-from deepca.operators import Covariances, Operator
-from deepca.pca import algorithm_of
-from deepca.result import Result
-from deepca.solve import solve
-from deepca.statistics import agreed_totals
-from deepca.stopping import Tolerance
-from deepca.topology import Topology
+from deepca.data.statistics import agreed_totals
+from deepca.decomposition.pca import algorithm_of
+from deepca.network.compression import Messages
+from deepca.operators.base import Covariances, Operator
+from deepca.operators.linalg import tan_theta
+from deepca.planning.metered import Cost, Link, MeteredNetwork, Sent
+from deepca.solver.loop import solve
+from deepca.solver.observers import Observer, Start, Step
+from deepca.solver.result import Result
+from deepca.solver.stopping import Tolerance
+from deepca.topology.graph import Topology
 
 __all__ = ["ON_A_TREE", "Alike", "Prediction", "Rehearsal", "StandIns"]
 
@@ -189,7 +189,7 @@ class Rehearsal:
         )
 
     def preparation(self, agents: StandIns, rows: int) -> Cost:
-        """Counts, mean and spread of rows, as :func:`deepca.pca.decompose` agrees on them."""
+        """Counts, mean and spread of rows, as :func:`deepca.decomposition.pca.decompose` agrees on them."""
         network = self._network(agents, 1)
         one = replace(no_rows(agents.A.d, scatter=False), n=rows, weight=float(rows), squares=np.ones(agents.A.d))
         agreed_totals(network, [one] * network.n_agents)

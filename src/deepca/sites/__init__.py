@@ -1,5 +1,6 @@
-"""Agents at sites of their own: what is written down, who is who, and what is said between neighbours.
+"""Agents at sites of their own, each beside its own rows. Modules import what the ``agent`` extra brings.
 
-``config`` reads network.toml and site.toml, ``certificates`` says who may speak, ``kits`` makes what every site is
-handed. Modules import grpcio, protobuf and cryptography where they need them.
+From the foundation up: ``config`` reads what is written down, ``protocol`` says what neighbours tell each other,
+``pki`` who may speak, ``transport`` how messages travel, ``runtime`` is an agent at work, ``admin`` what operators do
+around a run.
 """

@@ -8,17 +8,18 @@ from fractions import Fraction
 
 import numpy as np
 
-from deepca import SimulatedNetwork, changing, directed
-from deepca.averaging import common_average
-from deepca.centring import agreed_mean
-from deepca.coding import Code, decode, encode
+from deepca import SimulatedNetwork
+from deepca.consensus.averaging import common_average
+from deepca.consensus.centring import agreed_mean
+from deepca.consensus.exact import exact_average
+from deepca.consensus.mixers import averager
 from deepca.data.moments import moments
 from deepca.data.sources import ArraySource
+from deepca.data.statistics import agreed_totals
 from deepca.errors import DataError
-from deepca.exact import exact_average
-from deepca.mixing import averager
-from deepca.statistics import agreed_totals
-from deepca.trees import SpanningTree
+from deepca.network.compression import Code, decode, encode
+from deepca.network.trees import SpanningTree
+from deepca.topology import directed, time_varying
 from studies.adversary.problems import Array, static_network
 from studies.adversary.reference import exact_mean
 from studies.adversary.trial import Trial
@@ -76,8 +77,8 @@ def _common(trial: Trial) -> None:
     place = trial.one_of(
         base,
         directed.random_digraph(m, 0.6, seed=seed),
-        changing.failing(base, 0.2, seed=seed),
-        changing.matchings(base),
+        time_varying.failing(base, 0.2, seed=seed),
+        time_varying.matchings(base),
     )
     trial.note(place.name)
     x = trial.rng.standard_normal((m, 4)) * 10.0 ** trial.rng.uniform(-6, 6)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from deepca import SimulatedNetwork, certify
-from deepca.linalg import random_orthonormal
+from deepca.operators.linalg import random_orthonormal
 from studies.adversary.claims import check_certificate
 from studies.adversary.families.solving import mean_truth
 from studies.adversary.problems import SIZES, Array, agent_matrices, random_network, sizes, spectrum

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from deepca import AcceleratedDeEPCA, Chebyshev, DecentralizedPCA, DeEPCA, FastMix, SimulatedNetwork, Tolerance, solve
-from deepca._typing import Rounds
-from deepca.coding import Messages
+from deepca._util.typing import Rounds
+from deepca.consensus.mixers import Mixer, PositiveChebyshev
 from deepca.errors import DataError, MixingError, NotFiniteError
-from deepca.linalg import random_orthonormal
-from deepca.mixing import Mixer, PositiveChebyshev
+from deepca.network.compression import Messages
+from deepca.operators.linalg import random_orthonormal
 from studies.adversary.claims import check_result
 from studies.adversary.families.estimators import check_pca, random_rows
 from studies.adversary.families.solving import mean_truth

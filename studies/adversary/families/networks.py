@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from deepca import AcceleratedDeEPCA, BlockKrylov, DeEPCA, Gossip, Pairwise, SimulatedNetwork, Tolerance, solve
-from deepca._typing import Csr, Rounds
+from deepca._util.typing import Csr, Rounds
 from deepca.algorithms.base import Algorithm
 from deepca.errors import MixingError, NetworkError, NotFiniteError
-from deepca.linalg import random_orthonormal
+from deepca.operators.linalg import random_orthonormal
 from deepca.topology import Topology
 from studies.adversary.claims import check_result
 from studies.adversary.families.solving import mean_truth

@@ -24,9 +24,9 @@ from deepca import (
     run_agents,
     solve,
 )
-from deepca._typing import Rounds
+from deepca._util.typing import Rounds
 from deepca.errors import MixingError
-from deepca.linalg import random_orthonormal
+from deepca.operators.linalg import random_orthonormal
 from deepca.topology import Topology
 from studies.adversary.claims import check_result
 from studies.adversary.problems import SIZES, Array, agent_matrices, sizes, spectrum, static_network

@@ -10,13 +10,14 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from deepca import SimulatedNetwork, eigenpairs, graphs, singular_triplets
-from deepca.blocks import GraphBlock, Matrix
-from deepca.clustering import spectral_clustering
-from deepca.eigen import Eigenpairs, Which
+from deepca import SimulatedNetwork, eigenpairs, singular_triplets
+from deepca.decomposition.eigen import Eigenpairs, Which
+from deepca.decomposition.spectral import graphs
+from deepca.decomposition.spectral.blocks import GraphBlock, Matrix
+from deepca.decomposition.spectral.clustering import spectral_clustering
+from deepca.decomposition.svd import Partition
 from deepca.errors import DataError, DisconnectedError, GapError, NotFiniteError
-from deepca.linalg import frobenius
-from deepca.svd import Partition
+from deepca.operators.linalg import frobenius
 from deepca.topology import Topology
 from studies.adversary.claims import check_status
 from studies.adversary.families.estimators import random_rows

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from deepca._machine import available_memory
-from deepca._typing import Csr
+from deepca._util.machine import available_memory
+from deepca._util.typing import Csr
 from deepca.data.readers._common import Options, choose, extra, listed, reading, value_type
 from deepca.data.readers.hdf5 import DenseSource, opened
 from deepca.data.sources import BLOCK_BYTES, ArraySource, Block, Source

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from deepca._machine import available_memory
-from deepca._typing import Csr
+from deepca._util.machine import available_memory
+from deepca._util.typing import Csr
 from deepca.data._npy import GrowingNpy
 from deepca.data.sources import ArraySource, Block, Source
 from deepca.errors import DataError

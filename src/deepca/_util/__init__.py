@@ -1,0 +1,1 @@
+"""Helpers that know nothing of deepca: files, cores and BLAS threads, units, portable arithmetic."""

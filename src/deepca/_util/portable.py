@@ -1,0 +1,171 @@
+"""Arithmetic whose bits do not depend on the processor, for decisions that all agents have to make alike.
+
+Sums, products, quotients and square roots of single numbers are rounded the same way everywhere (IEEE 754), and so are
+``math.fsum``, ``math.frexp`` and ``math.ldexp``. Logarithms, powers and hyperbolic functions of a C library are not:
+the last digit differs with the library, and with the instructions it finds. Those below are made of the former alone.
+They are good to a few units in the last place, and a thousand times slower than a vector of them would be: they are for
+the few numbers on which a number of rounds or the end of a run depends.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from deepca._util.typing import Array
+
+__all__ = ["acosh", "cosh", "eigenvalues", "exp", "hypot", "length", "log", "median", "power", "total"]
+
+_LOG2 = (
+    0.6931471803691238,
+    1.9082149292705877e-10,
+)  # its upper bits, times which every exponent is exact, and the rest
+_TERMS = 14  # of the series for the logarithm: x² ≤ 0.0295 there
+_ROOT = math.sqrt(0.5)
+_PLACES = 32  # into which an interval is cut at a time to find an eigenvalue
+
+
+def log(x: float) -> float:
+    """The natural logarithm of a number that is not negative; −inf of zero."""
+    if not 0.0 < x < math.inf:
+        return -math.inf if x == 0.0 else math.nan if not x > 0.0 else math.inf
+    mantissa, exponent = math.frexp(x)
+    if mantissa < _ROOT:
+        mantissa, exponent = 2.0 * mantissa, exponent - 1
+    z = (mantissa - 1.0) / (mantissa + 1.0)  # log m = 2 artanh z
+    square, series = z * z, 0.0
+    for n in range(2 * _TERMS + 1, 1, -2):
+        series = (series + 1.0 / n) * square
+    return exponent * _LOG2[0] + (2.0 * z + (2.0 * z * series + exponent * _LOG2[1]))
+
+
+def exp(x: float) -> float:
+    """``e^x``; 0 or inf where that does not fit."""
+    if not -746.0 < x < 710.0:
+        return math.nan if math.isnan(x) else math.inf if x > 0.0 else 0.0
+    n = round(x / (_LOG2[0] + _LOG2[1]))
+    rest = (x - n * _LOG2[0]) - n * _LOG2[1]
+    series = 1.0
+    for i in range(20, 0, -1):
+        series = 1.0 + series * rest / i
+    half = n // 2  # in two steps: 2^n may not fit where the result does
+    try:
+        return math.ldexp(math.ldexp(series, half), n - half)
+    except OverflowError:
+        return math.inf
+
+
+def power(x: float, y: float) -> float:
+    """``x^y`` of a number that is not negative."""
+    if y == 0.0:
+        return 1.0
+    if x == 0.0:
+        return 0.0 if y > 0.0 else math.inf
+    return exp(y * log(x))
+
+
+def acosh(x: float) -> float:
+    """``log(x + √(x²−1))`` for ``x ≥ 1``."""
+    above = x - 1.0
+    if above > 1e8:
+        return log(x) + _LOG2[0] + _LOG2[1]
+    y = above + math.sqrt(above) * math.sqrt(above + 2.0)  # x + √(x²−1) = 1 + y
+    around = 1.0 + y
+    return log(around) * (y / (around - 1.0)) if around > 1.0 else y
+
+
+def cosh(x: float) -> float:
+    """``(e^x + e^{−x})/2``."""
+    grown = exp(abs(x))
+    return grown / 2.0 + 0.5 / grown
+
+
+def hypot(x: float, y: float) -> float:
+    """``√(x² + y²)``, also where squares do not fit."""
+    large, small = max(abs(x), abs(y)), min(abs(x), abs(y))
+    if large == 0.0 or not math.isfinite(large):
+        return large
+    ratio = small / large
+    return large * math.sqrt(1.0 + ratio * ratio)
+
+
+def total(values: Array | Sequence[float]) -> float:
+    """The sum, rounded once."""
+    try:
+        return math.fsum(np.asarray(values, dtype=np.float64).ravel().tolist())
+    except (OverflowError, ValueError):  # beyond the largest number, or infinities of both signs
+        return float(np.sum(values))
+
+
+def length(x: npt.NDArray[np.float64]) -> float:
+    """Root of the sum of squares of all entries, also where squares do not fit."""
+    peak = float(np.abs(x).max(initial=0.0))
+    if peak == 0.0 or not math.isfinite(peak):
+        return peak
+    _, exponent = math.frexp(peak)
+    scaled = np.ldexp(x, -exponent)
+    return math.ldexp(math.sqrt(math.fsum((scaled * scaled).ravel().tolist())), exponent)
+
+
+def median(values: Sequence[float]) -> float:
+    """The middle one, or the mean of the two in the middle."""
+    ordered = sorted(values)
+    half = len(ordered) // 2
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2.0
+
+
+def eigenvalues(A: Array, *places: int) -> Array:
+    """Eigenvalues of a symmetric matrix, ascending, or those at some places; for up to a few hundred rows.
+
+    Householder reflections to a tridiagonal matrix, then how many eigenvalues lie below a number (Sturm sequences),
+    all by operations on single entries, and by sums in a fixed order.
+    """
+    n = len(A)
+    diagonal, beside = _tridiagonal(np.array(A, dtype=np.float64))
+    wanted = np.array([place % n for place in places] if places else range(n))
+    reach = np.abs(diagonal) + np.append(np.abs(beside), 0.0) + np.append(0.0, np.abs(beside))
+    span = 1.0001 * float(reach.max()) + np.finfo(np.float64).tiny
+    low, step = np.full(wanted.size, -span), np.full(wanted.size, 2.0 * span / _PLACES)
+    inner = np.arange(1.0, _PLACES)
+    for _ in range(12):  # 5 bits each
+        below = _below(diagonal, np.square(beside), low[:, None] + step[:, None] * inner)
+        low = low + step * np.count_nonzero(below <= wanted[:, None], axis=1)
+        step = step / _PLACES
+    near = [low]  # what is below every eigenvalue but those before it, to the last digit
+    for _ in range(4):
+        near = [np.nextafter(near[0], -np.inf), *near, np.nextafter(near[-1], np.inf)]
+    around = np.stack(near, axis=1)
+    fit = np.count_nonzero(_below(diagonal, np.square(beside), around) <= wanted[:, None], axis=1)
+    return np.asarray(np.take_along_axis(around, np.maximum(fit - 1, 0)[:, None], axis=1)[:, 0])
+
+
+def _tridiagonal(A: Array) -> tuple[Array, Array]:
+    """Diagonal and subdiagonal of a tridiagonal matrix with the eigenvalues of A, which is overwritten."""
+    n = len(A)
+    beside = np.zeros(max(n - 1, 0))
+    for j in range(n - 1):
+        v, rest = A[j + 1 :, j].copy(), A[j + 1 :, j + 1 :]
+        size = length(v)
+        beside[j] = -math.copysign(size, v[0])
+        v[0] -= beside[j]
+        half = total(v * v) / 2.0
+        if half == 0.0:
+            continue
+        p = np.add.accumulate(rest * v[:, None], axis=0)[-1] / half
+        q = p - (total(p * v) / (2.0 * half)) * v
+        rest -= v[:, None] * q + q[:, None] * v
+    return np.diag(A).copy(), beside
+
+
+def _below(diagonal: Array, squares: Array, x: Array) -> npt.NDArray[np.int64]:
+    """How many eigenvalues of a tridiagonal matrix lie below each of x."""
+    count = np.zeros(x.shape, dtype=np.int64)
+    pivot = np.ones_like(x)
+    for i, entry in enumerate(diagonal.tolist()):
+        pivot = (entry - x) - (squares[i - 1] / pivot if i else 0.0)
+        pivot = np.where(pivot == 0.0, 1e-300, pivot)
+        count += pivot < 0.0
+    return count

@@ -1,0 +1,417 @@
+"""``deepca cluster``: a whole network of agents on this machine, to see what happens. ``deepca demo --real`` is one."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+
+from deepca.cli.commands.topology import complete_name
+from deepca.cli.common import errors, require
+from deepca.cli.view.model import show_model, show_status, size, summary
+from deepca.decomposition.pca import ALGORITHMS
+from deepca.errors import InvalidInput
+from deepca.sites.config.toml import duration
+
+if TYPE_CHECKING:
+    from deepca.decomposition.model import Model
+    from deepca.sites.admin.trial_network import Ended, Outcome, Share, Sight
+
+__all__ = ["cluster", "real_demo"]
+
+_COLOURS = {
+    "finished": "green",
+    "running": "cyan",
+    "failed": "bold red",
+    "killed": "bold red",
+    "unfinished": "red",
+    "not usable": "red",
+    "left out": "yellow",
+    "stopped": "dim",
+}
+
+cluster = typer.Typer(
+    name="cluster",
+    help="A whole network of agents on this machine, to try things out.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+
+
+@cluster.callback()
+def _group() -> None:
+    """A whole network of agents on this machine, to try things out."""
+
+
+@cluster.command(
+    epilog="Examples:\n\n"
+    "  deepca cluster up --agents 10 all.npy -k 4 -o models\n\n"
+    "  deepca cluster up north.csv south.csv west.csv -k 0.95 --scale --label-column diagnosis -o models\n\n"
+    "  deepca cluster up --agents 5 all.npy -k 4 -o models --keep   # then look at models/kits"
+)
+def up(
+    files: Annotated[list[Path], typer.Argument(help="One file per agent; or any files, together with --agents.")],
+    components: Annotated[
+        str, typer.Option("--components", "-k", help="How many; or a share of variance such as 0.95; or 'all'.")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the model file of every site.")],
+    agents: Annotated[int | None, typer.Option(help="Spread all rows over that many agents.")] = None,
+    topology: Annotated[
+        str, typer.Option(help="Who talks to whom; see deepca topology.", autocompletion=complete_name)
+    ] = "ring",
+    algorithm: Annotated[
+        str,
+        typer.Option(help=f"One of {', '.join(ALGORITHMS)}.", autocompletion=lambda: list(ALGORITHMS)),
+    ] = "auto",
+    tol: Annotated[float, typer.Option(help="Largest acceptable tangent of the angle, at any agent.")] = 1e-10,
+    center: Annotated[bool, typer.Option(help="Subtract the agreed mean.")] = True,
+    scale: Annotated[bool, typer.Option("--scale", help="Divide columns by their agreed standard deviation.")] = False,
+    label_column: Annotated[str | None, typer.Option(help="Column that is no data (a class, an id): left out.")] = None,
+    dataset: Annotated[str | None, typer.Option(help="Which array of an .npz or HDF5 file.")] = None,
+    on_loss: Annotated[str, typer.Option(help="If an agent is lost: wait for it, or shrink (go on without).")] = "wait",
+    patience: Annotated[str, typer.Option(help="How long an agent may be silent before it counts as lost.")] = "30s",
+    deadline: Annotated[str, typer.Option(help="After which the run ends as unfinished.")] = "1h",
+    seed: Annotated[int, typer.Option(min=0, help="For random networks and the start.")] = 0,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep kits, logs and checkpoints in OUT/kits.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a summary as JSON instead.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, and nothing but errors.")] = False,
+) -> None:
+    """Run agents as processes of their own on this machine: real connections, throw-away certificates.
+
+    Every site ends with its model file in OUT/<site>/model.npz; all of them are the same to the last byte, or this is
+    an error.
+
+    Exit codes: 0 result; 1 no usable result, or an agent died; 2 a mistake to mend; 3 unfinished at the deadline;
+    4 a result without all sites; 130 stopped.
+    """
+    with errors(), _stopped_by_sigterm():
+        _require()
+        limit = _seconds(deadline, "--deadline")
+        options = {
+            "name": "cluster",
+            "components": _components(components),
+            "topology_name": topology,
+            "algorithm": algorithm,
+            "tolerance": tol,
+            "center": center,
+            "scale": scale,
+            "seed": seed,
+            "on_loss": on_loss,
+            "patience": _seconds(patience, "--patience"),
+        }
+        _check_folder(out, keep=keep)
+        with _workplace(out / "kits" if keep else None) as folder:
+            done = _run(
+                files,
+                agents,
+                folder,
+                options,
+                deadline=limit,
+                label_column=label_column,
+                dataset=dataset,
+                quiet=quiet or as_json,
+            )
+            code = _report(done, out, as_json=as_json, quiet=quiet, kits=folder if keep else None)
+    if code:
+        raise typer.Exit(code)
+
+
+def _require() -> None:
+    require("grpc", "google", "cryptography", extra="agent")
+    require("google.protobuf", extra="agent")  # not before "google" is known to be there
+
+
+# ------------------------------------------------------------------------------------------------------------- running
+
+
+@dataclass(frozen=True)
+class _Done:
+    shares: tuple[Share, ...]
+    outcome: Outcome
+    model: Model | None
+
+
+def _run(
+    files: Sequence[Path],
+    agents: int | None,
+    folder: Path,
+    options: dict[str, Any],
+    *,
+    deadline: float,
+    label_column: str | None = None,
+    dataset: str | None = None,
+    quiet: bool,
+) -> _Done:
+    from deepca.decomposition.model import from_bytes
+    from deepca.sites.admin.trial_network import deal, describe, run_cluster
+
+    shares = deal(files, agents, folder, label_column=label_column, dataset=dataset)
+    network = describe(shares, **options)
+    with _watching(Console(stderr=True, emoji=False), quiet=quiet) as watch:
+        outcome = run_cluster(shares, network, folder, deadline=deadline, watch=watch)
+    content = outcome.content
+    return _Done(shares, outcome, None if content is None else from_bytes(content, Path("the common result")))
+
+
+@contextmanager
+def _workplace(kept: Path | None) -> Iterator[Path]:
+    if kept is not None:
+        kept.mkdir(parents=True)
+        yield kept
+    else:
+        with TemporaryDirectory(prefix="deepca-cluster-") as folder:
+            yield Path(folder)
+
+
+@contextmanager
+def _stopped_by_sigterm() -> Iterator[None]:
+    """SIGTERM and a closed terminal end this like Ctrl-C, so that no agent is left behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    names = [number for number in (getattr(signal, name, None) for name in ("SIGTERM", "SIGHUP")) if number is not None]
+    before = {number: signal.signal(number, stop) for number in names}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _watching(notes: Console, *, quiet: bool) -> Iterator[Callable[[Sequence[Sight]], None]]:
+    """What is shown meanwhile: a table that changes on a terminal, else a line for every step."""
+    if quiet:
+        yield lambda sights: None
+    elif notes.is_terminal:
+        with Live(console=notes, auto_refresh=False, transient=True) as live:
+            yield lambda sights: live.update(_agents_table(sights, notes), refresh=True)
+    else:
+        said: list[str] = []
+
+        def watch(sights: Sequence[Sight]) -> None:
+            counts: dict[str, int] = {}
+            for one in sights:
+                counts[one.state] = counts.get(one.state, 0) + 1
+            text = ", ".join(f"{count} {state}" for state, count in counts.items())
+            if said[-1:] != [text]:
+                said.append(text)
+                notes.print(f"{len(sights)} agents: {text}", highlight=False)
+
+        yield watch
+
+
+def _agents_table(sights: Sequence[Sight], console: Console) -> Table:
+    table = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False, collapse_padding=True)
+    name = max(4, *(len(one.site) for one in sights))
+    table.add_column("site", no_wrap=True, min_width=min(name, 20), overflow="ellipsis")
+    table.add_column("rows", justify="right", no_wrap=True, min_width=8)
+    table.add_column("state", no_wrap=True, min_width=13)
+    table.add_column("last word", no_wrap=True, overflow="ellipsis", max_width=max(console.width - name - 28, 10))
+    most = max(console.height - 5, 3)
+    for one in sights[:most]:
+        colour = _COLOURS.get(one.state, "default")
+        iteration = f" ({one.iteration})" if one.iteration is not None and one.state == "running" else ""
+        table.add_row(
+            one.site,
+            "?" if one.rows is None else f"{one.rows:,}",
+            f"[{colour}]{one.state}{iteration}[/]",
+            f"[dim]{escape(one.text)}[/]",
+        )
+    if len(sights) > most:
+        table.add_row(f"[dim]and {len(sights) - most} more[/]", "", "", "")
+    return table
+
+
+# ----------------------------------------------------------------------------------------------------------- reporting
+
+
+def _report(done: _Done, out: Path, *, as_json: bool, quiet: bool, kits: Path | None) -> int:
+    """Model files in their places, and what people want to know; the exit code."""
+    from deepca.sites.admin.trial_network import keep_models
+
+    outcome, model, notes = done.outcome, done.model, Console(stderr=True, emoji=False)
+    places = keep_models(outcome, out)
+    if as_json:
+        typer.echo(json.dumps(_plain(done, places, kits), indent=2, ensure_ascii=False))
+    elif model is not None and not quiet:
+        console = Console(emoji=False)
+        show_model(console, model)
+        console.print(
+            f"\n{len(places)} model file{'s' if len(places) > 1 else ''}, the same to the last byte "
+            f"(sha256 {outcome.sha256[:16]}…): [bold]{escape(str(out))}/<site>/model.npz[/] · {outcome.seconds:.1f} s",
+            highlight=False,
+            soft_wrap=True,
+        )
+    if outcome.code:
+        _complain(notes, outcome, model, shown=not as_json and not quiet)
+    if kits is not None and not as_json and not quiet:
+        notes.print(f"Kits, logs and checkpoints: {escape(str(kits))}", highlight=False, soft_wrap=True)
+    return outcome.code
+
+
+def _complain(notes: Console, outcome: Outcome, model: Model | None, *, shown: bool) -> None:
+    """Who failed, and its last words."""
+    without = [agent for agent in outcome.agents if agent.model is None]
+    for agent in sorted(without, key=lambda agent: not agent.first):
+        if agent.stopped and not agent.first:
+            continue
+        notes.print(f"[bold red]error:[/] {escape(agent.site)} {_fate(agent)}", highlight=False, soft_wrap=True)
+        for line in agent.last:
+            notes.print(f"  [dim]{escape(agent.site)}:[/] {escape(line)}", highlight=False, soft_wrap=True)
+    stopped = [agent.site for agent in without if agent.stopped and not agent.first]
+    if stopped:
+        notes.print(f"Stopped for that reason: {escape(', '.join(stopped))}.", highlight=False, soft_wrap=True)
+    if model is None:
+        notes.print("No model was written.", highlight=False)
+    elif not model.status.ok and not shown:
+        show_status(notes, model)
+    elif model.about.get("left_out"):
+        names = ", ".join(model.about["left_out"])
+        notes.print(f"[bold yellow]The rows of {escape(names)} are not in this result.[/]", highlight=False)
+
+
+def _fate(agent: Ended) -> str:
+    if agent.code < 0:
+        try:
+            name = signal.Signals(-agent.code).name
+        except ValueError:
+            name = f"signal {-agent.code}"
+        return f"was killed ({name}); its last words:"
+    if agent.code == 3:
+        return "was not finished at the deadline; its last words:"
+    return f"ended with exit code {agent.code}; its last words:"
+
+
+def _plain(done: _Done, places: dict[str, Path], kits: Path | None) -> dict[str, Any]:
+    outcome, model = done.outcome, done.model
+    return {
+        **({} if model is None else summary(model)),
+        "sites": [
+            {
+                "site": agent.site,
+                "rows": agent.rows,
+                "exit_code": agent.code,
+                "model": str(places[agent.site]) if agent.site in places else None,
+                "last": list(agent.last) if agent.model is None else [],
+            }
+            for agent in outcome.agents
+        ],
+        "sha256": outcome.sha256 or None,
+        "seconds": round(outcome.seconds, 3),
+        "kits": None if kits is None else str(kits),
+    }
+
+
+def _check_folder(out: Path, *, keep: bool) -> None:
+    if out.exists() and not out.is_dir():
+        raise InvalidInput(f"--out {out}: this is a file; give the name of a folder")
+    if keep and (out / "kits").exists():
+        raise InvalidInput(f"--keep: {out / 'kits'} is there already and is not overwritten; remove it first")
+    out.mkdir(parents=True, exist_ok=True)
+
+
+def _components(given: str) -> int | float | None:
+    if given == "all":
+        return None
+    for kind in (int, float):
+        try:
+            return kind(given)
+        except ValueError:
+            continue
+    raise InvalidInput(f"-k {given}: give a number, a share of variance such as 0.95, or 'all'")
+
+
+def _seconds(given: str, option: str) -> float:
+    try:
+        return duration(given)
+    except InvalidInput as error:
+        raise InvalidInput(f"{option} {error}") from None
+
+
+# ------------------------------------------------------------------------------------------------------ demo, for real
+
+
+def real_demo(*, agents: int, k: int, tol: float, seed: int, as_json: bool, quiet: bool) -> int:
+    """The digits of scikit-learn over real processes, compared with PCA of the pooled rows; the exit code."""
+    _require()
+    import numpy as np
+    from sklearn.datasets import load_digits
+    from sklearn.decomposition import PCA
+
+    from deepca.operators.linalg import tan_theta
+
+    X = np.asarray(load_digits().data, dtype=np.float64)
+    options = {"name": "demo", "components": k, "topology_name": "ring", "tolerance": tol, "seed": seed}
+    with _stopped_by_sigterm(), TemporaryDirectory(prefix="deepca-demo-") as name:
+        folder = Path(name)
+        np.save(folder / "digits.npy", X)
+        files = [folder / "digits.npy"]
+        done = _run(files, agents, folder / "kits", options, deadline=600.0, quiet=quiet or as_json)
+    outcome, model = done.outcome, done.model
+    if model is None:
+        _complain(Console(stderr=True, emoji=False), outcome, None, shown=False)
+        return outcome.code or 1
+    pooled = PCA(n_components=k, svd_solver="full").fit(X)
+    U, W = (np.asarray(of, dtype=np.float64).T for of in (pooled.components_, model.components))
+    angle = float(np.max(tan_theta(U, W)))
+    found = {
+        "sites": [{"site": agent.site, "rows": agent.rows} for agent in outcome.agents],
+        "topology": model.about["topology"],
+        "links": model.about["links"],
+        "iterations": model.about["iterations"],
+        "rounds": model.about["rounds"],
+        "bytes_per_agent": model.about["bytes_per_agent"],
+        "seconds": round(outcome.seconds, 3),
+        "status": model.status.code,
+        "proven": None if (proof := model.certificate) is None else proof.proven_angle,
+        "tan_theta": angle,
+        "sha256": outcome.sha256,
+        "model_files": sum(agent.model is not None for agent in outcome.agents),
+    }
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+    else:
+        _show_real(Console(emoji=False), found, tol)
+    return outcome.code
+
+
+def _show_real(console: Console, found: dict[str, Any], tol: float) -> None:
+    sites = found["sites"]
+    rows = [site["rows"] for site in sites]
+    each = f"{rows[0]}" if min(rows) == max(rows) else f"{min(rows)} or {max(rows)}"
+    mark = "green" if found["tan_theta"] <= 10 * tol else "red"
+    proven = "nothing" if found["proven"] is None else f"tan θ ≤ {found['proven']:.1e} at every site"
+    table = Table.grid(padding=(0, 2))
+    for name, value in (
+        ("sites", f"{len(sites)}, each a process of its own, {found['links']} links (ring), TLS 1.3 both ways"),
+        ("rows each", f"{each} of {sum(rows):,}; none of them left its site"),
+        ("iterations", f"{found['iterations']:,}"),
+        ("rounds", f"{found['rounds']:,}"),
+        ("sent", f"{size(found['bytes_per_agent'])} per site"),
+        ("time", f"{found['seconds']:.1f} s, starting and stopping the processes included"),
+        ("status", str(found["status"]).replace("_", " ")),
+        ("proven", proven),
+        ("measured", f"[{mark}]tan θ = {found['tan_theta']:.1e}[/] to scikit-learn's PCA of the pooled rows"),
+        ("model files", f"{found['model_files']}, the same to the last byte: sha256 {found['sha256'][:16]}…"),
+    ):
+        table.add_row(f"[dim]{name}[/]", value)
+    console.print("\n[bold]The digits of scikit-learn, over real processes[/]\n")
+    console.print(table, highlight=False)

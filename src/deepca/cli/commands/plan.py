@@ -1,0 +1,220 @@
+"""``deepca plan``: what every method would take on a network, before anything is sent."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import numpy as np
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from deepca._util.typing import Array
+from deepca._util.units import bit_rate, size
+from deepca.cli.commands.topology import complete_name
+from deepca.cli.common import errors
+from deepca.cli.view.methods import MessagesOption, show_choice, watching
+from deepca.data.readers import open_source
+from deepca.errors import InvalidInput
+from deepca.network.compression import Messages
+from deepca.planning.metered import Cost
+from deepca.planning.planner import Plan, Prediction, bits_per_second, probed_eigenvalues, read_eigenvalues, seconds
+from deepca.planning.planner import plan as make_plan
+from deepca.topology.names import from_name
+
+__all__ = ["plan"]
+
+
+def plan(
+    topology: Annotated[
+        str,
+        typer.Option(help="Who talks to whom, such as ring:50; see deepca topology.", autocompletion=complete_name),
+    ],
+    components: Annotated[int, typer.Option("--components", "-k", help="Principal components wanted.")],
+    latency: Annotated[str, typer.Option(help="Until a message arrives: 30ms, 0.03s, 500us.")],
+    bandwidth: Annotated[str, typer.Option(help="What an agent can send a second: 30Mbit, 1Gbit, 2MB.")],
+    dim: Annotated[int | None, typer.Option(help="Columns of the data; known from --probe.")] = None,
+    agents: Annotated[int | None, typer.Option(help="How many, if the name of the network does not say it.")] = None,
+    eigenvalues: Annotated[
+        Path | None, typer.Option(help="The expected ones: numbers in a text, or .npy; the largest will do.")
+    ] = None,
+    probe: Annotated[
+        Path | None, typer.Option(help="Data like those to come: any file that fit reads. Its eigenvalues are taken.")
+    ] = None,
+    scale: Annotated[
+        bool, typer.Option("--scale", help="Columns of the probe are divided by their standard deviation.")
+    ] = False,
+    label_column: Annotated[str | None, typer.Option(help="Column of the probe that is no data.")] = None,
+    dataset: Annotated[str | None, typer.Option(help="Which array of an .npz or HDF5 probe.")] = None,
+    rows_per_agent: Annotated[
+        int | None, typer.Option(help="Fewer rows, more different agents. Those of the probe, or 1000.")
+    ] = None,
+    tol: Annotated[float, typer.Option(help="Largest acceptable tangent of the angle, at any agent.")] = 1e-8,
+    messages: MessagesOption = "float64",
+    allow_covariance: Annotated[
+        bool,
+        typer.Option(
+            "--allow-covariance", help="Recommend averaging covariances, too: every site's becomes known to others."
+        ),
+    ] = False,
+    unreliable: Annotated[
+        bool, typer.Option("--unreliable", help="Messages may get lost: recommend nothing that sums along a tree.")
+    ] = False,
+    seed: Annotated[int, typer.Option(min=0, help="For random networks and the stand-ins.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON instead.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")] = False,
+) -> None:
+    """Rounds, bytes and time that every method would take on a network, and which one to use.
+
+    The methods are tried on stand-ins with the eigenvalues expected, and what they send is counted.
+
+    Time is that of the network: a latency per round, and what its busiest sender has to send.
+
+    Exit code 1 if no method can be recommended.
+    """
+    with errors():
+        if eigenvalues is not None and probe is not None:
+            raise InvalidInput("--eigenvalues and --probe both say what the spectrum is; give one of them")
+        if probe is None and (scale or label_column is not None or dataset is not None):
+            raise InvalidInput(
+                "--scale, --label-column and --dataset speak of the probe; give --probe, or leave them out"
+            )
+        if dim is None and eigenvalues is None and probe is None:
+            raise InvalidInput("how many columns? Give --dim, or data as --probe")
+        time, rate = seconds(latency), bits_per_second(bandwidth)
+        net = from_name(topology, agents, seed=seed)
+        values: Array | None = None
+        spectrum: str | None = None
+        if eigenvalues is not None:
+            values = read_eigenvalues(eigenvalues)
+            spectrum = f"{values.size:,} from {eigenvalues.name}"
+        elif probe is not None:
+            values, n = probed_eigenvalues(open_source(probe, label_column=label_column, dataset=dataset), scale=scale)
+            spectrum = f"those of {probe.name}, {n:,} rows × {values.size:,} columns{', scaled' if scale else ''}"
+            rows_per_agent = n if rows_per_agent is None else rows_per_agent
+            if dim not in (None, values.size):
+                raise InvalidInput(f"--dim {dim}, but {probe} has {values.size} columns; leave --dim out")
+        with watching(disable=quiet or as_json) as watch:
+            made = make_plan(
+                net,
+                components,
+                latency=time,
+                bandwidth=rate,
+                dim=dim,
+                eigenvalues=values,
+                spectrum=spectrum,
+                tol=tol,
+                rows_per_agent=rows_per_agent,
+                messages=cast("Messages", messages),
+                allow_covariance=allow_covariance,
+                unreliable=unreliable,
+                seed=seed,
+                watch=watch,
+            )
+        if as_json:
+            typer.echo(json.dumps(_plain(made), indent=2, ensure_ascii=False))
+        else:
+            _show(Console(emoji=False), made, net.n_edges, guessed=values is None)
+        if made.recommended is None:
+            raise typer.Exit(1)
+
+
+def _plain(made: Plan) -> dict[str, Any]:
+    facts = asdict(made)
+    link = facts.pop("link")
+    return {
+        **facts,
+        "latency_seconds": link["latency"],
+        "bandwidth_bits_per_second": link["bandwidth"],
+    }
+
+
+def _show(console: Console, made: Plan, links: int, *, guessed: bool) -> None:
+    console.print(
+        f"\n[bold]{escape(made.topology)}[/]: {made.agents} agents, {links:,} links of {duration(made.link.latency)} "
+        f"and {bit_rate(made.link.bandwidth)}\n{made.components} components of {made.dim:,} columns, tolerance "
+        f"{made.tol:.0e}{'' if made.messages == 'float64' else f', {made.messages} messages'}"
+        f"{', messages may get lost' if made.unreliable else ''}",
+        highlight=False,
+    )
+    console.print(_table(made))
+    show_choice(console, made.recommended, made.reason)
+    remarks = Table.grid(padding=(0, 2))
+    for prediction in made.predictions:
+        if prediction.remark:
+            remarks.add_row(f"  {prediction.method}", prediction.remark, style="dim")
+    if remarks.row_count:
+        console.print(remarks)
+    console.print(f"\n{_assumed(made, guessed)}", highlight=False)
+    console.print(
+        "[dim]rounds: of the iterations; control: extra ones, to agree when to stop; proof: all rounds of the "
+        "certificate; sent: by an agent on average, and at most; time: on the network, without computing[/]",
+        highlight=False,
+    )
+
+
+def _table(made: Plan) -> Table:
+    table = Table(header_style="bold", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table.add_column("  method", no_wrap=True)
+    for name in ("iter.", "rounds", "control", "proof", "sent", "at most", "time"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for one in sorted(made.predictions, key=lambda one: (not one.reaches, one.total.seconds)):
+        chosen = one.method == made.recommended
+        style = "bold green" if chosen else "" if one.reaches else "dim"
+        table.add_row(f"{'▸' if chosen else ' '} {one.method}", *_numbers(one), style=style)
+    return table
+
+
+def _numbers(one: Prediction) -> list[str]:
+    if not one.reaches:
+        return ["—"] * 7
+    total: Cost = one.total
+    about = "~" if one.extrapolated else ""
+    return [
+        f"{about}{one.iterations:,}",
+        f"{about}{one.running.rounds:,}",
+        f"{one.running.control_rounds:,}",
+        f"{one.proof.all_rounds:,}",
+        size(total.bytes_per_agent),
+        size(total.busiest_bytes),
+        f"{about}{duration(total.seconds)}",
+    ]
+
+
+def _assumed(made: Plan, guessed: bool) -> str:
+    """What the plan rests on."""
+    lines = [f"Eigenvalues: {escape(made.spectrum)}."]
+    if guessed:
+        lines[0] += " [yellow]The plan is only as good as that guess:[/] give --eigenvalues, or data as --probe."
+    lines.append(f"Agents: as different from each other as {made.rows_per_agent:,} rows each make them in real data.")
+    if made.tried_dim < made.dim:
+        lines.append(f"Tried with {made.tried_dim:,} columns that stand for all {made.dim:,}; bytes are those of all.")
+    first = made.preparation
+    lines.append(
+        f"Not included: counts, mean and spread, agreed before any method: {first.all_rounds:,} rounds, "
+        f"{duration(first.seconds)}."
+    )
+    return "\n".join(lines)
+
+
+def duration(time: float) -> str:
+    """Seconds for people."""
+    if time == 0.0:
+        return "0 s"
+    for unit, length in (("µs", 1e-6), ("ms", 1e-3)):
+        if time < 999.5 * length:
+            return f"{_three(time / length)} {unit}"
+    for unit, length, most in (("s", 1.0, 120.0), ("min", 60.0, 7200.0), ("h", 3600.0, 259_200.0)):
+        if time < most:
+            return f"{_three(time / length)} {unit}"
+    return f"{_three(time / 86_400.0)} days"
+
+
+def _three(value: float) -> str:
+    """Three digits, and no exponent."""
+    return np.format_float_positional(float(f"{value:.3g}"), trim="-")

@@ -1,0 +1,263 @@
+"""``deepca simulate``: a network tried before it is built."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import numpy as np
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from deepca._util.units import size
+from deepca.cli.commands.plan import duration
+from deepca.cli.common import check_output, errors, require
+from deepca.cli.view.methods import MessagesOption, show_choice, watching
+from deepca.data.allocation import in_equal_shares
+from deepca.data.columns import common_columns
+from deepca.data.readers import open_sources, spool
+from deepca.data.sources import ArraySource, Source
+from deepca.decomposition.pca import ALGORITHMS
+from deepca.engines.shards import expanded
+from deepca.errors import DataError, InvalidInput
+from deepca.network.compression import Messages
+from deepca.planning.inputs import read_eigenvalues, spectrum_of
+from deepca.planning.links import Links
+from deepca.planning.links_csv import EXAMPLE, read_links
+from deepca.planning.simulation import COMPARED, GFLOPS, Simulation, Trial, stand_in_rows
+from deepca.planning.simulation import simulate as try_out
+
+__all__ = ["simulate"]
+
+_ROWS = 1000  # per agent, where there are no data
+_PARTS = {
+    "latency": "latency",
+    "transmission": "sending",
+    "losses": "losses",
+    "compute": "computing",
+    "stragglers": "stragglers",
+}
+
+
+def simulate(
+    data: Annotated[
+        list[Path] | None,
+        typer.Argument(help="One file per agent, or one that is split; any that fit reads. Without: the digits."),
+    ] = None,
+    network: Annotated[
+        Path | None, typer.Option(help="Links as CSV: from,to,latency_ms,mbit_per_s[,loss,jitter_ms].")
+    ] = None,
+    components: Annotated[int, typer.Option("--components", "-k", help="Principal components wanted.")] = 5,
+    agents: Annotated[
+        Path | None, typer.Option(help="Agents as CSV: agent[,slowdown,stall,stall_ms,uplink_mbit_per_s].")
+    ] = None,
+    algorithms: Annotated[
+        str, typer.Option(help=f"Which to try, with commas between: {', '.join(ALGORITHMS)}.")
+    ] = ",".join(COMPARED),
+    tol: Annotated[float, typer.Option(help="Largest acceptable tangent of the angle, at any agent.")] = 1e-8,
+    max_iter: Annotated[int, typer.Option(help="Iterations at most, of each.")] = 2000,
+    compute_gflops: Annotated[
+        float, typer.Option(help="What an agent computes, in 10⁹ operations a second; inf: computing takes no time.")
+    ] = GFLOPS,
+    messages: MessagesOption = "float64",
+    dim: Annotated[int | None, typer.Option(help="No data: Gaussian rows with so many columns.")] = None,
+    eigenvalues: Annotated[
+        Path | None, typer.Option(help="No data: of their covariance, in a text or .npy; the largest will do.")
+    ] = None,
+    rows_per_agent: Annotated[int | None, typer.Option(help=f"No data: rows of every agent. [{_ROWS}]")] = None,
+    scale: Annotated[bool, typer.Option("--scale", help="Divide columns by their agreed standard deviation.")] = False,
+    label_column: Annotated[str | None, typer.Option(help="Column that is no data (a class, an id): left out.")] = None,
+    dataset: Annotated[str | None, typer.Option(help="Which array of an .npz or HDF5 file.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the start, losses, jitter and stalls.")] = 0,
+    plot: Annotated[Path | None, typer.Option(help="Draw errors over time to this .png or .svg.")] = None,
+    example: Annotated[bool, typer.Option("--example", help="Print a file for --network to start from.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON instead.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")] = False,
+) -> None:
+    """How long every method takes over your links, from the first message to the proof, and which one to use.
+
+    The real algorithms run on the rows; time alone is simulated: latency and bandwidth of each link, lost messages that
+    are sent again, jitter, and agents that compute slowly.
+
+    Exit code 1 if no method reaches the tolerance.
+    """
+    with errors():
+        if example:
+            typer.echo(EXAMPLE, nl=False)
+            return
+        if network is None:
+            raise InvalidInput(
+                "which network? Give its links as --network links.csv; deepca simulate --example > links.csv "
+                "makes one to start from"
+            )
+        if plot is not None:
+            require("matplotlib", extra="plot")
+            if plot.suffix.lower() not in (".png", ".svg"):
+                raise InvalidInput(f"--plot {plot}: a picture is saved as PNG or SVG; let its name end in .png or .svg")
+            check_output(plot, "--plot", [network, *(data or ())])
+        if data and (dim is not None or eigenvalues is not None or rows_per_agent is not None):
+            raise InvalidInput(
+                "--dim, --eigenvalues and --rows-per-agent stand in for data; leave them out, or the data"
+            )
+        if not data and (label_column is not None or dataset is not None):
+            raise InvalidInput("--label-column and --dataset speak of data; give some, or leave them out")
+        links = read_links(network, agents)
+        if data:
+            sources, of = _sources(expanded(data), links, label_column, dataset)
+        elif dim is not None or eigenvalues is not None:
+            values = None if eigenvalues is None else read_eigenvalues(eigenvalues)
+            spectrum, source = spectrum_of(values, dim, components, None if eigenvalues is None else eigenvalues.name)
+            sources = stand_in_rows(
+                spectrum, len(links.names), _ROWS if rows_per_agent is None else rows_per_agent, seed
+            )
+            of = f"Gaussian rows, eigenvalues {source}"
+        else:
+            if rows_per_agent is not None:
+                raise InvalidInput("--rows-per-agent: the digits have as many as they have; give --dim as well")
+            sources, of = _digits(links), "the digits of scikit-learn, in equal shares"
+        with watching(disable=quiet or as_json) as watch:
+            found = try_out(
+                sources,
+                links,
+                components,
+                algorithms=[name.strip() for name in algorithms.split(",") if name.strip()],
+                tol=tol,
+                max_iter=max_iter,
+                messages=cast("Messages", messages),
+                scale=scale,
+                gflops=compute_gflops,
+                seed=seed,
+                watch=watch,
+            )
+        if plot is not None:
+            from deepca.plots.simulation import draw
+
+            plot.parent.mkdir(parents=True, exist_ok=True)
+            draw(found, plot)
+        if as_json:
+            typer.echo(json.dumps(_plain(found, of, plot), indent=2, ensure_ascii=False, allow_nan=False))
+        else:
+            _show(Console(emoji=False), found, of)
+            if plot is not None:
+                Console(emoji=False).print(f"Figure: {escape(str(plot))}", highlight=False, soft_wrap=True)
+        if found.recommended is None:
+            raise typer.Exit(1)
+
+
+def _sources(
+    files: Sequence[Path], links: Links, label_column: str | None, dataset: str | None
+) -> tuple[Sequence[Source], str]:
+    """The rows of each agent: files named as the agents are theirs, others are taken in their order."""
+    m = len(links.names)
+    if len(set(map(Path.resolve, files))) < len(files):
+        raise DataError("a file is named twice: its rows would count double")
+    if len(files) not in (1, m):
+        raise DataError(
+            f"{len(files)} files for {m} agents ({', '.join(links.names)}); give one for each, or one in all"
+        )
+    by_name = {file.stem: file for file in files}
+    if by_name.keys() == set(links.names):
+        files = [by_name[name] for name in links.names]
+    opened = common_columns(open_sources(files, label_column=label_column, dataset=dataset))
+    if len(files) == m:
+        return opened, f"{m} file{'s' if m > 1 else ''}, one per agent"
+    return in_equal_shares([spool(opened[0])], m), f"{files[0].name}, in equal shares"
+
+
+def _digits(links: Links) -> tuple[Source, ...]:
+    require("sklearn", extra="sklearn")
+    from sklearn.datasets import load_digits
+
+    return in_equal_shares(
+        [ArraySource(np.asarray(load_digits().data, dtype=np.float64), "digits", None)], len(links.names)
+    )
+
+
+def _plain(found: Simulation, of: str, plot: Path | None) -> dict[str, Any]:
+    """For JSON, which knows no infinity."""
+    said = asdict(found)
+    said["gflops"] = found.gflops if np.isfinite(found.gflops) else None
+    for trial in said["trials"]:
+        trial["curve"] = [[seconds, error if np.isfinite(error) else None] for seconds, error in trial["curve"]]
+        trial["error"] = trial["error"] if np.isfinite(trial["error"]) else None
+    return {**said, "data": of, "plot": None if plot is None else str(plot)}
+
+
+def _show(console: Console, found: Simulation, of: str) -> None:
+    console.print(
+        f"\n[bold]{escape(found.network)}[/]: {len(found.agents)} agents, {found.links:,} links\n"
+        f"{found.components} components of {found.n_rows:,} rows × {found.dim:,} columns ({escape(of)}), "
+        f"tolerance {found.tol:.0e}",
+        highlight=False,
+    )
+    console.print(_table(found))
+    show_choice(console, found.recommended, found.reason)
+    for trial in found.trials:
+        if not trial.certified:
+            console.print(f"  {trial.algorithm}: {escape(trial.advice)}", highlight=False)
+    console.print("\nWhat the last agent waited for:")
+    console.print(_waits(found))
+    speed = f"computing at {found.gflops:g} GFLOP/s" if np.isfinite(found.gflops) else "computing takes no time"
+    console.print(
+        f"[dim]sent: by an agent on average; time: simulated, until the last agent has the proof; {speed}[/]",
+        highlight=False,
+    )
+
+
+def _table(found: Simulation) -> Table:
+    table = Table(header_style="bold", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table.add_column("  method", no_wrap=True)
+    table.add_column("status", no_wrap=True)
+    for name in ("iter.", "rounds", "sent", "time"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("waits most for", overflow="fold")
+    for trial in _fastest_first(found):
+        table.add_row(
+            f"{'▸' if trial.algorithm == found.recommended else ' '} {trial.algorithm}",
+            "certified" if trial.certified else trial.status.replace("_", " "),
+            f"{trial.iterations:,}",
+            f"{trial.rounds + trial.control_rounds:,}",
+            size(trial.bytes_per_agent),
+            duration(trial.seconds),
+            escape(_most(trial)),
+            style="bold green" if trial.algorithm == found.recommended else "" if trial.certified else "dim",
+        )
+    return table
+
+
+def _waits(found: Simulation) -> Table:
+    table = Table(header_style="bold", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table.add_column("  method", no_wrap=True)
+    parts = [part for part in _PARTS if _occurs(found, part)]
+    for part in parts:
+        table.add_column(_PARTS[part], justify="right", no_wrap=True)
+    for trial in _fastest_first(found):
+        table.add_row(f"  {trial.algorithm}", *(_share(trial.parts[part], trial) for part in parts))
+    return table
+
+
+def _most(trial: Trial) -> str:
+    """The link or agent that took most of the time."""
+    if not trial.bottlenecks:
+        return "nothing"
+    worst = trial.bottlenecks[0]
+    return f"{' – '.join(worst.agents)} {_share(worst.seconds, trial)}"
+
+
+def _fastest_first(found: Simulation) -> list[Trial]:
+    return sorted(found.trials, key=lambda one: (not one.certified, one.seconds))
+
+
+def _share(seconds: float, trial: Trial) -> str:
+    percent = 100.0 * seconds / max(trial.seconds, 1e-300)
+    return "<1 %" if 0.0 < percent < 0.5 else f"{percent:.0f} %"
+
+
+def _occurs(found: Simulation, part: str) -> bool:
+    return any(trial.parts[part] > 0.0 for trial in found.trials)

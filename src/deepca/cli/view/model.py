@@ -1,0 +1,191 @@
+"""A model on the terminal: table, scree plot, certificate; and the same as plain data for JSON."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from deepca._util.units import size
+from deepca.decomposition.model import Model
+from deepca.solver.certificate import Certificate
+
+__all__ = ["show_model", "size", "summary"]
+
+_BAR = 16
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+_LOADINGS = 3
+
+
+def show_model(console: Console, model: Model, *, most: int = 20) -> None:
+    """Components with their share of the variance drawn beside them, and what is proven about them."""
+    weight = "" if model.weight == model.n_samples else f" (weight {model.weight:g})"
+    prepared = [
+        word for word, on in (("centred", model.about.get("center", True)), ("scaled", model.scale is not None)) if on
+    ]
+    prepared += ["whitened scores"] if model.whiten else []
+    console.print(
+        f"[bold]{model.n_components} component{'s' if model.n_components > 1 else ''}[/] of "
+        f"{model.n_samples:,} rows{weight} × {model.n_features:,} columns"
+        f" · {', '.join(prepared) or 'as they are'} · {model.dtype}",
+        highlight=False,
+    )
+    console.print(_made(model), highlight=False, style="dim", soft_wrap=True)
+    for line in _sites(model):
+        console.print(line, highlight=False, soft_wrap=True)
+    console.print(_table(model, most, console.width))
+    left = model.n_components - most
+    if left > 0:
+        console.print(f"[dim]… and {left} more; --json lists them all[/]")
+    console.print()
+    show_status(console, model)
+
+
+def show_status(console: Console, model: Model) -> None:
+    """How the run ended and what is proven, in a few lines."""
+    mark = "[green]✔[/]" if model.status.ok else "[red]✘[/]"
+    said = model.status.code.replace("_", " ") if model.status.code == "converged" else str(model.status)
+    tol = f", tolerance {model.about['tol']:.0e}" if model.status.code == "converged" and "tol" in model.about else ""
+    console.print(f"{mark} {escape(said)}{tol}", highlight=False, soft_wrap=True)
+    proof = model.certificate
+    if proof is None:
+        console.print("[yellow]No certificate: nothing is proven about these components.[/]")
+        return
+    if model.dtype == np.float32:
+        console.print("[dim]stored in single precision; the proof is about the components before rounding[/]")
+    grid = Table.grid(padding=(0, 2))
+    for name, value in _proof_rows(proof):
+        grid.add_row(f"[dim]{name}[/]", value)
+    console.print(grid, highlight=False)
+
+
+def summary(model: Model) -> dict[str, Any]:
+    """Everything but the large arrays, for machines."""
+    proof = model.certificate
+    return {
+        "n_components": model.n_components,
+        "n_known": model.n_known,
+        "n_features": model.n_features,
+        "n_samples": model.n_samples,
+        "weight": model.weight,
+        "dtype": str(model.dtype),
+        "columns": None if model.columns is None else list(model.columns),
+        "whiten": model.whiten,
+        "scaled": model.scale is not None,
+        "explained_variance": [float(v) for v in model.explained_variance],
+        "explained_variance_ratio": [float(v) for v in model.explained_variance_ratio],
+        "total_variance": model.total_variance,
+        "noise_variance": model.noise_variance,
+        "status": {"code": model.status.code, "ok": model.status.ok, "advice": model.status.advice},
+        "certificate": None
+        if proof is None
+        else {
+            "tan_theta": _finite(proof.proven_angle),
+            "failure": proof.failure,
+            "residual": _finite(proof.residual),
+            "next_eigenvalue_at_most": _finite(proof.bound),
+            "agents": proof.n_agents,
+            "rows": proof.n_rows,
+            "holds_for": "the rows that the sites said they have" if "sites" in model.about else "the rows given",
+            "digest": proof.digest,
+        },
+        "about": dict(model.about),
+    }
+
+
+def _made(model: Model) -> str:
+    about = model.about
+    try:
+        return (
+            f"{about['agents']} agents on {escape(_plain(about['topology']))}, {about['links']} links · "
+            f"{about['iterations']} iterations, {about['rounds']:,} rounds, {size(about['bytes_per_agent'])} sent per "
+            "agent"
+        )
+    except (KeyError, TypeError, ValueError):
+        return "how it was made is not recorded"
+
+
+def _sites(model: Model) -> list[str]:
+    """Whose rows it is about, where organisations made it together."""
+    names, left_out = model.about.get("sites"), model.about.get("left_out")
+    if not isinstance(names, list) or not isinstance(left_out, list):
+        return []
+    said = [
+        f"[dim]run {escape(str(model.about.get('run')))}: rows of {escape(', '.join(map(str, names)))}[/]",
+        "[dim]proven means: for the rows that these sites said they have; a site can lie about its own rows[/]",
+    ]
+    if left_out:
+        said.append(f"[yellow]without the rows of {escape(', '.join(map(str, left_out)))}[/]")
+    return said
+
+
+def _table(model: Model, most: int, width: int) -> Table:
+    table = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False, collapse_padding=True)
+    for name in ("", "variance", "share"):
+        table.add_column(name, justify="right", no_wrap=True)
+    wide = width >= 60  # else numbers matter more than bars and names
+    if wide:
+        table.add_column("", no_wrap=True)
+    table.add_column("together", justify="right", no_wrap=True)
+    if wide:
+        largest = "largest entries" if model.columns is None else "largest columns"
+        table.add_column(largest, no_wrap=True, overflow="ellipsis", max_width=max(width - 58, 16))
+    shares = np.asarray(model.explained_variance_ratio, dtype=np.float64)
+    longest = max(float(shares.max()), 1e-300)
+    for i, share in enumerate(shares[:most]):
+        numbers = [f"PC{i + 1}", f"{float(model.explained_variance[i]):.6g}", f"{share:.2%}"]
+        if i >= model.n_known and model.certificate is not None:
+            numbers[1:] = [f"≤ {model.certificate.at_most(i + 1):.2g}", "unknown"]
+        together = f"{shares[: i + 1].sum():.2%}"
+        if wide:
+            table.add_row(
+                *numbers, f"[cyan]{_bar(share / longest)}[/]", together, f"[dim]{escape(_loadings(model, i))}[/]"
+            )
+        else:
+            table.add_row(*numbers, together)
+    return table
+
+
+def _bar(part: float) -> str:
+    eighths = round(8 * _BAR * min(max(part, 0.0), 1.0))
+    return "█" * (eighths // 8) + (_EIGHTHS[eighths % 8] if eighths % 8 else "")
+
+
+def _loadings(model: Model, i: int) -> str:
+    axis = model.components[i]
+    largest = np.argsort(-np.abs(axis), kind="stable")[:_LOADINGS]
+    names = model.columns or tuple(str(c) for c in range(model.n_features))
+    return "  ".join(f"{axis[c]:+.2f} {_plain(names[c])}" for c in largest)
+
+
+def _plain(text: object) -> str:
+    """Without anything that a terminal would obey."""
+    return "".join(c if c.isprintable() else "?" for c in str(text))
+
+
+def _proof_rows(proof: Certificate) -> list[tuple[str, str]]:
+    rows = f", {proof.n_rows:,} rows" if proof.n_rows is not None else ""
+    outside = (
+        "nothing lies outside"
+        if not proof.others
+        else (f"the next variance is at most {proof.bound:.6g}, but for a probability of {proof.failure:.0e}")
+    )
+    proven = "nothing about the angle to the exact components"
+    if math.isfinite(proof.proven_angle):
+        proven = f"angle to the exact components: tan θ ≤ {proof.proven_angle:.1e} {proof.proven_for}"
+    return [
+        ("proven", proven),
+        ("because", f"residual {proof.residual:.1e}, and {outside}"),
+        ("covers", f"{proof.n_agents} agents{rows}"),
+        ("digest", proof.digest[:16]),
+    ]
+
+
+def _finite(value: float) -> float | None:
+    """JSON knows no infinity."""
+    return value if math.isfinite(value) else None

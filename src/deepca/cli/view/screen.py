@@ -1,0 +1,178 @@
+"""The terminal view of a running agent. Needs the ``cli`` extra (rich)."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from types import TracebackType
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.live import Live
+from rich.markup import escape
+from rich.padding import Padding
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from deepca._util.units import size
+from deepca.cli.view.log import Entry, Log
+from deepca.sites.config.files import SiteFile
+from deepca.sites.runtime.status import LinkState, Situation, span
+
+__all__ = ["Screen", "picture"]
+
+_LINES = 6
+_SHOWN_ABOVE = {"progress", "waiting"}  # events that the view shows anyway
+_COLOURS = {"up": "green", "silent": "yellow", "down": "red"}
+_LEVELS = {"info": "dim", "warning": "yellow", "error": "bold red"}
+
+
+class Screen:
+    """Shows a situation some times per second, for as long as the context lasts; then it is gone.
+
+    ``log`` : takes what ``tell`` is given; its last lines are shown below.
+    """
+
+    def __init__(self, site: SiteFile, situation: Callable[[], Situation], console: Console) -> None:
+        self._site, self._situation = site, situation
+        self.lines: deque[Entry] = deque(maxlen=200)
+        self.log = Log(None, site=site.site, listener=self._heard)
+        self._began = time.monotonic()
+        self._live = Live(
+            get_renderable=self._picture, console=console, refresh_per_second=4, transient=True, redirect_stdout=False
+        )
+
+    def __enter__(self) -> Screen:
+        self._live.start(refresh=True)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+        self.log.close()
+
+    def leave(self) -> None:
+        """Write down what the view showed of the log and is more than news, once it is gone."""
+        for entry in [entry for entry in self.lines if entry.level != "info"][-_LINES:]:
+            self._live.console.print(_line(entry))
+
+    def _heard(self, entry: Entry) -> None:
+        if entry.event not in _SHOWN_ABOVE:
+            self.lines.append(entry)
+
+    def _picture(self) -> RenderableType:
+        return picture(self._site, self._situation(), list(self.lines), time.monotonic() - self._began)
+
+
+def picture(site: SiteFile, situation: Situation, lines: Sequence[Entry], elapsed: float) -> RenderableType:
+    """The view, as wide and high as the terminal allows."""
+    return _Picture(site, situation, lines, elapsed)
+
+
+class _Picture:
+    def __init__(self, site: SiteFile, situation: Situation, lines: Sequence[Entry], elapsed: float) -> None:
+        self._site, self._now, self._lines, self._elapsed = site, situation, lines, elapsed
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width, height = options.max_width, options.height or console.height
+        parts: list[RenderableType] = [self._header(), self._doing(), *self._numbers()]
+        parts += [Padding(Text(text, style="yellow"), (0, 0, 0, 2)) for text in self._waits()]
+        room = height - len(parts) - 5 - min(len(self._lines), _LINES)
+        if self._now.links:
+            parts += [Text(), *self._links(max(room, 3), width)]
+        if self._lines:
+            parts.append(Rule(style="dim"))
+            parts += [_line(entry) for entry in self._lines[-_LINES:]]
+        yield Group(*parts)
+
+    def _header(self) -> RenderableType:
+        grid = Table.grid(expand=True)
+        grid.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
+        grid.add_column(justify="right", no_wrap=True)
+        network = self._site.network
+        grid.add_row(
+            f"[bold]{escape(self._site.site)}[/] [dim]of[/] {escape(network.name)} [dim]· run[/] {escape(network.run)}",
+            f"[dim]{_clock(self._elapsed)}[/]",
+        )
+        return grid
+
+    def _doing(self) -> RenderableType:
+        now, m = self._now, len(self._site.network.sites)
+        colour = "yellow" if now.waits else "green"
+        epoch = f" [dim]· epoch {now.epoch} with {now.members} of {m} sites[/]" if now.members else ""
+        return Text.from_markup(f"[{colour}]●[/] [bold]{escape(now.doing)}[/]{epoch}", overflow="ellipsis")
+
+    def _numbers(self) -> list[RenderableType]:
+        now = self._now
+        said = []
+        if now.iteration is not None:
+            said.append(f"iteration {now.iteration}")
+            if now.change is not None:
+                said.append(f"change {now.change:.0e}")
+            if now.disagreement is not None:
+                said.append(f"between sites {now.disagreement:.0e}")
+            if now.left is not None:
+                said.append(f"about {span(now.left)} left")
+        traffic = f"sent {size(now.sent)} · received {size(now.received)}"
+        return [Text("  " + " · ".join(part)) for part in (said, [traffic]) if part]
+
+    def _waits(self) -> list[str]:
+        waits = self._now.waits
+        if not waits:
+            return []
+        return [f"waiting for {waits[0].said}", *(f"        and {wait.said}" for wait in waits[1:4])] + (
+            [f"        and {len(waits) - 4} more"] if len(waits) > 4 else []
+        )
+
+    def _links(self, room: int, width: int) -> list[RenderableType]:
+        """Those in trouble first, and as many as there is room for."""
+        links = sorted(self._now.links, key=lambda link: ("down", "silent", "up").index(link.state))
+        troubled = sum(bool(link.why) for link in links)
+        shown = links[: max(room - min(troubled, room // 2), 2)] if len(links) + troubled > room else links
+        skewed = any(link.skew is not None for link in links)
+        table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
+        table.add_column("  neighbour", no_wrap=True, overflow="ellipsis", max_width=max(width // 4, 12))
+        table.add_column("link", no_wrap=True)
+        for name in ("last heard", "sent", "received", "sent again", *(["clock"] if skewed else [])):
+            table.add_column(name, justify="right", no_wrap=True)
+        for link in shown:
+            table.add_row(*_row(link, skewed))
+        parts: list[RenderableType] = [table]
+        if len(shown) < len(links):
+            rest = links[len(shown) :]
+            up = sum(link.state == "up" for link in rest)
+            parts.append(Text(f"  … and {len(rest)} more, {up} of them up", style="dim"))
+        reasons = [link.why for link in shown if link.why][: max(room // 2, 1)]
+        parts += [
+            Padding(Text(f"{why}", style="red", overflow="ellipsis", no_wrap=True), (0, 0, 0, 2)) for why in reasons
+        ]
+        return parts
+
+
+def _row(link: LinkState, skewed: bool) -> list[RenderableType]:
+    heard = "never" if link.heard is None else "now" if link.heard < 1.0 else f"{span(link.heard)} ago"
+    cells: list[RenderableType] = [
+        Text(f"  {link.site}"),
+        Text(link.state, style=_COLOURS[link.state]),
+        heard,
+        size(link.sent),
+        size(link.received),
+        Text(str(link.again), style="yellow" if link.again else "dim"),
+    ]
+    if skewed:
+        cells.append(Text("" if link.skew is None else f"{link.skew:+.0f} s", style="yellow"))
+    return cells
+
+
+def _line(entry: Entry) -> Text:
+    at = datetime.fromtimestamp(entry.time, UTC).astimezone().strftime("%H:%M:%S")
+    return Text(f"{at}  {entry.said}", style=_LEVELS[entry.level], overflow="ellipsis", no_wrap=True)
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

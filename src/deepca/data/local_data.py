@@ -1,0 +1,176 @@
+"""What the local agents hold, checked against each other, and the ``A_j`` that follow from it.
+
+Nothing here talks to a network: moments are taken at home, and operators are made at home from what was agreed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from deepca._util.machine import available_memory, one_blas_thread, usable_cores
+from deepca._util.typing import Array, csr
+from deepca.data.moments import Moments, moments
+from deepca.data.rereading import Rereading, can_be_read_again
+from deepca.data.sources import Block, Source
+from deepca.errors import DataError
+from deepca.operators.base import Covariances, DenseRows, Form, Operator, PerAgent, Preparation, SparseRows, choose_form
+from deepca.operators.linalg import frobenius
+from deepca.operators.rounding import EPS, UNIT, Rounding, growth
+from deepca.operators.sparse_centring import CANCELS
+
+__all__ = ["Holdings", "form_of", "read"]
+
+_FULL = 0.5  # share of entries from which sparse rows are kept as dense ones
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """The rows of the local agents after one pass over them: their moments, and whatever later products need."""
+
+    sources: tuple[Source, ...]
+    weights: tuple[Array, ...] | None
+    form: Form
+    moments: tuple[Moments, ...]
+
+    def operator(
+        self,
+        batch: tuple[int, ...],
+        reference: Array,
+        shift: Array,
+        units: Array | None,
+        scale: float,
+        unit_rounding: Array | None = None,
+    ) -> Operator:
+        """``A_j = scale · Σ_i w_i y_i y_iᵀ`` with ``y = (x − mean) / units``, ``mean = reference + shift``.
+
+        unit_rounding : ``(d,)``, relative errors of the units.
+        """
+        slips = None if unit_rounding is None or units is None else (units, unit_rounding)
+        counts = np.array([of.n for of in self.moments], dtype=np.int64).reshape(batch)
+        if self.form == "covariance":
+            d = shift.size
+            stack = np.empty((len(self.moments), d, d))
+            for A, of in zip(stack, self.moments, strict=True):
+                np.multiply(of.scatter_about(reference, shift), scale, out=A)
+                if units is not None:
+                    A /= units[:, None] * units
+            formed = self._rounding(batch, reference, shift, slips, scale)
+            again = can_be_read_again(self.sources, self.moments)
+            rows = Rereading(self.sources, self.weights, reference, shift, units, scale) if again else None
+            return Covariances(stack.reshape(*batch, d, d), row_counts=counts, formed=formed, rows=rows)
+        kept = [_kept(source) for source in self.sources]
+        scales = np.full(len(kept), scale)
+        centre = (reference, shift) if reference.any() or shift.any() else None
+        dense = [isinstance(X, np.ndarray) for X in kept]
+        formed = self._rounding((len(kept),), reference, shift, slips, scale, dense)
+        prepare = Preparation(centre, units, self.weights, formed)
+        if all(dense):
+            arrays = cast("list[npt.NDArray[Any]]", kept)
+            return DenseRows(arrays, scales, single=not batch, workers=None, prepare=prepare)
+        if not any(dense):
+            return SparseRows(list(map(csr, kept)), scales, single=not batch, prepare=prepare)
+        alone = [prepare.agent(j) for j in range(len(kept))]
+        return PerAgent(
+            [
+                DenseRows([X], scales[:1], single=True, workers=1, prepare=alone[j])
+                if isinstance(X, np.ndarray)
+                else SparseRows([csr(X)], scales[:1], single=True, prepare=alone[j])
+                for j, X in enumerate(kept)
+            ]
+        )
+
+    def _rounding(
+        self,
+        batch: tuple[int, ...],
+        reference: Array,
+        shift: Array,
+        units: tuple[Array, Array] | None,
+        scale: float,
+        dense: Sequence[bool] | None = None,
+    ) -> Rounding:
+        kinds = [None] * len(self.moments) if dense is None else dense
+        errors = [_error(of, reference, shift, units, kind) for of, kind in zip(self.moments, kinds, strict=True)]
+        sums = np.array([growth(max(of.n, shift.size)) for of in self.moments])
+        if any(of.weight != of.n for of in self.moments):  # weights that sum to hardly more than one lose digits there
+            sums = sums + UNIT * scale
+        return Rounding((scale * np.square(errors)).reshape(batch), np.zeros(batch), sums.reshape(batch))
+
+
+def read(
+    sources: Sequence[Source],
+    weights: Sequence[Array] | None = None,
+    *,
+    form: Form = "auto",
+    tell: Callable[[int], None] | None = None,
+) -> Holdings:
+    """Read every source once. Sources of several agents are read side by side, one core each."""
+    given = None if weights is None else tuple(weights)
+    chosen = form_of(sources, form)
+    if chosen == "rows":
+        _check_kept(sources)
+
+    def one(j: int) -> Moments:
+        return moments(sources[j], None if given is None else given[j], scatter=chosen == "covariance", tell=tell)
+
+    cores = min(usable_cores(), len(sources))
+    with one_blas_thread() if cores > 1 else nullcontext(), ThreadPoolExecutor(cores, "deepca-read") as pool:
+        found = tuple(pool.map(one, range(len(sources))))
+    return Holdings(tuple(sources), given, chosen, found)
+
+
+def form_of(sources: Sequence[Source], form: Form = "auto") -> Form:
+    """Whether the ``A_j`` become explicit matrices, or rows are multiplied again in every iteration.
+
+    Rows that are not in memory would have to be read again in every iteration; there, matrices are taken whenever they
+    fit into a quarter of what is available.
+    """
+    if form != "auto":
+        return form
+    m, d = len(sources), sources[0].d
+    if not all(source.kept for source in sources):
+        return "covariance" if m * d * d * 8 <= available_memory() // 4 else "rows"
+    counts = [source.entries for source in sources if source.entries is not None]
+    nnz = sum(counts) if len(counts) == m else None
+    return choose_form(sum(source.n or 0 for source in sources), d, m, nnz=nnz)
+
+
+def _error(of: Moments, reference: Array, shift: Array, units: tuple[Array, Array] | None, dense: bool | None) -> float:
+    """The length of what may be wrong with the rows; or with products, where rows (``dense`` or not) make them."""
+    sizes, rounding = np.sqrt(of.squares_about(reference, shift)), of.rounding_about(reference, shift)
+    if dense is not None:
+        # sparse rows are multiplied uncentred, where that does not lose more than this
+        away = 0.0 if dense else np.minimum(np.sqrt(of.weight) * np.abs(reference + shift), np.sqrt(CANCELS) * sizes)
+        rounding = rounding + UNIT * (sizes + away)
+    if units is not None:
+        sizes, rounding = sizes / units[0], rounding / units[0]
+        rounding = rounding + sizes * (units[1] + 2.0 * EPS)
+    return float(frobenius(rounding))
+
+
+def _kept(source: Source) -> Block:
+    """All rows; sparse ones with few zeros as dense ones, which take less memory and time."""
+    X = source.matrix()
+    if X is None:
+        from deepca.data.readers import spool
+
+        X = spool(source).matrix()
+    if isinstance(X, np.ndarray) or X.nnz <= _FULL * X.shape[0] * X.shape[1]:
+        return X
+    fits = 8 * int(X.shape[0]) * int(X.shape[1]) <= available_memory() // 4
+    return X.toarray() if fits else X
+
+
+def _check_kept(sources: Sequence[Source]) -> None:
+    for source in sources:
+        if source.once:
+            raise DataError(
+                f"{source.name}: its iterator can be read once, but with d = {source.d:,} columns the rows are needed "
+                "again in every iteration; give a function that returns a new iterator, or an array"
+            )

@@ -1,0 +1,406 @@
+"""Eigenpairs of the mean, or the sum, of symmetric operators that agents hold, at either end of the spectrum or both.
+
+Power iterations, and everything built on them, find what is largest in modulus of a mean that is positive
+semi-definite. So agents first agree on where the spectrum begins and ends
+(:mod:`deepca.decomposition.spectral_bounds`), and then work with ``± A_j + σI``, which has the same eigenvectors and
+the wanted ones on top: any A_j may be indefinite, and their mean too. A shift makes relative gaps smaller, hence
+methods that need 1/√gap products: block Krylov spaces, which a shift does not change at all, and accelerated tracking.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+import numpy as np
+from scipy import sparse
+from scipy.sparse.linalg import LinearOperator
+
+from deepca._util.typing import Array
+from deepca.algorithms import DeEPCA, QRSignAdjust
+from deepca.algorithms.base import matching_operator
+from deepca.consensus.consistency import agree_on_call
+from deepca.decomposition.leading import Leading, leading, size_of, whole
+from deepca.decomposition.pairs import Pairs, Which, order_of, pairs_in, probed
+from deepca.decomposition.pca import Settings, algorithm_of
+from deepca.decomposition.spectral_bounds import Extent, agreed_extent
+from deepca.errors import GapError, InvalidInput
+from deepca.network.base import Network, Traffic
+from deepca.network.broadcasts import check_basis, everywhere
+from deepca.operators.base import Operator, OperatorLike, from_linear_operators, linear_operator
+from deepca.operators.linalg import first_columns, qr
+from deepca.operators.shifted import Shifted
+from deepca.solver.certificate import VISIBLE, Certificate
+from deepca.solver.loop import solve
+from deepca.solver.observers import Observer
+from deepca.solver.result import Result, Status
+from deepca.solver.stopping import Tolerance
+
+__all__ = ["Eigenpairs", "Of", "Which", "eigenpairs", "symmetric_operators"]
+
+Of = Literal["mean", "sum"]
+_SPLITS = 6  # tries at how many of the largest in modulus lie at either end
+_SAME = 1e-8  # of the spectrum's size: what the same eigenvalue may differ by, seen twice
+_SHARPER = 4  # times the paper's iterations go on where a proof asks for it
+
+
+@dataclass(frozen=True, repr=False)
+class Eigenpairs:
+    """What every agent ends with; the same bits at every agent, but for ``traffic``, which is the local agents'.
+
+    values : ``(k,)``: falling for LA, rising for SA, by falling modulus for LM.  vectors : orthonormal ``(d, k)``, the
+    largest entry of each positive.  residuals : ``‖A x_i − λ_i x_i‖``, ``(k,)``, from fresh exact averages,
+    their rounding included: an eigenvalue lies that close to each value.
+    angles : ``(k,)``, bound on the tangent between each vector and an eigenvector; inf where it has none of its own.
+    angle : the same for the span of all.
+    clusters : groups of pairs, by number, whose values cannot be told apart; only the span of a group is defined.
+    others : all other eigenvalues lie between these two, but for a probability of ``failure``.
+    well_defined : other k, smaller and larger, with a gap behind them, as far as was seen.
+    certificates : of the runs behind it. They speak of ``± A + σI``, with σ in ``shifts``.
+    """
+
+    values: Array
+    vectors: Array
+    residuals: Array
+    angles: Array
+    angle: float
+    clusters: tuple[tuple[int, ...], ...]
+    others: tuple[float, float]
+    failure: float
+    well_defined: tuple[int, ...]
+    status: Status
+    iterations: int
+    shifts: tuple[float, ...]
+    certificates: tuple[Certificate, ...]
+    traffic: Traffic
+
+    def required(self) -> Eigenpairs:
+        """Itself, or a GapError where the vectors that were asked for do not exist."""
+        if self.status.code == "not_unique":
+            raise GapError(self.status.advice)
+        return self
+
+    def __repr__(self) -> str:
+        return f"Eigenpairs({self.values.size} of d = {self.vectors.shape[0]}; {self.status})"
+
+
+def eigenpairs(
+    A: OperatorLike,
+    network: Network,
+    k: int,
+    *,
+    which: Which = "LA",
+    of: Of = "mean",
+    algorithm: str = "auto",
+    tol: float = 1e-10,
+    max_iter: int = 10_000,
+    seed: int | None = 0,
+    rounds: int | Literal["auto"] = "auto",
+    start: Array | None = None,
+    observers: Sequence[Observer] = (),
+) -> Eigenpairs:
+    """k eigenpairs of the mean or the sum of the ``A_j``, proven; every agent makes the same call.
+
+    Parameters
+    ----------
+    A : the symmetric ``A_j`` of the local agents: ``(m, d, d)``, a list of arrays, sparse matrices or LinearOperators,
+        or an Operator. Any of them, and their mean, may be indefinite.
+    which : "LA" the algebraically largest, "SA" the smallest, "LM" the largest in modulus.
+    of : "mean" or "sum" of the A_j.
+    algorithm : as for :func:`deepca.decomposition.pca.algorithm_of`, run on ``± A_j + σI``. "deepca" with "LM" is the
+    paper's way
+        instead: QR and SignAdjust on the A_j themselves.
+    tol : largest acceptable tangent of the angle between the span of the vectors and the true one.
+    start : ``(k', d)`` orthonormal rows to begin with, the same at every agent.
+    """
+    if which not in get_args(Which):
+        raise InvalidInput(f"which = {which!r}: choose 'LA' (largest), 'SA' (smallest) or 'LM' (largest in modulus)")
+    if of not in get_args(Of):
+        raise InvalidInput(f"of = {of!r}: choose 'mean' or 'sum'")
+    settings = Settings(
+        n_components=whole(k), algorithm=algorithm, rounds=rounds, tol=tol, max_iter=max_iter, seed=seed
+    )
+    before = network.traffic
+    agree_on_call(network, "eigenpairs", settings=settings, which=which, of=of)
+    operator = matching_operator(symmetric_operators(A), network)
+    size_of(settings, operator.d)
+    search = _Search(operator, network, settings, agreed_extent(operator, network), start, tuple(observers))
+    if which != "LM":
+        found = search.one_end(which)
+    elif algorithm == "deepca":
+        found = search.as_in_the_paper()
+    else:
+        found = search.both_ends()
+    pairs, unit = found.pairs.ordered(which), float(network.n_agents) if of == "sum" else 1.0
+    certificates = tuple(end.certificate for end in found.ends)
+    return Eigenpairs(
+        values=pairs.values * unit,
+        vectors=pairs.vectors,
+        residuals=pairs.residuals * unit,
+        angles=pairs.angles,
+        angle=pairs.angle,
+        clusters=pairs.clusters,
+        others=(pairs.low * unit, pairs.high * unit),
+        failure=pairs.failure,
+        well_defined=found.well_defined,
+        status=_status(found, pairs, which, settings, unit),
+        iterations=found.iterations,
+        shifts=found.shifts,
+        certificates=certificates,
+        traffic=network.traffic - before,
+    )
+
+
+def symmetric_operators(A: OperatorLike) -> OperatorLike:
+    """What stands for the ``A_j``, where arrays, sparse matrices and LinearOperators may come in any mixture."""
+    if isinstance(A, Sequence) and any(isinstance(a, LinearOperator) or sparse.issparse(a) for a in A):
+        return from_linear_operators([linear_operator(a, j) for j, a in enumerate(A)])
+    return A
+
+
+@dataclass(frozen=True)
+class _Found:
+    pairs: Pairs
+    iterations: int
+    ends: tuple[Leading, ...] = ()
+    shifts: tuple[float, ...] = ()
+    well_defined: tuple[int, ...] = ()
+    ended: Status | None = None
+    """Of the first run that did not reach what it should; None if all did."""
+
+
+@dataclass(frozen=True)
+class _Search:
+    A: Operator
+    network: Network
+    settings: Settings
+    extent: Extent
+    start: Array | None
+    observers: tuple[Observer, ...]
+
+    @property
+    def k(self) -> int:
+        return size_of(self.settings, self.A.d)
+
+    def _end(self, sign: int, k: int) -> tuple[Shifted, Leading]:
+        """The top k of ``sign · A``."""
+        exact = self.settings.algorithm in ("krylov", "covariance")
+        tracked = not (exact or (self.settings.algorithm == "auto" and self.network.reliable))
+        shifted = Shifted(self.A, self.extent.shift(sign, tracked=tracked), sign)
+        settings = replace(self.settings, n_components=k)
+        return shifted, leading(shifted, self.network, settings, start=self.start, observers=self.observers)
+
+    def one_end(self, which: Which) -> _Found:
+        shifted, found = self._end(1 if which == "LA" else -1, self.k)
+        proof = found.certificate
+        beyond = float(shifted.original(proof.bound))
+        low, high = (self.extent.low, beyond) if which == "LA" else (beyond, self.extent.high)
+        failure = proof.failure + self.extent.failure
+        pairs = pairs_in(self.A, found.vectors, self.network, low, high, failure)
+        status = found.result.status
+        ended = None if status.ok else status
+        known = _well_defined(pairs.ordered(which).values, proof, self.A.d, max(pairs.separation, 2.0 * pairs.spread))
+        return _Found(pairs, found.result.iterations, (found,), (shifted.shift,), known, ended)
+
+    def both_ends(self) -> _Found:
+        """p of the k largest in modulus at the upper end, the others at the lower one; p by looking beyond both."""
+        if self.k == self.A.d:
+            return self.one_end("LA")
+        known: dict[tuple[int, int], tuple[Shifted, Leading]] = {}
+        p, parts = self._first_split(), []
+        for _ in range(_SPLITS):
+            wanted = [(sign, n) for sign, n in ((1, p), (-1, self.k - p)) if n]
+            parts = [known.setdefault(end, self._end(*end)) if end not in known else known[end] for end in wanted]
+            best = np.concatenate([self._seen(1, parts), self._seen(-1, parts)])
+            best = best[order_of(best, "LM")][: self.k]
+            split = int(np.count_nonzero(best > 0.0))
+            if split == p:
+                break
+            p = split
+        low, high, failure = self.extent.low, self.extent.high, 2.0 * self.extent.failure
+        for shifted, found in parts:
+            bound = float(shifted.original(found.certificate.bound))
+            low, high = (low, min(high, bound)) if shifted.sign > 0 else (max(low, bound), high)
+            failure += found.certificate.failure
+        self.network.begin(self.network.epoch, 0, "both ends")
+        X = self.network.broadcast(everywhere(qr(np.hstack([found.vectors for _, found in parts]))[0], self.network))
+        check_basis(self.network, "vectors", X)
+        pairs = self._proven(pairs_in(self.A, X, self.network, low, high, failure))
+        ends = tuple(found for _, found in parts)
+        return _Found(
+            pairs,
+            sum(found.result.iterations for found in ends),
+            ends,
+            tuple(shifted.shift for shifted, _ in parts),
+            ended=next((found.result.status for found in ends if not found.result.status.ok), None),
+        )
+
+    def _seen(self, sign: int, parts: Sequence[tuple[Shifted, Leading]]) -> Array:
+        """Eigenvalues of that sign, each of them once, however many runs have seen it to their rounding.
+
+        Those of a run at that end; where there is none, those of the other run, and beyond them what was seen first.
+        """
+        ends = {shifted.sign: shifted.original([*at.values, *at.certificate.others]) for shifted, at in parts}
+        values = ends.get(sign)
+        if values is None:
+            values, first = ends[-sign], self.extent.values
+            beyond = sign * first > sign * values[-1] + _SAME * self.extent.size
+            values = np.concatenate([values, first[beyond & (values.size < self.A.d)]])
+        return values[values > 0.0] if sign > 0 else values[values <= 0.0]
+
+    def _first_split(self) -> int:
+        values = self.extent.values
+        largest = values[order_of(values, "LM")][: self.k]
+        return min(math.ceil(self.k * float((largest > 0.0).mean())), self.k)
+
+    def as_in_the_paper(self) -> _Found:
+        """Algorithm 1 with SignAdjust on the A_j as they are: no shift, since signs may alternate and are put right.
+
+        Where the proof of what it found asks for more, iterations go on with a smaller tolerance.
+        """
+        at = self.settings
+        W0 = first_columns(self.A.d, self.k, self.start, at.seed)
+        mix = algorithm_of("deepca", self.A, W0, self.network, rounds=at.rounds).mix
+        algorithm = DeEPCA(self.A, W0, self.network, mix, QRSignAdjust(W0))
+        state, made, tol = None, 0, at.tol
+        for _ in range(_SHARPER):
+            left = max(at.max_iter - made, 1)
+            rule, observers = Tolerance(tol), self.observers
+            result = solve(algorithm, max_iter=left, stop=rule, observers=observers, start=state, certify=False)
+            state, made, tol = result.state, made + result.iterations, 0.1 * tol
+            X, ended = self._taken(result)
+            extent = self.extent
+            pairs = pairs_in(self.A, X, self.network, extent.low, extent.high, 2.0 * extent.failure)
+            pairs = self._proven(pairs)
+            if ended is not None or made >= at.max_iter or _beyond(pairs) <= 0.0 or pairs.angle <= at.tol:
+                break
+        return _Found(pairs, made, ended=ended)
+
+    def _taken(self, result: Result[Any]) -> tuple[Array, Status | None]:
+        """The leader's components, and how the run ended unless well; whether it did is for the leader to say."""
+        # an indefinite mean is what this is for
+        well = result.status.ok or result.status.code == "indefinite_mean"
+        flat = result.components.reshape(*self.network.batch, -1)
+        own = np.concatenate([flat, np.full((*self.network.batch, 1), float(well))], axis=-1)
+        told = self.network.broadcast(own)
+        X = told[:-1].reshape(result.components.shape[-2:])
+        check_basis(self.network, "vectors", X)
+        return X, None if told[-1] else result.status
+
+    def _proven(self, pairs: Pairs) -> Pairs:
+        """With bounds on all other eigenvalues that are as good as the proof of "largest in modulus" asks for."""
+        if _largest(pairs) and pairs.angle <= self.settings.tol:
+            return pairs
+        found = pairs
+        for found in probed(self.A, pairs, self.network):
+            # what was found outside is larger, or the same: no bound will help
+            if (_largest(found) and found.angle <= self.settings.tol) or _beyond(found) <= 0.0:
+                break
+        return found
+
+
+def _tied(found: _Found, pairs: Pairs) -> bool:
+    """Whether the last value and the next are equal to the rounding of A, which may be more than of the shifted A."""
+    return abs(found.ends[0].certificate.gap) <= pairs.separation
+
+
+def _well_defined(values: Array, proof: Certificate, d: int, separation: float) -> tuple[int, ...]:
+    """Other k with a gap behind them: the largest below this one, and the smallest above it that was seen."""
+    smaller = [j for j in range(1, values.size) if abs(values[j - 1] - values[j]) > separation]
+    larger, others = proof.larger_k, proof.others
+    beyond = 0 if larger is None else larger - values.size
+    seen = larger == d or (0 < beyond < len(others) and others[beyond - 1] - others[beyond] > separation)
+    return (*smaller[-1:], *([larger] if larger is not None and seen else []))
+
+
+def _largest(pairs: Pairs) -> bool:
+    """Whether every other eigenvalue is proven to be smaller in modulus."""
+    least = float(np.abs(pairs.values).min()) - pairs.spread
+    return pairs.values.size == pairs.vectors.shape[0] or least > max(-pairs.low, pairs.high)
+
+
+def _beyond(pairs: Pairs) -> float:
+    """By how much the chosen values are larger in modulus than what was found outside, less what does not count."""
+    if math.isnan(pairs.seen):
+        return math.inf
+    return float(np.abs(pairs.values).min()) - pairs.seen - max(pairs.separation, 2.0 * pairs.spread)
+
+
+def _status(found: _Found, pairs: Pairs, which: Which, settings: Settings, unit: float) -> Status:
+    """In the words of the problem that was asked, not of the shifted one."""
+    k, tol = pairs.values.size, settings.tol
+    choices = " or ".join(f"k = {n}" for n in found.well_defined) or "another k"
+    last = pairs.values[-1] * unit
+    if found.ended is not None and which != "LM" and (found.ended.code == "not_unique" or _tied(found, pairs)):
+        ahead = found.ends[0].certificate.next_eigenvalue
+        after = float((1.0 if which == "LA" else -1.0) * (ahead - found.shifts[0])) * unit
+        told_apart = max(found.ends[0].certificate.told_apart, pairs.separation) * unit
+        largest = max(float(np.abs(pairs.values).max()), abs(pairs.low), abs(pairs.high)) * unit
+        if VISIBLE * max(abs(last), abs(after)) <= told_apart < largest:
+            return Status(
+                "below_rounding",
+                f"the eigenvalue {last:.3g}, number {k} from the {_END[which]}, and the next, {after:.3g}, are lost in "
+                f"the rounding of the largest, which hides differences up to {told_apart:.1e}: they may be equal or "
+                f"not; well defined: {choices}",
+            )
+        if abs(last - after) > max(told_apart, VISIBLE * max(abs(last), abs(after))):
+            return Status(
+                "below_rounding",
+                f"the eigenvalue {last:.3g}, number {k} from the {_END[which]}, and the next, {after:.3g}, differ by "
+                f"too little, beside the rounding of the largest, {largest:.3g}, for the vectors to be proven; well "
+                f"defined: {choices}",
+            )
+        return Status(
+            "not_unique",
+            f"subspace not unique: the eigenvalue {last:.9g}, number {k} from the {_END[which]}, and the next, "
+            f"{after:.9g}, are equal or too close for a tolerance of {tol:.0e}; well defined: {choices}",
+        )
+    tied = found.ended is not None and found.ended.code == "not_unique"
+    if which == "LM" and (tied or not _largest(pairs)):
+        if found.ended is not None and not tied:  # what is outside may yet come in
+            advice = f"{found.ended.advice}. Or no gap in modulus is left behind k = {k}: algorithm='auto' would tell"
+            return Status(found.ended.code, advice)
+        if tied or _beyond(pairs) <= 0.0:
+            ends = (end.certificate.told_apart for end in found.ends)
+            told_apart = max(pairs.separation, 2.0 * pairs.spread, 100.0 * pairs.noise, *ends)
+            if VISIBLE * float(np.abs(pairs.values).min()) <= told_apart < float(np.abs(pairs.values).max()):
+                return Status(
+                    "below_rounding",
+                    f"the eigenvalue {last:.3g}, number {k} in modulus, and what lies outside the vectors found are "
+                    f"lost in the rounding of the largest, which hides differences up to {told_apart * unit:.1e}: they "
+                    f"may be equal or not; well defined: {choices}",
+                )
+            outside = "" if math.isnan(pairs.seen) else f" of modulus {pairs.seen * unit:.9g}"
+            return Status(
+                "not_unique",
+                f"subspace not unique: number {k} in modulus is the eigenvalue {last:.9g}, and outside the vectors "
+                f"found there is one{outside} that cannot be told from it, so that no gap is left behind k = {k}; "
+                f"choose {choices}, or one end of the spectrum (which='LA' or 'SA')",
+            )
+        if found.ended is None:
+            return Status(
+                "out_of_iterations",
+                f"each end is found, but not that nothing else is larger in modulus: the smallest is {last:.9g}, and "
+                f"others may reach from {pairs.low * unit:.9g} to {pairs.high * unit:.9g}; ask for another k",
+            )
+    if found.ended is not None:
+        return found.ended
+    if pairs.angle > tol:
+        rounding = pairs.spread <= 100.0 * pairs.noise
+        return Status(
+            "rounding_floor" if rounding else "out_of_iterations",
+            f"the span of the vectors is within tan θ ≤ {pairs.angle:.1e} of the true one, not proven to be within the "
+            f"tolerance {tol:.1e}" + ("; rounding allows no more here" if rounding else "; raise max_iter"),
+        )
+    others = f"other eigenvalues between {pairs.low * unit:.6g} and {pairs.high * unit:.6g}"
+    others += f" but for a probability of {pairs.failure:.0e}"
+    return Status(
+        "converged",
+        f"tan θ ≤ {pairs.angle:.1e} for the span of the vectors (tolerance {tol:.1e}), largest residual "
+        f"{pairs.residuals.max() * unit:.1e}; {others if k < pairs.vectors.shape[0] else 'there are no others'}",
+    )
+
+
+_END = {"LA": "top", "SA": "bottom"}

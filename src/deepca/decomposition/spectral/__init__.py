@@ -1,0 +1,6 @@
+"""Spectra of graphs that are spread over agents, and clusters of their nodes."""
+
+from deepca.decomposition.spectral.clustering import Clustering, spectral_clustering
+from deepca.decomposition.spectral.graphs import GraphEigenpairs, fiedler, graph_eigenvectors, lambda2
+
+__all__ = ["Clustering", "GraphEigenpairs", "fiedler", "graph_eigenvectors", "lambda2", "spectral_clustering"]

@@ -1,0 +1,136 @@
+"""Rows that come to agents over time: what an agent keeps between two calls is count, mean and scatter, and no row.
+
+Before new rows are added, all earlier ones are given ``forgetting`` of the weight that they had. So after the last of T
+calls a row of call t has the weight ``forgetting^(T−t)``, as if everything had come at once with these weights.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from deepca._util.machine import available_memory
+from deepca._util.typing import Array
+from deepca._util.units import size
+from deepca.data.columns import Header, common_columns, in_order_of
+from deepca.data.local_data import Holdings, read
+from deepca.data.moments import Moments, no_rows
+from deepca.data.sources import ArraySource, Source
+from deepca.engines.local import Engine
+from deepca.errors import DataError, InvalidInput
+
+__all__ = ["Stream", "check_forgetting", "dealt", "kept_of", "read_more"]
+
+
+@dataclass(frozen=True)
+class Stream:
+    """What is kept of the rows so far.
+
+    names : of all agents, as messages have them.  moments : of the local ones.
+    columns : names, if any.  single : whether all rows were given in float32.
+    """
+
+    names: tuple[str, ...]
+    moments: tuple[Moments, ...]
+    columns: tuple[str, ...] | None
+    single: bool
+
+    @property
+    def d(self) -> int:
+        return self.moments[0].shift.size
+
+    def held(self) -> Holdings:
+        """As if they had just been read."""
+        nothing = np.empty((0, self.d))
+        sources = tuple(ArraySource(nothing, "the rows so far", self.columns) for _ in self.moments)
+        return Holdings(sources, None, "covariance", self.moments)
+
+
+def kept_of(held: Holdings, names: Sequence[str], *, single: bool) -> Stream | None:
+    """What later rows can be added to; None where rows were not multiplied out, so that only the rows would do."""
+    if held.form != "covariance":
+        return None
+    return Stream(tuple(names), held.moments, held.sources[0].columns, single)
+
+
+def check_forgetting(forgetting: Any) -> float:
+    """A number in (0, 1]."""
+    real = isinstance(forgetting, (int, float, np.integer, np.floating)) and not isinstance(forgetting, bool)
+    if not real or not 0.0 < forgetting <= 1.0:
+        raise InvalidInput(
+            f"forgetting = {forgetting!r}: the share of their weight that earlier rows keep, above 0 and at most 1; "
+            "1 forgets nothing"
+        )
+    return float(forgetting)
+
+
+def dealt(n: int, names: Sequence[str], labels: npt.NDArray[Any] | None) -> list[npt.NDArray[np.int64]]:
+    """Which of n rows each agent is given: those that bear its label, or an equal block; none is possible, too."""
+    if labels is None:
+        return [np.arange(a, b) for a, b in pairwise(n * j // len(names) for j in range(len(names) + 1))]
+    place = {name: j for j, name in enumerate(names)}
+    found, index = np.unique(labels, return_inverse=True)
+    unknown = [label for label in found if f"agent {label}" not in place]
+    if unknown:
+        row = int(np.flatnonzero(labels == unknown[0])[0])
+        raise DataError(
+            f"agents: row {row} is of {str(unknown[0])!r}, but the agents so far are {', '.join(names[:6])}"
+            f"{', …' if len(names) > 6 else ''}; whoever may have rows later has to be there from the first call on: "
+            "use partial_fit_agents, with None for those who have nothing yet"
+        )
+    holder = np.array([place[f"agent {label}"] for label in found])[index]
+    return [np.flatnonzero(holder == j) for j in range(len(names))]
+
+
+def read_more(
+    engine: Engine,
+    names: Sequence[str],
+    sources: Sequence[Source | None],
+    weights: Sequence[Array | None] | None,
+    before: Stream | None,
+    forgetting: float,
+) -> Stream:
+    """What is kept after these rows of the local agents (None where one has none this time)."""
+    given = [j for j, source in enumerate(sources) if source is not None]
+    if not sum(engine.counted(len(given))):
+        raise DataError("no agent has any rows this time; leave the call out")
+    with engine.together():
+        ours = common_columns([source for source in sources if source is not None]) if given else ()
+    header = _header(engine, ours, before)
+    with engine.together():
+        _check_room(header.d, len(sources))
+        ours = tuple(in_order_of(header, source) for source in ours)
+        shares = None if weights is None else [w for w in (weights[j] for j in given) if w is not None]
+        found = read(ours, shares, form="covariance").moments if given else ()
+    own = list(before.moments) if before is not None else [no_rows(header.d) for _ in sources]
+    for j, new in zip(given, found, strict=True):
+        own[j] = own[j].faded(forgetting).joined(new)
+    for j in set(range(len(own))) - set(given):
+        own[j] = own[j].faded(forgetting)
+    single = min(engine.counted(all(source.dtype == np.float32 for source in ours))) == 1
+    return Stream(tuple(names), tuple(own), header.columns, single and (before is None or before.single))
+
+
+def _header(engine: Engine, ours: Sequence[Source], before: Stream | None) -> Header:
+    """The columns of earlier rows, or of the first agent that has any."""
+    if before is not None:
+        return Header("what came before", before.d, before.columns)
+    said = engine.texts(json.dumps([ours[0].name, ours[0].d, ours[0].columns]) if ours else "")
+    name, d, columns = json.loads(next(text for text in said if text))
+    return Header(name, d, None if columns is None else tuple(columns))
+
+
+def _check_room(d: int, agents: int) -> None:
+    needed, free = 8 * agents * d * d, available_memory()
+    if needed > free // 4:
+        raise DataError(
+            f"partial_fit keeps a matrix of {d:,} × {d:,} numbers for each of {agents} agents: {size(needed)}, more "
+            f"than a quarter of the {size(free)} that are free; take fewer columns, or keep the rows yourself and fit "
+            "all of them"
+        )

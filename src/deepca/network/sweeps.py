@@ -1,0 +1,48 @@
+"""Rounds of messages along a spanning tree that all agents know: sums up to its root, numbers down from it."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from deepca._util.typing import Array, Csr, csr
+from deepca.topology.graph import Topology
+
+__all__ = ["round_between", "sweeps"]
+
+_KEPT = 16  # graphs whose weights are remembered
+
+
+@lru_cache(maxsize=_KEPT)
+def sweeps(topology: Topology) -> tuple[tuple[Csr, ...], tuple[Csr, ...]]:
+    """Weights of the rounds up to the root, ``topology.middle``, after which it holds the mean, and of those down."""
+    m = topology.n_agents
+    if m == 1:
+        return (), ()
+    up: list[Csr] = []
+    depth, parent = topology.paths_to(topology.middle)
+    for level in range(int(depth.max()), 0, -1):
+        children = np.flatnonzero(depth == level)
+        share = 1.0 / m if level == 1 else 1.0
+        keep = np.ones(m)
+        keep[depth == 0] = share
+        up.append(round_between(keep, parent[children], children, share))
+    down: list[Csr] = []
+    depth, parent = topology.paths_from(topology.middle)
+    for level in range(1, int(depth.max()) + 1):
+        children = np.flatnonzero(depth == level)
+        keep = np.ones(m)
+        keep[children] = 0.0
+        down.append(round_between(keep, children, parent[children], 1.0))
+    return tuple(up), tuple(down)
+
+
+def round_between(keep: Array, receivers: npt.NDArray[np.int64], senders: npt.NDArray[np.int64], weight: float) -> Csr:
+    """Weights of a round in which each receiver adds ``weight`` times what its sender has to ``keep`` of its own."""
+    own = np.flatnonzero(keep)
+    rows, columns = np.concatenate([own, receivers]), np.concatenate([own, senders])
+    values = np.concatenate([keep[own], np.full(len(receivers), weight)])
+    return csr(sparse.coo_array((values, (rows, columns)), shape=(keep.size, keep.size)))

@@ -1,0 +1,6 @@
+"""What moves bytes below an agent's network: a transport is one method, ``exchange``."""
+
+from deepca.network.transports.base import Message, Tag, Transport
+from deepca.network.transports.memory import MemoryHub, MemoryTransport
+
+__all__ = ["MemoryHub", "MemoryTransport", "Message", "Tag", "Transport"]

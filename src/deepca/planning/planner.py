@@ -1,0 +1,205 @@
+"""What a run would cost, before it is made: rounds, bytes and time of every method on a given network.
+
+The real algorithms run, proof included, on stand-in agents: the eigenvalues of their mean are those expected, and they
+differ from each other as sites with so many rows do. A round takes one latency, and as long as its busiest sender needs
+to put its messages on the line one after the other; rounds follow one another, control rounds included. Computing,
+receiving and what protocols add count as nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import get_args
+
+import numpy.typing as npt
+
+from deepca.errors import InvalidInput
+from deepca.network.compression import Messages
+from deepca.planning.inputs import bits_per_second, probed_eigenvalues, read_eigenvalues, seconds, spectrum_of
+from deepca.planning.metered import Cost, Link
+from deepca.planning.rehearsal import ON_A_TREE, Alike, Prediction, Rehearsal, StandIns
+from deepca.solver.observers import Observer
+from deepca.solver.stopping import Tolerance
+from deepca.topology.graph import Topology
+from deepca.topology.names import from_name
+
+__all__ = [
+    "METHODS",
+    "Cost",
+    "Link",
+    "Plan",
+    "Prediction",
+    "bits_per_second",
+    "plan",
+    "probed_eigenvalues",
+    "read_eigenvalues",
+    "seconds",
+]
+
+METHODS = ("accelerated", "krylov", "deepca", "covariance")
+"""What is compared; DePCA is not, since with fixed rounds it reaches no tolerance."""
+_REVEALS = "reveals every site's covariance"
+_ROWS = 1000  # per agent, where nobody says
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Every method's prediction, and which one to take.
+
+    spectrum : where the eigenvalues come from, in words.  tried_dim : d of the stand-ins; bytes are those of ``dim``.
+    preparation : counts, mean and spread, agreed before the iterations of any method, and no part of their costs.
+    recommended : None where no method may be recommended.
+    """
+
+    topology: str
+    agents: int
+    dim: int
+    components: int
+    tol: float
+    link: Link
+    unreliable: bool
+    messages: str
+    rows_per_agent: int
+    spectrum: str
+    tried_dim: int
+    preparation: Cost
+    predictions: tuple[Prediction, ...]
+    recommended: str | None
+    reason: str
+
+    def __getitem__(self, method: str) -> Prediction:
+        """The prediction for one method."""
+        for prediction in self.predictions:
+            if prediction.method == method:
+                return prediction
+        raise InvalidInput(f"there is no prediction for {method!r}; there is one for {_listed(self.predictions)}")
+
+
+def plan(
+    topology: Topology | str,
+    n_components: int,
+    *,
+    latency: float | str,
+    bandwidth: float | str,
+    dim: int | None = None,
+    eigenvalues: npt.ArrayLike | None = None,
+    spectrum: str | None = None,
+    tol: float = 1e-8,
+    rows_per_agent: int | None = None,
+    messages: Messages = "float64",
+    methods: Sequence[str] = METHODS,
+    allow_covariance: bool = False,
+    unreliable: bool = False,
+    seed: int = 0,
+    watch: Callable[[str], Observer] | None = None,
+) -> Plan:
+    """Rounds, bytes and wall time of every method, and the one to take: that with the least time.
+
+    The real algorithms run on stand-in agents whose mean has the given eigenvalues and which differ as Gaussian samples
+    of half as many rows do, and what they send is counted; too many iterations are extrapolated at the rate seen. Where
+    d is large, fewer values represent the tail of the spectrum, and bytes are counted for the true d. A round costs one
+    latency plus the time its busiest sender needs for its messages, one after the other, through ``bandwidth``;
+    computing, receiving and what protocols add cost nothing.
+
+    Parameters
+    ----------
+    topology : a network, or its name with the number of agents, such as ``"ring:50"``.
+    n_components : k, how many are wanted.
+    latency, bandwidth : seconds and bits per second, or texts such as ``"30ms"`` and ``"30Mbit"``.
+    dim : number of columns; by default, as many as eigenvalues are given.
+    eigenvalues : of the pooled covariance, at least k + 1, in any order and unit. If there are fewer than ``dim``, the
+        others continue geometrically at the pace of the second half. By default ``1/i``, which is no more than a guess.
+    spectrum : where they come from, for the answer.
+    rows_per_agent : fewer rows mean agents that differ more; 1000 by default. Sites of real data differ about as
+        Gaussian samples of half as many rows do; where they are known to differ more, give a smaller number.
+    messages : numbers as "float64", or coded as "float32" where a method can.
+    allow_covariance : whether "covariance" may be recommended; it shows every site's covariance matrix to others.
+    unreliable : messages may get lost, so no method that sums along a tree is recommended, and proofs do not, either.
+        The losses themselves are not part of the plan.
+    watch : gives an observer for each method, such as a progress bar.
+    """
+    net = from_name(topology, seed=seed) if isinstance(topology, str) else topology
+    if not net.stays:
+        raise InvalidInput(
+            f"{net.name}: plans are made for networks whose links stay and go both ways; deepca topology shows how "
+            "fast the agents of others agree"
+        )
+    if net.n_agents < 2:
+        raise InvalidInput("one agent alone sends nothing; there is nothing to plan")
+    link = Link(
+        seconds(latency) if isinstance(latency, str) else float(latency),
+        bits_per_second(bandwidth) if isinstance(bandwidth, str) else float(bandwidth),
+    )
+    Tolerance(tol)
+    for method in methods:
+        if method not in METHODS:
+            raise InvalidInput(f"method = {method!r}: choose from {', '.join(METHODS)}")
+    if rows_per_agent is not None and rows_per_agent < 1:
+        raise InvalidInput(f"rows_per_agent = {rows_per_agent}: every agent needs at least one row")
+    if messages not in get_args(Messages):
+        raise InvalidInput(f"messages = {messages!r}: choose one of {', '.join(get_args(Messages))}")
+    values, source = spectrum_of(eigenvalues, dim, n_components, spectrum)
+    rows = rows_per_agent or _ROWS
+    agents = StandIns.of(values, n_components, net.n_agents, rows, seed, max(4 * (n_components + 8), 64))
+    few = agents  # whole matrices are sent by stand-ins that all have their own
+    if isinstance(agents.A, Alike):
+        few = StandIns.of(values, n_components, net.n_agents, rows, seed, 2 * n_components + 16)
+    rehearsal = Rehearsal(net, link, not unreliable, tol, messages, watch)
+    found = [rehearsal.prediction(name, few if name == "covariance" else agents) for name in methods]
+    predictions = tuple(_remarked(one, messages, allow_covariance, unreliable) for one in found)
+    recommended, reason = _recommended(predictions, allow_covariance, unreliable)
+    return Plan(
+        topology=net.name,
+        agents=net.n_agents,
+        dim=values.size,
+        components=n_components,
+        tol=tol,
+        link=link,
+        unreliable=unreliable,
+        messages=messages,
+        rows_per_agent=rows,
+        spectrum=source,
+        tried_dim=agents.A.d,
+        preparation=rehearsal.preparation(agents, rows),
+        predictions=predictions,
+        recommended=recommended,
+        reason=reason,
+    )
+
+
+def _remarked(one: Prediction, messages: Messages, allow_covariance: bool, unreliable: bool) -> Prediction:
+    """The same with what to know before taking that method."""
+    remarks = [one.remark] if one.remark else []
+    if one.method == "covariance":
+        remarks.append(_REVEALS if allow_covariance else f"{_REVEALS}; not recommended unless allowed")
+    if one.method in ON_A_TREE and unreliable:
+        remarks.append("not recommended where messages get lost")
+    if one.method in ON_A_TREE and messages != "float64":
+        remarks.append("with float64 messages, since sums along a tree need all digits")
+    return replace(one, remark="; ".join(remarks))
+
+
+def _recommended(predictions: Sequence[Prediction], allow_covariance: bool, unreliable: bool) -> tuple[str | None, str]:
+    """The fastest of those that may be taken, and why."""
+    allowed = [p for p in predictions if allow_covariance or p.method != "covariance"]
+    allowed = [p for p in allowed if not (unreliable and p.method in ON_A_TREE)]
+    reaching = sorted((p for p in allowed if p.reaches), key=lambda p: p.total.seconds)
+    if not reaching:
+        return None, "no method that may be recommended reaches the tolerance; ask for a larger one, or another k"
+    best, *others = reaching
+    reason = "the only one that may be recommended and reaches the tolerance"
+    if others:
+        factor = others[0].total.seconds / max(best.total.seconds, 1e-12)
+        reason = (
+            f"least time, {f'{factor:.1f} times as fast' if factor >= 1.05 else 'about as fast'} as {others[0].method}"
+        )
+    if best.method in ON_A_TREE:
+        reason += "; it sums along a tree, so no message may get lost"
+    if best.method == "covariance":
+        reason += f", and it {_REVEALS}"
+    return best.method, reason
+
+
+def _listed(predictions: Sequence[Prediction]) -> str:
+    return ", ".join(prediction.method for prediction in predictions)

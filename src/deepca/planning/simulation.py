@@ -1,0 +1,279 @@
+"""Trying a network before it is built: every method on given data over given links, with simulated time.
+
+The real algorithms run on the rows, from agreeing on counts and mean to the certificate, over a
+:class:`~deepca.planning.timed.TimedNetwork`. What is simulated is time alone; the answers are exact, and proven.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from deepca._util.machine import available_memory
+from deepca._util.typing import Array
+from deepca.data.columns import common_columns
+from deepca.data.local_data import Holdings, read
+from deepca.data.sources import ArraySource, Source
+from deepca.decomposition.pca import ALGORITHMS, Settings, check, decompose_held
+from deepca.errors import DataError, InvalidInput
+from deepca.network.compression import Messages
+from deepca.network.simulated import SimulatedNetwork
+from deepca.operators.base import Operator
+from deepca.operators.linalg import tan_theta
+from deepca.planning.clock import PARTS, Clock
+from deepca.planning.links import Links
+from deepca.planning.timed import TimedNetwork, TimedOperator, check_speed
+from deepca.solver.observers import Observer, Start, Step
+from deepca.solver.result import Result
+
+__all__ = ["COMPARED", "GFLOPS", "Bottleneck", "Simulation", "Trial", "simulate", "stand_in_rows"]
+
+COMPARED = ("krylov", "accelerated", "deepca", "depca")
+"""What is tried unless told; averaging covariances shows them to others, and is tried when it is named."""
+GFLOPS = 10.0
+"""10⁹ operations per second: about what one core makes of products with few columns."""
+_TOLD = 5  # links and agents that are named
+
+
+@dataclass(frozen=True)
+class Bottleneck:
+    """A link (its two agents) or an agent, and its seconds on the chain of waits that decided the total."""
+
+    kind: Literal["link", "agent"]
+    agents: tuple[str, ...]
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"{self.kind} {' – '.join(self.agents)}"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One method, tried.
+
+    status : as in :class:`~deepca.Status`.  certified : whether the tolerance is proven, or as much as rounding allows.
+    error : largest tangent of the angle to the pooled answer.  iterations, rounds, control_rounds, bytes_per_agent : of
+    everything, proof included.  resent : messages sent again.
+    seconds : until the last agent is done.  parts : what they are made of, as in ``deepca.planning.clock.PARTS``.
+    phases : seconds of preparation, iterations and proof.  bottlenecks : what took most, most first.
+    curve : after every iteration, seconds and the largest tangent of any agent.
+    """
+
+    algorithm: str
+    status: str
+    advice: str
+    certified: bool
+    error: float
+    iterations: int
+    rounds: int
+    control_rounds: int
+    bytes_per_agent: float
+    resent: int
+    seconds: float
+    parts: dict[str, float]
+    phases: dict[str, float]
+    bottlenecks: tuple[Bottleneck, ...]
+    curve: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """Every method's trial, and which one to take: the fastest that is certified; None if none is."""
+
+    network: str
+    agents: tuple[str, ...]
+    links: int
+    n_rows: int
+    dim: int
+    components: int
+    tol: float
+    gflops: float
+    trials: tuple[Trial, ...]
+    recommended: str | None
+    reason: str
+
+    def __getitem__(self, algorithm: str) -> Trial:
+        """The trial of one method."""
+        for trial in self.trials:
+            if trial.algorithm == algorithm:
+                return trial
+        raise InvalidInput(f"{algorithm!r} was not tried; {', '.join(t.algorithm for t in self.trials)} were")
+
+
+def simulate(
+    sources: Sequence[Source],
+    links: Links,
+    n_components: int,
+    *,
+    algorithms: Sequence[str] = COMPARED,
+    tol: float = 1e-8,
+    max_iter: int = 2000,
+    rounds: int | Literal["auto"] = "auto",
+    messages: Messages = "float64",
+    center: bool = True,
+    scale: bool = False,
+    gflops: float = GFLOPS,
+    seed: int = 0,
+    watch: Callable[[str], Observer] | None = None,
+) -> Simulation:
+    """How long every method takes over these links, on these rows, and which one to take.
+
+    Parameters
+    ----------
+    sources : the rows of each agent, in the order of ``links.names``.
+    links : who talks to whom, how fast, and what is lost; see :func:`deepca.planning.links_csv.read_links`.
+    algorithms : of ``deepca.decomposition.pca.ALGORITHMS``.
+    rounds, messages : of every mix, and what a number takes in a message; for methods that gossip.
+    gflops : what an agent with slowdown 1 computes, in 10⁹ operations per second; inf counts computing as nothing.
+    seed : of the start, and of losses, jitter and stalls.
+    watch : gives an observer for each method, such as a progress bar.
+    """
+    m = links.topology.n_agents
+    if len(sources) != m:
+        raise DataError(f"rows of {len(sources)} agents for a network of {m}; give those of every agent")
+    if not algorithms:
+        raise InvalidInput(f"no algorithm to try; choose from {', '.join(ALGORITHMS)}")
+    if isinstance(n_components, bool) or not isinstance(n_components, (int, np.integer)):
+        raise InvalidInput(f"n_components = {n_components!r}: give a whole number, the same for all methods")
+    check_speed(gflops)
+    asked = Settings(
+        n_components=int(n_components), center=center, scale=scale, rounds=rounds, tol=tol, max_iter=max_iter, seed=seed
+    )
+    each = []
+    for name in dict.fromkeys(algorithms):
+        exact = name in ("krylov", "covariance")
+        each.append(replace(asked, algorithm=name, messages="float64" if exact else messages))
+        check(each[-1])
+    held = read(common_columns(sources))
+    pooled = decompose_held(held, SimulatedNetwork(links.topology), replace(asked, algorithm="krylov"))
+    trials = tuple(
+        _trial(
+            held, links, settings, pooled.components.T, gflops, () if watch is None else (watch(settings.algorithm),)
+        )
+        for settings in each
+    )
+    recommended, reason = _recommended(trials)
+    return Simulation(
+        network=links.topology.name,
+        agents=links.names,
+        links=links.topology.n_edges,
+        n_rows=pooled.n_rows,
+        dim=held.sources[0].d,
+        components=int(n_components),
+        tol=tol,
+        gflops=gflops,
+        trials=trials,
+        recommended=recommended,
+        reason=reason,
+    )
+
+
+def stand_in_rows(values: Array, m: int, rows: int, seed: int) -> tuple[Source, ...]:
+    """Gaussian rows for each of m agents whose covariance has these eigenvalues, where there are no data yet."""
+    if rows < 2:
+        raise InvalidInput(f"{rows} rows per agent: at least two are needed")
+    if 8 * m * rows * values.size > available_memory() // 4:
+        raise InvalidInput(f"{m} × {rows:,} rows × {values.size:,} columns do not fit into memory; ask for fewer rows")
+    rng = np.random.default_rng((7211, seed))
+    v = rng.standard_normal(values.size)
+    v /= np.linalg.norm(v)
+    found = []
+    for j in range(m):
+        X = rng.standard_normal((rows, values.size)) * np.sqrt(values)
+        found.append(ArraySource(X - 2.0 * np.outer(X @ v, v), f"agent {j}", None))  # no axis is a component
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class _TimedHoldings(Holdings):
+    """Holdings whose products take the agents' time."""
+
+    clock: Clock
+
+    def operator(
+        self,
+        batch: tuple[int, ...],
+        reference: Array,
+        shift: Array,
+        units: Array | None,
+        scale: float,
+        unit_rounding: Array | None = None,
+    ) -> Operator:
+        return TimedOperator(super().operator(batch, reference, shift, units, scale, unit_rounding), self.clock)
+
+
+class _Course:
+    """Simulated seconds and the largest angle after every iteration."""
+
+    def __init__(self, clock: Clock, U: Array) -> None:
+        self._clock, self._U = clock, U
+        self.seen: list[tuple[float, float]] = []
+
+    def begin(self, start: Start) -> None:
+        self.seen.clear()
+
+    def observe(self, step: Step) -> None:
+        self.seen.append((self._clock.elapsed, float(np.max(tan_theta(self._U, step.after.W)))))
+
+    def end(self, result: Result[Any]) -> None:
+        """Nothing to close."""
+
+
+def _trial(
+    held: Holdings, links: Links, settings: Settings, U: Array, gflops: float, observers: tuple[Observer, ...]
+) -> Trial:
+    network = TimedNetwork(links, gflops=gflops, seed=settings.seed or 0)
+    clock = network.clock
+    if held.form == "covariance":  # made from the rows once
+        clock.compute(np.array([float(of.n) for of in held.moments]) * held.sources[0].d ** 2)
+    timed = _TimedHoldings(held.sources, held.weights, held.form, held.moments, clock)
+    course = _Course(clock, U)
+    found = decompose_held(timed, network, settings, observers=(course, *observers))
+    result = found.result
+    last = int(clock.now.argmax())
+    return Trial(
+        algorithm=settings.algorithm,
+        status=result.status.code,
+        advice=result.status.advice,
+        certified=result.status.ok and result.certificate is not None,
+        error=float(tan_theta(U, found.components.T)),
+        iterations=result.iterations,
+        rounds=found.traffic.rounds,
+        control_rounds=found.traffic.control_rounds,
+        bytes_per_agent=found.traffic.bytes_per_agent,
+        resent=clock.resent,
+        seconds=clock.elapsed,
+        parts=dict(zip(PARTS, clock.parts[last].tolist(), strict=True)),
+        phases=network.phases,
+        bottlenecks=_bottlenecks(links, clock),
+        curve=tuple(course.seen),
+    )
+
+
+def _bottlenecks(links: Links, clock: Clock) -> tuple[Bottleneck, ...]:
+    critical = clock.critical()
+    m = links.topology.n_agents
+    low, high = np.minimum(links.senders, links.receivers), np.maximum(links.senders, links.receivers)
+    pairs, of = np.unique(low * m + high, return_inverse=True)
+    on_pairs = np.bincount(of, critical.on_links, minlength=pairs.size)
+    found = [
+        Bottleneck("link", (links.names[pair // m], links.names[pair % m]), float(seconds))
+        for pair, seconds in zip(pairs.tolist(), on_pairs, strict=True)
+    ]
+    found += [Bottleneck("agent", (links.names[j],), float(s)) for j, s in enumerate(critical.at_agents)]
+    return tuple(sorted((one for one in found if one.seconds > 0.0), key=lambda one: -one.seconds)[:_TOLD])
+
+
+def _recommended(trials: Sequence[Trial]) -> tuple[str | None, str]:
+    allowed = sorted((t for t in trials if t.certified and t.algorithm != "covariance"), key=lambda t: t.seconds)
+    if not allowed:
+        return None, "no method that may be recommended reaches the tolerance; ask for a larger one, or another k"
+    best, *others = allowed
+    if not others:
+        return best.algorithm, "the only one that may be recommended and reaches the tolerance"
+    factor = others[0].seconds / max(best.seconds, 1e-12)
+    how = f"{factor:.1f} times as fast as" if factor >= 1.05 else "about as fast as"
+    return best.algorithm, f"least simulated time, {how} {others[0].algorithm}"

@@ -1,0 +1,91 @@
+"""The picture of a simulation. Needs the ``plot`` extra (matplotlib)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from deepca.errors import InvalidInput
+from deepca.planning.simulation import Simulation
+from deepca.plots.curves import style
+
+__all__ = ["draw"]
+
+# Okabe–Ito, as in deepca.plots.curves; hatches tell them apart in grey
+_PARTS = {
+    "latency": ("latency", "#56B4E9", ""),
+    "transmission": ("transmission", "#0072B2", ""),
+    "losses": ("sending again", "#D55E00", "///"),
+    "compute": ("computing", "#009E73", ""),
+    "stragglers": ("waiting for stragglers", "#E69F00", "xxx"),
+}
+_FLOOR, _CEILING = 1e-16, 30.0
+
+
+def draw(simulation: Simulation, path: Path) -> None:
+    """Error against simulated time (left), and what the time of each method is made of (right); PNG or SVG."""
+    if path.suffix.lower() not in (".png", ".svg"):
+        raise InvalidInput(f"{path}: a picture is saved as PNG or SVG; let the name end in .png or .svg")
+    if not any(trial.seconds for trial in simulation.trials):
+        raise InvalidInput(f"{path}: no link and no agent takes any time, so there is no time to draw")
+    with mpl.rc_context(
+        {"font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "deepca"}
+    ):
+        figure = Figure(figsize=(11.0, 4.4), layout="constrained")
+        left, right = figure.subplots(1, 2, width_ratios=(1.25, 1.0))
+        _errors(left, simulation)
+        _shares(right, simulation)
+        figure.suptitle(
+            f"{simulation.network}: {len(simulation.agents)} agents, {simulation.links} links; "
+            f"{simulation.components} components of {simulation.dim:,} columns",
+            fontsize=11,
+        )
+        figure.savefig(path, dpi=150)
+
+
+def _errors(axes: Axes, simulation: Simulation) -> None:
+    floor = max(_FLOOR, 1e-3 * simulation.tol)
+    times = [seconds for trial in simulation.trials for seconds, _ in (*trial.curve, (trial.seconds, 0.0)) if seconds]
+    earliest = 0.5 * min(times)  # where what takes no time is drawn
+    for i, trial in enumerate(simulation.trials):
+        seconds, error = np.array(trial.curve).reshape(-1, 2).T
+        error = np.clip(np.nan_to_num(error, nan=_CEILING, posinf=_CEILING), floor, _CEILING)
+        axes.loglog(np.maximum(seconds, earliest), error, label=trial.algorithm, **style(i))
+        mark, size = ("o", 6.0) if trial.certified else ("x", 8.0)
+        last = min(max(trial.error, floor), _CEILING) if not np.isnan(trial.error) else _CEILING
+        end, colour = ([max(trial.seconds, earliest)], [last]), style(i)["color"]
+        axes.plot(*end, mark, color=colour, markersize=size, markeredgewidth=2.0, clip_on=False, zorder=3)
+    axes.axhline(simulation.tol, color="#888888", linewidth=0.8, zorder=1)
+    at = (0.01, simulation.tol)
+    axes.annotate("tolerance", at, (0, 2), xycoords=axes.get_yaxis_transform(), textcoords="offset points", fontsize=8)
+    axes.set(
+        xlabel="simulated seconds; ● proven, ✕ ended without proof",
+        ylabel="largest tan θ of any agent",
+        ylim=(floor, _CEILING),
+    )
+    axes.grid(visible=True, which="major", color="#dddddd", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.legend(frameon=False, loc="upper right")
+
+
+def _shares(axes: Axes, simulation: Simulation) -> None:
+    trials = simulation.trials
+    at, begin = np.arange(len(trials)), np.zeros(len(trials))
+    seconds = np.array([trial.seconds for trial in trials])
+    for part, (label, colour, hatch) in _PARTS.items():
+        widths = 100.0 * np.array([trial.parts[part] for trial in trials]) / np.maximum(seconds, 1e-300)
+        if not widths.any():
+            continue
+        axes.barh(at, widths, left=begin, height=0.6, color=colour, hatch=hatch, edgecolor="white", label=label)
+        begin += widths
+    for y, total in zip(at, seconds, strict=True):
+        axes.annotate(f"{total:.3g} s", (101.5, float(y)), va="center", fontsize=9, annotation_clip=False)
+    axes.set_yticks(at, [trial.algorithm for trial in trials])
+    axes.invert_yaxis()
+    axes.set(xlabel="what the last agent waited for, % of its time", xlim=(0.0, 100.0))
+    if begin.any():
+        axes.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, fontsize=8.5)

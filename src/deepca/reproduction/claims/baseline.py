@@ -1,0 +1,83 @@
+"""What extensions of the paper's method are compared with: its own case on one data set, and scipy's answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.linalg
+
+from deepca._util.typing import Array
+from deepca.algorithms import DeEPCA
+from deepca.consensus.mixers import FastMix, Mixer
+from deepca.errors import NotFiniteError
+from deepca.network import SimulatedNetwork
+from deepca.operators.base import Operator
+from deepca.operators.linalg import random_orthonormal
+from deepca.reproduction.claims.setting import Setting
+from deepca.reproduction.problems import graph_of, operator_of
+from deepca.reproduction.studies import PAPER
+from deepca.solver.loop import solve
+from deepca.solver.observers import Trace
+from deepca.topology.graph import Topology
+
+__all__ = ["ACCURACY", "ROUNDS", "Ground", "Run", "ground_of", "run_over"]
+
+ROUNDS = 5
+ACCURACY = 1e-8
+
+
+@dataclass(frozen=True)
+class Run:
+    """How a run went, by its worst agent: iterations and rounds to the accuracy (None: not reached), and its end."""
+
+    iterations: int | None
+    rounds: int | None
+    end: float
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What extensions are compared with: the data, scipy's answer for the pooled rows, and the paper's own case.
+
+    A : the ``A_j``.  U : top-k eigenvectors of their mean.  values : all its eigenvalues, descending.
+    graph : the paper's.  static : DeEPCA on it, with FastMix.
+    """
+
+    setting: Setting
+    A: Operator
+    U: Array
+    values: Array
+    graph: Topology
+    static: Run
+
+    @property
+    def about(self) -> str:
+        return f"{self.setting.data}, k = {self.setting.k}"
+
+
+def ground_of(setting: Setting) -> Ground:
+    paper = PAPER[setting.data]
+    A = operator_of(setting.source, setting.data, paper.agents, paper.rows, "file")
+    values, vectors = scipy.linalg.eigh(A.mean())
+    U = np.ascontiguousarray(vectors[:, ::-1][:, : setting.k])
+    graph = graph_of("paper", paper.agents, 0)
+    static = run_over(setting, A, U, graph, FastMix(rounds=ROUNDS))
+    return Ground(setting, A, U, values[::-1].copy(), graph, static)
+
+
+def run_over(setting: Setting, A: Operator, U: Array, network: Topology, mix: Mixer) -> Run:
+    """DeEPCA from the start that all runs have."""
+    trace = Trace(U=U)
+    W0 = random_orthonormal(A.d, setting.k, seed=0)
+    algorithm = DeEPCA(A, W0, SimulatedNetwork(network), mix)
+    try:
+        solve(algorithm, max_iter=setting.base.iterations, observers=[trace], certify=False)
+    except NotFiniteError:
+        return Run(None, None, float("inf"))
+    worst = trace.tan_theta_max
+    above = np.flatnonzero(~(worst <= ACCURACY))
+    first = int(above[-1]) + 1 if above.size else 0
+    if first == worst.size:
+        return Run(None, None, float(worst[-1]))
+    return Run(first + 1, int(trace.rounds[first]), float(worst[-1]))

@@ -1,0 +1,75 @@
+"""What the claims about one data set are judged on."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from deepca.algorithms import theory
+from deepca.data.libsvm import SETS
+from deepca.errors import InvalidInput
+from deepca.reproduction.cells import Cell
+from deepca.reproduction.problems import Source, operator_of, pooled_of
+from deepca.reproduction.studies import PAPER, base_cell
+
+__all__ = ["Setting", "problem_of"]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A data set, k, and how many draws; ``limit`` is the most iterations, for quick runs."""
+
+    data: str
+    k: int
+    draws: int
+    source: Source
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        d = SETS[self.data].n_features
+        if not 1 <= self.k < d:
+            raise InvalidInput(f"k = {self.k}: {self.data} has {d} features, so choose k between 1 and {d - 1}")
+
+    def iterations(self, k: int) -> int:
+        """As many as centralised power iterations need for 1e-10 from a random start, and some more; at most 1000."""
+        values = pooled_of(self.source, self.data, PAPER[self.data].agents, PAPER[self.data].rows).values
+        most = min(1000, self.limit or 1000)
+        if values[k] == 0.0:
+            return min(20, most)
+        if values[k] >= values[k - 1]:
+            return most
+        return min(math.ceil(math.log(1e-11) / math.log(values[k] / values[k - 1])) + 10, most)
+
+    @cached_property
+    def base(self) -> Cell:
+        """DeEPCA with the largest K of the paper's figure."""
+        return base_cell(self.data, self.k, self.iterations(self.k))
+
+    @cached_property
+    def other_k(self) -> tuple[int, ...]:
+        """Further k for the question from which K on it works: 1, 2, and the largest up to 12 that is quick."""
+        quick = [k for k in range(3, 13) if self.iterations(k) <= 450]
+        return tuple(k for k in dict.fromkeys((1, 2, *quick[-1:])) if k != self.k)
+
+    @property
+    def few_rounds(self) -> tuple[int, ...]:
+        return tuple(sorted({1, 2, 3, *PAPER[self.data].rounds}))
+
+    def draws_of(self, K: int) -> range:
+        """More draws for K = 3, which the paper says is not enough on w8a."""
+        return range(max(self.draws, 4) if K == 3 else self.draws)
+
+
+def problem_of(setting: Setting, spread: float = 1.0) -> theory.Problem | None:
+    """λ_k, λ_(k+1) and L of the data; None where there is no gap, and so no theory."""
+    paper = PAPER[setting.data]
+    values = pooled_of(setting.source, setting.data, paper.agents, paper.rows).values
+    lambda_k, lambda_k1 = float(values[setting.k - 1]), float(values[setting.k])
+    if not lambda_k > lambda_k1:
+        return None
+    A = operator_of(setting.source, setting.data, paper.agents, paper.rows, "file", spread)
+    L = float(np.abs(np.linalg.eigvalsh(A.dense())).max())
+    return theory.Problem(setting.k, paper.agents, lambda_k, lambda_k1, L)

@@ -1,0 +1,144 @@
+"""The demonstration: the digits that ship with scikit-learn, spread over agents that never pool them.
+
+Needs the ``demo`` extra (scikit-learn for the data and for the independent answer).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from sklearn.datasets import load_digits
+from sklearn.decomposition import PCA
+
+from deepca import topology as topologies
+from deepca._util.typing import Array
+from deepca.algorithms import CPCA, DeEPCA, DePCA, QRSignAdjust
+from deepca.algorithms.base import Algorithm
+from deepca.consensus.centring import agreed_mean
+from deepca.consensus.mixers import FastMix
+from deepca.engines.local import Engine
+from deepca.network import Network
+from deepca.operators.base import from_rows, split_rows
+from deepca.operators.linalg import random_orthonormal, tan_theta
+from deepca.plots.curves import Curve
+from deepca.solver.loop import solve
+from deepca.solver.observers import Observer, Trace
+from deepca.solver.result import Result
+from deepca.solver.stopping import Tolerance
+from deepca.topology.graph import Topology
+
+__all__ = ["Demo", "Row", "run"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method: what it needed and how close it came to scikit-learn's PCA of the pooled rows."""
+
+    method: str
+    iterations: int
+    rounds: int
+    bytes_per_agent: float
+    tan_theta: float
+    proven: float
+    """What the certificate proves; infinite where it proves nothing."""
+    proof_rounds: int
+    status: str
+    advice: str
+
+
+@dataclass(frozen=True)
+class Demo:
+    """All rows of the table, the curves of the figure, and the setting."""
+
+    topology: Topology
+    n_rows: int
+    n_features: int
+    k: int
+    K: int
+    tol: float
+    rows: tuple[Row, ...]
+    curves: tuple[Curve, ...]
+    variance: Array
+    pooled_variance: Array
+
+
+def run(
+    *,
+    agents: int = 50,
+    k: int = 4,
+    K: int = 5,
+    tol: float = 1e-10,
+    seed: int = 0,
+    watch: Callable[[str], Observer] | None = None,
+    engine: Engine | None = None,
+) -> Demo:
+    """DeEPCA, DePCA and CPCA on the same data, from the same W⁰; compared with scikit-learn on the pooled rows.
+
+    DeEPCA runs twice: with everything left to the library, and as printed (K rounds, QR and SignAdjust). On an engine
+    with several ranks each has its share of the agents; CPCA runs on each of them, alone.
+    """
+    engine = engine or Engine()
+    X = np.asarray(load_digits().data, dtype=np.float64)
+    n, d = X.shape
+    blocks = split_rows(X, agents)
+    topology = topologies.erdos_renyi(agents, 0.5, seed=seed)
+    network = engine.network(topology, engine.shares(agents))
+    W0 = random_orthonormal(d, k, seed=seed)
+
+    # the agents agree on the mean of all rows before anything else, and subtract it at home
+    local = [blocks[j] for j in network.local]
+    sums, counts = np.array([B.sum(axis=0) for B in local]), np.array([float(len(B)) for B in local])
+    means = agreed_mean(network, FastMix(rounds=1), sums, counts)
+    A = from_rows([B - mean for B, mean in zip(local, means, strict=True)])
+    pooled_A = from_rows([B - means[0] for B in blocks]).mean()
+
+    pooled = PCA(n_components=k, svd_solver="full").fit(X)
+    U = np.asarray(pooled.components_, dtype=np.float64).T
+    rows, curves, variance = [], [], np.empty(0)
+    methods: list[tuple[str, Algorithm[Any]]] = [
+        ("DeEPCA", DeEPCA(A, W0, network)),
+        ("DeEPCA, as printed", DeEPCA(A, W0, network, FastMix(rounds=K), QRSignAdjust(W0))),
+        ("DePCA", DePCA(A, W0, network, FastMix(rounds=K))),
+        ("CPCA, pooled", CPCA(pooled_A, W0)),
+    ]
+    limit = 2000
+    for label, algorithm in methods:
+        trace = Trace(U=U)
+        result: Result[Any] = solve(
+            algorithm,
+            max_iter=limit,
+            stop=Tolerance(tol),
+            observers=[trace, *([watch(label)] if watch else [])],
+        )
+        worst, proof = _worst(network, np.asarray(tan_theta(U, result.W))), result.certificate
+        together = engine.summed(result.traffic)
+        rows.append(
+            Row(
+                label,
+                result.iterations,
+                together.rounds,
+                together.bytes_per_agent,
+                worst,
+                proof.proven_angle if proof is not None else math.inf,
+                proof.traffic.rounds + proof.traffic.control_rounds if proof is not None else 0,
+                result.status.code,
+                result.status.advice,
+            )
+        )
+        angles = np.broadcast_to(trace.tan_theta_max, (*network.batch, len(trace)))
+        curves.append(Curve(label, network.reduce(angles, "max"), trace.rounds))
+        if not variance.size:
+            variance = result.eigenvalues[0] * agents / (n - 1)
+            limit = max(3 * result.iterations, 50)  # the others may take three times as long
+    engine.close(network)
+    return Demo(topology, n, d, k, K, tol, tuple(rows), tuple(curves), variance, pooled.explained_variance_)
+
+
+def _worst(network: Network, angles: Array) -> float:
+    """The largest angle at any agent of any rank."""
+    own = np.full((*network.batch, 1), float(np.max(angles)))
+    return float(network.reduce(own, "max")[0])

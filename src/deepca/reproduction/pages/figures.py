@@ -1,0 +1,493 @@
+"""The paper's pages, one figure per study, and the curves as CSV. Needs the ``plot`` extra (matplotlib)."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import cycle
+from pathlib import Path
+from typing import Any, Literal
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, LogLocator, NullFormatter, NullLocator
+
+from deepca._util.files import write_whole
+from deepca._util.typing import Array
+from deepca.errors import InvalidInput
+from deepca.reproduction.cells import Cell, Outcome
+from deepca.reproduction.pages.report import Rows, by_row_and_column, name_of, row_name
+from deepca.reproduction.studies import Paper, Study, Value
+
+__all__ = ["paper_page", "study_page", "write_curves"]
+
+FLOOR = 1e-16  # below it a curve is rounding
+CEILING = 1e3  # a tangent above it says no more than "a right angle"
+STRETCH = 1.6  # of the rounds DeEPCA needs: how far the rounds pages look
+
+# Okabe–Ito colours, told apart by colour-blind readers; lines and markers tell the curves apart in grey
+_CURVES: dict[str, dict[str, Any]] = {
+    "DeEPCA": {"color": "#0072B2", "linestyle": "-", "marker": "o", "linewidth": 2.0},
+    "DePCA, fixed K": {"color": "#D55E00", "linestyle": "--", "marker": "s", "linewidth": 1.5},
+    "DePCA, growing K": {"color": "#009E73", "linestyle": "-.", "marker": "^", "linewidth": 1.5},
+    "CPCA": {"color": "#000000", "linestyle": ":", "marker": "x", "linewidth": 1.5},
+}
+_SERIES: tuple[dict[str, Any], ...] = (
+    {"color": "#0072B2", "linestyle": "-", "marker": "o"},
+    {"color": "#D55E00", "linestyle": "--", "marker": "s"},
+    {"color": "#009E73", "linestyle": "-.", "marker": "^"},
+    {"color": "#CC79A7", "linestyle": ":", "marker": "D"},
+    {"color": "#000000", "linestyle": (0, (5, 1, 1, 1, 1, 1)), "marker": "v"},
+    {"color": "#E69F00", "linestyle": (0, (7, 2)), "marker": "P"},
+    {"color": "#56B4E9", "linestyle": (0, (1, 1)), "marker": "X"},
+)
+_PANELS = (
+    ("S_disagreement", r"$\|S-\bar S\otimes 1\|$"),
+    ("W_disagreement", r"$\|W-\bar W\otimes 1\|$"),
+    ("tan_theta", r"mean $\tan\,\theta_k(U, W_j)$"),
+)
+_WORDS: dict[Value, str] = {
+    "iterations": "iterations",
+    "rounds": "rounds of communication",
+    "converged": "iterations",
+    "plateau": r"mean $\tan\,\theta_k$ at the end",
+}
+_SHARE = LinearSegmentedColormap.from_list("share", ["#ffffff", "#a6cee8", "#0072B2", "#00406b"])
+_SOFT = "#555555"
+
+
+def paper_page(
+    outcomes: Mapping[Cell, Outcome],
+    paper: Paper,
+    k: int,
+    *,
+    draw: int,
+    against: Literal["iterations", "rounds"],
+    path: Path,
+) -> None:
+    """The paper's 3 × 3 page: a row for each K, a column for each curve. Writes ``path`` + ``.png`` and ``.svg``."""
+    lengths = sorted({cell.iterations for cell in outcomes}, reverse=True)  # of one length all, the longest complete
+    choices = [{K: _paper_runs(outcomes, paper, k, K, draw, length) for K in paper.rounds} for length in lengths]
+    runs = max(choices, key=lambda choice: sum(map(len, choice.values())), default={})
+    if not any(runs.values()):
+        raise InvalidInput(f"no outcome of the paper's setting for {paper.data}, k = {k}, draw {draw}")
+    if against == "rounds":
+        runs = {K: {label: run for label, run in row.items() if label != "CPCA"} for K, row in runs.items()}
+    with _style():
+        figure = Figure(figsize=(10.5, 9.8), layout="constrained")
+        panels = figure.subplots(3, 3, sharex="all" if against == "iterations" else "row", sharey="col")
+        for i, (K, found) in enumerate(runs.items()):
+            end = _visible(found, against)
+            for axes, (curve, name) in zip(panels[i], _PANELS, strict=True):
+                for label, run in _in_panel(found, curve):
+                    _draw_curve(axes, _x(run, against), getattr(run, curve), end, _CURVES[label])
+                axes.set(title=f"$K = {K}$", ylabel=name, yscale="log", xlim=(0, end))
+                axes.tick_params(labelleft=True)
+        for column, (curve, _) in zip(panels.T, _PANELS, strict=True):
+            drawn = [getattr(run, curve) for row in runs.values() for _, run in _in_panel(row, curve)]
+            column[0].set_ylim(*_y_range(drawn, CEILING if curve == "tan_theta" else np.inf))
+            column[0].yaxis.set_major_locator(LogLocator(numticks=9))
+            column[0].yaxis.set_minor_locator(NullLocator())
+        for axes in panels[-1]:
+            axes.set_xlabel("iterations" if against == "iterations" else "rounds of communication")
+        shown = [label for label in _CURVES if any(label in row for row in runs.values())]
+        handles = [Line2D([], [], label=label, **_marks(_CURVES[label]), **_CURVES[label]) for label in shown]
+        any_run = next(run for row in runs.values() for run in row.values())
+        gap = f"Erdős–Rényi graph with $1-\\lambda_2 = {1 - any_run.lambda2:.4f}$"
+        figure.legend(
+            handles=handles,
+            title=f"{paper.data}: {paper.agents} agents, {paper.rows} rows each, $k = {k}$, {gap}",
+            title_fontsize=12,
+            loc="outside upper center",
+            ncols=len(handles),
+            frameon=False,
+            handlelength=3.6,
+        )
+        if notes := _paper_notes(runs, paper, against):
+            figure.supxlabel(notes, fontsize=9, color=_SOFT)
+        _save(figure, path, f"{paper.data}, k = {k}, against {against}")
+
+
+def _in_panel(runs: Mapping[str, Outcome], curve: str) -> list[tuple[str, Outcome]]:
+    """CPCA has no agents that could disagree."""
+    return [(label, run) for label, run in runs.items() if label != "CPCA" or curve == "tan_theta"]
+
+
+def _paper_runs(
+    outcomes: Mapping[Cell, Outcome], paper: Paper, k: int, K: int, draw: int, iterations: int
+) -> dict[str, Outcome]:
+    """The runs in the panels of one K by the name of their curve."""
+    base = Cell(paper.data, "DeEPCA", k, K, paper.agents, paper.rows, iterations, draw=draw)
+    wanted = {
+        "DePCA, fixed K": base.at(method="DePCA"),
+        "DePCA, growing K": base.at(method="DePCA", growth=paper.growth),
+        "DeEPCA": base,
+        "CPCA": base.at(method="CPCA", K=0),
+    }
+    return {label: outcomes[cell] for label, cell in wanted.items() if cell in outcomes}
+
+
+def _x(run: Outcome, against: Literal["iterations", "rounds"]) -> Array:
+    return np.arange(1.0, run.tan_theta.size + 1) if against == "iterations" else run.rounds.astype(np.float64)
+
+
+def _visible(runs: Mapping[str, Outcome], against: Literal["iterations", "rounds"]) -> float:
+    """Where the x-axis ends: with the longest run, or in rounds at a multiple of what DeEPCA needs."""
+    end = max((_x(run, against)[-1] for run in runs.values()), default=1.0)
+    if against == "iterations" or "DeEPCA" not in runs:
+        return float(end)
+    run = runs["DeEPCA"]
+    needed = run.rounds_to(max(3.0 * run.plateau, 10.0 * FLOOR)) or int(run.rounds[-1])
+    return float(min(end, STRETCH * needed))
+
+
+def _draw_curve(axes: Axes, x: Array, y: Array, end: float, style: Mapping[str, Any]) -> None:
+    start = {"o": 0.0, "s": 0.25, "^": 0.5, "x": 0.75}[style["marker"]]  # markers of equal curves lie side by side
+    places = np.searchsorted(x, end * (np.arange(7) + start + 0.15) / 7)
+    axes.plot(
+        x,
+        np.clip(y, FLOOR, None),
+        markevery=sorted({int(place) for place in places if place < x.size}),
+        zorder=4 if style["marker"] == "x" else 3,
+        **_marks(style),
+        **style,
+    )
+
+
+def _marks(style: Mapping[str, Any]) -> dict[str, Any]:
+    return {"markersize": 4.5, "markerfacecolor": style["color"] if style["marker"] == "o" else "white"}
+
+
+def _y_range(curves: Iterable[Array], ceiling: float) -> tuple[float, float]:
+    values = np.concatenate([curve[np.isfinite(curve)] for curve in curves])
+    if not values.size:
+        return FLOOR, 1.0
+    low, high = np.clip((values.min(), values.max()), FLOOR, ceiling)
+    return float(low / 3), float(high * 3)
+
+
+def _paper_notes(
+    runs: Mapping[int, Mapping[str, Outcome]], paper: Paper, against: Literal["iterations", "rounds"]
+) -> str:
+    growing = [row["DePCA, growing K"] for row in runs.values() if "DePCA, growing K" in row]
+    notes = []
+    if growing:
+        notes.append(f"Growing K: one round more every {paper.growth} iterations.")
+    if against == "rounds":
+        notes.append(f"Each row ends at {STRETCH:g} times the rounds DeEPCA needs to settle;")
+        if growing:
+            last = max(int(run.rounds[-1]) for run in growing)
+            notes.append(f"growing K went on to {last} rounds.")
+        notes.append("CPCA sends nothing and is not shown.")
+    return "\n".join(textwrap.wrap(" ".join(notes), 130))
+
+
+def study_page(study: Study, outcomes: Mapping[Cell, Outcome], path: Path) -> None:
+    """One figure for any study. Writes ``path`` + ``.png`` and ``.svg``."""
+    rows = by_row_and_column(study, outcomes)
+    with _style():
+        if study.value == "converged":
+            figure = _share_map(study, rows)
+        elif study.columns == "draw":
+            figure = _draws(study, rows)
+        else:
+            figure = _curves(study, rows)
+        _save(figure, path, study.question)
+
+
+def _title(figure: Figure, study: Study, rows: Rows, line: str, width: int) -> None:
+    cell = next(run.cell for row in rows.values() for runs in row.values() for run in runs)
+    varied = {name for name, _ in study.axes}
+    fixed = [cell.data, str(cell.method)]
+    fixed += [f"${name} = {getattr(cell, name)}$" for name in ("k", "K") if name not in varied]
+    fixed += [f"{cell.agents} agents"] if "agents" not in varied else []
+    fixed += [name_of("graph", cell.graph)] if "graph" not in varied else []
+    question = re.sub(r"\b([A-Z])_([a-z])\b", r"$\1_\2$", study.question)  # A_j
+    words = "\n".join(textwrap.wrap(question, width))
+    small = "\n".join(textwrap.wrap(", ".join(fixed) + ". " + line, int(width * 1.4), break_on_hyphens=False))
+    figure.suptitle(words, fontsize=12, x=0.01, ha="left")
+    figure.supxlabel(small, fontsize=9, color=_SOFT, x=0.01, ha="left")
+
+
+def _goal(study: Study) -> str:
+    """``mean tan θ ≤ 1e-8``, in one piece."""
+    return f"mean $\\tan\\,\\theta$ ≤ {_power(study.accuracy)}".replace(" ", "\N{NO-BREAK SPACE}")
+
+
+def _power(value: float) -> str:
+    """``10^{-8}`` in mathtext."""
+    exponent = np.log10(value)
+    return f"$10^{{{exponent:.0f}}}$" if exponent == round(exponent) else f"{value:g}"
+
+
+def _share_map(study: Study, rows: Rows) -> Figure:
+    """A table of squares, darker the more draws converged; with the share and the median of the iterations."""
+    columns = dict(study.axes)[study.columns]
+    width = max(6.2, 2.2 + 1.05 * len(columns))
+    figure = Figure(figsize=(width, 1.45 + 0.44 * len(rows)), layout="constrained")
+    axes = figure.subplots()
+    for y, entries in enumerate(rows.values()):
+        for x, column in enumerate(columns):
+            values = study.measure(entries[column])
+            reached = [value for value in values if value is not None]
+            if not values:
+                axes.text(x, y, "not run", ha="center", va="center", fontsize=8, color=_SOFT)
+                continue
+            share = len(reached) / len(values)
+            axes.fill([x - 0.5, x + 0.5, x + 0.5, x - 0.5], [y - 0.5, y - 0.5, y + 0.5, y + 0.5], color=_SHARE(share))
+            text = f"{len(reached)}/{len(values)}" + (f"\n{np.median(reached):.0f} it." if reached else "")
+            colour = "white" if share > 0.55 else "black"
+            axes.text(x, y, text, ha="center", va="center", fontsize=9, color=colour, linespacing=1.15)
+    for x in range(len(columns) + 1):
+        axes.axvline(x - 0.5, color="#bbbbbb", linewidth=0.8)
+    firsts = [row[:1] for row in rows]
+    for y in range(len(rows) + 1):
+        group = len(study.row_names) > 1 and 0 < y < len(rows) and firsts[y] != firsts[y - 1]
+        axes.axhline(y - 0.5, color="#000000" if group else "#bbbbbb", linewidth=1.6 if group else 0.8)
+    axes.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(rows) - 0.5, -0.5))
+    axes.set_xticks(range(len(columns)), [name_of(study.columns, column) for column in columns])
+    axes.set_yticks(range(len(rows)), [row_name(study, row) for row in rows])
+    axes.tick_params(length=0)
+    axes.grid(visible=False)
+    axes.spines[:].set_visible(False)
+    line = f"In each square: the draws that reached {_goal(study)} and stayed there, "
+    _title(figure, study, rows, line + "and the median of their iterations.", int(width * 11))
+    return figure
+
+
+def _draws(study: Study, rows: Rows) -> Figure:
+    """A panel per row, a dot per draw; draws that never converged are crosses at the top."""
+    figure = Figure(figsize=(9.0, 1.9 + 1.45 * len(rows)), layout="constrained")
+    panels = figure.subplots(len(rows), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
+    draws = dict(study.axes)["draw"]
+    measured = {row: {d: study.measure(entries[d]) for d in draws} for row, entries in rows.items()}
+    reached = [v for entries in measured.values() for values in entries.values() for v in values if v is not None]
+    low, high = (min(reached), max(reached)) if reached else (1.0, 10.0)
+    logarithmic = study.value == "plateau" or high > 8 * low
+    top = high * (high / low) ** 0.25 if logarithmic and high > low else high + 0.25 * (high - low) + 0.05 * high
+    for axes, (row, entries) in zip(panels, measured.items(), strict=True):
+        dots = [(d, values[0]) for d, values in entries.items() if values and values[0] is not None]
+        never = [d for d, values in entries.items() if values and values[0] is None]
+        axes.plot(*zip(*dots, strict=True), "o", color="#0072B2", markersize=5) if dots else None
+        axes.plot(never, [top] * len(never), "X", color="#D55E00", markersize=8)
+        for draw in never:
+            axes.axvline(draw, color="#D55E00", linewidth=0.8, linestyle=":", zorder=0)
+        ran = len(dots) + len(never)
+        axes.set_title(f"{row_name(study, row)}: {len(dots)} of {ran} draws converged", fontsize=10, loc="left")
+        axes.set_yscale("log" if logarithmic else "linear")
+    panels[0].set_ylim(low * 0.8 if logarithmic else 0, top * 1.06)
+    figure.supylabel(_WORDS[study.value], fontsize=10)
+    panels[-1].set_xlabel("draw (network and start)")
+    panels[-1].set_xticks(draws)
+    line = f"Dots: {_WORDS[study.value]} until {_goal(study)} for good. "
+    _title(figure, study, rows, line + "Crosses at the top: never.", 100)
+    return figure
+
+
+def _curves(study: Study, rows: Rows) -> Figure:
+    """A line per row: the median with the range over the draws; above it, where draws failed; networks get a panel."""
+    columns = dict(study.axes)[study.columns]
+    numeric = all(isinstance(column, int | float) for column in columns)
+    places = np.array(columns if numeric else range(len(columns)), dtype=np.float64)
+    wide = numeric and places.min() > 0 and places.max() > 5 * places.min()
+    failed = _failures(study, rows)
+    graphs = study.row_names == ["graph"] and study.value == "rounds"
+    figure = Figure(figsize=(10.5, 5.2) if graphs else (7.6, 5.0), layout="constrained")
+    left: list[Any] = ["failed", "curves"] if failed else ["curves"]
+    panels = figure.subplot_mosaic(
+        [[name, "gap"] if graphs else [name] for name in left],
+        height_ratios=(0.055 * (len(failed) + 0.6), 1.0) if failed else None,
+        width_ratios=(1.25, 1.0) if graphs else None,
+    )
+    axes = panels["curves"]
+    if failed:
+        panels["failed"].sharex(axes)
+    measured = {
+        row: [[v for v in study.measure(entries[column]) if v is not None] for column in columns]
+        for row, entries in rows.items()
+    }
+    every = [value for entries in measured.values() for values in entries for value in values] or [1.0]
+    steep = study.value == "plateau" or max(every) > 5 * min(every)
+    step = 0.0 if steep else 0.02 * (np.log(places.max() / places.min()) if wide else np.ptp(places))
+    for i, ((row, entries), style) in enumerate(zip(measured.items(), cycle(_SERIES), strict=False)):
+        shift = (i - (len(rows) - 1) / 2) * step  # ranges side by side, where curves are flat
+        shifted = places * np.exp(shift) if wide else places + shift
+        across, reached = shifted[[bool(values) for values in entries]], [values for values in entries if values]
+        thick = 1.0 - i / max(len(rows) - 1, 1) if steep else 0.2  # equal curves lie inside one another
+        axes.vlines(across, [min(v) for v in reached], [max(v) for v in reached], color=style["color"], linewidth=1.2)
+        axes.plot(
+            across,
+            [np.median(values) for values in reached],
+            label=row_name(study, row),
+            linewidth=1.3 + 1.2 * thick,
+            markersize=4.5 + 4.5 * thick,
+            **style,
+        )
+    axes.set(ylabel=_WORDS[study.value], yscale="log" if steep else "linear", xscale="log" if wide else "linear")
+    axes.set_xlabel(f"${study.columns}$" if len(study.columns) == 1 else study.columns)
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xticks(places, [name_of(study.columns, column, bare=True) for column in columns])
+    if steep:
+        _plain_numbers(axes)
+    else:
+        axes.set_ylim(0, 1.35 * max(every))
+    axes.legend(frameon=False, fontsize=9, handlelength=3.4)
+    if failed:
+        _draw_failures(panels["failed"], failed, dict(zip(columns, places, strict=True)))
+    if graphs:
+        _against_the_gap(panels["gap"], study, rows)
+    spread = f"median and range over {study.draws} draws"
+    until = "" if study.value == "plateau" else f"until {_goal(study)} for good, "
+    until = until[:1].upper() + until[1:] + (spread if until else spread.capitalize()) + "."
+    cross = " Above: the draws that got there; a cross where none did." if failed else ""
+    _title(figure, study, rows, until + cross, 115 if graphs else 84)
+    return figure
+
+
+Failures = dict[str, list[tuple[Any, int, int]]]
+
+
+def _failures(study: Study, rows: Rows) -> Failures:
+    """By the name of the row: the columns where not all draws converged, how many did, and of how many."""
+    failed: Failures = {}
+    for row, entries in rows.items():
+        for column, runs in entries.items():
+            reached = sum(value is not None for value in study.measure(runs))
+            if reached < len(runs):
+                failed.setdefault(row_name(study, row), []).append((column, reached, len(runs)))
+    return failed
+
+
+def _draw_failures(strip: Axes, failed: Failures, places: Mapping[Any, float]) -> None:
+    for y, entries in enumerate(failed.values()):
+        for column, reached, of in entries:
+            if reached:
+                strip.text(places[column], y, f"{reached}/{of}", ha="center", va="center", fontsize=8)
+            else:
+                strip.plot([places[column]], [y], "x", color="#000000", markersize=5, markeredgewidth=1.5)
+    strip.set_ylim(len(failed) - 0.4, -0.6)
+    strip.set_yticks(range(len(failed)), list(failed), fontsize=8.5)
+    strip.tick_params(length=0, labelbottom=False)
+    strip.grid(visible=False, axis="y")
+    strip.spines[:].set_visible(False)
+
+
+def _against_the_gap(axes: Axes, study: Study, rows: Rows) -> None:
+    """The fewest rounds over the columns, where all draws converged, against 1/√(1−λ₂) of the network."""
+    points = []
+    for (row, entries), style in zip(rows.items(), cycle(_SERIES), strict=False):
+        best: list[tuple[float, Any]] = []
+        for column, runs in entries.items():
+            reached = [value for value in study.measure(runs) if value is not None]
+            if reached and len(reached) == len(runs):
+                best.append((float(np.median(reached)), column))
+        if best:
+            gap = float(np.median([1.0 - run.lambda2 for runs in entries.values() for run in runs]))
+            rounds, column = min(best, key=lambda pair: pair[0])
+            name = f"{row_name(study, row)}\n{name_of(study.columns, column)}"
+            points.append((float(1.0 / np.sqrt(gap)), rounds, name, style))
+    axes.set(xscale="log", yscale="log", xlabel=r"$1/\sqrt{1-\lambda_2}$", ylabel="rounds of communication")
+    axes.set_title(f"Fewest rounds over all ${study.columns}$", fontsize=10)
+    if not points:
+        axes.text(0.5, 0.5, "no network converged", ha="center", va="center", transform=axes.transAxes)
+        return
+    points.sort(key=lambda point: point[:2])
+    x, y = np.array([point[0] for point in points]), np.array([point[1] for point in points])
+    ends = np.array([x.min() / 1.8, x.max() * 1.8])
+    line = np.exp(np.mean(np.log(y / x)))
+    axes.plot(ends, ends * line, color="#888888", linewidth=1.2, linestyle="--", zorder=1, label="in proportion")
+    for across, up, name, style in points:
+        axes.plot([across], [up], style["marker"], color=style["color"], markersize=8, zorder=3)
+        above = up > line * across  # on its own side of the line
+        axes.annotate(
+            name,
+            (across, up),
+            xytext=(0, 9 if above else -9),
+            textcoords="offset points",
+            ha="center",
+            va="bottom" if above else "top",
+            fontsize=9,
+            linespacing=1.1,
+        )
+    axes.set_xlim(*ends)
+    axes.set_ylim(min(y.min(), line * x.min()) / 2.2, max(y.max(), line * x.max()) * 2.2)
+    axes.legend(frameon=False, fontsize=9, loc="upper left")
+    _plain_numbers(axes, both=True)
+
+
+def _plain_numbers(axes: Axes, *, both: bool = False) -> None:
+    """100, 200, 500 on a logarithmic axis instead of powers of ten, where it spans few of them."""
+    for axis in (axes.xaxis, axes.yaxis) if both else (axes.yaxis,):
+        low, high = axis.get_view_interval()
+        if low >= 0.01 and high / low < 200:
+            few = (1, 2, 5) if high / low > 6 else (1, 1.5, 2, 3, 4, 5, 6, 8)
+            places = [a * 10.0**e for e in range(-2, 8) for a in few if low <= a * 10.0**e <= high]
+            axis.set_major_locator(FixedLocator(places))
+            axis.set_ticklabels([f"{place:g}" for place in places])
+            axis.set_minor_formatter(NullFormatter())
+
+
+@contextmanager
+def _style() -> Iterator[None]:
+    with mpl.rc_context(
+        {
+            "font.size": 10,
+            "axes.titlesize": 10,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.grid": True,
+            "axes.axisbelow": True,
+            "grid.color": "#dddddd",
+            "grid.linewidth": 0.6,
+            "mathtext.fontset": "dejavusans",
+            "svg.hashsalt": "deepca",
+        }
+    ):
+        yield
+
+
+def _save(figure: Figure, path: Path, title: str) -> None:
+    """PNG and SVG next to each other, the same bytes every time."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.draw_without_rendering()  # lays it out, once for both
+    figure.set_layout_engine("none")
+    figure.savefig(path.with_name(path.name + ".png"), dpi=150, metadata={"Title": title})
+    figure.savefig(path.with_name(path.name + ".svg"), metadata={"Title": title, "Date": None})
+
+
+_COLUMNS = (
+    "data",
+    "method",
+    "label",
+    "k",
+    "K",
+    "growth",
+    "graph",
+    "agents",
+    "rows",
+    "order",
+    "alignment",
+    "spread",
+    "draw",
+)
+
+
+def write_curves(outcomes: Iterable[Outcome], path: Path) -> None:
+    """All curves in one CSV file, a line per iteration; floats in full. The file is whole or not there."""
+    text = io.StringIO(newline="")
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow((*_COLUMNS, "iteration", "rounds", "tan_theta", "S_disagreement", "W_disagreement"))
+    for run in outcomes:
+        fixed = [getattr(run.cell, name) for name in _COLUMNS]
+        curves = (run.rounds, run.tan_theta, run.S_disagreement, run.W_disagreement)
+        numbers = zip(*(curve.tolist() for curve in curves), strict=True)
+        lines.writerows([*fixed, t, *entry] for t, entry in enumerate(numbers, start=1))
+    write_whole(path, text.getvalue().encode())

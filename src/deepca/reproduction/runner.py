@@ -1,0 +1,92 @@
+"""One runner for all experiments: parallel over cores, stored cell by cell, resumed where it stopped."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import TypeVar
+
+from deepca import __version__
+from deepca._util.files import write_whole
+from deepca._util.machine import usable_cores
+from deepca.errors import DataError
+from deepca.reproduction.cells import Cell, Outcome
+from deepca.reproduction.problems import Source, compute, edition_of
+
+__all__ = ["Outcomes", "Source", "cost", "in_parallel", "run_cells"]
+
+Outcomes = dict[Cell, Outcome]
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def cost(cell: Cell) -> float:
+    """Relative time of a cell, for the time left."""
+    return cell.iterations * (1.0 + cell.agents * cell.rows / 4000.0 * (0.2 if cell.method == "CPCA" else 1.0))
+
+
+def run_cells(
+    cells: Iterable[Cell],
+    source: Source,
+    store: Path,
+    *,
+    jobs: int | None = None,
+    progress: Callable[[float, float], None] | None = None,
+) -> Outcomes:
+    """The outcome of every cell; those already in ``store`` are read, the others run and stored one by one.
+
+    ``progress(done, total)`` is called in units of :func:`cost`. Interrupted, nothing finished is lost.
+    """
+    wanted = list(dict.fromkeys(cells))
+    # another edition of the data, or another version of the code, is another outcome
+    edition = {data: f"{__version__}-{edition_of(data, source)[:8]}" for data in sorted({cell.data for cell in wanted})}
+    files = {cell: store / f"{cell.key}-{edition[cell.data]}.npz" for cell in wanted}
+    found = {cell: outcome for cell in wanted if (outcome := _stored(cell, files[cell])) is not None}
+    todo = sorted((cell for cell in wanted if cell not in found), key=cost, reverse=True)
+    total, done = sum(map(cost, wanted)), sum(map(cost, found))
+    tell = progress or (lambda _done, _total: None)
+    tell(done, total)
+    for outcome in in_parallel(_compute, [(cell, source) for cell in todo], jobs):
+        found[outcome.cell] = _keep(outcome, files[outcome.cell])
+        tell(done := done + cost(outcome.cell), total)
+    return {cell: found[cell] for cell in wanted}
+
+
+def in_parallel(work: Callable[[T], R], items: Sequence[T], jobs: int | None) -> Iterator[R]:
+    """``work`` of every item, as they are done, on as many processes as there are cores (or jobs)."""
+    workers = min(jobs or usable_cores(), len(items))
+    if workers <= 1:
+        yield from map(work, items)
+        return
+    ignore = (signal.SIGINT, signal.SIG_IGN)  # an interrupt is for this process; it ends the others
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=spawn, initializer=signal.signal, initargs=ignore) as pool:
+        running = [pool.submit(work, item) for item in items]
+        try:
+            for future in as_completed(running):
+                yield future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in multiprocessing.active_children():
+                process.terminate()
+            raise
+
+
+def _compute(task: tuple[Cell, Source]) -> Outcome:
+    return compute(*task)
+
+
+def _stored(cell: Cell, file: Path) -> Outcome | None:
+    try:
+        outcome = Outcome.from_bytes(file.read_bytes())
+    except (OSError, DataError):
+        return None
+    return outcome if outcome.cell == cell else None
+
+
+def _keep(outcome: Outcome, file: Path) -> Outcome:
+    write_whole(file, outcome.to_bytes())
+    return outcome

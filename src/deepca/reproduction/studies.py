@@ -1,0 +1,173 @@
+"""Which cells answer which question. A study is a base cell and axes; adding one needs no code elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, Literal
+
+from deepca.errors import InvalidInput
+from deepca.reproduction.cells import Cell, Outcome
+
+__all__ = ["PAPER", "STUDIES", "Paper", "Study", "Value", "base_cell", "paper_cells", "study_named"]
+
+Value = Literal["iterations", "rounds", "converged", "plateau"]
+
+
+@dataclass(frozen=True)
+class Paper:
+    """The paper's setting for one data set. Rounds as in its figures; growth is ours, it states none."""
+
+    data: str
+    rows: int
+    rounds: tuple[int, int, int]
+    growth: int
+    agents: int = 50
+
+
+PAPER = {"w8a": Paper("w8a", 800, (3, 5, 10), 20), "a9a": Paper("a9a", 600, (1, 5, 10), 10)}
+
+
+def base_cell(data: str, k: int, iterations: int) -> Cell:
+    """DeEPCA in the paper's setting, with its largest K."""
+    paper = PAPER[data]
+    return Cell(data, "DeEPCA", k, paper.rounds[-1], paper.agents, paper.rows, iterations)
+
+
+def paper_cells(data: str, k: int, iterations: int, draws: int) -> list[Cell]:
+    """DeEPCA, DePCA with fixed and growing K, and CPCA, for the K of the paper's figures, from the same W⁰."""
+    base, paper = base_cell(data, k, iterations), PAPER[data]
+    cells = []
+    for draw in range(draws):
+        cells.append(base.at(method="CPCA", K=0, draw=draw))
+        for K in paper.rounds:
+            cells.append(base.at(K=K, draw=draw))
+            cells.append(base.at(method="DePCA", K=K, draw=draw))
+            cells.append(base.at(method="DePCA", K=K, growth=paper.growth, draw=draw))
+    return cells
+
+
+@dataclass(frozen=True)
+class Study:
+    """A question, a base cell and the axes along which it is changed; the table has one of them as columns.
+
+    changes : fields of the base that differ from the paper's setting.  axes : field → values, all combinations.
+    value : what a table entry shows, the median over the draws (or the share of them that converged).
+    """
+
+    name: str
+    question: str
+    axes: tuple[tuple[str, tuple[Any, ...]], ...]
+    columns: str
+    value: Value
+    draws: int
+    changes: tuple[tuple[str, Any], ...] = ()
+    accuracy: float = 1e-8
+
+    def cells(self, base: Cell) -> list[Cell]:
+        """All cells, the draws of one combination next to each other."""
+        start = base.at(**dict(self.changes))
+        names = [name for name, _ in self.axes]
+        if "draw" in names:
+            return [start.at(**dict(zip(names, point, strict=True))) for point in product(*(v for _, v in self.axes))]
+        return [
+            start.at(**dict(zip(names, point, strict=True)), draw=draw)
+            for point in product(*(values for _, values in self.axes))
+            for draw in range(self.draws)
+        ]
+
+    @property
+    def row_names(self) -> list[str]:
+        """The fields that name a row of the table."""
+        return [name for name, _ in self.axes if name != self.columns]
+
+    def measure(self, outcomes: Sequence[Outcome]) -> list[float | None]:
+        """The value of every draw of one combination; None where the accuracy was not reached."""
+        take: dict[Value, Callable[[Outcome], float | None]] = {
+            "iterations": lambda outcome: outcome.iterations_to(self.accuracy),
+            "rounds": lambda outcome: outcome.rounds_to(self.accuracy),
+            "converged": lambda outcome: outcome.iterations_to(self.accuracy),
+            "plateau": lambda outcome: outcome.plateau,
+        }
+        return [take[self.value](outcome) for outcome in outcomes]
+
+
+_ALL = (
+    Study(
+        "topology",
+        "How many rounds does each network need, and do they follow 1/√(1−λ₂)?",
+        (("graph", ("erdos-renyi", "hypercube", "torus", "star", "ring")), ("K", (1, 2, 3, 4, 6, 8, 12, 16, 24, 34))),
+        columns="K",
+        value="rounds",
+        draws=3,
+        changes=(("agents", 64), ("rows", 460)),
+    ),
+    Study(
+        "heterogeneity",
+        "What if rows are sorted by label instead of shuffled?",
+        (("order", ("shuffled", "file", "label")), ("alignment", ("sign-adjust", "polar")), ("K", (1, 2, 3, 5, 10))),
+        columns="K",
+        value="converged",
+        draws=5,
+    ),
+    Study(
+        "spread",
+        "What if agents differ more or less, with the same mean (above 1 most A_j are indefinite)?",
+        (("spread", (0.25, 1.0, 2.0, 4.0, 8.0)), ("K", (1, 3, 5, 8, 13))),
+        columns="K",
+        value="converged",
+        draws=3,
+    ),
+    Study(
+        "agents",
+        "Does the number of agents matter?",
+        (("agents", (10, 25, 50, 100)), ("alignment", ("sign-adjust", "polar")), ("K", (1, 3, 5, 10))),
+        columns="K",
+        value="iterations",
+        draws=5,
+        changes=(("rows", 300), ("graph", "erdos-renyi")),
+    ),
+    Study(
+        "components",
+        "Does k matter?",
+        (("k", (1, 2, 3, 5, 8)), ("K", (1, 2, 3, 5, 10))),
+        columns="K",
+        value="converged",
+        draws=5,
+    ),
+    Study(
+        "threshold",
+        "From which K on does DeEPCA converge, by graph and k?",
+        (("graph", ("paper", "torus", "ring")), ("k", (1, 3, 5)), ("K", (1, 2, 3, 5, 10, 20))),
+        columns="K",
+        value="converged",
+        draws=20,
+        accuracy=1e-6,
+    ),
+    Study(
+        "signs",
+        "In which draws does SignAdjust break convergence, and do other rules?",
+        (("alignment", ("sign-adjust", "qr", "polar")), ("draw", tuple(range(24)))),
+        columns="draw",
+        value="iterations",
+        draws=1,
+        changes=(("K", 1), ("graph", "erdos-renyi")),
+    ),
+    Study(
+        "rounds",
+        "K = 3, 5 and 10, the K of the paper's figure for w8a, over 20 draws.",
+        (("K", (3, 5, 10)),),
+        columns="K",
+        value="converged",
+        draws=20,
+    ),
+)
+STUDIES = {study.name: study for study in _ALL}
+
+
+def study_named(name: str) -> Study:
+    """A study, or an error that lists them."""
+    if name not in STUDIES:
+        raise InvalidInput(f"there is no study {name!r}; choose one of {', '.join(STUDIES)}")
+    return STUDIES[name]

@@ -1,0 +1,1 @@
+"""What is written down: network.toml, the same at all sites, and site.toml, one per site."""

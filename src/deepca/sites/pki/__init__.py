@@ -1,0 +1,1 @@
+"""Who is who: keys, certificates of sites, the authority that signs them, and what it has revoked."""

@@ -1,0 +1,321 @@
+"""A private authority: signs the certificates of one network's sites, and the list of those that are revoked.
+
+It is a folder: ``authority.pem`` and ``authority.key``; ``issued.json``, all certificates and the number of the last
+list; ``revoked.pem``, that list; ``ledger.jsonl``, a line for everything that was ever signed. Each key is signed once,
+so that every certificate that replaces another one comes with a new key.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from deepca._util.files import alone, write_whole
+from deepca.errors import InvalidInput, RevocationListError
+from deepca.sites.pki.certificates import (
+    SKEW,
+    alternatives,
+    day,
+    key_usage,
+    load_certificate,
+    now_utc,
+    pem,
+    read_content,
+    site_of,
+    subject,
+)
+from deepca.sites.pki.keys import UNREADABLE, Key, fingerprint, load_key, new_key, public_key, write_key
+from deepca.sites.pki.revocation import LIST_DAYS, RevocationList, load_list, parse_list
+
+__all__ = ["LEDGER", "Authority", "Issued", "check_request", "network_of", "read_issued"]
+
+LEDGER = "ledger.jsonl"
+_AUTHORITY_DAYS = 3650
+
+
+@dataclass(frozen=True)
+class Issued:
+    """What the authority remembers of a certificate. Times as ISO 8601; ``serial`` and ``key`` in hexadecimal.
+
+    key : fingerprint of the public key.  revoked : when, or None.
+    """
+
+    serial: str
+    site: str
+    key: str
+    not_before: str
+    not_after: str
+    revoked: str | None = None
+
+    def valid(self, now: datetime) -> bool:
+        """Tell whether it can still be used, now or later."""
+        return self.revoked is None and datetime.fromisoformat(self.not_after) > now
+
+
+def read_issued(folder: Path) -> tuple[Issued, ...]:
+    """Return all certificates that the authority in a folder has issued, in order."""
+    return tuple(_read_state(folder)[0])
+
+
+def network_of(certificate: x509.Certificate) -> str:
+    """Name the network whose authority this is."""
+    return str(certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)[0].value)
+
+
+def check_request(asked: x509.CertificateSigningRequest, network: str) -> tuple[str, ec.EllipticCurvePublicKey]:
+    """Return the site and the key of a request; an InvalidInput if it cannot be signed for this network."""
+    try:
+        its_network, site = site_of(asked)
+        public = public_key(asked)
+        genuine = asked.is_signature_valid
+    except UNREADABLE:
+        raise InvalidInput("the request does not name a site as deepca join does; make it with that") from None
+    if not genuine:
+        raise InvalidInput(f"the request of {site} is not signed with its own key; make a new one with deepca join")
+    if its_network != network:
+        raise InvalidInput(f"the request of {site} is for the network {its_network}; this authority is of {network}")
+    return site, public
+
+
+@dataclass(frozen=True)
+class Authority:
+    """Signs for one network."""
+
+    folder: Path
+    certificate: x509.Certificate
+    key: Key = field(repr=False)
+
+    @classmethod
+    def create(
+        cls, folder: Path, network: str, *, passphrase: bytes | None = None, now: datetime | None = None
+    ) -> Authority:
+        """Make a new one, for ten years, with a list on which nobody is. passphrase : protects its key."""
+        for name in ("authority.pem", "authority.key", "issued.json"):
+            if (folder / name).exists():
+                raise InvalidInput(f"{folder / name}: there is an authority already; it is not replaced")
+        now = now or now_utc()
+        key = new_key()
+        owner = subject("authority", network)
+        certificate = (
+            x509.CertificateBuilder()
+            .subject_name(owner)
+            .issuer_name(owner)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - SKEW)
+            .not_valid_after(now + timedelta(days=_AUTHORITY_DAYS))
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(key_usage(authority=True), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .sign(key, hashes.SHA256())
+        )
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        made = cls(folder, certificate, key)
+        write_key(folder / "authority.key", key, passphrase)
+        write_whole(folder / "authority.pem", pem(certificate))
+        made._remember([], 0)
+        made.reissue(now=now)
+        return made
+
+    @classmethod
+    def load(cls, folder: Path, passphrase: bytes | None = None) -> Authority:
+        """Load the one in a folder. passphrase : of its key, if that has one."""
+        if not folder.is_dir():
+            raise InvalidInput(f"{folder}: there is no such folder; deepca init makes one called authority")
+        certificate = load_certificate(folder / "authority.pem", hint="deepca init makes a folder called authority")
+        key = load_key(folder / "authority.key", passphrase)
+        if fingerprint(key) != fingerprint(certificate):
+            raise InvalidInput(f"{folder}: authority.key and authority.pem do not belong together")
+        return cls(folder, certificate, key)
+
+    @property
+    def network(self) -> str:
+        """Whose authority this is."""
+        return network_of(self.certificate)
+
+    def issued(self) -> tuple[Issued, ...]:
+        """Return all certificates so far, in order."""
+        return read_issued(self.folder)
+
+    def revocations(self) -> RevocationList | None:
+        """Return the list in its folder; None if there is none that can be handed out."""
+        try:
+            return load_list(self.folder / "revoked.pem", self.certificate)
+        except RevocationListError:
+            return None
+
+    # --------------------------------------------------------------------------------------------------- certificates
+
+    def sign(
+        self, asked: x509.CertificateSigningRequest, days: int = 365, *, now: datetime | None = None
+    ) -> x509.Certificate:
+        """Issue a certificate for the site that the request names, not longer than the authority itself lasts."""
+        now = now or now_utc()
+        site, public = check_request(asked, self.network)
+        end = self._end(days, now)
+        with alone(self.folder):  # nothing that was issued may be forgotten
+            issued, number = _read_state(self.folder)
+            self._check_new(fingerprint(asked), issued)
+            signed = self._certificate(site, public, end, now)
+            one = Issued(
+                f"{signed.serial_number:x}",
+                site,
+                fingerprint(asked),
+                signed.not_valid_before_utc.isoformat(),
+                signed.not_valid_after_utc.isoformat(),
+            )
+            # remembered before anybody has it: what is not in the list cannot be revoked
+            self._remember([*issued, one], number)
+            facts = {"site": site, "serial": one.serial, "fingerprint": one.key}
+            self._record("signed", now, **facts, not_before=one.not_before, not_after=one.not_after)
+        return signed
+
+    def _check_new(self, key: str, issued: list[Issued]) -> None:
+        """Refuse a key that was signed before."""
+        for one in issued:
+            if one.key == key:
+                raise InvalidInput(
+                    f"the key in this request was signed before (for {one.site}, {one.not_before[:10]}); every "
+                    "certificate needs a new key: deepca join --renew at the site makes one, once the file "
+                    "site.key.new there is removed, if there is one"
+                )
+        if key == fingerprint(self.certificate):
+            raise InvalidInput("the key in this request is the authority's own; make another at the site")
+
+    def _certificate(
+        self, site: str, public: ec.EllipticCurvePublicKey, end: datetime, now: datetime
+    ) -> x509.Certificate:
+        purposes = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+        return (
+            x509.CertificateBuilder()
+            .subject_name(subject(site, self.network))
+            .issuer_name(self.certificate.subject)
+            .public_key(public)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - SKEW)
+            .not_valid_after(end)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(key_usage(authority=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
+            .add_extension(alternatives(site, self.network), critical=False)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+            .add_extension(self._identifier(), critical=False)
+            .sign(self.key, hashes.SHA256())
+        )
+
+    # ----------------------------------------------------------------------------------------------------- revocation
+
+    def revoke(self, which: str, *, days: int = LIST_DAYS, now: datetime | None = None) -> tuple[Issued, ...]:
+        """Revoke all certificates of a site, or the one with this serial number, and sign the next list.
+
+        Returns those that were not revoked before.
+        """
+        now = now or now_utc()
+        with alone(self.folder):  # nothing that was issued may be forgotten
+            issued, number = _read_state(self.folder)
+            chosen = [one for one in issued if one.site == which]
+            chosen = chosen or [one for one in issued if one.serial == which.lower().replace(":", "").lstrip("0")]
+            if not chosen:
+                known = ", ".join(sorted({one.site for one in issued})) or "none at all"
+                raise InvalidInput(f"no certificate was issued to {which!r}; there are some of {known}")
+            newly = tuple(replace(one, revoked=now.isoformat()) for one in chosen if one.revoked is None)
+            serials = {one.serial: one for one in newly}
+            self._next_list([serials.get(one.serial, one) for one in issued], number, days, now)
+            for one in newly:
+                self._record("revoked", now, site=one.site, serial=one.serial)
+        return newly
+
+    def reissue(self, days: int = LIST_DAYS, *, now: datetime | None = None) -> RevocationList:
+        """Sign the next list with the same certificates on it, to be relied on for so many more days."""
+        with alone(self.folder):
+            return self._next_list(*_read_state(self.folder), days, now or now_utc())
+
+    def up_to_date_list(self, *, now: datetime | None = None) -> RevocationList:
+        """Return the list to hand out: the next one where there is none with a number, or half of its time is over."""
+        now, found = now or now_utc(), self.revocations()
+        if found is not None and found.ends - now > timedelta(days=LIST_DAYS / 2):
+            return found
+        return self.reissue(now=now)
+
+    def _next_list(self, issued: list[Issued], number: int, days: int, now: datetime) -> RevocationList:
+        end = self._end(days, now)
+        dates = {int(one.serial, 16): datetime.fromisoformat(one.revoked) for one in issued if one.revoked is not None}
+        number, earlier = self._earlier_list(number)
+        # numbers of lists made before they were counted here were how many certificates were on them
+        number = 1 + max(number, len(dates))
+        builder = (
+            x509.CertificateRevocationListBuilder()
+            .issuer_name(self.certificate.subject)
+            .last_update(now)
+            .next_update(end)
+            .add_extension(x509.CRLNumber(number), critical=False)
+            .add_extension(self._identifier(), critical=False)
+        )
+        for serial, when in {**earlier, **dates}.items():
+            entry = x509.RevokedCertificateBuilder().serial_number(serial)
+            builder = builder.add_revoked_certificate(entry.revocation_date(when).build())
+        content = pem(builder.sign(self.key, hashes.SHA256()))
+        self._remember(issued, number)  # before anybody has it: no number is given twice
+        self._record("list", now, number=number, not_after=end.isoformat(), revoked=len({**earlier, **dates}))
+        path = self.folder / "revoked.pem"
+        write_whole(path, content)
+        return parse_list(content, self.certificate, path)
+
+    def _earlier_list(self, number: int) -> tuple[int, dict[int, datetime]]:
+        """Return the highest number so far and what the list in the folder holds, also if it has no number itself."""
+        if (known := self.revocations()) is not None:
+            number = max(number, known.number)
+        try:
+            found = x509.load_pem_x509_crl((self.folder / "revoked.pem").read_bytes())
+            if found.is_signature_valid(public_key(self.certificate)):
+                return number, {one.serial_number: one.revocation_date_utc for one in found}
+        except (OSError, *UNREADABLE):
+            pass  # what was revoked is in issued.json, too
+        return number, {}
+
+    # ---------------------------------------------------------------------------------------------------------- files
+
+    def _end(self, days: int, now: datetime) -> datetime:
+        if days < 1:
+            raise InvalidInput(f"{days} days: a certificate or list lasts at least one")
+        end = min(now + timedelta(days=min(days, _AUTHORITY_DAYS)), self.certificate.not_valid_after_utc)
+        if end <= now:
+            raise InvalidInput(f"the authority itself ended on {day(end)}; make a new one with deepca init")
+        return end
+
+    def _identifier(self) -> x509.AuthorityKeyIdentifier:
+        return x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key())
+
+    def _remember(self, issued: list[Issued], number: int) -> None:
+        text = json.dumps({"issued": [asdict(one) for one in issued], "list": number}, indent=2)
+        write_whole(self.folder / "issued.json", f"{text}\n".encode(), mode=0o600)
+
+    def _record(self, event: str, now: datetime, **facts: object) -> None:
+        """Add a line to the ledger, which is never rewritten."""
+        line = json.dumps({"time": now.isoformat(timespec="seconds"), "event": event, **facts})
+        handle = os.open(self.folder / LEDGER, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            os.write(handle, f"{line}\n".encode())
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _read_state(folder: Path) -> tuple[list[Issued], int]:
+    """Return what was issued, and the number of the last list; 0 where an earlier version did not count."""
+    path = folder / "issued.json"
+    try:
+        said = json.loads(read_content(path, "restore it from a copy"))
+        return [Issued(**entry) for entry in said["issued"]], int(said.get("list", 0))
+    except (ValueError, TypeError, KeyError) as error:
+        if isinstance(error, InvalidInput):
+            raise
+        raise InvalidInput(f"{path}: damaged; restore it from a copy, as it says which certificates exist") from None

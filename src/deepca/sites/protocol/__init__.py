@@ -1,0 +1,1 @@
+"""What neighbours say to each other: messages, records, claims and their signatures."""

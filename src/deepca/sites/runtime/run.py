@@ -1,0 +1,397 @@
+"""The run of one site, from the first meeting to the result: the same for real processes and simulated ones."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from deepca._util.typing import Array
+from deepca.algorithms.base import State
+from deepca.consensus.averaging import common_average
+from deepca.data.local_data import Holdings, read
+from deepca.data.sources import Source
+from deepca.decomposition.model import Model, from_bytes
+from deepca.decomposition.pca import Decomposition, Resumption, Settings, check, decompose_held, model_of
+from deepca.engines.checkpoints import Checkpoint
+from deepca.errors import BadArray, Contradiction, InvalidInput, ModelError, NetworkError, NotFiniteError, Regroup
+from deepca.network.agent import AgentNetwork
+from deepca.network.broadcasts import SEMI, share_spectrum
+from deepca.network.sweeps import round_between
+from deepca.network.transports.base import Message, Tag
+from deepca.operators.linalg import qr
+from deepca.sites.protocol.claims import Claim
+from deepca.sites.protocol.records import Kept, Offer, Plan
+from deepca.sites.runtime.comparison import difference
+from deepca.sites.runtime.node import Concluded, Node
+from deepca.sites.runtime.vault import Vault
+from deepca.solver.observers import Observer, Start, Step
+from deepca.solver.result import Result
+from deepca.topology.graph import Topology, from_edges
+
+__all__ = ["Ending", "Job", "Store", "run_site", "schema_of"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a site brings along. every : iterations from one checkpoint to the next."""
+
+    run: str
+    sites: tuple[str, ...]
+    me: int
+    topology: Topology
+    settings: Settings
+    open: Callable[[], Source]
+    every: int = 10
+
+    @cached_property
+    def interval(self) -> int:
+        """Two checkpoints always suffice if nobody can be further ahead of anybody than one interval."""
+        return max(self.every, self.topology.flood_rounds + 1)
+
+
+class Header(Protocol):
+    """What is known of a checkpoint without reading it."""
+
+    @property
+    def iteration(self) -> int: ...
+    @property
+    def key(self) -> bytes: ...
+    @property
+    def members(self) -> bytes: ...
+
+
+class Store(Protocol):
+    """Where checkpoints are kept; see :class:`deepca.engines.checkpoints.Checkpoints`."""
+
+    @property
+    def run(self) -> bytes: ...
+    @property
+    def data(self) -> bytes: ...
+    def write(self, checkpoint: Checkpoint, /) -> bool: ...
+    def kept(self) -> Sequence[Header]: ...
+    def load(self, key: bytes, /) -> Checkpoint | None: ...
+    def keep_until(self, key: bytes, /) -> None: ...
+
+
+@dataclass(frozen=True)
+class Ending:
+    """The result: the same bytes at every site.
+
+    members : the sites whose rows it is about.  left_out : the others.  own : whether this site has compared it with
+    what it computed itself, or took it since most sites have signed it.
+    """
+
+    content: bytes
+    model: Model
+    members: tuple[str, ...]
+    left_out: tuple[str, ...]
+    own: bool
+
+
+def schema_of(source: Source, settings: Settings) -> dict[str, bytes]:
+    """What has to be the same everywhere, by name; names of columns only as hashes."""
+    names = source.columns if source.columns is not None else tuple(f"#{i}" for i in range(source.d))
+    parts = b"".join(hashlib.sha256(name.encode()).digest()[:4] for name in names)
+    # of very many columns only that some differ can be told
+    columns = parts if source.d <= 16_384 else hashlib.sha256(parts).digest()
+    given = settings.n_components
+    return {
+        "columns": columns,
+        "number of columns": str(source.d).encode(),
+        "components": ("all" if given is None else str(given)).encode(),
+        "centring": str(settings.center).encode(),
+        "scaling": str(settings.scale).encode(),
+        "algorithm": settings.algorithm.encode(),
+        "rounds": str(settings.rounds).encode(),
+        "messages": settings.messages.encode(),
+        "tolerance": repr(settings.tol).encode(),
+        "largest number of iterations": str(settings.max_iter).encode(),
+        "seed": str(settings.seed).encode(),
+    }
+
+
+def run_site(
+    job: Job,
+    node: Node,
+    checkpoints: Store,
+    vault: Vault,
+    *,
+    observers: Sequence[Observer] = (),
+    tell: Callable[..., None] = lambda *_, **__: None,
+) -> Ending:
+    """Gather, run, and whenever the network asks for it gather again, until there is a result.
+
+    Raises Unfinished at the deadline, InvalidInput where this site differs from the others or its rows cannot be used.
+    """
+    check(job.settings)
+    known = vault.load()
+    if known.decided and known.outcome is not None:
+        tell("result", f"the run {job.run!r} has ended before; another one needs another name, the same at all sites")
+        return _ending(known.outcome, own=False)
+    keeper = _Keeper(checkpoints, job.interval)
+    held: Holdings | None = None
+    source = job.open()
+    while True:
+        agreed = node.gather(keeper.offer(), partial(_check_ours, job, source))
+        if isinstance(agreed, Concluded):
+            return _ending(agreed.content, own=agreed.compared)
+        try:
+            network = AgentNetwork(_topology(job, agreed), agreed.members.index(job.me), _Transport(node, agreed))
+            network.begin(agreed.epoch, 0, "spectrum")
+            share_spectrum(network)
+            network.begin(agreed.epoch, 0, "gathered")
+            if held is None:  # not before all agree on what the rows are
+                held = read((source,), form=job.settings.form)
+            k = job.settings.n_components
+            most = min(k, source.d) if isinstance(k, int) else source.d
+            resume = _resumption(keeper, agreed, network, checkpoints, source.d, most)
+            keeper.enter(agreed)
+            found = _decomposed(job, node, held, network, resume, observers, keeper)
+            mine = _model(job, agreed, network, found)
+            concluded = node.settle(agreed, partial(difference, mine), mine.to_bytes)
+        except Regroup as why:
+            tell("regroup", f"gathering anew: {why}")
+            continue
+        except (BadArray, Contradiction) as error:
+            raise _named(job, node, agreed, network, error) from None
+        return _ending(concluded.content, own=concluded.compared)
+
+
+def _decomposed(
+    job: Job,
+    node: Node,
+    held: Holdings,
+    network: AgentNetwork,
+    resume: Resumption | None,
+    observers: Sequence[Observer],
+    keeper: _Keeper,
+) -> Decomposition:
+    try:
+        return decompose_held(
+            held, network, job.settings, observers=observers, keepers=(keeper,), resume=resume, weighted=False
+        )
+    except (InvalidInput, NotFiniteError) as error:
+        node.failed(str(error), common=True)  # rows were read before: it follows from numbers that all have agreed on
+        raise
+
+
+def _named(job: Job, node: Node, plan: Plan, network: AgentNetwork, error: BadArray | Contradiction) -> BadArray:
+    """Name the site that sent the numbers to this one.
+
+    Of numbers that come down the tree, that is its parent there. A parent hands them on before it can have checked
+    them: if it is honest it refuses them as well, which is waited for, so that who computed them is named.
+    """
+    if isinstance(error, BadArray):
+        if error.agent < 0:
+            return error
+        agent, what = error.agent, error.what
+    else:
+        agent = int(network.topology.paths_from(error.sender)[1][network.agent])
+        by = ""
+        if agent != error.sender:
+            node.await_fault(plan, plan.members[agent])
+            by = f", computed by {job.sites[plan.members[error.sender]]}"
+        what = f"{error.what}{by}, {error.found}"
+    phase, iteration = (error.phase, error.iteration) if isinstance(error, BadArray) else network.at
+    return BadArray(job.sites[plan.members[agent]], what, phase=phase, iteration=iteration, agent=agent)
+
+
+class _Transport:
+    """A plan's messages, agents numbered within it."""
+
+    reliable = True
+
+    def __init__(self, node: Node, plan: Plan) -> None:
+        self._node, self._plan = node, plan
+
+    def exchange(self, tag: Tag, outgoing: Any, sources: Any, /) -> dict[int, Message]:
+        sites = self._plan.members
+        received = self._node.exchange(
+            self._plan, tag, {sites[j]: message for j, message in outgoing.items()}, [sites[j] for j in sources]
+        )
+        return {j: received[sites[j]] for j in sources}
+
+
+class _Keeper:
+    """An observer that writes every so many states down, and remembers the newest one."""
+
+    def __init__(self, checkpoints: Store, every: int) -> None:
+        self._checkpoints, self._every = checkpoints, every
+        self._plan: Plan | None = None
+        self.newest: State | None = None
+
+    def enter(self, plan: Plan) -> None:
+        self._plan = plan
+
+    def offer(self) -> Offer:
+        kept = tuple(Kept(one.iteration, one.key, one.members) for one in self._checkpoints.kept())
+        on_disk = max((one.iteration for one in kept), default=-1)
+        return Offer(kept, on_disk if self.newest is None else self.newest.t)
+
+    def state(self) -> State | None:
+        """The newest one, from memory or disk."""
+        if self.newest is not None:
+            return self.newest
+        for header in sorted(self._checkpoints.kept(), key=lambda one: -one.iteration):
+            found = self._checkpoints.load(header.key)
+            if found is not None:
+                return found.state
+        return None
+
+    def begin(self, start: Start) -> None:
+        pass
+
+    def observe(self, step: Step) -> None:
+        state, plan = step.after, self._plan
+        self.newest = state
+        if plan is None or state.t % self._every:
+            return
+        k = state.W.shape[-1]
+        key = hashlib.sha256(plan.digest + f"{state.t}/{k}".encode()).digest()
+        at = self._checkpoints
+        at.write(Checkpoint(state.t, key, plan.rows_of, k, at.data, at.run, state))
+
+    def end(self, result: Result[Any]) -> None:
+        pass
+
+
+def _topology(job: Job, plan: Plan) -> Topology:
+    if len(plan.members) == len(job.sites) and len(plan.edges) == job.topology.n_edges:
+        return job.topology
+    place = {site: j for j, site in enumerate(plan.members)}
+    edges = [(place[a], place[b]) for a, b in plan.edges]
+    return from_edges(len(plan.members), edges, name=f"{len(plan.members)} sites of {job.topology.name}")
+
+
+def _resumption(
+    keeper: _Keeper, plan: Plan, network: AgentNetwork, checkpoints: Store, d: int, most: int
+) -> Resumption | None:
+    """Where to go on: at the checkpoint that all have, at the W of whoever had come farthest, or nowhere.
+
+    d, most : columns, and components that can be asked for.
+    """
+    if plan.resume:
+        found = checkpoints.load(plan.resume)
+        network.begin(plan.epoch, 0, "resume")
+        usable = float(network.reduce(np.array([0.0 if found is None else 1.0]), "min")[0])
+        if usable and found is not None:
+            checkpoints.keep_until(plan.resume)
+            keeper.newest = found.state
+            return Resumption(state=found.state)
+        raise (
+            Regroup("a checkpoint that was offered cannot be read")
+            if found is None
+            else Regroup("a site cannot read its checkpoint")
+        )
+    if plan.source < 0:
+        return None
+    source = plan.members.index(plan.source)
+    state = keeper.state() if network.agent == source else None
+    W = np.empty((d, 0)) if state is None else qr(np.asarray(state.W, dtype=np.float64))[0]
+    network.begin(plan.epoch, 0, "directions")
+    [k] = _spread(network, source, np.array([float(W.shape[1])]), lambda x: 0 <= x[0] <= most and x[0] == int(x[0]))
+    if k == 0.0:
+        return None
+    W = W if network.agent == source else np.zeros((d, int(k)))
+    W = _spread(network, source, W, lambda x: bool(np.abs(x.T @ x - np.eye(x.shape[1])).max() <= SEMI))
+    return Resumption(directions=np.ascontiguousarray(W.T))
+
+
+def _spread(network: AgentNetwork, source: int, x: Array, right: Callable[[Array], bool]) -> Array:
+    """The numbers of one agent at every other: along a path to the leader, and down the tree from there.
+
+    By way of the leader, since all have to begin with what it begins with. On the path everyone looks whether they are
+    ``right`` before handing them on, so that whoever gets wrong ones has them from the one that made them up.
+    """
+    what, found = "directions to start at", "which are no orthonormal ones, or too many"
+    _, before = network.topology.paths_from(source)
+    path = [network.leader]
+    while path[-1] != source:
+        path.append(int(before[path[-1]]))
+    for receiver, sender in zip(path[-2::-1], path[:0:-1], strict=True):
+        keep = np.ones(network.n_agents)
+        keep[receiver] = 0.0
+        x = network.gossip(x, round_between(keep, np.array([receiver]), np.array([sender]), 1.0))
+        if network.agent == receiver and not right(x):
+            phase, iteration = network.at
+            raise BadArray(f"agent {sender}", f"{what}, {found}", phase=phase, iteration=iteration, agent=sender)
+    x = network.broadcast(x)
+    if not (network.leads or right(x)):
+        raise Contradiction(network.leader, what, found)
+    return x
+
+
+def _model(job: Job, plan: Plan, network: AgentNetwork, found: Decomposition) -> Model:
+    """The result as this site has it. Every field of it is known to all members, so that they can compare it."""
+    found = _with_common_traffic(plan, network, found)
+    model = model_of(found, network.topology, job.settings, whiten=False, single=False)
+    members = [job.sites[site] for site in plan.members]
+    about = {
+        **model.about,
+        "run": job.run,
+        "sites": members,
+        "left_out": [name for name in job.sites if name not in members],
+        "epoch": plan.epoch,
+        "plan": plan.digest.hex(),
+    }
+    return replace(model, about=about)
+
+
+def _with_common_traffic(plan: Plan, network: AgentNetwork, found: Decomposition) -> Decomposition:
+    """The traffic of all members together, in place of this one's."""
+    proof, m = found.result.certificate, network.n_agents
+    counts = [found.traffic] if proof is None else [found.traffic, proof.traffic]
+    sent = np.array([[one.messages, one.bytes_sent, one.control_bytes] for one in counts], dtype=np.float64)
+    network.begin(plan.epoch, 0, "traffic")
+    summed = [
+        [round(float(value) * m) for value in row] for row in common_average(network, sent.ravel()).reshape(-1, 3)
+    ]
+    common = [
+        replace(one, messages=row[0], bytes_sent=row[1], control_bytes=row[2], agents=m)
+        for one, row in zip(counts, summed, strict=True)
+    ]
+    if proof is None:
+        return replace(found, traffic=common[0])
+    result = replace(found.result, certificate=replace(proof, traffic=common[1]))
+    return replace(found, traffic=common[0], result=result)
+
+
+def _ending(content: bytes, *, own: bool) -> Ending:
+    model = from_bytes(content, Path("the common result"))
+    return Ending(content, model, tuple(model.about["sites"]), tuple(model.about["left_out"]), own)
+
+
+def _check_ours(job: Job, source: Source, content: bytes, claim: Claim) -> None:
+    """Raise NetworkError for a result that most have signed, and that is not one of this run, epoch and plan.
+
+    For a site that has computed nothing to compare it with.
+    """
+    try:
+        ending = _ending(content, own=False)
+        model, settings, about = ending.model, job.settings, ending.model.about
+        k = settings.n_components
+        ours = {
+            "run": about["run"] == job.run,
+            "epoch": about["epoch"] == claim.epoch,
+            "plan": about["plan"] == claim.plan.hex(),
+            "sites": ending.members == tuple(job.sites[site] for site in claim.members),
+            "sites left out": ending.left_out == tuple(name for name in job.sites if name not in ending.members),
+            "columns": model.n_features == source.d and model.columns == source.columns,
+            "scaling": (model.scale is not None) == settings.scale,
+            "centring": about["center"] == settings.center,
+            "tolerance": about["tol"] == settings.tol,
+            "algorithm": about["algorithm"] == settings.algorithm,
+            "components": not isinstance(k, int) or model.n_components == k,
+            "agents": about["agents"] == len(claim.members),
+        }
+    except (ModelError, KeyError, TypeError) as error:
+        raise NetworkError(f"the result that most sites have signed cannot be used: {error}") from None
+    if not all(ours.values()):
+        wrong = ", ".join(name for name, right in ours.items() if not right)
+        raise NetworkError(f"the result that most sites have signed is not one of this run ({wrong}); it is not taken")

@@ -1,0 +1,1 @@
+"""How messages travel: gRPC streams over mutual TLS 1.3."""

@@ -1,0 +1,21 @@
+"""When an answer is good enough, and whether it is right: the loop, its stopping rules and its certificate."""
+
+from deepca.solver.certificate import Certificate, certify
+from deepca.solver.loop import solve
+from deepca.solver.observers import Observer, Start, Step, Trace
+from deepca.solver.result import Result, Status
+from deepca.solver.stopping import StopRule, Tolerance
+
+__all__ = [
+    "Certificate",
+    "Observer",
+    "Result",
+    "Start",
+    "Status",
+    "Step",
+    "StopRule",
+    "Tolerance",
+    "Trace",
+    "certify",
+    "solve",
+]

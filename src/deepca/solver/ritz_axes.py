@@ -1,0 +1,81 @@
+"""The principal axes within a subspace that all agents share, to rounding.
+
+What is tracked, and what a certificate averages, is as exact as the tolerance asks for. Single components and variances
+can be had to rounding at the price of k² numbers per message: average ``XᵀA_jX``, and turn X by its eigenvectors.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.linalg.lapack import dgeqrf, dormqr
+
+from deepca._util.typing import Array
+from deepca.consensus.averaging import common_averaged_then
+from deepca.network.base import Network
+from deepca.network.broadcasts import SEMI, check_basis, check_small, everywhere, packed, unpacked
+from deepca.operators.base import Operator
+from deepca.operators.linalg import frobenius, largest_positive, symmetric_part
+from deepca.solver.certificate import Certificate
+
+__all__ = ["completed", "filled_up", "principal_axes"]
+
+_EPS = float(np.finfo(np.float64).eps)
+
+
+def principal_axes(A: Operator, X: Array, network: Network) -> tuple[Array, Array, float]:
+    """``(X Q, θ, e)`` with ``Q θ Qᵀ = Xᵀ A X``, θ descending; the same bits at every agent.
+
+    X : orthonormal ``(d, k)``, the same everywhere. Every agent multiplies its own ``A_j X`` and shows only averages of
+    ``XᵀA_jX``. The eigenvectors are the leader's, since two machines may round them differently.
+
+    e : by what averages may have changed ``XᵀAX`` beyond the rounding of products; 0 where they are taken over a tree.
+    """
+    (d, k), B = X.shape, network.batch
+    network.begin(network.epoch, 0, "axes")
+    H = X.T @ (A @ everywhere(X, network))
+
+    def turned(mean: Array) -> Array:
+        theta, Q = np.linalg.eigh(symmetric_part(mean.reshape(k, k)))
+        return packed(theta[::-1], largest_positive(X @ Q[:, ::-1]))
+
+    found, told = common_averaged_then(network, H.reshape(*B, k * k), turned, k + d * k)
+    mean, off = found.mean, 0.0
+    if found.rounds:
+        off = found.off_by(float(network.reduce(np.asarray(frobenius(H, axis=(-2, -1)))[..., None], "max")[0]))
+    theta, axes = unpacked(told, (k,), (d, k))
+    if not network.leads:
+        inside = X.T @ axes
+        left = symmetric_part(mean.reshape(k, k)) @ inside - inside * theta
+        check_basis(network, "principal axes", axes, contains=X, beyond=SEMI)
+        check_small(network, "principal axes", float(frobenius(left)), SEMI * float(frobenius(mean)))
+    return axes, theta, off
+
+
+def filled_up(X: Array, proof: Certificate, network: Network) -> Array:
+    """X, but where the data do not vary (θ_i = 0 but for rounding) with columns that depend on the others only.
+
+    Any would do there; these are the same from every start and for every distribution of the rows. They are the
+    leader's; X and its certificate are the same bits at every agent. What the certificate speaks of is left alone.
+    """
+    d, k = X.shape
+    theta = np.array(proof.eigenvalues)
+    r = max(int(np.count_nonzero(theta > 4.0 * d * _EPS * theta[0])), proof.bounded)
+    if proof.parts or not 0 < r < k:
+        return X
+    rest = completed(X[:, :r], k)[:, r:] if network.leads else np.zeros((d, k - r))
+    network.begin(network.epoch, 1, "axes")
+    rest = network.broadcast(everywhere(rest, network))
+    check_basis(network, "columns beyond the rank", rest, X[:, :r])
+    return np.hstack([X[:, :r], rest])
+
+
+def completed(X: Array, k: int) -> Array:
+    """Orthonormal X ``(d, r)`` with k − r more orthonormal columns, which depend on X only."""
+    d, r = X.shape
+    if r == k:
+        return X
+    rest = np.zeros((d, k - r))
+    rest[r:k] = np.eye(k - r)
+    reflectors, tau, *_ = dgeqrf(X)
+    rest, *_ = dormqr("L", "N", reflectors, tau, rest, lwork=64 * (k - r))
+    return np.hstack([X, largest_positive(rest)])

@@ -1,0 +1,43 @@
+"""Who talks to whom: graphs with gossip weights, directed graphs, networks that change in time."""
+
+from deepca.topology.directed import Digraph
+from deepca.topology.graph import (
+    Rule,
+    Topology,
+    complete,
+    erdos_renyi,
+    from_edges,
+    from_gossip_matrix,
+    from_name,
+    from_networkx,
+    grid,
+    hypercube,
+    path,
+    random_regular,
+    ring,
+    star,
+    torus,
+)
+from deepca.topology.local_view import Neighbourhood
+from deepca.topology.time_varying import Changing
+
+__all__ = [
+    "Changing",
+    "Digraph",
+    "Neighbourhood",
+    "Rule",
+    "Topology",
+    "complete",
+    "erdos_renyi",
+    "from_edges",
+    "from_gossip_matrix",
+    "from_name",
+    "from_networkx",
+    "grid",
+    "hypercube",
+    "path",
+    "random_regular",
+    "ring",
+    "star",
+    "torus",
+]

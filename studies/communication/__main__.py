@@ -1,0 +1,52 @@
+"""Run the comparison: ``python -m studies.communication --help``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from deepca.cli.common import errors, require
+from studies.communication.report import sections
+from studies.communication.study import study
+from studies.shared.command import Command
+
+__all__ = ["main"]
+
+_FIGURE = Path("figures/communication.png")  # beside the page
+
+
+def main(
+    data: Annotated[Path | None, typer.Option(help="Folder with w8a and a9a; without it they are left out.")] = None,
+    store: Annotated[Path, typer.Option(help="Folder for finished runs.")] = Path("out/communication"),
+    out: Annotated[Path, typer.Option(help="The page; its figure goes to figures/ beside it.")] = Path(
+        "out/communication.md"
+    ),
+    reduced: Annotated[bool, typer.Option("--reduced", help="Few cases and draws, the same assertions.")] = False,
+    jobs: Annotated[int | None, typer.Option(help="Processes; all usable cores by default.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
+) -> None:
+    """Compare rounds and bytes, and write the page. The exit code is 1 if an assertion does not hold.
+
+    Finished runs are kept: an interrupted call goes on where it stopped.
+    """
+    with errors(resumes=True):
+        require("sklearn", extra="experiments")
+        require("matplotlib", extra="experiments")
+        from studies.communication.figure import draw, shown
+
+        module, target = "studies.communication", "bench-communication"
+        command = Command(module, target, "Communication", data, store, out, reduced, jobs, quiet)
+        with command.settings("communication") as (setting,):
+            results = study(setting)
+        case = shown(results)
+        if case is not None:
+            draw(results, case, out.parent / _FIGURE)
+        parts = sections(results, None if case is None else (_FIGURE.as_posix(), case))
+        command.write(parts)
+    command.conclude(parts)
+
+
+if __name__ == "__main__":
+    typer.run(main)

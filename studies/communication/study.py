@@ -1,0 +1,94 @@
+"""In which order runs are made: what they are measured by first, then all methods, then one K after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from studies.communication.cells import (
+    LADDER,
+    LIMITS,
+    SENDING,
+    Case,
+    Data,
+    Method,
+    Outcome,
+    Run,
+    Scope,
+    everything,
+    longest,
+    sample,
+)
+from studies.communication.results import Results
+from studies.communication.work import problem_of, work
+from studies.shared.problems import edition_of, is_available
+from studies.shared.report import Setting
+from studies.shared.store import run
+
+__all__ = ["study"]
+
+_POOLED: tuple[Method, ...] = ("CPCA", "pooled block Krylov")
+_SHORT = 10_000.0  # of cost: below it, starting other processes takes longer than they save
+_SCOUTS = 5  # draws after which a K with which none of them got anywhere is given up
+
+
+def study(setting: Setting, scope: Scope | None = None) -> Results:
+    """Run what is not stored. Data sets whose folder is not given are left out."""
+    scope = scope or (sample() if setting.reduced else everything())
+    absent = {case.data for case in scope.cases if not is_available(problem_of(case.data, case.k, 0), setting.source)}
+    scope = scope.without(*absent)
+    results = _made(Results(scope, {}), _pooled(scope), setting, later=0.0)
+    power = _power(results)
+    others = [
+        _sent(case, draw, method, power) for case in scope.cases for method in SENDING for draw in scope.draws_of(case)
+    ]
+    for i, K in enumerate(LADDER):
+        cases = results.open_at(K)
+        first, rest = ([_sent(case, draw, "DeEPCA", power, K) for case, draw in part] for part in _parts(scope, cases))
+        # about half of the cases are expected to need the next K, too
+        later = 0.5 * sum(task.cost for task in (*first, *rest)) * (i < len(LADDER) - 1)
+        results = _made(results, first + (others if i == 0 else []), setting, later + sum(task.cost for task in rest))
+        rest = [task for task in rest if not results.group(task.case, "DeEPCA", K).hopeless]
+        results = _made(results, rest, setting, later)
+    return results
+
+
+def _parts(scope: Scope, cases: Sequence[Case]) -> tuple[list[tuple[Case, int]], list[tuple[Case, int]]]:
+    """The first few draws of every case, and the others."""
+    draws = [(case, draw) for case in cases for draw in scope.draws_of(case)]
+    return [(case, draw) for case, draw in draws if draw < _SCOUTS], [one for one in draws if one[1] >= _SCOUTS]
+
+
+def _pooled(scope: Scope) -> list[Run]:
+    wanted = {(case.data, case.k, draw): None for case in scope.cases for draw in scope.draws_of(case)}
+    return [Run(data, k, draw, method) for data, k, draw in wanted for method in _POOLED]
+
+
+def _power(results: Results) -> dict[tuple[Data, int, int], int]:
+    """Iterations of the power method to the smallest limit, by data set, k and draw."""
+    last = LIMITS.index(min(LIMITS))
+    found = {}
+    for task, outcome in results.outcomes.items():
+        if task.method == "CPCA" and (mark := outcome.marks[last]) is not None:
+            found[task.data, task.k, task.draw] = mark.iterations
+    return found
+
+
+def _sent(case: Case, draw: int, method: Method, power: dict[tuple[Data, int, int], int], K: int = 0) -> Run:
+    return Run(case.data, case.k, draw, method, case.graph, K, longest(power[case.data, case.k, draw], method))
+
+
+def _made(results: Results, tasks: Sequence[Run], setting: Setting, later: float) -> Results:
+    """With these runs. ``later`` : what is expected to come after them, in units of cost, for the time left."""
+    before = sum(task.cost for task in results.outcomes)
+    short = sum(task.cost for task in tasks) < _SHORT
+    tell = setting.progress or (lambda _done, _total: None)
+    records = run(
+        tasks,
+        partial(work, setting.source),
+        setting.store,
+        1 if short else setting.jobs,
+        lambda done, total: tell(before + done, before + total + later),
+        lambda task: edition_of(problem_of(task.data, task.k, task.draw), setting.source),
+    )
+    return results.joined({task: Outcome.from_record(record) for task, record in records.items()})

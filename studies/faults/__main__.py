@@ -1,0 +1,80 @@
+"""Run the fault suite: ``python -m studies.faults --help``."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from deepca.cli.common import errors, require
+from deepca.errors import InvalidInput
+from studies.shared.report import page
+
+__all__ = ["main"]
+
+
+def main(
+    out: Annotated[Path, typer.Option(help="The page.")] = Path("out/faults.md"),
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer runs, shorter faults, the same assertions.")] = False,
+    only: Annotated[list[str] | None, typer.Option(help="Cases to run, by name; may be given several times.")] = None,
+    simulated: Annotated[int, typer.Option(help="Random schedules to play under the virtual clock.")] = 200,
+) -> None:
+    """Hurt real processes in every way, and write the page. The exit code is 1 if something did not end as it must."""
+    began = time.perf_counter()
+    console = Console(stderr=True)
+    with errors():
+        require("grpc", "cryptography", extra="agent")
+        require("sklearn", extra="experiments")
+        from studies.faults.cases import CASES
+        from studies.faults.playing import Scale
+        from studies.faults.report import section
+
+        names = [case.name for case in CASES]
+        if unknown := [name for name in only or () if name not in names]:
+            raise InvalidInput(f"--only {unknown[0]}: choose from {', '.join(names)}")
+        found = []
+        with tempfile.TemporaryDirectory() as folder:
+            for case in CASES:
+                if only and case.name not in only:
+                    continue
+                start = time.perf_counter()
+                one = case.run(Scale(Path(folder), not quick))
+                found.append(one)
+                mark = "[green]✔[/]" if one.holds else "[red]✘[/]"
+                seconds = time.perf_counter() - start
+                said = f"{mark} {escape(one.case)}: {one.success} of {one.runs}"
+                console.print(f"{said} [dim]{escape(one.figures)}, {seconds:.0f} s[/]", highlight=False)
+                for problem in one.problems:
+                    console.print(f"  {escape(problem)}", highlight=False)
+        played = None
+        if simulated:
+            with ProcessPoolExecutor() as pool:
+                right = sum(pool.map(_play, range(simulated)))
+            played = (simulated, right)
+            console.print(f"{right} of {simulated} simulated schedules end as they must", highlight=False)
+        made = section(found, played)
+        again = "make faults-quick" if quick else "make faults"
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(page("When things break", [replace(made, title="What was tried")], again), encoding="utf-8")
+    console.print(f"{escape(str(out))}, in {time.perf_counter() - began:.0f} s", highlight=False)
+    if not made.holds:
+        raise typer.Exit(1)
+
+
+def _play(seed: int) -> bool:
+    from deepca._util.machine import one_blas_thread
+    from studies.faults.schedules import draw, play
+
+    with one_blas_thread():
+        return play(draw(seed)).correct
+
+
+if __name__ == "__main__":
+    typer.run(main)

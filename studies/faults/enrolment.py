@@ -1,0 +1,303 @@
+"""Attacks on who may take part: swapped requests, and lists of revoked certificates that are old, missing or forged."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from deepca.sites.pki.authority import Authority, read_issued
+from deepca.sites.pki.certificates import pem, request
+from deepca.sites.pki.keys import fingerprint, new_key
+from deepca.sites.pki.revocation import RevocationList, load_list
+from studies.faults.hurt import DIFFERS
+from studies.faults.playing import LIMIT, Found, Scale, expect_codes, play, summed
+from studies.faults.processes import Fleet, Hung, Setup, Verdict
+
+__all__ = ["lists", "requests", "revoked_site"]
+
+_USAGE = 2  # exit code of a command that refuses
+
+
+@dataclass(frozen=True)
+class _Attack:
+    """What was tried. problem : what did not happen as it must; empty if all did."""
+
+    name: str
+    problem: str = ""
+
+
+def _summed(case: str, attacks: list[_Attack], traces: int, figures: str) -> Found:
+    problems = [f"{one.name}: {one.problem}" for one in attacks if one.problem]
+    if traces:
+        problems.append(f"{traces} tracebacks")
+    right = sum(not one.problem for one in attacks)
+    done = ", ".join(one.name for one in attacks)
+    said = f"{right} refused with the cause named, {traces} tracebacks{figures}"
+    return Found(case, done, len(attacks), 0 if traces else right, 0, 0, said, tuple(problems))
+
+
+def _traces(fleet: Fleet) -> int:
+    """Count the tracebacks that agents have written."""
+    return sum(path.read_bytes().count(b"Traceback") for path in fleet.folder.glob("*.out"))
+
+
+def _authority(fleet: Fleet) -> Authority:
+    return Authority.load(fleet.folder / "kits" / "authority")
+
+
+def _hand_out(fleet: Fleet, *sites: int) -> int:
+    """Put the authority's list beside these sites' files; its number."""
+    authority = _authority(fleet)
+    for site in sites:
+        shutil.copy(authority.folder / "revoked.pem", fleet.site(site) / "revoked.pem")
+    found = authority.revocations()
+    assert found is not None
+    return found.number
+
+
+# ------------------------------------------------------------------------------------------------------------- requests
+
+
+def requests(scale: Scale) -> Found:
+    """Ask the keeper, by the command that people use, to sign what must not be signed."""
+    with Fleet(scale.folder / "requests", Setup(agents=3, fresh=True, seed=970)) as fleet:
+        kits, network = fleet.folder / "kits", fleet.network.name
+        issued = len(read_issued(kits / "authority"))
+        traces = 0
+
+        def attempt(name: str, *more: str, named: str, site: str = "s0") -> _Attack:
+            nonlocal traces
+            path = fleet.folder / "request.csr"
+            words = ["join", "--sign", str(path), "--authority", str(kits / "authority"), *more]
+            command = [sys.executable, "-m", "deepca", *words]
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+            traces += done.stderr.count("Traceback")
+            if done.returncode != _USAGE:
+                return _Attack(name, f"exit code {done.returncode}")
+            if len(read_issued(kits / "authority")) != issued or (fleet.folder / f"{site}.pem").exists():
+                return _Attack(name, "something was signed")
+            said = "".join(done.stderr.split())
+            return _Attack(name, "" if named in said and site in said else f"not named: {done.stderr}")
+
+        (fleet.folder / "request.csr").write_bytes(pem(request("s0", network, asked := new_key())))
+        honest = fingerprint(asked)
+        serial = read_issued(kits / "authority")[0].serial
+        attacks = [
+            attempt("a second certificate for a site", "--fingerprint", honest, named=serial),
+            attempt("a request that nobody has compared", named=honest),
+        ]
+        (fleet.folder / "request.csr").write_bytes(pem(request("s0", network, swapped := new_key())))
+        attacks.append(
+            attempt("a swapped request", "--renew", "--fingerprint", honest, named=fingerprint(swapped)),
+        )
+        stranger = request("s9", network, stranger_key := new_key())
+        (fleet.folder / "request.csr").write_bytes(pem(stranger))
+        given = ("--fingerprint", fingerprint(stranger_key))
+        attacks.append(attempt("a site that is not of the network", *given, named="s9", site="s9"))
+    return _summed("requests", attacks, traces, "")
+
+
+# ---------------------------------------------------------------------------------------------------------------- lists
+
+
+def lists(scale: Scale) -> Found:
+    """Put lists of revoked certificates beside an agent, or send them to it, that it must not go by."""
+    attacks, traces = [], 0
+    setup = Setup(agents=3, seed=980)
+
+    def with_fleet(name: str, act: Callable[[Fleet], str]) -> None:
+        nonlocal traces
+        with Fleet(scale.folder / name.replace(" ", "-"), setup) as fleet:
+            try:
+                problem = act(fleet)
+            except Hung as error:
+                problem = str(error)
+            traces += _traces(fleet)
+        attacks.append(_Attack(name, problem))
+
+    with_fleet("an older list put back", lambda fleet: _refuses_to_start(fleet, "older", _put_back))
+    with_fleet("a list taken away", lambda fleet: _refuses_to_start(fleet, "missing", _take_away))
+    with_fleet("an expired list", lambda fleet: _refuses_to_start(fleet, "expired", _expire))
+    with_fleet("a list of another authority", lambda fleet: _refuses_to_start(fleet, "foreign", _forge))
+    with_fleet("a list without a number", lambda fleet: _refuses_to_start(fleet, "unnumbered", _strip_number))
+    with_fleet("a forged list sent by a neighbour", _forged_by_a_neighbour)
+    return _summed("revocation lists", attacks, traces, "")
+
+
+def _refuses_to_start(fleet: Fleet, reason: str, spoil: Callable[[Fleet, Path], None]) -> str:
+    """Let an agent see list 2, stop it, change its list, and start it again; what is wrong with how that ends."""
+    before = fleet.folder / "before.pem"
+    shutil.copy(fleet.site(1) / "revoked.pem", before)
+    _authority(fleet).reissue()
+    _hand_out(fleet, 1)
+    fleet.start(1)
+    fleet.until(lambda: bool(fleet.events(1, "started")), LIMIT, "s1 did not start")
+    fleet.kill(1)
+    spoil(fleet, before)
+    fleet.start(1)
+    fleet.wait(LIMIT, [1])
+    ends = fleet.events(1, "end")
+    if fleet.processes[1].exitcode != DIFFERS or not ends:
+        return f"exit code {fleet.processes[1].exitcode}"
+    if ends[-1].get("reason") != reason:
+        return f"not named: {ends[-1]['text']}"
+    # and with the newest list it starts: otherwise the rest would prove nothing
+    _authority(fleet).reissue()
+    _hand_out(fleet, 1)
+    began = len(fleet.events(1, "started"))
+    fleet.start(1)
+    fleet.until(lambda: len(fleet.events(1, "started")) > began, LIMIT, "it did not start with the newest list")
+    return ""
+
+
+def _put_back(fleet: Fleet, before: Path) -> None:
+    shutil.copy(before, fleet.site(1) / "revoked.pem")
+
+
+def _take_away(fleet: Fleet, before: Path) -> None:
+    (fleet.site(1) / "revoked.pem").unlink()
+
+
+def _expire(fleet: Fleet, before: Path) -> None:
+    _authority(fleet).reissue(1, now=datetime.now(UTC) - timedelta(days=3))
+    _hand_out(fleet, 1)
+
+
+def _forge(fleet: Fleet, before: Path) -> None:
+    (fleet.site(1) / "revoked.pem").write_bytes(_foreign(fleet).pem)
+
+
+def _strip_number(fleet: Fleet, before: Path) -> None:
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+
+    authority, now = _authority(fleet), datetime.now(UTC)
+    builder = x509.CertificateRevocationListBuilder().issuer_name(authority.certificate.subject)
+    made = builder.last_update(now).next_update(now + timedelta(days=3000)).sign(authority.key, hashes.SHA256())
+    (fleet.site(1) / "revoked.pem").write_bytes(pem(made))
+
+
+def _foreign(fleet: Fleet) -> RevocationList:
+    """Sign a list with a high number by an authority that calls itself the same."""
+    other = Authority.create(fleet.folder / "strangers", fleet.network.name)
+    for _ in range(8):
+        made = other.reissue()
+    return made
+
+
+def _forged_by_a_neighbour(fleet: Fleet) -> str:
+    """As s0, with its genuine kit, send a list that another authority has signed; its own list will expire soon."""
+    _authority(fleet).reissue(20)
+    _hand_out(fleet, 1)
+    fleet.start(1)
+    fleet.until(lambda: bool(fleet.events(1, "started")), LIMIT, "s1 did not start")
+    fleet.until(lambda: bool(fleet.events(1, "revocations")), LIMIT, "no warning of the end of its own list")
+    number = _number(fleet, 1)
+    asyncio.run(_send_list(fleet, _foreign(fleet).der))
+    fleet.until(lambda: _named(fleet, 1), LIMIT, "the neighbour that sent it was not named")
+    if _number(fleet, 1) != number:
+        return "it was taken"
+    return "" if fleet.alive(1) else "the agent has ended"
+
+
+def _number(fleet: Fleet, site: int) -> int:
+    found = load_list(fleet.site(site) / "revoked.pem", _authority(fleet).certificate)
+    return 0 if found is None else found.number
+
+
+async def _send_list(fleet: Fleet, der: bytes) -> None:
+    """Get in at s1 as s0 does, and send a list."""
+    from deepca.sites.transport import tls  # isort: skip  # first of all that import grpc
+    import grpc.aio
+
+    from deepca.sites.config.files import read_site
+    from deepca.sites.pki.identity import Identity
+    from deepca.sites.protocol import wire_pb2 as wire
+    from deepca.sites.protocol.handshake import Handshake
+
+    credentials = Identity.look(read_site(fleet.site(0)))
+    options = [("grpc.ssl_target_name_override", "s1"), ("grpc.use_local_subchannel_pool", 1)]
+    address = f"127.0.0.1:{fleet.listening[1]}"
+    async with grpc.aio.secure_channel(address, tls.channel_credentials(credentials), options=options) as channel:
+        call: Any = channel.stream_stream("/deepca.v1.Link/Talk")()
+        handshake = Handshake("s0", credentials)
+        await call.write(handshake.challenge().SerializeToString())
+        proof = handshake.proof(wire.Frame.FromString(await asyncio.wait_for(call.read(), 5.0)))
+        await call.write(proof.SerializeToString())
+        await asyncio.wait_for(call.read(), 5.0)  # its Proof
+        await call.write(wire.Frame(revocations=wire.Revocations(list=der)).SerializeToString())
+        while await asyncio.wait_for(call.read(), 10.0) is not grpc.aio.EOF:
+            pass
+
+
+# ------------------------------------------------------------------------------------------------------- a revoked site
+
+
+def revoked_site(scale: Scale) -> Found:
+    """Revoke a site before and during a run, with the list at one site only that is no neighbour of it."""
+    verdicts = [_dialling(scale, run) for run in range(scale.choose(3, 1))]
+    verdicts += [_during_a_run(scale, run) for run in range(scale.choose(3, 1))]
+    done = "4 agents, s0 revoked before or during the run, and only s2, which is no neighbour of s0, given the list"
+    return summed("revoked site", done, verdicts, "s0 named and refused by s1 and s3, which were passed the list")
+
+
+def _setup(run: int) -> Setup:
+    return Setup(agents=4, on_loss="shrink", patience=2.0, gap=0.8, seed=990 + run)
+
+
+def _dialling(scale: Scale, run: int) -> Verdict:
+    def act(fleet: Fleet) -> None:
+        _authority(fleet).revoke("s0")
+        number = _hand_out(fleet, 2)
+        fleet.start(1, 2, 3)
+        fleet.until(lambda: _number(fleet, 1) == _number(fleet, 3) == number, LIMIT, "the list was not passed on")
+        fleet.start(0)
+        fleet.until(lambda: _named(fleet, 1) and _named(fleet, 3), LIMIT, "s0 was not refused")
+        fleet.kill(0, 1, 2, 3)  # who was never there cannot be left out: the others would wait for it
+
+    def expect(fleet: Fleet, verdict: Verdict) -> None:
+        _expect_s0_refused(fleet, verdict)
+        if verdict.results:
+            verdict.problems.append("a run has begun without s0")
+
+    return play(scale.folder / f"revoked-{run}", _setup(run), act, expect)
+
+
+def _during_a_run(scale: Scale, run: int) -> Verdict:
+    def act(fleet: Fleet) -> None:
+        fleet.start()
+        fleet.running()
+        _authority(fleet).revoke("s0")
+        _hand_out(fleet, 2)
+        fleet.wait(2 * LIMIT, [1, 2, 3])
+        fleet.kill(0)
+
+    def expect(fleet: Fleet, verdict: Verdict) -> None:
+        _expect_s0_refused(fleet, verdict)
+        expect_codes(fleet, verdict, dict.fromkeys((1, 2, 3), 0))
+        if verdict.members != ("s1", "s2", "s3"):
+            verdict.problems.append(f"a result of {verdict.members}")
+
+    return play(scale.folder / f"revoked-live-{run}", _setup(run), act, expect)
+
+
+def _named(fleet: Fleet, site: int) -> bool:
+    """Tell whether a site has said that it does not accept s0."""
+    return any(one.get("peer") == "s0" for one in fleet.events(site, "refused"))
+
+
+def _expect_s0_refused(fleet: Fleet, verdict: Verdict) -> None:
+    for site in (1, 3):
+        if not _named(fleet, site):
+            verdict.problems.append(f"s{site} did not name s0")
+    if (fleet.site(0) / "model.npz").exists():
+        verdict.problems.append("the revoked site has a result")
+    if traces := _traces(fleet):
+        verdict.problems.append(f"{traces} tracebacks")

@@ -1,0 +1,253 @@
+"""Messages between processes, measured: time of a round against bare asyncio over TLS, and one very large message."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import multiprocessing
+import os
+import secrets
+import ssl
+import struct
+import threading
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from deepca._util.typing import Array
+from deepca.network.transports.base import Message, Tag
+from studies.faults.processes import Fleet, Hung, Process, Setup, free_ports, in_process
+
+__all__ = ["GOALS", "large_message", "round_times"]
+
+GOALS = {12_000: 3.0, 1_000_000: 1.5}
+"""Bytes of a message, and how many times as long as a bare exchange a round may take."""
+_FORMAT = struct.Struct("<Q")
+
+
+# ------------------------------------------------------------------------------------------------------------ with Node
+
+
+class _Ours:
+    """A node and its streams, as agents have them."""
+
+    def __init__(self, site: Path, limit: int) -> None:
+        from deepca.sites.config.files import read_site
+        from deepca.sites.pki.identity import Identity as Certificates
+        from deepca.sites.protocol.records import Offer, Plan
+        from deepca.sites.runtime.agent import run_of
+        from deepca.sites.runtime.clocks import RealClock
+        from deepca.sites.runtime.link import Identity
+        from deepca.sites.runtime.node import Membership, Node, Policy
+        from deepca.sites.transport.streams import Peer, Streams
+
+        file = read_site(site)
+        network, me = file.network, file.index
+        names = tuple(entry.name for entry in network.sites)
+        membership = Membership(names, me, network.links, run_of(network), {"measured": b"yes"}, limit)
+        identity = Identity(time.time_ns(), secrets.randbits(63) | 1)
+        self._node = Node(membership, Policy(deadline=300.0), RealClock(), identity)
+        self._peers = membership.neighbors
+        here, *others = (
+            Peer(j, names[j], network.sites[j].address, j != me and network.dials(me, j)) for j in (me, *self._peers)
+        )
+        self._streams = Streams(self._node, here, others, file.listen, Certificates.load(file))
+        self._node.attach(self._streams.wake)
+        self._streams.start()
+        self._over = threading.Event()
+        self._ticking = threading.Thread(target=self._tick, daemon=True)
+        self._ticking.start()
+        plan = self._node.gather(Offer())
+        assert isinstance(plan, Plan)
+        self._plan, self._count = plan, 0
+
+    def _tick(self) -> None:
+        while not self._over.wait(0.05):
+            self._node.tick()
+
+    def exchange(self, payload: Array) -> dict[int, Message]:
+        """The same to all neighbours; what they sent."""
+        self._count += 1
+        tag = Tag(self._plan.epoch, "measured", 0, self._count)
+        message = Message(payload, ())
+        return self._node.exchange(self._plan, tag, dict.fromkeys(self._peers, message), self._peers)
+
+    def rounds(self, count: int, payload: Array) -> None:
+        for _ in range(count):
+            for message in self.exchange(payload).values():
+                assert message.payload is not None
+                assert message.payload.nbytes == payload.nbytes
+
+    def stop(self) -> None:
+        self._node.farewell(0.0)
+        self._over.set()
+        self._ticking.join()
+        self._streams.stop()
+
+
+# ------------------------------------------------------------------------------------------------------------- the bare
+
+
+class _Bare:
+    """asyncio streams over mutual TLS 1.3 in a ring, messages with their length in front; site i calls i + 1."""
+
+    def __init__(self, index: int, kits: Sequence[Path], ports: Sequence[int]) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._links: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+        self._loop.run_until_complete(self._connect(index, kits, ports))
+
+    async def _connect(self, index: int, kits: Sequence[Path], ports: Sequence[int]) -> None:
+        def context(purpose: int) -> ssl.SSLContext:
+            made = ssl.SSLContext(purpose)
+            made.minimum_version = ssl.TLSVersion.TLSv1_3
+            made.load_verify_locations(kits[index] / "authority.pem")
+            made.load_cert_chain(kits[index] / "site.pem", kits[index] / "site.key")
+            made.verify_mode = ssl.CERT_REQUIRED
+            return made
+
+        called = asyncio.Event()
+
+        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            self._links.append((reader, writer))
+            called.set()
+
+        limit, following = 1 << 22, (index + 1) % len(kits)
+        self._server = await asyncio.start_server(
+            accept, "127.0.0.1", ports[index], ssl=context(ssl.PROTOCOL_TLS_SERVER), limit=limit
+        )
+        while True:
+            try:
+                link = await asyncio.open_connection(
+                    "127.0.0.1",
+                    ports[following],
+                    ssl=context(ssl.PROTOCOL_TLS_CLIENT),
+                    server_hostname=kits[following].name,
+                    limit=limit,
+                )
+                break
+            except OSError:
+                await asyncio.sleep(0.05)
+        self._links.append(link)
+        await called.wait()
+
+    def rounds(self, count: int, payload: Array) -> None:
+        self._loop.run_until_complete(self._rounds(count, payload.tobytes()))
+
+    async def _rounds(self, count: int, payload: bytes) -> None:
+        async def read(reader: asyncio.StreamReader) -> bytes:
+            (length,) = _FORMAT.unpack(await reader.readexactly(_FORMAT.size))
+            return await reader.readexactly(length)
+
+        for _ in range(count):
+            for _, writer in self._links:
+                writer.write(_FORMAT.pack(len(payload)))
+                writer.write(payload)
+            reading = [asyncio.ensure_future(read(reader)) for reader, _ in self._links]
+            for _, writer in self._links:
+                await writer.drain()
+            for message in reading:
+                assert len(await message) == len(payload)
+
+    def stop(self) -> None:
+        for _, writer in self._links:
+            writer.transport.abort()
+        self._server.close()
+        self._loop.run_until_complete(asyncio.sleep(0.01))
+
+
+# ------------------------------------------------------------------------------------------------------------ measuring
+
+
+def round_times(folder: Path, repetitions: int, agents: int = 10) -> dict[int, tuple[float, float, float]]:
+    """By bytes of a message: seconds of a bare round, of one over Node, and the median of their ratios."""
+    plan = ((12_000, 60), (1_000_000, 6))
+    with Fleet(folder, Setup(agents=agents)) as fleet:
+        barrier = multiprocessing.get_context("forkserver").Barrier(agents)
+        kits, ports = [fleet.site(j) for j in range(agents)], free_ports(agents)
+        work = (kits, ports, plan, repetitions, barrier)
+        taken = np.mean([np.asarray(one) for one in _all(_time_rounds, agents, work, 240.0)], axis=0)
+    found = {}
+    for (size, _), (bare, ours) in zip(plan, taken, strict=True):
+        found[size] = (float(np.median(bare)), float(np.median(ours)), float(np.median(ours / bare)))
+    return found
+
+
+def _time_rounds(
+    index: int,
+    results: Connection,
+    kits: Sequence[Path],
+    ports: Sequence[int],
+    plan: Sequence[tuple[int, int]],
+    repetitions: int,
+    barrier: Any,
+) -> None:
+    exchanges = (_Bare(index, kits, ports), _Ours(kits[index] / "site.toml", 1 << 24))
+    taken = np.zeros((len(plan), 2, repetitions))
+    for at, (size, count) in enumerate(plan):
+        payload = np.zeros(size // 8)
+        for repetition in range(-1, repetitions):
+            for kind in (0, 1) if repetition % 2 else (1, 0):
+                barrier.wait(120)
+                begun = time.perf_counter()
+                exchanges[kind].rounds(count if repetition >= 0 else max(count // 5, 1), payload)
+                if repetition >= 0:
+                    taken[at, kind, repetition] = (time.perf_counter() - begun) / count
+    barrier.wait(120)
+    results.send(taken.tolist())
+    for exchange in exchanges:
+        exchange.stop()
+
+
+def large_message(folder: Path, size: int) -> tuple[float, bool]:
+    """Two sites send each other a message of ``size`` bytes: seconds, and whether both arrived whole."""
+    with Fleet(folder, Setup(agents=2, topology="path")) as fleet:
+        sites = [fleet.site(j) / "site.toml" for j in range(2)]
+        found = _all(_send_large, 2, (sites, size), 240.0)
+    return max(one[0] for one in found), found[0][1] == found[1][2] and found[1][1] == found[0][2]
+
+
+def _send_large(index: int, results: Connection, sites: Sequence[Path], size: int) -> None:
+    ours = _Ours(sites[index], size)
+    payload = np.random.default_rng(index).standard_normal(size // 8)
+    began = time.perf_counter()
+    (message,) = ours.exchange(payload).values()
+    seconds = time.perf_counter() - began
+    assert message.payload is not None
+    digests = [hashlib.sha256(np.ascontiguousarray(one).data).hexdigest() for one in (payload, message.payload)]
+    ours.stop()
+    results.send((seconds, *digests))
+
+
+def _all(work: Callable[..., None], count: int, arguments: tuple[object, ...], limit: float) -> list[Any]:
+    """``work`` in so many processes, and what each of them sends back."""
+    context = multiprocessing.get_context("forkserver")
+    processes: list[Process] = []
+    pipes: list[Connection] = []
+    try:
+        for index in range(count):
+            here, there = context.Pipe(duplex=False)
+            processes.append(in_process(work, index, there, *arguments))
+            pipes.append(here)
+            there.close()
+        found, end = [], time.monotonic() + limit
+        for pipe in pipes:
+            if not pipe.poll(max(end - time.monotonic(), 0.0)):
+                raise Hung(f"not done within {limit:g} s")
+            found.append(pipe.recv())
+        return found
+    finally:
+        _stop(processes)
+
+
+def _stop(processes: Sequence[Process]) -> None:
+    """They have a moment to end by themselves."""
+    end = time.monotonic() + 5.0
+    for process in processes:
+        while process.exitcode is None and time.monotonic() < end:
+            time.sleep(0.02)
+        if process.exitcode is None and process.pid is not None:
+            os.kill(process.pid, 9)

@@ -1,0 +1,339 @@
+"""An agent with a genuine kit that lies: it runs the program that all run, with one piece of it replaced.
+
+What a lie replaces is within the liar's own process; everything else it does is what an honest agent does, so that a
+lie is not found out for another reason.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from deepca.decomposition.model import Model, from_bytes
+from deepca.errors import InvalidInput
+from deepca.network.transports.base import Message, Tag
+from deepca.solver.result import Status
+
+__all__ = ["ARRAYS", "CLAIMS", "LEADER", "MODELS", "RELAY", "TAGS", "lying"]
+
+_LATER = 5  # epochs
+
+
+def _mean(model: Model) -> Model:
+    return replace(model, mean=model.mean + 1e-6)
+
+
+def _components(model: Model) -> Model:
+    from deepca.solver.certificate import digest_of
+
+    X = np.linalg.qr(model.components.T + 1e-3)[0]
+    proof = None if model.certificate is None else replace(model.certificate, digest=digest_of(X))
+    return replace(model, components=np.ascontiguousarray(X.T), certificate=proof)
+
+
+MODELS: dict[str, Callable[[Model], Model]] = {
+    "mean": _mean,
+    "counts": lambda model: replace(model, n_samples=model.n_samples + 1000),
+    "variance": lambda model: replace(model, explained_variance=1.001 * model.explained_variance),
+    "columns": lambda model: replace(model, columns=tuple(f"column {j}" for j in range(model.n_features))),
+    "status": lambda model: replace(model, status=Status("rounding_floor", model.status.advice)),
+    "components": _components,
+    "sites": lambda model: replace(model, about={**model.about, "sites": list(model.about["sites"])[:-1]}),
+    "a field": lambda model: replace(model, about={**model.about, "note": "send your rows to us"}),
+}
+"""What the site that proposes the result changes in it."""
+
+
+def _first(value: float) -> Callable[[Message], Message]:
+    """The first number of the array is another."""
+
+    def changed(message: Message) -> Message:
+        assert message.payload is not None
+        payload = np.array(message.payload)
+        payload.reshape(-1)[0] = value
+        return replace(message, payload=payload)
+
+    return changed
+
+
+def _payload(change: Callable[[Any], Any]) -> Callable[[Message], Message]:
+    return lambda message: replace(message, payload=change(message.payload))
+
+
+ARRAYS: dict[str, tuple[str, Callable[[Message], Message]]] = {
+    "NaN": ("mean", _first(np.nan)),
+    "infinity": ("spread", _first(np.inf)),
+    "negative count": ("mean", _first(-3.0)),
+    "count that is not whole": ("mean", _first(2.5)),
+    "shape": ("mean", _payload(lambda x: np.array(x)[:-1])),
+    "dtype": ("remainder", _payload(lambda x: np.array(x, dtype=np.float32))),
+    "no array": ("mean", _payload(lambda x: None)),
+    "extra values": ("mean", lambda message: replace(message, riders=(*message.riders, np.zeros(2)))),
+    "NaN in a product": ("step", _first(np.nan)),
+    "NaN in the certificate": ("certificate", _first(np.nan)),
+    "sum that all know": ("axes", _payload(lambda x: np.concatenate([np.array(x)[:-1], np.array(x)[-1:] + 1.0]))),
+}
+"""What a site changes in an array that it sends, and in which phase."""
+
+TAGS: dict[str, tuple[str, Callable[[Tag], Tag]]] = {
+    "round": ("mean", lambda tag: replace(tag, round=tag.round + 3)),
+    "iteration": ("step", lambda tag: replace(tag, t=tag.t + 3)),
+    "phase": ("spread", lambda tag: replace(tag, phase="spreed")),
+    "epoch of a message": ("mean", lambda tag: replace(tag, epoch=tag.epoch + 1)),
+    "plan": ("mean", lambda tag: tag),
+}
+"""What a site changes in the tag of its messages, and in which phase; and the plan that they are said to belong to."""
+
+
+@contextmanager
+def lying(lie: str) -> Iterator[None]:
+    """While this lasts, the agent of this process lies: ``model:mean``, ``array:NaN``, ``leader:a bound``, …"""
+    kind, _, what = lie.partition(":")
+    makers: dict[str, Callable[[str], list[tuple[Any, str, Any]]]] = {
+        "": lambda _: [],
+        "model": _model_lie,
+        "array": _array_lie,
+        "tag": _tag_lie,
+        "claim": lambda name: CLAIMS[name](),
+        "leader": lambda name: LEADER[name](),
+        "relay": _relay_lie,
+    }
+    if kind not in makers:
+        raise InvalidInput(f"no such lie: {lie!r}")
+    patches = [(where, name, getattr(where, name), new) for where, name, new in makers[kind](what)]
+    for where, name, _, new in patches:
+        setattr(where, name, new)
+    try:
+        yield
+    finally:
+        for where, name, old, _ in patches:
+            setattr(where, name, old)
+
+
+def _model_lie(what: str) -> list[tuple[Any, str, Any]]:
+    from deepca.sites.runtime import run
+
+    honest = run._model
+    return [(run, "_model", lambda *given: MODELS[what](honest(*given)))]
+
+
+def _array_lie(what: str) -> list[tuple[Any, str, Any]]:
+    from deepca.sites.protocol import parcels
+    from deepca.sites.runtime import node
+
+    honest, (phase, change) = parcels.pack, ARRAYS[what]
+
+    def pack(plan: bytes, tag: Tag, message: Message) -> Any:
+        return honest(plan, tag, change(message) if tag.phase == phase and message.payload is not None else message)
+
+    return [(node, "pack", pack)]
+
+
+def _tag_lie(what: str) -> list[tuple[Any, str, Any]]:
+    from deepca.sites.protocol import parcels
+    from deepca.sites.runtime import node
+
+    honest, (phase, change) = parcels.pack, TAGS[what]
+
+    def pack(plan: bytes, tag: Tag, message: Message) -> Any:
+        if tag.phase == phase:
+            plan, tag = hashlib.sha256(plan).digest() if what == "plan" else plan, change(tag)
+        return honest(plan, tag, message)
+
+    return [(node, "pack", pack)]
+
+
+# ----------------------------------------------------------------------------------- numbers that one computes for all
+
+
+def _next_block() -> list[tuple[Any, str, Any]]:
+    """A block that is orthonormal and orthogonal to all before it, as it must be, and does not follow."""
+    from deepca.algorithms.krylov import BlockKrylov
+
+    honest = BlockKrylov._filled
+
+    def filled(self: Any, P: Any, Q: Any, t: int) -> Any:
+        return honest(self, np.random.default_rng(t).standard_normal(P.shape), Q, t)
+
+    return [(BlockKrylov, "_filled", filled)]
+
+
+def _seen(change: Callable[[Any], Any]) -> Callable[[], list[tuple[Any, str, Any]]]:
+    """What probes say, changed."""
+
+    def patches() -> list[tuple[Any, str, Any]]:
+        from deepca.solver.probing import Seen
+
+        honest = Seen.numbers
+        return [(Seen, "numbers", property(lambda self: honest.__get__(change(self))))]
+
+    return patches
+
+
+def _derived(module: str, change: Callable[[tuple[Any, ...]], tuple[Any, ...]]) -> Callable[[], list[Any]]:
+    """Whatever the leader derives from an average in that module, changed."""
+
+    def patches() -> list[Any]:
+        from importlib import import_module
+
+        where = import_module(module)
+        honest = where.packed
+        return [(where, "packed", lambda *parts: honest(*change(parts)))]
+
+    return patches
+
+
+_endless_probes = _derived("deepca.solver.probing", lambda parts: (parts[0], np.inf, *parts[2:]))
+
+
+def _believing(module: str) -> tuple[Any, str, Any]:
+    """Whoever lies about a count goes on with the true one."""
+    from importlib import import_module
+
+    where = import_module(module)
+    honest = where.counted
+    return where, "counted", lambda sender, what, value, most: honest(sender, what, min(float(value), most), most)
+
+
+LEADER: dict[str, Callable[[], list[Any]]] = {
+    "next block": _next_block,
+    "a bound": _seen(lambda seen: replace(seen, bound=seen.values[0])),
+    "no bound": _seen(lambda seen: replace(seen, bound=-np.inf)),
+    "eigenvalues outside": _seen(lambda seen: replace(seen, values=tuple(0.5 * value for value in seen.values))),
+    "eigenvalues": _derived("deepca.solver.certificate", lambda parts: (1.001 * parts[0], *parts[1:])),
+    "residual": _derived("deepca.solver.certificate", lambda parts: (parts[0], -parts[0][0], *parts[2:])),
+    "number of probes": lambda: [*_endless_probes(), _believing("deepca.solver.probing")],
+    "axes": _derived("deepca.solver.ritz_axes", lambda parts: (parts[0], parts[1] + 1e-6)),
+    "variances": _derived("deepca.solver.ritz_axes", lambda parts: (1.001 * parts[0], parts[1])),
+}
+"""What the site whose numbers all others take (the root of the tree) tells them instead of what follows."""
+RELAY: dict[str, str] = {"next block": "step", "certificate": "certificate", "axes": "axes"}
+"""What a site that hands such numbers on changes in them, by the phase."""
+
+
+def _relay_lie(what: str) -> list[tuple[Any, str, Any]]:
+    from deepca.network.agent import AgentNetwork
+    from deepca.network.sweeps import sweeps
+
+    honest, phase = AgentNetwork._down, RELAY[what]
+
+    def down(self: Any, x: Any) -> Any:
+        if self._phase != phase:
+            return honest(self, x)
+        first, *more = sweeps(self.topology)[1]
+        x = self.gossip(x, first)  # a neighbour of the leader has its numbers now
+        altered = x + 1e-3
+        for weights in more:
+            altered = self.gossip(altered, weights)
+        return x
+
+    return [(AgentNetwork, "_down", down)]
+
+
+# ------------------------------------------------------------------------------------------------- claims about results
+
+
+def _fabricated(content: bytes) -> bytes:
+    """A model that nobody has computed, well-formed in every way."""
+    return _components(_mean(from_bytes(content, Path("proposed")))).to_bytes()
+
+
+def _announce(node: Any, claim: Any, content: bytes) -> None:
+    node._outcomes[claim.outcome] = content
+    node._endorse(claim)
+
+
+def _same_epoch() -> list[tuple[Any, str, Any]]:
+    """Sign other bytes than those that were proposed, for the same plan."""
+    from deepca.sites.protocol.claims import Claim
+    from deepca.sites.runtime.node import Node
+
+    def compare(self: Any, computed: Any, claim: Claim) -> None:
+        content = _fabricated(self._outcomes[claim.outcome])
+        _announce(self, replace(claim, outcome=hashlib.sha256(content).digest()), content)
+
+    return [(Node, "_compare", compare)]
+
+
+def _at_the_end(change: Callable[[Any], Any]) -> list[tuple[Any, str, Any]]:
+    """Announce a claim that differs from that of the plan when the run has come to its end."""
+    from deepca.sites.protocol.claims import Claim
+    from deepca.sites.runtime.node import Node
+
+    honest = Node.settle
+
+    def settle(self: Any, plan: Any, differs: Any, proposal: Any) -> Any:
+        content = _fabricated(proposal())
+        true = Claim(plan.epoch, plan.digest, plan.members, hashlib.sha256(content).digest())
+        with self._changed:
+            _announce(self, change(true), content)
+            self._publish(phase="finished")
+        return honest(self, plan, differs, proposal)
+
+    return [(Node, "settle", settle)]
+
+
+def _made_up(claim: Any) -> Any:
+    return replace(claim, epoch=claim.epoch + _LATER, plan=hashlib.sha256(b"made up").digest())
+
+
+def _forged_record() -> list[tuple[Any, str, Any]]:
+    """Hand on a record of the first site that it has not written: it has failed, and signed another result."""
+    from deepca.sites.protocol.records import Failure
+    from deepca.sites.runtime.node import Node
+
+    honest = Node._sealed_record
+
+    def sealed(self: Any, record: Any) -> Any:
+        if record.site != 0:
+            return honest(self, record)
+        forged = replace(record, version=record.version + 1000, phase="failed", failure=Failure("common", "made up"))
+        return self._seals.seal(forged.to_wire().SerializeToString(deterministic=True))
+
+    return [(Node, "_sealed_record", sealed)]
+
+
+def _replayed() -> list[tuple[Any, str, Any]]:
+    """Announce the result of an earlier run as that of this one, and hand it out with all its signatures."""
+    from deepca.sites.protocol import wire_pb2 as wire
+    from deepca.sites.protocol.parcels import Parcel
+    from deepca.sites.runtime.node import Node
+    from deepca.sites.runtime.vault import FileVault
+
+    honest = Node.exchange
+    done: list[bool] = []
+
+    def exchange(self: Any, *given: Any, **more: Any) -> Any:
+        if not done:
+            done.append(True)
+            about = self._vault._about
+            name = next(path.stem for path in sorted(about.parent.glob("result-*.npz")) if path.stem != about.stem)
+            old = FileVault(about.parent, name, len(self._at.sites), lambda text: None).load()
+            assert old.claim is not None
+            assert old.outcome is not None
+            signed = [one.to_wire() for one in old.endorsements]
+            header = wire.Parcel(outcome=wire.Outcome(outcome=old.claim.outcome, endorsements=signed))
+            parcel = Parcel(header.SerializeToString(), (memoryview(old.outcome),))
+            with self._changed:
+                for link in self._links.values():
+                    link.send(parcel)
+                self._publish(endorsement=next(one for one in old.endorsements if one.site == self._me))
+        return honest(self, *given, **more)
+
+    return [(Node, "exchange", exchange)]
+
+
+CLAIMS: dict[str, Callable[[], list[tuple[Any, str, Any]]]] = {
+    "same epoch": _same_epoch,
+    "later epoch": lambda: _at_the_end(_made_up),
+    "fewer members": lambda: _at_the_end(lambda claim: replace(claim, members=claim.members[1:])),
+    "forged record": _forged_record,
+    "replayed": _replayed,
+}
+"""What a site that does not propose the result says about one."""

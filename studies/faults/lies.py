@@ -1,0 +1,205 @@
+"""Agents that lie about results and numbers: nobody believes them, and they are named."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from studies.faults.hurt import DIFFERS, FAILED, Hurt
+from studies.faults.liars import ARRAYS, LEADER, MODELS, RELAY, TAGS
+from studies.faults.playing import LIMIT, Found, Lies, Scale, expect_codes, play, summed
+from studies.faults.processes import CLOSE, Fleet, Setup, Verdict
+
+__all__ = [
+    "LEADER_OF_PATH",
+    "arrays",
+    "leaders",
+    "named_and_nothing_written",
+    "old_result",
+    "refused_and_right",
+    "results",
+]
+
+_LIAR = 2  # in a path of four: a neighbour of s1 and s3, and not of s0, which proposes
+LEADER_OF_PATH = 1
+"""Whose numbers all take: s0 and s2 have them from it, s3 from s2."""
+_SETUP = Setup(agents=4, topology="path", algorithm="auto", pause=1e-4, patience=20.0, deadline=60.0)
+
+
+def _setup(number: int, topology: str = "path") -> Setup:
+    return Setup(**{**vars(_SETUP), "seed": 2000 + number, "topology": topology})
+
+
+def named_and_nothing_written(folder: Path, lie: str, liar: int, number: int = 0) -> Verdict:
+    """Play one lie after which all honest sites have to end with exit code 1, naming the liar, without a result."""
+    took: list[float] = []
+
+    def act(fleet: Fleet) -> None:
+        others = [site for site in range(fleet.setup.sites) if site != liar]
+        fleet.start(*others)
+        fleet.start(liar, hurt=Hurt(lie=lie))
+        fleet.running()
+        took.append(-time.monotonic())
+        fleet.wait(LIMIT, others)
+        took.append(time.monotonic())
+
+    def expect(fleet: Fleet, verdict: Verdict) -> None:
+        honest = [site for site in range(fleet.setup.sites) if site != liar]
+        expect_codes(fleet, verdict, dict.fromkeys(honest, FAILED))
+        for site in honest:
+            ends = fleet.events(site, "end")
+            if not ends or ends[-1].get("blamed") != fleet.names[liar]:
+                verdict.unnamed += 1
+                verdict.problems.append(f"{fleet.names[site]} does not name {fleet.names[liar]}")
+            elif not Path(ends[-1]["report"]).is_file():
+                verdict.problems.append(f"{fleet.names[site]} has written no report")
+        if len(took) < 2 or sum(took) > fleet.setup.patience:
+            verdict.problems.append("not ended within patience")
+        verdict.accepted = sum((fleet.site(site) / "model.npz").exists() for site in honest)
+        if verdict.accepted:
+            verdict.problems.append(f"a wrong result was written by {verdict.accepted} sites")
+        _look_for_tracebacks(fleet, verdict)
+
+    return play(folder, _setup(number), act, expect)
+
+
+def refused_and_right(folder: Path, lie: str, number: int = 0) -> Verdict:
+    """Play one lie that is refused and logged, and after which all honest sites still have the right result.
+
+    In a ring: what a site hands on comes the other way round, too.
+    """
+
+    def act(fleet: Fleet) -> None:
+        if lie == "claim:replayed":
+            fleet.start()
+            fleet.wait(LIMIT)
+            for site in range(fleet.setup.sites):
+                (fleet.site(site) / "model.npz").unlink()
+                fleet.rows[site] = fleet.rows[site][:, ::-1].copy()
+                np.save(fleet.site(site) / "rows.npy", fleet.rows[site])
+                with (fleet.site(site) / "network.toml").open("r+", encoding="utf-8") as file:
+                    text = file.read()
+                    file.seek(0)
+                    file.write(f'run = "2"\n{text}')
+        honest = [site for site in range(fleet.setup.sites) if site != _LIAR]
+        fleet.start(*honest)
+        fleet.start(_LIAR, hurt=Hurt(lie=lie))
+        fleet.wait(LIMIT, honest)
+
+    def expect(fleet: Fleet, verdict: Verdict) -> None:
+        honest = [site for site in range(fleet.setup.sites) if site != _LIAR]
+        expect_codes(fleet, verdict, dict.fromkeys(honest, 0))
+        name = fleet.names[_LIAR]
+        told = [one for site in honest for one in fleet.events(site, "refused")]
+        if not any(name in (one.get("peer"), one.get("where")) for one in told):
+            verdict.unnamed += 1
+            verdict.problems.append(f"nobody names {name}")
+        if verdict.members != fleet.names:
+            verdict.problems.append(f"a result of {verdict.members}")
+        if max(verdict.error, verdict.simulated) > CLOSE:
+            verdict.accepted = verdict.results
+        _look_for_tracebacks(fleet, verdict)
+
+    return play(folder, _setup(number, "ring"), act, expect)
+
+
+def results(scale: Scale) -> Found:
+    """Fabricated, altered, forged and replayed results."""
+    verdicts = []
+    proposed = list(MODELS) if scale.full else ["mean", "counts", "status"]
+    ends = [(f"model:{what}", 0) for what in proposed]
+    ends += [(f"claim:{what}", _LIAR) for what in ("same epoch", "later epoch", "fewer members")]
+    for number, (lie, liar) in enumerate(ends):
+        verdicts.append(_labelled(lie, named_and_nothing_written(scale.folder / "lies", lie, liar, number)))
+    for number, what in enumerate(("forged record", "replayed")):
+        verdicts.append(_labelled(what, refused_and_right(scale.folder / "lies", f"claim:{what}", 50 + number)))
+    done = (
+        f"1 of 4 has a genuine kit and lies. As the one that proposes the result it changes {', '.join(proposed)}; as "
+        "another one it announces a fabricated model for the same epoch, for a later one, of fewer sites; hands on a "
+        "forged record of another site; replays the result of an earlier run with all its signatures"
+    )
+    return _summed("fabricated results", done, verdicts)
+
+
+def arrays(scale: Scale) -> Found:
+    """Numbers that a step cannot have, and messages of another step."""
+    chosen = [f"array:{what}" for what in ARRAYS] + [f"tag:{what}" for what in TAGS]
+    chosen = chosen if scale.full else chosen[::4]
+    verdicts = [
+        _labelled(lie, named_and_nothing_written(scale.folder / "lies", lie, _LIAR, 100 + number))
+        for number, lie in enumerate(chosen)
+    ]
+    done = f"1 of 4 sends what the step cannot have: {', '.join(lie.replace(':', ': ') for lie in chosen)}"
+    return _summed("wrong arrays", done, verdicts)
+
+
+def leaders(scale: Scale) -> Found:
+    """Numbers that one computes and all others take, and that do not follow."""
+    computed = list(LEADER) if scale.full else ["next block", "a bound", "eigenvalues"]
+    chosen = [(f"leader:{what}", LEADER_OF_PATH) for what in computed]
+    chosen += [(f"relay:{what}", _LIAR) for what in (RELAY if scale.full else ["next block"])]
+    verdicts = [
+        _labelled(lie, named_and_nothing_written(scale.folder / "lies", lie, liar, 300 + number))
+        for number, (lie, liar) in enumerate(chosen)
+    ]
+    done = (
+        f"the one of 4 that computes for all tells them other numbers than follow: {', '.join(computed)}; one that "
+        "hands such numbers on changes them"
+    )
+    return _summed("numbers for all", done, verdicts)
+
+
+def old_result(scale: Scale) -> Found:
+    """The same run name with the same rows, touched; and with other rows."""
+
+    def act(fleet: Fleet) -> None:
+        fleet.start()
+        fleet.wait(LIMIT)
+        (fleet.site(0) / "rows.npy").touch()
+        changed = fleet.rows[1].copy()
+        changed[3, 2] += 1e-9
+        np.save(fleet.site(1) / "rows.npy", changed)
+        fleet.start(0, 1)
+        fleet.wait(LIMIT, (0, 1))
+
+    def expect(fleet: Fleet, verdict: Verdict) -> None:
+        expect_codes(fleet, verdict, {0: 0, 1: DIFFERS, 2: 0, 3: 0})
+        _look_for_tracebacks(fleet, verdict)
+
+    verdict = play(scale.folder / "old", _setup(200), act, expect)
+    done = "started again under the same run name: 1 of 4 with its file touched, 1 with one value changed by 1e-9"
+    return summed("old result", done, [verdict], "touched: the result there is; changed: exit code 2, nothing written")
+
+
+def _look_for_tracebacks(fleet: Fleet, verdict: Verdict) -> None:
+    """What was printed by an interpreter that gave up."""
+    for site, name in enumerate(fleet.names):
+        with contextlib.suppress(FileNotFoundError):
+            text = fleet.log(site).with_suffix(".out").read_text(encoding="utf-8", errors="replace")
+            if "Traceback" in text:
+                verdict.tracebacks += 1
+                verdict.problems.append(f"{name} ended with a traceback: {text.strip().splitlines()[-1][:200]}")
+
+
+def _labelled(lie: str, verdict: Verdict) -> Verdict:
+    verdict.problems = [f"{lie}: {problem}" for problem in verdict.problems]
+    return verdict
+
+
+def _summed(case: str, done: str, verdicts: Sequence[Verdict]) -> Found:
+    lies = Lies(
+        len(verdicts),
+        sum(verdict.accepted for verdict in verdicts),
+        sum(verdict.tracebacks for verdict in verdicts),
+        sum(not verdict.unnamed for verdict in verdicts),
+    )
+    figures = (
+        f"{lies.accepted} fabricated results accepted, {lies.tracebacks} tracebacks, the culprit named in {lies.named} "
+        f"of {lies.told}; each ended within {max(verdict.seconds for verdict in verdicts):.0f} s of its start"
+    )
+    return replace(summed(case, done, verdicts, figures), lies=lies)

@@ -1,0 +1,129 @@
+"""Frames and certificates that no agent may accept."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+
+import numpy as np
+
+from studies.faults.doors import CALLERS, LISTENERS, NONE, Attempt, call_with, listen_with
+from studies.faults.footprint import resident
+from studies.faults.hurt import Hurt
+from studies.faults.intruder import deluge, garbage
+from studies.faults.playing import (
+    LIMIT,
+    Found,
+    Scale,
+    expect_codes,
+    play,
+    summed,
+)
+from studies.faults.processes import Fleet, Setup, Verdict, in_process
+
+__all__ = ["certificates", "frames"]
+
+
+def frames(scale: Scale) -> Found:
+    """Thousands of random and damaged frames against a running agent, from a neighbour with a kit; and raw garbage."""
+    wanted = scale.choose(10_000, 1_000)
+    target, guest = 1, 10
+    memory: list[float] = []
+    sent: dict[str, float] = {}
+    began: list[float] = []
+    effects: list[int] = []
+    answered = 0
+
+    def act(fleet: Fleet) -> None:
+        nonlocal answered
+        fleet.start(*(site for site in range(11) if site != target))
+        fleet.start(target, hurt=Hurt(watch=guest))
+        fleet.running()
+        fleet.kill(guest)
+        fleet.until_left_out(guest, target)
+        began.append(time.monotonic())
+        out = fleet.folder / "sent.json"
+        intruder = in_process(deluge, fleet.site(guest) / "site.toml", fleet.names[target], wanted, 1, out)
+        while intruder.exitcode is None and fleet.alive(target):
+            memory.append(resident(fleet.processes[target].pid))
+            time.sleep(0.1)
+        if out.exists():
+            sent.update(json.loads(out.read_text(encoding="utf-8")))
+        elif intruder.exitcode is None and intruder.pid is not None:
+            os.kill(intruder.pid, signal.SIGKILL)
+        if fleet.alive(target):
+            answered = garbage(fleet.listening[target], scale.choose(200, 50), 2)
+        fleet.wait(2 * LIMIT, range(10))
+
+    def expect(fleet: Fleet, verdict: Verdict) -> None:
+        expect_codes(fleet, verdict, dict.fromkeys(range(10), 0))
+        control, told = sent.get("control", 0.0), fleet.events(target, "effect")
+        had = sum(began[0] <= one["at"] < (control or np.inf) for one in told) if began else -1
+        if not control or not any(one["at"] >= control for one in told):
+            verdict.problems.append("an undamaged message had no effect, either")
+        effects.append(had)
+        if sent.get("frames", 0) < wanted:
+            verdict.problems.append(f"only {sent.get('frames', 0):.0f} frames were sent before the run had ended")
+        if had:
+            verdict.problems.append(f"{had} frames had an effect")
+        if answered:
+            verdict.problems.append(f"{answered} connections that sent garbage were answered")
+
+    setup = Setup(
+        guest=True, on_loss="shrink", patience=2.0, seed=950, gap=0.7, pause=scale.choose(12, 3) / 10.0, deadline=300.0
+    )
+    verdict = play(scale.folder / "frames", setup, act, expect)
+    # the first tenth fills buffers and caches that stay
+    grown = max(memory) - max(memory[: max(len(memory) // 10, 1)]) if memory else 0.0
+    if grown > 10.0:
+        verdict.problems.append(f"memory grew by {grown:.1f} MB")
+    figures = (
+        f"{sent.get('frames', 0):.0f} frames over {sent.get('streams', 0):.0f} streams "
+        f"in {sent.get('seconds', 0):.0f} s, {max(effects, default=0)} with an effect, "
+        f"memory grew by {max(grown, 0.0):.1f} MB"
+    )
+    done = (
+        f"{wanted} random and damaged frames from a neighbour with a genuine kit, and raw garbage, during a run of 10"
+    )
+    return summed("random and damaged frames", done, [verdict], figures)
+
+
+def certificates(scale: Scale) -> Found:
+    """Everybody whose certificate has a fault is turned away, and that is said."""
+    setup = Setup(agents=3, fresh=True, seed=960)
+    attempts: list[Attempt] = []
+    with Fleet(scale.folder / "callers", setup) as fleet:
+        fleet.start(1)
+        fleet.until(lambda: bool(fleet.events(1, "started")), 60.0, "s1 did not start")
+        control = call_with(fleet, NONE)
+        attempts += [call_with(fleet, fault) for fault in CALLERS]
+        alive = fleet.alive(1)
+    with Fleet(scale.folder / "listeners", setup) as fleet:
+        fleet.start(0)
+        fleet.until(lambda: bool(fleet.events(0, "started")), 60.0, "s0 did not start")
+        attempts += [listen_with(fleet, fault) for fault in LISTENERS]
+        alive = alive and fleet.alive(0)
+    problems = [f"{one.fault}: {'let in' if not one.refused else 'not logged'}" for one in attempts if not _right(one)]
+    if control.refused:
+        problems.append("one without a fault is turned away, too")
+    if not alive:
+        problems.append("the agent has ended")
+    done = f"callers with {', '.join(CALLERS)}; listeners with {', '.join(LISTENERS)}"
+    right = sum(map(_right, attempts))
+    figures = f"{sum(one.refused for one in attempts)} refused, {sum(bool(one.logged) for one in attempts)} logged"
+    return Found(
+        "certificate faults",
+        done,
+        len(attempts),
+        right if alive and not control.refused else 0,
+        0,
+        0,
+        figures,
+        tuple(problems),
+    )
+
+
+def _right(one: Attempt) -> bool:
+    return one.refused and bool(one.logged)

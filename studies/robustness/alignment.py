@@ -1,0 +1,303 @@
+"""Which orthonormalisation: QR with SignAdjust, QR with a positive diagonal, or the polar factor?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Literal, get_args
+
+import numpy as np
+
+from deepca._util.typing import Array, Orthonormalise
+from deepca.algorithms import DeEPCA
+from deepca.algorithms.base import QRSignAdjust
+from deepca.network import SimulatedNetwork
+from deepca.operators.linalg import polar, qr
+from deepca.reproduction.problems import Source
+from studies.robustness.convergence import centralised, decentralised, settle
+from studies.robustness.families import Family, MixerName, families, few_rounds, mixer_of, work_of
+from studies.shared.problems import (
+    Problem,
+    accuracy_of,
+    edition_of,
+    is_available,
+    operator_of,
+    start_of,
+    topology_of,
+    truth_of,
+)
+from studies.shared.report import Assertion, Section, Setting, Study, Table
+from studies.shared.store import Record, run
+
+__all__ = ["STUDY", "Alignment", "Outcome", "Task", "study", "work"]
+
+Alignment = Literal["sign-adjust", "qr", "polar", "default"]
+_ALIGNMENTS: tuple[Alignment, ...] = get_args(Alignment)
+_NAMES: dict[Alignment, str] = {"sign-adjust": "SignAdjust", "qr": "QR", "polar": "polar", "default": "default"}
+_MAKE: dict[Alignment, Callable[[Array], Orthonormalise | None]] = {
+    "sign-adjust": QRSignAdjust,
+    "qr": lambda _W0: qr,
+    "polar": lambda _W0: polar,
+    "default": lambda _W0: None,
+}
+_PATIENCE, _EXTRA = 5, 100  # a run may take so many times the iterations of the power method, and so many more
+_MOST = 1_000_000  # iterations of the power method; no problem here needs as many
+_KEEPS_UP = 1.1
+
+
+@dataclass(frozen=True)
+class Task:
+    """One run."""
+
+    problem: Problem
+    rounds: int
+    mixer: MixerName
+    alignment: Alignment
+
+    @property
+    def cost(self) -> float:
+        return work_of(self.problem)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one run needed.
+
+    iterations : to the accuracy, by the worst agent and for good; None if not within the limit.  yardstick : those of
+    power iterations on the pooled matrix.  error, yardstick_error : at the end; None if no longer finite.
+    """
+
+    iterations: int | None
+    yardstick: int
+    error: float | None
+    yardstick_error: float | None
+    accuracy: float
+
+    @property
+    def converged(self) -> bool:
+        return self.iterations is not None
+
+    @property
+    def ratio(self) -> float:
+        """Iterations as a multiple of the yardstick; infinite if not converged."""
+        return math.inf if self.iterations is None else self.iterations / self.yardstick
+
+
+Outcomes = dict[Alignment, list[Outcome]]
+"""Of one family, by orthonormalisation, draw by draw."""
+
+
+def work(source: Source, task: Task) -> Record:
+    """Run the power method for the yardstick, then DeEPCA."""
+    problem = task.problem
+    A, W0, truth = operator_of(problem, source), start_of(problem, source), truth_of(problem, source)
+    U, accuracy = truth.U(problem.k), accuracy_of(truth, problem.k)
+    yardstick = settle(centralised(A.mean(), W0, U), accuracy, _MOST)
+    if yardstick.iterations is None:
+        raise RuntimeError(f"power iterations do not reach {accuracy:.0e} on {problem}")
+    algorithm = DeEPCA(
+        A, W0, SimulatedNetwork(topology_of(problem)), mixer_of(task.mixer, task.rounds), _MAKE[task.alignment](W0)
+    )
+    settled = settle(decentralised(algorithm, U), accuracy, _PATIENCE * yardstick.iterations + _EXTRA)
+    return asdict(Outcome(settled.iterations, yardstick.iterations, settled.error, yardstick.error, accuracy))
+
+
+def study(setting: Setting) -> Section:
+    """Run what is not stored, and judge."""
+    wanted = [*families(reduced=setting.reduced), *few_rounds(reduced=setting.reduced)]
+    here = [family for family in wanted if is_available(family.problem, setting.source)]
+    records = run(
+        [task for family in here for task in _tasks(family)],
+        partial(work, setting.source),
+        setting.store,
+        setting.jobs,
+        setting.progress,
+        lambda task: edition_of(task.problem, setting.source),
+    )
+    results = {family: _outcomes(family, records) for family in here}
+    return _judged(results, [family for family in wanted if family not in results])
+
+
+STUDY = Study("alignment", study)
+
+
+def _tasks(family: Family) -> list[Task]:
+    return [
+        Task(problem, family.rounds, family.mixer, alignment)
+        for problem in family.problems()
+        for alignment in _ALIGNMENTS
+    ]
+
+
+def _outcomes(family: Family, records: Mapping[Task, Record]) -> Outcomes:
+    found: Outcomes = {alignment: [] for alignment in _ALIGNMENTS}
+    for task in _tasks(family):
+        found[task.alignment].append(Outcome(**records[task]))
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------------- verdicts
+
+Results = Mapping[Family, Outcomes]
+_TEXT = f"""
+Every agent turns its S_j into an orthonormal W_j. DeEPCA does it by QR and turns round columns that point away from W⁰
+(SignAdjust). Compared here: that; QR with a positive diagonal of R; the polar factor, the orthonormal matrix nearest
+to S_j; and the default: QR in the first two iterations, which sorts the columns by size, and the polar factor from then
+on. Each family has draws of graph, W⁰ and data, the same for all four, and one K, with which the method was found to
+work; what happens with fewer rounds is in the last table. A run has converged when the tan θ of its worst agent is at
+most 1e-8 (or 100 eps λ₁/(λ_k − λ_(k+1)), where rounding allows no more) and stays so. It may take {_PATIENCE} times the
+iterations that the power method on the pooled matrix takes from the same W⁰, the yardstick, and {_EXTRA} more; what is
+not there by then counts as not converged, be it stuck or slow.
+"""
+
+
+def _judged(results: Results, missing: Sequence[Family]) -> Section:
+    main = {family: found for family, found in results.items() if family.group != "few rounds"}
+    edge = {family: found for family, found in results.items() if family.group == "few rounds"}
+    names = ", ".join(dict.fromkeys(str(family.problem.data) for family in missing))
+    skipped = f"\n\nNot run, since the folder with their files was not given: the families on {names}." if names else ""
+    return Section(
+        "Which orthonormalisation",
+        " ".join(_TEXT.split()) + skipped,
+        _assertions(main),
+        (_main_table(main), _floor_table(main), _edge_table(edge)),
+    )
+
+
+def _assertions(main: Results) -> tuple[Assertion, ...]:
+    usual = {family: found for family, found in main.items() if family.group != "rounding"}
+    close = {family: found for family, found in usual.items() if family.group == "close"}
+    rest = {family: found for family, found in main.items() if family.group != "close"}
+    rounding = {family: found for family, found in main.items() if family.group == "rounding"}
+    signs = sum(
+        qr_run.converged and not adjusted.converged
+        for found in main.values()
+        for qr_run, adjusted in zip(found["qr"], found["sign-adjust"], strict=True)
+    )
+    stuck, broken = _where_lost(main, "default"), _where_lost(usual, "sign-adjust")
+    return (
+        Assertion(
+            "The default converges in every draw.",
+            f"{_share(main, 'default')} draws{f'; not in {stuck}' if stuck else ''}. "
+            f"Polar alone: {_share(main, 'polar')}, since rounding stops it where A_j are indefinite and λ₁/λ_k ≥ 1e6 "
+            f"({_share(rounding, 'polar')}; default {_share(rounding, 'default')}, QR {_share(rounding, 'qr')})",
+            not stuck,
+        ),
+        Assertion(
+            "SignAdjust does not: the study can see a failure.",
+            f"{_share(usual, 'sign-adjust')} draws; not in {broken or 'none'}. "
+            f"In {signs} of them QR converges, so it is the signs",
+            bool(broken),
+        ),
+        _keeps_up("The default keeps up with the power method where eigenvalues in the top k are close", close),
+        _keeps_up("And in every other family", rest),
+    )
+
+
+def _share(results: Results, alignment: Alignment) -> str:
+    outcomes = [outcome for found in results.values() for outcome in found[alignment]]
+    return f"{len(outcomes) - _lost(outcomes)} of {len(outcomes)}"
+
+
+def _where_lost(results: Results, alignment: Alignment) -> str:
+    lost = {family.name: _lost(found[alignment]) for family, found in results.items()}
+    return ", ".join(f"{name} ({count})" for name, count in lost.items() if count)
+
+
+def _keeps_up(statement: str, results: Results) -> Assertion:
+    median = {family.name: _median(found["default"]) for family, found in results.items()}
+    behind = {
+        family.name: float(np.median([(outcome.ratio - 1.0) * outcome.yardstick for outcome in found["default"]]))
+        for family, found in results.items()
+    }
+    slowest = max(median, key=lambda name: median[name])
+    worst = max(outcome.ratio for found in results.values() for outcome in found["default"])
+    return Assertion(
+        f"{statement}: at most {_KEEPS_UP} × its iterations, or two more, in the median of each family.",
+        f"largest median {_times(median[slowest])} ({slowest}), worst draw {_times(worst)}",
+        all(median[name] <= _KEEPS_UP or behind[name] <= 2.0 for name in median),
+    )
+
+
+def _lost(outcomes: Sequence[Outcome]) -> int:
+    return sum(not outcome.converged for outcome in outcomes)
+
+
+def _median(outcomes: Sequence[Outcome]) -> float:
+    return float(np.median([outcome.ratio for outcome in outcomes]))
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.2f}" if math.isfinite(ratio) else "–"
+
+
+def _main_table(main: Results) -> Table:
+    header = ["family", "K", "draws", "yardstick"]
+    for alignment in _ALIGNMENTS:
+        header += [f"{_NAMES[alignment]}: converged", "median", "worst"]
+    rows = []
+    for family, found in main.items():
+        yardstick = float(np.median([outcome.yardstick for outcome in found["polar"]]))
+        row = [family.name, str(family.rounds), str(len(found["polar"])), f"{yardstick:g}"]
+        for alignment in _ALIGNMENTS:
+            outcomes = found[alignment]
+            worst = max(outcome.ratio for outcome in outcomes)
+            row += [str(len(outcomes) - _lost(outcomes)), _times(_median(outcomes)), _times(worst)]
+        rows.append(tuple(row))
+    return Table(
+        "Iterations as multiples of the yardstick",
+        tuple(header),
+        tuple(rows),
+        "A dash means that the accuracy was not reached, by the median draw or by the worst. Less than 1, fewer "
+        "iterations than the power method, is seen where agents differ much and K is small; with more rounds it "
+        "nears 1.",
+    )
+
+
+def _floor_table(main: Results) -> Table:
+    chosen = {family: found for family, found in main.items() if family.group in ("condition", "rounding")}
+    rows = []
+    for family, found in chosen.items():
+        ends = [_end([outcome.yardstick_error for outcome in found["polar"]])]
+        ends += [_end([outcome.error for outcome in found[alignment]]) for alignment in _ALIGNMENTS]
+        rows.append((family.name, f"{found['polar'][0].accuracy:.0e}", *ends))
+    return Table(
+        "Where rounding ends it",
+        ("family", "asked for", "power method", *(_NAMES[alignment] for alignment in _ALIGNMENTS)),
+        tuple(rows),
+        "tan θ of the worst agent at the end of the run, median over the draws. With indefinite A_j polar's floor "
+        "grows like (λ₁/λ_k)²: its columns mix all directions, so that rounding in the large ones, different at every "
+        "agent, reaches the small ones through A_j. The columns of QR are sorted by size.",
+    )
+
+
+def _end(errors: Sequence[float | None]) -> str:
+    return f"{float(np.median([math.inf if error is None else error for error in errors])):.0e}"
+
+
+def _edge_table(edge: Results) -> Table:
+    rows, behind = [], []
+    for family, found in edge.items():
+        converged = {alignment: len(found[alignment]) - _lost(found[alignment]) for alignment in _ALIGNMENTS}
+        cells = [
+            f"{converged[alignment]} ({_times(_median(found[alignment]))})" if converged[alignment] else "0"
+            for alignment in _ALIGNMENTS
+        ]
+        rows.append((family.name, str(family.rounds), str(len(found["polar"])), *cells))
+        if converged["default"] < converged["qr"]:
+            behind.append(f"{family.name} with K = {family.rounds}")
+    note = "In brackets: median iterations as a multiple of the yardstick. "
+    note += (
+        f"The default needs more rounds than QR here: {'; '.join(behind)}."
+        if behind
+        else "The default is never behind QR."
+    )
+    return Table(
+        "Too few rounds: draws that converge",
+        ("problem", "K", "draws", *(_NAMES[alignment] for alignment in _ALIGNMENTS)),
+        tuple(rows),
+        note,
+        heads=1,
+    )

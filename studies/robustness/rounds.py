@@ -1,0 +1,231 @@
+"""Are automatic rounds as good as the best fixed K, known in hindsight?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import takewhile
+from typing import Any, Literal
+
+import numpy as np
+
+from deepca._util.typing import Array
+from deepca.algorithms import DeEPCA
+from deepca.consensus.mixers import FastMix
+from deepca.network import SimulatedNetwork
+from deepca.operators.linalg import tan_theta
+from deepca.reproduction.problems import Source
+from deepca.solver.loop import solve
+from deepca.solver.observers import Start, Step
+from deepca.solver.result import Result
+from deepca.solver.stopping import Tolerance
+from studies.robustness.convergence import centralised, decentralised, settle
+from studies.robustness.families import work_of
+from studies.shared.problems import (
+    Arrangement,
+    Graph,
+    Problem,
+    edition_of,
+    is_available,
+    operator_of,
+    start_of,
+    topology_of,
+    truth_of,
+)
+from studies.shared.report import Assertion, Section, Setting, Study, Table
+from studies.shared.store import Record, run
+from studies.shared.synthetic import Synthetic
+
+__all__ = ["STUDY", "Outcome", "Task", "study", "work"]
+
+_GRAPHS: tuple[Graph, ...] = ("erdos-renyi", "ring", "torus", "star")
+_FIXED = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 50, 64, 80)
+_ACCURACY = 1e-8
+_PATIENCE = 3  # a fixed K may take so many times the iterations of the power method; so may automatic rounds
+
+
+@dataclass(frozen=True)
+class Task:
+    """One problem: automatic rounds, and every fixed K that can still win."""
+
+    problem: Problem
+
+    @property
+    def cost(self) -> float:
+        return work_of(self.problem)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Rounds until the worst agent is within 1e-8 of the pooled answer. None: never, within the limit.
+
+    power : iterations of the power method.  best_rounds : the best fixed K.  best : all rounds with it.
+    iterations, auto : iterations and all rounds with automatic rounds.
+    """
+
+    power: int
+    best_rounds: int | None
+    best: int | None
+    iterations: int | None
+    auto: int | None
+
+    @property
+    def ratio(self) -> float:
+        """Automatic rounds over the best fixed ones; inf where they fail."""
+        if self.auto is None:
+            return float("inf")
+        return self.auto / self.best if self.best is not None else 1.0
+
+
+class _Reached:
+    """Rounds when the worst agent first was within the accuracy."""
+
+    def __init__(self, U: Array) -> None:
+        self._U = U
+        self.rounds: int | None = None
+        self.iterations: int | None = None
+
+    def begin(self, start: Start) -> None:
+        """Nothing yet."""
+
+    def observe(self, step: Step) -> None:
+        if self.rounds is None and float(tan_theta(self._U, step.after.W).max()) <= _ACCURACY:
+            self.rounds, self.iterations = step.traffic.rounds, step.after.t
+
+    def end(self, result: Result[Any]) -> None:
+        """Nothing to close."""
+
+
+def work(source: Source, task: Task) -> Record:
+    """Automatic rounds first, then fixed ones, each as far as it could still be the best."""
+    problem = task.problem
+    A, W0, truth = operator_of(problem, source), start_of(problem, source), truth_of(problem, source)
+    U, network = truth.U(problem.k), SimulatedNetwork(topology_of(problem))
+    power = settle(centralised(A.mean(), W0, U), _ACCURACY, 1_000_000).iterations
+    if power is None:
+        raise RuntimeError(f"power iterations do not reach {_ACCURACY:.0e} on {problem}")
+    limit = _PATIENCE * power + 100
+    reached = _Reached(U)
+    solve(DeEPCA(A, W0, network), max_iter=limit, stop=Tolerance(1e-10), observers=[reached], certify=False)
+    best: tuple[int, int] | None = None
+    for K in _FIXED:
+        if best is not None and 0.5 * K * power > best[0]:
+            break  # half of the iterations of the power method would not be enough
+        most = limit if best is None else min(limit, best[0] // K)
+        errors = decentralised(DeEPCA(A, W0, network, FastMix(K)), U)
+        count = _first_within(errors, most)
+        if count is not None and (best is None or K * count < best[0]):
+            best = K * count, K
+    return asdict(
+        Outcome(power, best[1] if best else None, best[0] if best else None, reached.iterations, reached.rounds)
+    )
+
+
+def _first_within(errors: Any, most: int) -> int | None:
+    """Iterations after which an error is within the accuracy."""
+    worse = sum(1 for _ in takewhile(lambda pair: pair[0] < most and pair[1] > _ACCURACY, enumerate(errors)))
+    return worse + 1 if worse < most else None
+
+
+def study(setting: Setting) -> Section:
+    """Run what is not stored, and judge."""
+    groups = {
+        name: tasks
+        for name, tasks in _groups(setting.reduced).items()
+        if all(is_available(task.problem, setting.source) for task in tasks)
+    }
+    records = run(
+        [task for tasks in groups.values() for task in tasks],
+        partial(work, setting.source),
+        setting.store,
+        setting.jobs,
+        setting.progress,
+        lambda task: edition_of(task.problem, setting.source),
+    )
+    return _judged({name: [(t, Outcome(**records[t])) for t in tasks] for name, tasks in groups.items()})
+
+
+STUDY = Study("rounds", study)
+
+
+def _groups(reduced: bool) -> dict[str, list[Task]]:
+    draws = 1 if reduced else 3
+    graphs = _GRAPHS[:2] if reduced else _GRAPHS
+
+    def synthetic(arrangement: Arrangement, heterogeneity: float, gap: float) -> Callable[[Graph, int], Problem]:
+        wanted = Synthetic(30, gap=gap, heterogeneity=heterogeneity)
+        return lambda graph, draw: Problem(wanted, 4, 20, graph, arrangement, draw=draw)
+
+    def digits(arrangement: Arrangement) -> Callable[[Graph, int], Problem]:
+        return lambda graph, draw: Problem("digits", 5, 20, graph, arrangement, draw=draw)
+
+    kinds: dict[str, Callable[[Graph, int], Problem]] = {
+        "agents alike, gap 0.1": synthetic("noise", 0.3, 0.1),
+        "agents differ, gap 0.5": synthetic("noise", 0.9, 0.5),
+        "agents differ, gap 0.1": synthetic("noise", 0.9, 0.1),
+        "agents differ, gap 0.02": synthetic("noise", 0.9, 0.02),
+        "indefinite A_j, ‖A_j‖ ≈ 3 λ₁": synthetic("indefinite", 2.0, 0.1),
+        "indefinite A_j, ‖A_j‖ ≈ 11 λ₁": synthetic("indefinite", 10.0, 0.1),
+        "opposite halves": synthetic("opposite", 0.98, 0.2),
+        "digits, rows as in the file": digits("file"),
+        "digits, rows sorted by label": digits("label"),
+        "digits, one agent holds 90 %": digits("one-holds-most"),
+    }
+    if reduced:
+        kinds = {name: kinds[name] for name in list(kinds)[1:3] + list(kinds)[6:]}
+    groups = {
+        name: [Task(make(graph, draw)) for graph in graphs for draw in range(draws)] for name, make in kinds.items()
+    }
+    if not reduced:
+        orders: dict[Literal["a9a", "w8a"], tuple[Arrangement, ...]] = {
+            "a9a": ("file", "label", "one-holds-most"),
+            "w8a": ("file", "label"),
+        }
+        for data, arrangements in orders.items():
+            for order in arrangements:
+                groups[f"{data}, {order}"] = [
+                    Task(Problem(data, 5, 50, graph, order, draw=draw))
+                    for graph in (_GRAPHS if data == "a9a" else _GRAPHS[:1])
+                    for draw in range(2 if graph == "erdos-renyi" else 1)
+                ]
+    return groups
+
+
+def _judged(groups: dict[str, list[tuple[Task, Outcome]]]) -> Section:
+    runs = [outcome for group in groups.values() for _, outcome in group]
+    ratios = np.array([outcome.ratio for outcome in runs])
+    failed = int(np.count_nonzero(~np.isfinite(ratios)))
+    assertions = (
+        Assertion("automatic rounds never fail", f"{failed} of {len(runs)} fail", failed == 0),
+        Assertion(
+            "they take at most 1.3 × the rounds of the best fixed K, known in hindsight (median)",
+            f"{np.median(ratios):.2f} ×",
+            bool(np.median(ratios) <= 1.3),
+        ),
+        Assertion("and at most 2 × in the worst case", f"{ratios.max():.2f} ×", bool(ratios.max() <= 2.0)),
+    )
+    table = Table(
+        "Rounds to 1e-8, automatic over best fixed K",
+        ("problem", *_GRAPHS),
+        tuple((name, *(_entry(group, graph) for graph in _GRAPHS)) for name, group in groups.items()),
+        note="Each entry: the largest ratio over the draws, and in brackets the best fixed K (median). Below 1, "
+        "changing K while running beats every fixed one.",
+        heads=1,
+    )
+    return Section("Automatic rounds", _TEXT, assertions, (table,))
+
+
+def _entry(group: list[tuple[Task, Outcome]], graph: Graph) -> str:
+    found = [outcome for task, outcome in group if task.problem.graph == graph]
+    if not found:
+        return "—"
+    best = [outcome.best_rounds for outcome in found if outcome.best_rounds is not None]
+    return f"{max(outcome.ratio for outcome in found):.2f} ({np.median(best):g})" if best else "—"
+
+
+_TEXT = """
+`rounds="auto"` starts from the graph and then follows what the agents see; it never knows the answer. It is compared
+with the fixed K that turns out to need the fewest rounds for the same problem: a choice nobody can make beforehand, and
+for the wrong K the method fails or takes several times as long.
+"""

@@ -1,0 +1,75 @@
+"""What a study finds, and the page on which it stands: assertions with what was measured, and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from deepca.reproduction.pages.report import Table
+from deepca.reproduction.problems import Source
+
+__all__ = ["Assertion", "Section", "Setting", "Study", "Table", "page"]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How studies are run. reduced : fewer draws, for every change of the code.  progress : told (done, total)."""
+
+    source: Source
+    store: Path
+    jobs: int | None = None
+    reduced: bool = False
+    progress: Callable[[float, float], None] | None = None
+
+
+@dataclass(frozen=True)
+class Assertion:
+    """What is said of the method, and what was measured."""
+
+    statement: str
+    measured: str
+    holds: bool
+
+
+@dataclass(frozen=True)
+class Section:
+    """One study's part of the page. Paragraphs of ``text`` are separated by blank lines."""
+
+    title: str
+    text: str
+    assertions: tuple[Assertion, ...]
+    tables: tuple[Table, ...]
+
+    @property
+    def holds(self) -> bool:
+        return all(assertion.holds for assertion in self.assertions)
+
+
+@dataclass(frozen=True)
+class Study:
+    """A question, and the function that answers it."""
+
+    name: str
+    run: Callable[[Setting], Section]
+
+
+def page(title: str, sections: Sequence[Section], command: str) -> str:
+    """The page as Markdown, with the command that makes it again."""
+    judged = [assertion for section in sections for assertion in section.assertions]
+    held = sum(assertion.holds for assertion in judged)
+    parts = [f"# {title}", f"**{held} of {len(judged)} assertions hold.**"]
+    for section in sections:
+        parts += [f"## {section.title}", section.text.strip()]
+        rows = [(a.statement, a.measured, "✔ yes" if a.holds else "✘ no") for a in section.assertions]
+        parts.append(_table(("Assertion", "Measured", "Holds"), rows, heads=3) if rows else "")
+        for table in section.tables:
+            parts += [f"### {table.title}", _table(table.header, table.rows, table.heads), table.note]
+    parts += ["## How to run this again", f"```text\n{command}\n```"]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]], heads: int) -> str:
+    rule = ["---" if i < heads else "---:" for i in range(len(header))]
+    lines = [header, rule, *rows]
+    return "\n".join(f"| {' | '.join(text.replace('|', chr(92) + '|') for text in line)} |" for line in lines)
