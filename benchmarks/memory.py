@@ -47,7 +47,8 @@ def fit(path: Path, agents: int) -> dict[str, float]:
     from deepca import SimulatedNetwork
     from deepca.data.allocation import in_equal_shares
     from deepca.data.readers import open_source, spool
-    from deepca.decomposition.pca import Settings, decompose
+    from deepca.decomposition.fit import decompose
+    from deepca.decomposition.settings import Settings
     from deepca.topology.names import from_name
 
     network = SimulatedNetwork(from_name("ring", agents))

@@ -18,7 +18,7 @@ for axes, (name, topology, most) in zip(panels, cases, strict=True):
     rounds = np.arange(1, most + 1)
     others = topology.eigenvalues[1:]
     mix = deepca.FastMix(rounds=1)
-    true = np.array([np.abs(deepca.consensus.mixers.response(mix, topology, int(K), others)).max() for K in rounds])
+    true = np.array([np.abs(deepca.consensus.rates.response(mix, topology, int(K), others)).max() for K in rounds])
     proven = np.array([mix.contraction(topology, int(K)) for K in rounds])
     printed = np.array([deepca.algorithms.theory.rho(topology, int(K), form="printed") for K in rounds])
     axes.semilogy(rounds, proven, "-", color="#0072B2", label="proven here")

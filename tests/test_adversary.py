@@ -13,7 +13,7 @@ import pytest
 import scipy.linalg
 
 from deepca.operators import linalg
-from deepca.solver import certificate
+from deepca.solver.certificate import bounds as certificate
 from studies import adversary
 from studies.adversary import pool, reference, report
 from studies.adversary.trial import Outcome, Trial, run_case
@@ -78,7 +78,7 @@ def test_a_bound_that_is_too_small_is_found(family: str, monkeypatch: pytest.Mon
 
 def test_probes_that_see_nothing_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Invariant subspaces that are not the top one pass for proven then."""
-    monkeypatch.setattr("deepca.solver.probing.Outside.bound", lambda self, failure: -math.inf)
+    monkeypatch.setattr("deepca.solver.certificate.probing.Outside.bound", lambda self, failure: -math.inf)
     found = [adversary.run("certificates", SEED + i) for i in range(25)]
     assert any("proven" in violation for o in found for violation in o.violations)
 

@@ -11,14 +11,15 @@ import pytest
 
 from deepca.data.local_data import read
 from deepca.data.sources import ArraySource
-from deepca.decomposition.pca import Settings, decompose_held
+from deepca.decomposition.fit import decompose_held
+from deepca.decomposition.settings import Settings
 from deepca.errors import BadArray, DataError, NetworkError, NotFiniteError
 from deepca.network.agent import AgentNetwork, run_agents
 from deepca.network.arrivals import Part, fault_in
 from deepca.network.transports.base import Message, Tag
 from deepca.network.transports.memory import MemoryHub, MemoryTransport
 from deepca.operators import from_matrices
-from deepca.solver.certificate import certify
+from deepca.solver.certificate.certification import certify
 from deepca.topology import hypercube, path, ring, star
 from studies.faults.liars import ARRAYS
 

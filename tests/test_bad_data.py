@@ -18,7 +18,8 @@ import deepca
 from deepca import DecentralizedPCA
 from deepca._util.typing import csr
 from deepca.data.sources import as_source
-from deepca.decomposition.pca import Settings, decompose
+from deepca.decomposition.fit import decompose
+from deepca.decomposition.settings import Settings
 from deepca.errors import DataError, InvalidInput, TopologyError
 from deepca.network import SimulatedNetwork
 from deepca.operators import Form

@@ -18,8 +18,8 @@ from deepca.network import Network
 from deepca.network.transports.base import Message
 from deepca.operators import from_matrices, from_rows
 from deepca.operators.linalg import polar, qr
-from deepca.solver.certificate import Certificate
-from deepca.solver.probing import probe
+from deepca.solver.certificate.bounds import Certificate
+from deepca.solver.certificate.probing import probe
 from deepca.solver.result import Result
 from deepca.topology import Topology
 from tests.engines import ENGINES, Stepwise, everyone, mine, network_of, of_all, of_mine

@@ -25,8 +25,9 @@ from deepca.algorithms.accelerated import AcceleratedDeEPCA, AcceleratedState
 from deepca.algorithms.base import Algorithm, State, TrackedState
 from deepca.algorithms.covariance import CovarianceAveraging, CovarianceState
 from deepca.algorithms.krylov import BlockKrylov, KrylovState
-from deepca.engines import checkpoints
-from deepca.engines.checkpoints import Checkpoint, Checkpoints, Kept
+from deepca.engines import checkpoint_format
+from deepca.engines.checkpoint_format import Checkpoint
+from deepca.engines.checkpoints import Checkpoints, Kept
 from deepca.network.agent import AgentNetwork, run_agents
 from deepca.network.compression import Copies
 from deepca.operators import as_operator
@@ -179,9 +180,9 @@ def test_every_class_of_state_is_known() -> None:
 
     for cls in below(State):
         if cls.__module__.startswith("deepca."):
-            assert checkpoints._CLASSES[cls.__name__] is cls
+            assert checkpoint_format._CLASSES[cls.__name__] is cls
             for entry in fields(cls):
-                assert str(entry.type) in checkpoints._FITS, f"{cls.__name__}.{entry.name}"
+                assert str(entry.type) in checkpoint_format._FITS, f"{cls.__name__}.{entry.name}"
 
 
 @pytest.mark.parametrize("gap", [None, 0.1, float("inf"), -0.0, float("nan"), 5e-324])
@@ -401,12 +402,12 @@ def test_no_damage_is_ever_taken_for_a_state(folder: Folder) -> None:
 
 def forged(content: bytes, change: Callable[[dict[str, Any]], None]) -> bytes:
     """Another header, with a checksum that is right."""
-    magic, version, length = checkpoints._START.unpack_from(content)
-    start = checkpoints._START.size
+    magic, version, length = checkpoint_format._START.unpack_from(content)
+    start = checkpoint_format._START.size
     header = json.loads(content[start : start + length])
     change(header)
     text = json.dumps(header).encode()
-    body = checkpoints._START.pack(magic, version, len(text)) + text + content[start + length : -32]
+    body = checkpoint_format._START.pack(magic, version, len(text)) + text + content[start + length : -32]
     return body + hashlib.sha256(body).digest()
 
 

@@ -25,11 +25,13 @@ import deepca.sites.runtime.agent
 from deepca import SimulatedNetwork, topology
 from deepca.cli.app import app
 from deepca.data.readers import open_source
-from deepca.decomposition.model import Model, load
-from deepca.decomposition.pca import Settings, decompose, model_of
+from deepca.decomposition.fit import decompose, model_of
+from deepca.decomposition.model import Model
+from deepca.decomposition.model_file import load
+from deepca.decomposition.settings import Settings
 from deepca.errors import NetworkError, Unfinished
 from deepca.sites.admin.kits import make_kits
-from deepca.sites.config.files import SiteFile
+from deepca.sites.config.site_file import SiteFile
 from deepca.sites.runtime.run import Ending
 from deepca.solver.result import Status
 

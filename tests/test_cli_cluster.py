@@ -26,7 +26,9 @@ from deepca.cli.app import app
 from deepca.data.readers import open_source
 from deepca.errors import DataError, InvalidInput, NetworkError
 from deepca.sites.admin import trial_network as cluster
-from deepca.sites.admin.trial_network import Outcome, Share, Sight, deal, describe, run_cluster
+from deepca.sites.admin.trial_agent import Sight
+from deepca.sites.admin.trial_network import Outcome, run_cluster
+from deepca.sites.admin.trial_setup import Share, deal, describe
 
 pytestmark = pytest.mark.xdist_group("real")
 

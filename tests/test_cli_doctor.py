@@ -26,11 +26,13 @@ pytest.importorskip("grpc")
 pytest.importorskip("cryptography")
 
 from deepca.cli.app import app
-from deepca.sites.admin import doctor
-from deepca.sites.admin.doctor import Finding, examine
+from deepca.sites.admin import doctor, site_checks
+from deepca.sites.admin.doctor import examine
+from deepca.sites.admin.findings import Finding
 from deepca.sites.admin.kits import make_kits
 from deepca.sites.admin.reachability import Heard, Knock, knock
-from deepca.sites.config.files import NetworkFile, SiteEntry, SiteFile, read_site, write_network, write_site
+from deepca.sites.config.network_file import NetworkFile, SiteEntry, write_network
+from deepca.sites.config.site_file import SiteFile, read_site, write_site
 from deepca.sites.pki.authority import Authority
 from deepca.sites.pki.certificates import pem, request
 from deepca.sites.pki.identity import Identity
@@ -79,7 +81,7 @@ def find(folder: Path, check: str) -> Finding:
 
 def examine_rows(folder: Path) -> Iterator[Finding]:
     """What is found about the rows alone."""
-    return (finding for finding, _ in doctor._data(read_site(folder)))
+    return (finding for finding, _ in site_checks.check_data(read_site(folder)))
 
 
 def edit(folder: Path, file: str, old: str, new: str) -> None:

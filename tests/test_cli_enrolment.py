@@ -22,7 +22,8 @@ from deepca._util.files import write_whole
 from deepca.cli.app import app
 from deepca.cli.passphrase import VARIABLE
 from deepca.errors import EnrolmentError
-from deepca.sites.config.files import EXAMPLE, read_site
+from deepca.sites.config.network_file import EXAMPLE
+from deepca.sites.config.site_file import read_site
 from deepca.sites.pki.authority import LEDGER, Authority, read_issued
 from deepca.sites.pki.certificates import pem, request
 from deepca.sites.pki.enrolment import examine_request, sign_request

@@ -17,7 +17,8 @@ from deepca.cli.commands.init import init
 from deepca.cli.commands.join import join
 from deepca.errors import Refused
 from deepca.sites.admin import kits as kits_module
-from deepca.sites.config.files import EXAMPLE, read_network, read_site
+from deepca.sites.config.network_file import EXAMPLE, read_network
+from deepca.sites.config.site_file import read_site
 from deepca.sites.pki import enrolment
 from deepca.sites.pki.authority import Authority
 from deepca.sites.pki.certificates import pem, request

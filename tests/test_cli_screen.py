@@ -16,8 +16,9 @@ from rich.console import Console
 from deepca.algorithms.base import State
 from deepca.cli.view.log import Entry
 from deepca.cli.view.screen import Screen, picture
-from deepca.network.base import Traffic
-from deepca.sites.config.files import NetworkFile, SiteEntry, SiteFile
+from deepca.network.traffic import Traffic
+from deepca.sites.config.network_file import NetworkFile, SiteEntry
+from deepca.sites.config.site_file import SiteFile
 from deepca.sites.runtime.node import LinkView, View
 from deepca.sites.runtime.status import LinkState, Situation, Wait, Watch, span
 from deepca.solver.observers import Start, Step

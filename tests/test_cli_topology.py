@@ -17,7 +17,8 @@ from deepca import Chebyshev, FastMix, Gossip
 from deepca import topology as tp
 from deepca.cli.app import app
 from deepca.cli.commands.topology import complete_name, complete_rule
-from deepca.consensus.mixers import Mixer, response
+from deepca.consensus.mixers import Mixer
+from deepca.consensus.rates import response
 from deepca.errors import InvalidInput
 from deepca.plots import network as network_plots
 from deepca.topology.names import CHANGING, DIRECTED, EXAMPLES, NAMES, from_name

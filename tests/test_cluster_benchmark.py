@@ -104,7 +104,7 @@ def test_a_torus_that_is_another_graph_is_refused() -> None:
 def test_rounds_on_a_torus_keep_tracking_settled_and_no_more() -> None:
     for side in (4, 8, 16):
         torus, K = deepca.topology.torus(side, side), torus_rounds(side)
-        rates = [deepca.consensus.mixers.tracking_rate(deepca.FastMix(), torus, n) for n in (K - 1, K)]
+        rates = [deepca.consensus.rates.tracking_rate(deepca.FastMix(), torus, n) for n in (K - 1, K)]
         assert rates[1] <= 0.6 < rates[0]
     assert torus_rounds(16) / torus_rounds(8) == pytest.approx(2.0, abs=0.5)  # as the side, not as the ranks
 

@@ -689,7 +689,7 @@ def test_what_the_graph_says_of_a_mixer_does_not_depend_on_its_messages() -> Non
         assert plain.contraction(PLACE, 3) == coded.contraction(PLACE, 3)
         assert plain.rounds_for(PLACE, 1e-9) == coded.rounds_for(PLACE, 1e-9)
         np.testing.assert_array_equal(
-            deepca.consensus.mixers.responses(plain, PLACE, 3), deepca.consensus.mixers.responses(coded, PLACE, 3)
+            deepca.consensus.rates.responses(plain, PLACE, 3), deepca.consensus.rates.responses(coded, PLACE, 3)
         )
         assert coded.with_rounds(5).messages == "float16"
 

@@ -17,7 +17,7 @@ from deepca.algorithms import DeEPCA
 from deepca.algorithms.base import State
 from deepca.consensus.mixers import FastMix
 from deepca.network import SimulatedNetwork
-from deepca.network.base import Traffic
+from deepca.network.traffic import Traffic
 from deepca.reproduction.problems import Source, graph_of
 from deepca.solver.loop import solve
 from deepca.solver.observers import Step, Trace

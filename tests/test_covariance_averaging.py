@@ -9,7 +9,7 @@ import scipy.linalg
 import deepca
 from deepca import CovarianceAveraging, SimulatedNetwork, Tolerance
 from deepca.algorithms import CovarianceState
-from deepca.decomposition.pca import ALGORITHMS, algorithm_of
+from deepca.decomposition.settings import ALGORITHMS, algorithm_of
 from deepca.network import AgentNetwork, Network
 from deepca.operators import Operator, from_matrices
 from deepca.operators.linalg import random_orthonormal

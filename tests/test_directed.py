@@ -20,7 +20,7 @@ from deepca.consensus.averaging import average
 from deepca.consensus.centring import agreed_mean
 from deepca.consensus.exact import TreeSweep, exact_average
 from deepca.consensus.mixer_state import PushSum, mean_of
-from deepca.consensus.mixers import accelerated_rate, tracking_rate
+from deepca.consensus.rates import accelerated_rate, tracking_rate
 from deepca.errors import DisconnectedError, MassError, MixingError, TopologyError
 from deepca.network import Network, SimulatedNetwork
 from deepca.operators import from_matrices

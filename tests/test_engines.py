@@ -20,14 +20,15 @@ from sklearn.decomposition import PCA
 import deepca
 from deepca._util import machine
 from deepca.data.sources import ArraySource, Source
-from deepca.decomposition.pca import Settings, decompose
+from deepca.decomposition.fit import decompose
+from deepca.decomposition.settings import Settings
 from deepca.engines.local import ENGINES, Engine, engine_of
 from deepca.engines.mpi.job import MpiEngine
 from deepca.engines.mpi.network import MpiNetwork
 from deepca.engines.mpi.watchdog import Patience
 from deepca.errors import DataError, InvalidInput, MissingExtraError, NetworkError, NotFiniteError, TopologyError
 from deepca.network import SimulatedNetwork
-from deepca.network.base import Traffic
+from deepca.network.traffic import Traffic
 from deepca.solver.observers import Observer
 from deepca.solver.progress import ProgressLines
 from tests.helpers import Recorder

@@ -28,7 +28,8 @@ from sklearn.utils.estimator_checks import check_estimator
 import deepca
 from deepca import DecentralizedPCA
 from deepca.data.sources import as_source
-from deepca.decomposition.pca import Settings, decompose
+from deepca.decomposition.fit import decompose
+from deepca.decomposition.settings import Settings
 from deepca.errors import InvalidInput
 from deepca.network import SimulatedNetwork
 from deepca.operators import Form

@@ -18,17 +18,11 @@ import pytest
 
 from deepca.errors import InvalidInput
 from deepca.reproduction.cells import Cell, Outcome
-from deepca.reproduction.pages.figures import paper_page, study_page, write_curves
-from deepca.reproduction.pages.report import (
-    Claim,
-    Picture,
-    Report,
-    Table,
-    study_table,
-    summary,
-    to_html,
-    to_markdown,
-)
+from deepca.reproduction.pages.figures import study_page, write_curves
+from deepca.reproduction.pages.html import to_html
+from deepca.reproduction.pages.paper_figure import paper_page
+from deepca.reproduction.pages.report import Claim, Picture, Report, Table, summary, to_markdown
+from deepca.reproduction.pages.tables import study_table
 from deepca.reproduction.studies import PAPER, STUDIES, Study, base_cell, paper_cells
 
 NASTY = "a <b>&amp; \"quoted\" 'text' | with a pipe"

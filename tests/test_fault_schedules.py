@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from deepca.decomposition.pca import Settings
+from deepca.decomposition.settings import Settings
 from deepca.errors import Unfinished
 from deepca.sites.runtime.run import Ending
 from deepca.topology import complete, path

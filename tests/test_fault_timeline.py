@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from deepca.decomposition.pca import Settings
+from deepca.decomposition.settings import Settings
 from deepca.topology import ring
 from studies.faults.schedules import Fault, Schedule
 from studies.faults.timeline import course, draw

@@ -18,7 +18,8 @@ from sklearn.preprocessing import StandardScaler
 import deepca
 from deepca._util.typing import Array
 from deepca.operators.linalg import tan_theta
-from deepca.sites.config.files import read_network, read_site
+from deepca.sites.config.network_file import read_network
+from deepca.sites.config.site_file import read_site
 from tests.golden.make import COLUMNS, SITES
 from tests.helpers import run_cli
 

@@ -129,7 +129,7 @@ def test_an_agent_needs_to_know_its_own_row_only(name: str) -> None:
     assert abs(spectrum_.lambda2 - place.lambda2) <= 1e-12
     assert spectrum_.n_agents == place.n_agents
     assert abs(found[0].eta - deepca.consensus.mixers.fastmix_eta(place.lambda2)) <= 1e-10
-    assert found[0].rounds >= deepca.consensus.mixers.first_rounds(deepca.FastMix(), place)
+    assert found[0].rounds >= deepca.consensus.rates.first_rounds(deepca.FastMix(), place)
     same = graphs.local_mixing(deepca.SimulatedNetwork(place))
     assert abs(same.eta - found[0].eta) <= 1e-12
     assert same.rounds == found[0].rounds

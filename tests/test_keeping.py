@@ -23,7 +23,8 @@ import deepca
 from deepca._util.typing import Array
 from deepca.data.local_data import read
 from deepca.data.sources import ArraySource
-from deepca.decomposition.pca import Decomposition, Settings, decompose
+from deepca.decomposition.fit import Decomposition, decompose
+from deepca.decomposition.settings import Settings
 from deepca.engines.keeping import Keeper, Keeping
 from deepca.errors import DeepcaError, InvalidInput
 from deepca.network import AgentNetwork, SimulatedNetwork

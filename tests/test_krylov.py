@@ -17,7 +17,7 @@ from deepca.algorithms import KrylovState
 from deepca.network import AgentNetwork, Network, SimulatedNetwork
 from deepca.network.transports import MemoryHub
 from deepca.operators import from_matrices, from_rows, split_rows
-from deepca.solver.probing import probe
+from deepca.solver.certificate.probing import probe
 from deepca.solver.result import Result
 from deepca.topology import Topology
 from tests.engines import ENGINES, assert_same_traffic, everyone, mine, network_of, whole

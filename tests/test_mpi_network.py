@@ -23,8 +23,8 @@ from deepca.algorithms.base import matching_operator
 from deepca.consensus.exact import AllReduce, TreeSweep, exact_average, exact_mixer
 from deepca.errors import DataError, EpochChanged, InvalidInput, MixingError, TopologyError
 from deepca.network import AgentNetwork, SimulatedNetwork
-from deepca.network.base import Op, Pending
 from deepca.network.compression import Code, Copies
+from deepca.network.reductions import Op, Pending
 from deepca.operators import from_matrices, from_rows
 from deepca.topology import Topology
 from tests.engines import over_mpi

@@ -20,10 +20,10 @@ from sklearn.decomposition import PCA
 
 import deepca
 from deepca import topology as tp
-from deepca.decomposition.pca import algorithm_of
+from deepca.decomposition.settings import algorithm_of
 from deepca.errors import InvalidInput, TopologyError
 from deepca.plots import network as network_plots
-from deepca.sites.config.files import EXAMPLE, read_network
+from deepca.sites.config.network_file import EXAMPLE, read_network
 from deepca.topology import Topology, directed, time_varying
 from deepca.topology.directed import Digraph
 from deepca.topology.names import CHANGING, DIRECTED, from_name, named_agents

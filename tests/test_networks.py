@@ -13,7 +13,7 @@ from deepca import DeEPCA, FastMix, Gossip, Tolerance
 from deepca._util.typing import Array, Csr, csr
 from deepca.errors import EpochChanged, InvalidInput, NotFiniteError, PeerFailed, PeerTimeout, TopologyError
 from deepca.network import AgentNetwork, Network, SimulatedNetwork, Traffic
-from deepca.network.base import Op
+from deepca.network.reductions import Op
 from deepca.network.transports import MemoryHub, Message, Tag
 from deepca.operators import Operator
 from tests.engines import (

@@ -11,8 +11,9 @@ from sklearn.datasets import load_digits
 
 import deepca
 from deepca import Chebyshev, DeEPCA, DePCA, FastMix, Gossip, SimulatedNetwork, Tolerance, solve
-from deepca.consensus.mixers import Mixer, first_rounds, response, tracking_rate
+from deepca.consensus.mixers import Mixer
 from deepca.consensus.pacing import Searched
+from deepca.consensus.rates import first_rounds, response, tracking_rate
 from deepca.operators import from_matrices, from_rows
 from deepca.solver.stopping import Agreed
 from deepca.topology import Topology

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import deepca
-from deepca.consensus.mixers import first_rounds, response, responses, tracking_rate
 from deepca.consensus.pairwise import Pairwise, meetings_in
+from deepca.consensus.rates import first_rounds, response, responses, tracking_rate
 from deepca.errors import InvalidInput, MixingError
 from deepca.network import Network, SimulatedNetwork
 from deepca.operators import from_matrices

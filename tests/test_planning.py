@@ -21,7 +21,7 @@ from deepca import topology as tp
 from deepca.consensus.exact import TreeSweep, exact_average
 from deepca.consensus.mixers import FastMix
 from deepca.data.sources import as_source
-from deepca.decomposition.pca import algorithm_of
+from deepca.decomposition.settings import algorithm_of
 from deepca.errors import DataError, InvalidInput, TopologyError
 from deepca.planning import rehearsal
 from deepca.planning.inputs import spectrum_of

@@ -21,12 +21,13 @@ from deepca.data.local_data import read
 from deepca.data.moments import Moments, moments
 from deepca.data.sources import as_source
 from deepca.data.statistics import agreed_totals
-from deepca.decomposition.pca import Decomposition, Settings, decompose
+from deepca.decomposition.fit import Decomposition, decompose
+from deepca.decomposition.settings import Settings
 from deepca.errors import DataError
 from deepca.operators import Covariances, SparseRows, from_matrices, from_rows
 from deepca.operators.rounding import growth
 from deepca.operators.shifted import Shifted
-from deepca.solver.certificate import Certificate
+from deepca.solver.certificate.bounds import Certificate
 from tests.exact import centred_rows, exact_covariance, true_angle
 from tests.graded import long_svd, tangent_of
 from tests.test_moments import exact_mean, exact_scatter, in_blocks

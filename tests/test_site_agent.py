@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from deepca.cli.app import app
 from deepca.errors import InternalError, NetworkError, NotFiniteError
 from deepca.sites.admin.kits import make_kits
-from deepca.sites.config.files import SiteFile, read_site
+from deepca.sites.config.site_file import SiteFile, read_site
 from deepca.sites.runtime import agent as agents
 from deepca.sites.runtime.node import Node
 from deepca.solver.observers import Start, Step

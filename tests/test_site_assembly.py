@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 import pytest
 
+from deepca.sites.protocol.incarnation import Identity
 from deepca.sites.protocol.records import Record
 from deepca.sites.runtime.assembly import Assembly, Membership, Policy
-from deepca.sites.runtime.link import Identity
 
 SITES, PATIENCE = 3, 10.0
 NAMES = tuple(f"site-{j}" for j in range(SITES))

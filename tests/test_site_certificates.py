@@ -19,7 +19,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from deepca.errors import InvalidInput, NetworkError, Refused
-from deepca.sites.config.files import NetworkFile, SiteEntry, SiteFile, read_site, write_network, write_site
+from deepca.sites.config.network_file import NetworkFile, SiteEntry, write_network
+from deepca.sites.config.site_file import SiteFile, read_site, write_site
 from deepca.sites.pki.authority import Authority
 from deepca.sites.pki.certificates import check_peer, pem, request, site_of, verify_signature
 from deepca.sites.pki.identity import Identity

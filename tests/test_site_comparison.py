@@ -19,12 +19,12 @@ import pytest
 from deepca import DecentralizedPCA, Model, run_agents
 from deepca.consensus.exact import exact_average
 from deepca.data.sources import ArraySource
-from deepca.decomposition.model import _checksum, _stored
-from deepca.decomposition.pca import Settings
+from deepca.decomposition.model_format import checksum_of, stored
+from deepca.decomposition.settings import Settings
 from deepca.network.agent import AgentNetwork
 from deepca.sites.runtime.agent import largest_message
 from deepca.sites.runtime.comparison import difference
-from deepca.solver.certificate import digest_of
+from deepca.solver.certificate.certification import digest_of
 from deepca.solver.result import Status
 from deepca.topology import path
 from tests.problems import random_rows
@@ -59,8 +59,8 @@ def forged(change: Callable[[dict[str, Any]], object], text: Callable[[str], str
     about = json.loads(str(arrays.pop("about")))
     del about["checksum"]
     change(about)
-    about["checksum"] = _checksum(arrays, about)
-    return _stored({**arrays, "about": np.array(text(json.dumps(about, ensure_ascii=False)))})
+    about["checksum"] = checksum_of(arrays, about)
+    return stored({**arrays, "about": np.array(text(json.dumps(about, ensure_ascii=False)))})
 
 
 def proven(**changes: Any) -> Model:

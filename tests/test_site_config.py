@@ -10,19 +10,11 @@ from pathlib import Path
 import pytest
 
 from deepca._util.files import write_whole
-from deepca.decomposition.pca import Settings
+from deepca.decomposition.settings import Settings
 from deepca.errors import InvalidInput
-from deepca.sites.config.files import (
-    EXAMPLE,
-    NetworkFile,
-    SiteEntry,
-    is_loopback,
-    read_network,
-    read_site,
-    split_address,
-    write_network,
-    write_site,
-)
+from deepca.sites.config.addresses import is_loopback, split_address
+from deepca.sites.config.network_file import EXAMPLE, NetworkFile, SiteEntry, read_network, write_network
+from deepca.sites.config.site_file import read_site, write_site
 from deepca.sites.config.toml import duration, duration_text
 
 NETWORK = """

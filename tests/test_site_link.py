@@ -17,8 +17,10 @@ from hypothesis import strategies as st
 
 from deepca.errors import FrameError
 from deepca.sites.protocol import wire_pb2 as wire
+from deepca.sites.protocol.incarnation import Identity
 from deepca.sites.protocol.parcels import Parcel
-from deepca.sites.runtime.link import BEAT, CHUNK, SILENCE, Arrived, Identity, Link
+from deepca.sites.runtime.arrival import CHUNK, Arrived
+from deepca.sites.runtime.link import BEAT, SILENCE, Link
 
 RUN = b"r" * 32
 ANNA, BERT = Identity(5, 77), Identity(9, 33)

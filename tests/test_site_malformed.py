@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from deepca._util.typing import Array
-from deepca.decomposition.pca import Settings
+from deepca.decomposition.settings import Settings
 from deepca.errors import BadArray, DataError, InvalidInput, PeerFailed
 from deepca.network.agent import AgentNetwork
 from deepca.network.transports.base import Message, Tag

@@ -15,16 +15,17 @@ import pytest
 
 from deepca.data.local_data import read
 from deepca.data.sources import ArraySource
-from deepca.decomposition.pca import ALGORITHMS, Settings, decompose_held, model_of
-from deepca.engines.checkpoints import Checkpoint
+from deepca.decomposition.fit import decompose_held, model_of
+from deepca.decomposition.settings import ALGORITHMS, Settings
+from deepca.engines.checkpoint_format import Checkpoint
 from deepca.errors import DeepcaError, InvalidInput, Unfinished
 from deepca.network.agent import AgentNetwork, run_agents
 from deepca.network.transports.base import Message, Tag
 from deepca.network.transports.memory import MemoryHub, MemoryTransport
+from deepca.sites.protocol.incarnation import Identity
 from deepca.sites.protocol.parcels import pack
 from deepca.sites.protocol.signatures import Seals
 from deepca.sites.runtime.agent import largest_message
-from deepca.sites.runtime.link import Identity
 from deepca.sites.runtime.node import Membership, Node, Policy, View
 from deepca.sites.runtime.run import Ending, Job, run_site, schema_of
 from deepca.sites.runtime.vault import MemoryVault

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from deepca.errors import FrameError
 from deepca.sites.protocol import wire_pb2 as wire
 from deepca.sites.protocol.claims import Claim, Endorsement
+from deepca.sites.protocol.incarnation import Identity
 from deepca.sites.protocol.records import Failure, Kept, Offer, Phase, Record, Table, digest_of_members
-from deepca.sites.runtime.link import Identity
 
 SITES = 4
 EDGES = ((0, 1), (1, 2), (2, 3), (0, 3))

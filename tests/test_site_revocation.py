@@ -21,8 +21,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
 from deepca.errors import CertificateError, InvalidInput, Refused, RevocationListError
-from deepca.sites.admin.doctor import Finding, _certificates
-from deepca.sites.config.files import NetworkFile, SiteEntry, SiteFile, read_site, write_network, write_site
+from deepca.sites.admin.findings import Finding
+from deepca.sites.admin.site_checks import check_certificates
+from deepca.sites.config.network_file import NetworkFile, SiteEntry, write_network
+from deepca.sites.config.site_file import SiteFile, read_site, write_site
 from deepca.sites.pki.authority import Authority
 from deepca.sites.pki.certificates import pem, request
 from deepca.sites.pki.enrolment import ask, examine_request, install, install_list, sign_request
@@ -303,7 +305,7 @@ def test_revoked_or_expired_certificates_do_not_count_as_valid(tmp_path: Path, a
 
 
 def finding(of: SiteFile) -> Finding:
-    return next(one for one, _ in _certificates(of) if one.check == "revoked list")
+    return next(one for one, _ in check_certificates(of) if one.check == "revoked list")
 
 
 def test_what_the_doctor_says_of_lists(tmp_path: Path, authority: Authority) -> None:

@@ -17,7 +17,7 @@ pytest.importorskip("cryptography")
 from deepca.errors import BadArray, DisputedResult, OldResult
 from deepca.sites.admin.failure_report import report_of, write_report
 from deepca.sites.admin.kits import make_kits
-from deepca.sites.config.files import SiteFile, read_site
+from deepca.sites.config.site_file import SiteFile, read_site
 from deepca.sites.pki.identity import Identity
 from deepca.sites.protocol.claims import Claim, Endorsement
 from deepca.sites.protocol.signatures import CertificateSeals

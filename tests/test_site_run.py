@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from deepca.decomposition.model import Model
-from deepca.decomposition.pca import Settings
+from deepca.decomposition.settings import Settings
 from deepca.errors import DisputedResult
 from deepca.sites.runtime import run
 from deepca.sites.runtime.run import Ending
-from deepca.solver.certificate import digest_of
+from deepca.solver.certificate.certification import digest_of
 from deepca.solver.result import Status
 from deepca.topology import ring
 from studies.faults.schedules import Fault, Outcome, Play, Schedule, rows_of

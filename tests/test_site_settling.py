@@ -9,10 +9,10 @@ import pytest
 
 from deepca.errors import BadArray, DisputedResult
 from deepca.sites.protocol.claims import Claim, Endorsement
+from deepca.sites.protocol.incarnation import Identity
 from deepca.sites.protocol.records import Failure, Plan, Record
 from deepca.sites.runtime.assembly import Assembly, Membership, Policy
 from deepca.sites.runtime.clocks import RealClock
-from deepca.sites.runtime.link import Identity
 from deepca.sites.runtime.node import Node
 from deepca.sites.runtime.settlement import Settling
 

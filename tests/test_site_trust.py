@@ -12,12 +12,14 @@ import pytest
 from deepca.errors import DisputedResult, FrameError, PeerFault, Refused
 from deepca.sites.protocol import wire_pb2 as wire
 from deepca.sites.protocol.claims import Claim, Endorsement
+from deepca.sites.protocol.incarnation import Identity
 from deepca.sites.protocol.parcels import Parcel
 from deepca.sites.protocol.records import Plan, Record
 from deepca.sites.protocol.signatures import CertificateSeals
 from deepca.sites.runtime import run
+from deepca.sites.runtime.arrival import Arrived
 from deepca.sites.runtime.assembly import Membership, Policy
-from deepca.sites.runtime.link import Arrived, Identity, Link, _hello_check
+from deepca.sites.runtime.link import Link, _hello_check
 from deepca.sites.runtime.node import Node
 from deepca.sites.runtime.run import Ending
 from deepca.sites.runtime.vault import MemoryVault

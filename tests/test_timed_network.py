@@ -17,7 +17,7 @@ from deepca import Gossip, Links, Machines, SimulatedNetwork, TimedNetwork, Tole
 from deepca import topology as tp
 from deepca._util.typing import csr
 from deepca.consensus.exact import AllReduce, TreeSweep, exact_average
-from deepca.decomposition.pca import algorithm_of
+from deepca.decomposition.settings import algorithm_of
 from deepca.errors import InvalidInput, MixingError
 from deepca.network import AgentNetwork, Network
 from deepca.network.transports import MemoryHub, Message, Tag

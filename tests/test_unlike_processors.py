@@ -15,7 +15,8 @@ from deepca import topology
 from deepca._util.typing import Array
 from deepca.data.sources import as_source
 from deepca.decomposition.eigen import eigenpairs
-from deepca.decomposition.pca import Decomposition, Settings, decompose, model_of
+from deepca.decomposition.fit import Decomposition, decompose, model_of
+from deepca.decomposition.settings import Settings
 from deepca.decomposition.spectral.clustering import spectral_clustering
 from deepca.decomposition.spectral.graphs import graph_eigenvectors, lambda2
 from deepca.decomposition.svd import singular_triplets

@@ -28,7 +28,8 @@ from benchmarks.cluster.data import AGENTS, blocks
 from benchmarks.cluster.sharing import asleep, on_own_core
 from deepca._util.machine import one_blas_thread
 from deepca.data.sources import as_source
-from deepca.decomposition.pca import Settings, decompose
+from deepca.decomposition.fit import decompose
+from deepca.decomposition.settings import Settings
 from deepca.operators.linalg import random_orthonormal
 
 if TYPE_CHECKING:

@@ -178,7 +178,7 @@ def torus_lambda2(rows: int, columns: int) -> float:
 @lru_cache
 def torus_rounds(side: int) -> int:
     """K with which the library begins on a torus of side × side: tracking then settles by 0.6 per iteration."""
-    return deepca.consensus.mixers.first_rounds(deepca.FastMix(), deepca.topology.torus(side, side))
+    return deepca.consensus.rates.first_rounds(deepca.FastMix(), deepca.topology.torus(side, side))
 
 
 def fitted(nbytes: Sequence[float], seconds: Sequence[float]) -> Line:

@@ -10,7 +10,7 @@ import numpy as np
 
 import deepca
 from benchmarks.cluster.sharing import first_alone
-from deepca.decomposition.pca import algorithm_of
+from deepca.decomposition.settings import algorithm_of
 from deepca.solver.result import Result
 from studies.shared.synthetic import Synthetic, matrices
 

@@ -217,7 +217,7 @@ async def _send_list(fleet: Fleet, der: bytes) -> None:
     from deepca.sites.transport import tls  # isort: skip  # first of all that import grpc
     import grpc.aio
 
-    from deepca.sites.config.files import read_site
+    from deepca.sites.config.site_file import read_site
     from deepca.sites.pki.identity import Identity
     from deepca.sites.protocol import wire_pb2 as wire
     from deepca.sites.protocol.handshake import Handshake

@@ -36,12 +36,12 @@ class _Ours:
     """A node and its streams, as agents have them."""
 
     def __init__(self, site: Path, limit: int) -> None:
-        from deepca.sites.config.files import read_site
+        from deepca.sites.config.site_file import read_site
         from deepca.sites.pki.identity import Identity as Certificates
+        from deepca.sites.protocol.incarnation import Identity
         from deepca.sites.protocol.records import Offer, Plan
         from deepca.sites.runtime.agent import run_of
         from deepca.sites.runtime.clocks import RealClock
-        from deepca.sites.runtime.link import Identity
         from deepca.sites.runtime.node import Membership, Node, Policy
         from deepca.sites.transport.streams import Peer, Streams
 

@@ -75,9 +75,9 @@ def together(sites: Sequence[Path], limit: float) -> Footprint:
 def _together(sites: Sequence[Path]) -> None:
     from deepca.data.local_data import read
     from deepca.data.readers import open_source
-    from deepca.decomposition.pca import decompose_held
+    from deepca.decomposition.fit import decompose_held
     from deepca.network.agent import AgentNetwork, run_agents
-    from deepca.sites.config.files import read_site
+    from deepca.sites.config.site_file import read_site
 
     files = [read_site(site) for site in sites]
     network = files[0].network

@@ -152,7 +152,7 @@ class _Pausing:
 
 def run(site: Path, log: Path, hurt: Hurt, heard: Callable[[Callable[[str, str], None]], None] | None = None) -> int:
     """The agent, to its end; the exit code. ``heard`` : is given whoever wants to know what gRPC's core says."""
-    from deepca.sites.config.files import read_site
+    from deepca.sites.config.site_file import read_site
     from deepca.sites.runtime.agent import Agent, run_agent
 
     with log.open("a", buffering=1, encoding="utf-8") as file:

@@ -37,7 +37,7 @@ class Sent:
 
 def deluge(site: Path, target: str, frames: int, seed: int, out: Path) -> None:
     """Sends so many frames with the kit beside ``site``, its ``site.toml``, to the site called ``target``."""
-    from deepca.sites.config.files import read_site
+    from deepca.sites.config.site_file import read_site
     from deepca.sites.pki.identity import Identity
 
     file = read_site(site)

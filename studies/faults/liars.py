@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from deepca.decomposition.model import Model, from_bytes
+from deepca.decomposition.model import Model
+from deepca.decomposition.model_file import from_bytes
 from deepca.errors import InvalidInput
 from deepca.network.transports.base import Message, Tag
 from deepca.solver.result import Status
@@ -30,7 +31,7 @@ def _mean(model: Model) -> Model:
 
 
 def _components(model: Model) -> Model:
-    from deepca.solver.certificate import digest_of
+    from deepca.solver.certificate.certification import digest_of
 
     X = np.linalg.qr(model.components.T + 1e-3)[0]
     proof = None if model.certificate is None else replace(model.certificate, digest=digest_of(X))
@@ -168,7 +169,7 @@ def _seen(change: Callable[[Any], Any]) -> Callable[[], list[tuple[Any, str, Any
     """What probes say, changed."""
 
     def patches() -> list[tuple[Any, str, Any]]:
-        from deepca.solver.probing import Seen
+        from deepca.solver.certificate.probing import Seen
 
         honest = Seen.numbers
         return [(Seen, "numbers", property(lambda self: honest.__get__(change(self))))]
@@ -189,7 +190,7 @@ def _derived(module: str, change: Callable[[tuple[Any, ...]], tuple[Any, ...]]) 
     return patches
 
 
-_endless_probes = _derived("deepca.solver.probing", lambda parts: (parts[0], np.inf, *parts[2:]))
+_endless_probes = _derived("deepca.solver.certificate.probing", lambda parts: (parts[0], np.inf, *parts[2:]))
 
 
 def _believing(module: str) -> tuple[Any, str, Any]:
@@ -206,9 +207,9 @@ LEADER: dict[str, Callable[[], list[Any]]] = {
     "a bound": _seen(lambda seen: replace(seen, bound=seen.values[0])),
     "no bound": _seen(lambda seen: replace(seen, bound=-np.inf)),
     "eigenvalues outside": _seen(lambda seen: replace(seen, values=tuple(0.5 * value for value in seen.values))),
-    "eigenvalues": _derived("deepca.solver.certificate", lambda parts: (1.001 * parts[0], *parts[1:])),
-    "residual": _derived("deepca.solver.certificate", lambda parts: (parts[0], -parts[0][0], *parts[2:])),
-    "number of probes": lambda: [*_endless_probes(), _believing("deepca.solver.probing")],
+    "eigenvalues": _derived("deepca.solver.certificate.bounds", lambda parts: (1.001 * parts[0], *parts[1:])),
+    "residual": _derived("deepca.solver.certificate.bounds", lambda parts: (parts[0], -parts[0][0], *parts[2:])),
+    "number of probes": lambda: [*_endless_probes(), _believing("deepca.solver.certificate.probing")],
     "axes": _derived("deepca.solver.ritz_axes", lambda parts: (parts[0], parts[1] + 1e-6)),
     "variances": _derived("deepca.solver.ritz_axes", lambda parts: (1.001 * parts[0], parts[1])),
 }

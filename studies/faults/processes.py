@@ -30,7 +30,7 @@ import numpy as np
 
 from deepca._util.typing import Array
 from deepca.sites.admin.kits import make_kits
-from deepca.sites.config.files import NetworkFile, read_network
+from deepca.sites.config.network_file import NetworkFile, read_network
 from studies.faults.hurt import Hurt, run
 from studies.faults.proxies import Proxies
 
@@ -344,7 +344,7 @@ class Fleet:
         return made
 
     def _judge(self, content: bytes, made: Verdict) -> None:
-        from deepca.decomposition.model import from_bytes
+        from deepca.decomposition.model_file import from_bytes
 
         model = from_bytes(content, Path("model.npz"))
         made.members = tuple(model.about["sites"])

@@ -12,11 +12,11 @@ import numpy as np
 
 from deepca._util.typing import Array
 from deepca.data.sources import ArraySource
-from deepca.decomposition.pca import Settings
-from deepca.engines.checkpoints import Checkpoint
+from deepca.decomposition.settings import Settings
+from deepca.engines.checkpoint_format import Checkpoint
 from deepca.errors import DeepcaError, Unfinished
+from deepca.sites.protocol.incarnation import Identity
 from deepca.sites.protocol.records import Kept
-from deepca.sites.runtime.link import Identity
 from deepca.sites.runtime.node import Membership, Node, Policy
 from deepca.sites.runtime.run import Ending, Job, run_site, schema_of
 from deepca.sites.runtime.vault import MemoryVault

@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 
 from deepca._util.typing import Array
 from deepca.algorithms.base import State
-from deepca.decomposition.pca import Settings
+from deepca.decomposition.settings import Settings
 from deepca.operators.linalg import tan_theta
 from deepca.solver.observers import Start, Step
 from deepca.solver.result import Result

@@ -15,7 +15,8 @@ from scipy import sparse
 
 from deepca import AgentNetwork, Chebyshev, FastMix, Gossip, SimulatedNetwork, topology
 from deepca._util.typing import csr
-from deepca.consensus.mixers import Mixer, PositiveChebyshev, accelerated_rate, fastmix_eta, response
+from deepca.consensus.mixers import Mixer, PositiveChebyshev, fastmix_eta
+from deepca.consensus.rates import accelerated_rate, response
 from deepca.errors import InvalidInput, MixingError, TopologyError
 from deepca.network import Network
 from deepca.topology import Rule, Topology

@@ -18,7 +18,8 @@ from deepca.consensus.mixers import FastMix, Mixer, averager
 from deepca.consensus.pacing import Matched, Pace, Searched
 from deepca.errors import DataError, InvalidInput, StartError
 from deepca.network.base import Network
-from deepca.operators.base import Operator, OperatorLike, PerAgent, operator_from
+from deepca.operators.base import Operator, OperatorLike, PerAgent
+from deepca.operators.construction import operator_from
 from deepca.operators.linalg import check_start, polar, qr, signs_towards
 
 if TYPE_CHECKING:

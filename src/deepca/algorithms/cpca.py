@@ -11,7 +11,7 @@ from deepca.consensus.pacing import Pace
 from deepca.network.agent import AgentNetwork
 from deepca.operators.base import OperatorLike
 from deepca.operators.linalg import check_start
-from deepca.topology import graph
+from deepca.topology import generators
 
 __all__ = ["CPCA"]
 
@@ -27,7 +27,7 @@ class CPCA:
     name = "CPCA"
 
     def __init__(self, A: OperatorLike, W0: npt.ArrayLike, orthonormalise: Orthonormalise | None = None) -> None:
-        self.network = AgentNetwork(graph.complete(1), 0)
+        self.network = AgentNetwork(generators.complete(1), 0)
         self.A = matching_operator(A, self.network)
         self.W0 = check_start(W0, self.A.d)
         self.orthonormalise = orthonormalise

@@ -29,7 +29,8 @@ import numpy as np
 
 from deepca.consensus.mixers import FastMix
 from deepca.errors import InvalidInput
-from deepca.operators.base import OperatorLike, as_operator
+from deepca.operators.base import OperatorLike
+from deepca.operators.construction import as_operator
 from deepca.topology.graph import Topology
 
 __all__ = [

@@ -12,7 +12,7 @@ from deepca.errors import InvalidInput
 from deepca.network.base import Network
 
 if TYPE_CHECKING:
-    from deepca.decomposition.pca import Settings
+    from deepca.decomposition.settings import Settings
 
 __all__ = ["agree_on_call", "differing", "listed"]
 

@@ -7,7 +7,7 @@ every agent uses the same K in the same iteration.
 **Searched**, for plain power iterations, of which there are many:
 
 *Start*, from the graph: the smallest K with which tracking settles by 0.6 per iteration
-(:func:`deepca.consensus.mixers.tracking_rate`, which also says which K can never work).
+(:func:`deepca.consensus.rates.tracking_rate`, which also says which K can never work).
 
 *Then*, from what is seen. q = disagreement/change says who leads: the data (q ≪ 1, rounds are wasted) or the mixing
 (q ≫ 1, rounds are missing). Where some ``A_j`` are indefinite, less disagreement does harm, and the limits are lower.
@@ -38,7 +38,8 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from deepca._util.portable import log, power
-from deepca.consensus.mixers import Mixer, accelerated_keeps_up, first_rounds, responses, smallest_rounds, tracking_rate
+from deepca.consensus.mixers import Mixer
+from deepca.consensus.rates import accelerated_keeps_up, first_rounds, responses, smallest_rounds, tracking_rate
 from deepca.topology.graph import Topology
 
 if TYPE_CHECKING:

@@ -20,10 +20,15 @@ from deepca.data.moments import Moments, moments
 from deepca.data.rereading import Rereading, can_be_read_again
 from deepca.data.sources import Block, Source
 from deepca.errors import DataError
-from deepca.operators.base import Covariances, DenseRows, Form, Operator, PerAgent, Preparation, SparseRows, choose_form
+from deepca.operators.base import Operator, PerAgent
+from deepca.operators.construction import Form, choose_form
+from deepca.operators.covariances import Covariances
+from deepca.operators.dense_rows import DenseRows
 from deepca.operators.linalg import frobenius
+from deepca.operators.preparation import Preparation
 from deepca.operators.rounding import EPS, UNIT, Rounding, growth
 from deepca.operators.sparse_centring import CANCELS
+from deepca.operators.sparse_rows import SparseRows
 
 __all__ = ["Holdings", "form_of", "read"]
 

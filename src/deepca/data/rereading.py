@@ -13,7 +13,7 @@ from deepca._util.machine import one_blas_thread, usable_cores
 from deepca._util.typing import Array
 from deepca.data.moments import Moments
 from deepca.data.sources import Source
-from deepca.operators.base import rows_without
+from deepca.operators.preparation import rows_without
 
 __all__ = ["Rereading", "can_be_read_again"]
 

@@ -1,7 +1,8 @@
 """What is computed: principal components, eigenpairs, singular triplets, and the model they are kept in."""
 
 from deepca.decomposition.eigen import Eigenpairs, eigenpairs
-from deepca.decomposition.model import Model, load
+from deepca.decomposition.model import Model
+from deepca.decomposition.model_file import load
 from deepca.decomposition.streaming import follow
 from deepca.decomposition.svd import SingularTriplets, singular_triplets
 

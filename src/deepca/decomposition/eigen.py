@@ -22,17 +22,20 @@ from deepca._util.typing import Array
 from deepca.algorithms import DeEPCA, QRSignAdjust
 from deepca.algorithms.base import matching_operator
 from deepca.consensus.consistency import agree_on_call
+from deepca.decomposition.eigen_status import FoundPairs, beyond, largest_of, status_of
 from deepca.decomposition.leading import Leading, leading, size_of, whole
 from deepca.decomposition.pairs import Pairs, Which, order_of, pairs_in, probed
-from deepca.decomposition.pca import Settings, algorithm_of
+from deepca.decomposition.settings import Settings, algorithm_of
 from deepca.decomposition.spectral_bounds import Extent, agreed_extent
 from deepca.errors import GapError, InvalidInput
-from deepca.network.base import Network, Traffic
+from deepca.network.base import Network
 from deepca.network.broadcasts import check_basis, everywhere
-from deepca.operators.base import Operator, OperatorLike, from_linear_operators, linear_operator
+from deepca.network.traffic import Traffic
+from deepca.operators.base import Operator, OperatorLike
 from deepca.operators.linalg import first_columns, qr
+from deepca.operators.linear_operators import from_linear_operators, linear_operator
 from deepca.operators.shifted import Shifted
-from deepca.solver.certificate import VISIBLE, Certificate
+from deepca.solver.certificate.bounds import Certificate
 from deepca.solver.loop import solve
 from deepca.solver.observers import Observer
 from deepca.solver.result import Result, Status
@@ -109,8 +112,8 @@ def eigenpairs(
         or an Operator. Any of them, and their mean, may be indefinite.
     which : "LA" the algebraically largest, "SA" the smallest, "LM" the largest in modulus.
     of : "mean" or "sum" of the A_j.
-    algorithm : as for :func:`deepca.decomposition.pca.algorithm_of`, run on ``± A_j + σI``. "deepca" with "LM" is the
-    paper's way
+    algorithm : as for :func:`deepca.decomposition.settings.algorithm_of`, run on ``± A_j + σI``. "deepca" with "LM" is
+    the paper's way
         instead: QR and SignAdjust on the A_j themselves.
     tol : largest acceptable tangent of the angle between the span of the vectors and the true one.
     start : ``(k', d)`` orthonormal rows to begin with, the same at every agent.
@@ -145,7 +148,7 @@ def eigenpairs(
         others=(pairs.low * unit, pairs.high * unit),
         failure=pairs.failure,
         well_defined=found.well_defined,
-        status=_status(found, pairs, which, settings, unit),
+        status=status_of(found, pairs, which, settings, unit),
         iterations=found.iterations,
         shifts=found.shifts,
         certificates=certificates,
@@ -158,17 +161,6 @@ def symmetric_operators(A: OperatorLike) -> OperatorLike:
     if isinstance(A, Sequence) and any(isinstance(a, LinearOperator) or sparse.issparse(a) for a in A):
         return from_linear_operators([linear_operator(a, j) for j, a in enumerate(A)])
     return A
-
-
-@dataclass(frozen=True)
-class _Found:
-    pairs: Pairs
-    iterations: int
-    ends: tuple[Leading, ...] = ()
-    shifts: tuple[float, ...] = ()
-    well_defined: tuple[int, ...] = ()
-    ended: Status | None = None
-    """Of the first run that did not reach what it should; None if all did."""
 
 
 @dataclass(frozen=True)
@@ -192,7 +184,7 @@ class _Search:
         settings = replace(self.settings, n_components=k)
         return shifted, leading(shifted, self.network, settings, start=self.start, observers=self.observers)
 
-    def one_end(self, which: Which) -> _Found:
+    def one_end(self, which: Which) -> FoundPairs:
         shifted, found = self._end(1 if which == "LA" else -1, self.k)
         proof = found.certificate
         beyond = float(shifted.original(proof.bound))
@@ -202,9 +194,9 @@ class _Search:
         status = found.result.status
         ended = None if status.ok else status
         known = _well_defined(pairs.ordered(which).values, proof, self.A.d, max(pairs.separation, 2.0 * pairs.spread))
-        return _Found(pairs, found.result.iterations, (found,), (shifted.shift,), known, ended)
+        return FoundPairs(pairs, found.result.iterations, (found,), (shifted.shift,), known, ended)
 
-    def both_ends(self) -> _Found:
+    def both_ends(self) -> FoundPairs:
         """p of the k largest in modulus at the upper end, the others at the lower one; p by looking beyond both."""
         if self.k == self.A.d:
             return self.one_end("LA")
@@ -229,7 +221,7 @@ class _Search:
         check_basis(self.network, "vectors", X)
         pairs = self._proven(pairs_in(self.A, X, self.network, low, high, failure))
         ends = tuple(found for _, found in parts)
-        return _Found(
+        return FoundPairs(
             pairs,
             sum(found.result.iterations for found in ends),
             ends,
@@ -255,7 +247,7 @@ class _Search:
         largest = values[order_of(values, "LM")][: self.k]
         return min(math.ceil(self.k * float((largest > 0.0).mean())), self.k)
 
-    def as_in_the_paper(self) -> _Found:
+    def as_in_the_paper(self) -> FoundPairs:
         """Algorithm 1 with SignAdjust on the A_j as they are: no shift, since signs may alternate and are put right.
 
         Where the proof of what it found asks for more, iterations go on with a smaller tolerance.
@@ -274,9 +266,9 @@ class _Search:
             extent = self.extent
             pairs = pairs_in(self.A, X, self.network, extent.low, extent.high, 2.0 * extent.failure)
             pairs = self._proven(pairs)
-            if ended is not None or made >= at.max_iter or _beyond(pairs) <= 0.0 or pairs.angle <= at.tol:
+            if ended is not None or made >= at.max_iter or beyond(pairs) <= 0.0 or pairs.angle <= at.tol:
                 break
-        return _Found(pairs, made, ended=ended)
+        return FoundPairs(pairs, made, ended=ended)
 
     def _taken(self, result: Result[Any]) -> tuple[Array, Status | None]:
         """The leader's components, and how the run ended unless well; whether it did is for the leader to say."""
@@ -291,19 +283,14 @@ class _Search:
 
     def _proven(self, pairs: Pairs) -> Pairs:
         """With bounds on all other eigenvalues that are as good as the proof of "largest in modulus" asks for."""
-        if _largest(pairs) and pairs.angle <= self.settings.tol:
+        if largest_of(pairs) and pairs.angle <= self.settings.tol:
             return pairs
         found = pairs
         for found in probed(self.A, pairs, self.network):
             # what was found outside is larger, or the same: no bound will help
-            if (_largest(found) and found.angle <= self.settings.tol) or _beyond(found) <= 0.0:
+            if (largest_of(found) and found.angle <= self.settings.tol) or beyond(found) <= 0.0:
                 break
         return found
-
-
-def _tied(found: _Found, pairs: Pairs) -> bool:
-    """Whether the last value and the next are equal to the rounding of A, which may be more than of the shifted A."""
-    return abs(found.ends[0].certificate.gap) <= pairs.separation
 
 
 def _well_defined(values: Array, proof: Certificate, d: int, separation: float) -> tuple[int, ...]:
@@ -313,94 +300,3 @@ def _well_defined(values: Array, proof: Certificate, d: int, separation: float) 
     beyond = 0 if larger is None else larger - values.size
     seen = larger == d or (0 < beyond < len(others) and others[beyond - 1] - others[beyond] > separation)
     return (*smaller[-1:], *([larger] if larger is not None and seen else []))
-
-
-def _largest(pairs: Pairs) -> bool:
-    """Whether every other eigenvalue is proven to be smaller in modulus."""
-    least = float(np.abs(pairs.values).min()) - pairs.spread
-    return pairs.values.size == pairs.vectors.shape[0] or least > max(-pairs.low, pairs.high)
-
-
-def _beyond(pairs: Pairs) -> float:
-    """By how much the chosen values are larger in modulus than what was found outside, less what does not count."""
-    if math.isnan(pairs.seen):
-        return math.inf
-    return float(np.abs(pairs.values).min()) - pairs.seen - max(pairs.separation, 2.0 * pairs.spread)
-
-
-def _status(found: _Found, pairs: Pairs, which: Which, settings: Settings, unit: float) -> Status:
-    """In the words of the problem that was asked, not of the shifted one."""
-    k, tol = pairs.values.size, settings.tol
-    choices = " or ".join(f"k = {n}" for n in found.well_defined) or "another k"
-    last = pairs.values[-1] * unit
-    if found.ended is not None and which != "LM" and (found.ended.code == "not_unique" or _tied(found, pairs)):
-        ahead = found.ends[0].certificate.next_eigenvalue
-        after = float((1.0 if which == "LA" else -1.0) * (ahead - found.shifts[0])) * unit
-        told_apart = max(found.ends[0].certificate.told_apart, pairs.separation) * unit
-        largest = max(float(np.abs(pairs.values).max()), abs(pairs.low), abs(pairs.high)) * unit
-        if VISIBLE * max(abs(last), abs(after)) <= told_apart < largest:
-            return Status(
-                "below_rounding",
-                f"the eigenvalue {last:.3g}, number {k} from the {_END[which]}, and the next, {after:.3g}, are lost in "
-                f"the rounding of the largest, which hides differences up to {told_apart:.1e}: they may be equal or "
-                f"not; well defined: {choices}",
-            )
-        if abs(last - after) > max(told_apart, VISIBLE * max(abs(last), abs(after))):
-            return Status(
-                "below_rounding",
-                f"the eigenvalue {last:.3g}, number {k} from the {_END[which]}, and the next, {after:.3g}, differ by "
-                f"too little, beside the rounding of the largest, {largest:.3g}, for the vectors to be proven; well "
-                f"defined: {choices}",
-            )
-        return Status(
-            "not_unique",
-            f"subspace not unique: the eigenvalue {last:.9g}, number {k} from the {_END[which]}, and the next, "
-            f"{after:.9g}, are equal or too close for a tolerance of {tol:.0e}; well defined: {choices}",
-        )
-    tied = found.ended is not None and found.ended.code == "not_unique"
-    if which == "LM" and (tied or not _largest(pairs)):
-        if found.ended is not None and not tied:  # what is outside may yet come in
-            advice = f"{found.ended.advice}. Or no gap in modulus is left behind k = {k}: algorithm='auto' would tell"
-            return Status(found.ended.code, advice)
-        if tied or _beyond(pairs) <= 0.0:
-            ends = (end.certificate.told_apart for end in found.ends)
-            told_apart = max(pairs.separation, 2.0 * pairs.spread, 100.0 * pairs.noise, *ends)
-            if VISIBLE * float(np.abs(pairs.values).min()) <= told_apart < float(np.abs(pairs.values).max()):
-                return Status(
-                    "below_rounding",
-                    f"the eigenvalue {last:.3g}, number {k} in modulus, and what lies outside the vectors found are "
-                    f"lost in the rounding of the largest, which hides differences up to {told_apart * unit:.1e}: they "
-                    f"may be equal or not; well defined: {choices}",
-                )
-            outside = "" if math.isnan(pairs.seen) else f" of modulus {pairs.seen * unit:.9g}"
-            return Status(
-                "not_unique",
-                f"subspace not unique: number {k} in modulus is the eigenvalue {last:.9g}, and outside the vectors "
-                f"found there is one{outside} that cannot be told from it, so that no gap is left behind k = {k}; "
-                f"choose {choices}, or one end of the spectrum (which='LA' or 'SA')",
-            )
-        if found.ended is None:
-            return Status(
-                "out_of_iterations",
-                f"each end is found, but not that nothing else is larger in modulus: the smallest is {last:.9g}, and "
-                f"others may reach from {pairs.low * unit:.9g} to {pairs.high * unit:.9g}; ask for another k",
-            )
-    if found.ended is not None:
-        return found.ended
-    if pairs.angle > tol:
-        rounding = pairs.spread <= 100.0 * pairs.noise
-        return Status(
-            "rounding_floor" if rounding else "out_of_iterations",
-            f"the span of the vectors is within tan θ ≤ {pairs.angle:.1e} of the true one, not proven to be within the "
-            f"tolerance {tol:.1e}" + ("; rounding allows no more here" if rounding else "; raise max_iter"),
-        )
-    others = f"other eigenvalues between {pairs.low * unit:.6g} and {pairs.high * unit:.6g}"
-    others += f" but for a probability of {pairs.failure:.0e}"
-    return Status(
-        "converged",
-        f"tan θ ≤ {pairs.angle:.1e} for the span of the vectors (tolerance {tol:.1e}), largest residual "
-        f"{pairs.residuals.max() * unit:.1e}; {others if k < pairs.vectors.shape[0] else 'there are no others'}",
-    )
-
-
-_END = {"LA": "top", "SA": "bottom"}

@@ -10,12 +10,12 @@ import numpy as np
 
 from deepca._util.typing import Array
 from deepca.algorithms import BlockKrylov
-from deepca.decomposition.pca import Settings, algorithm_of, check
+from deepca.decomposition.settings import Settings, algorithm_of, check_settings
 from deepca.errors import InvalidInput, NetworkError
 from deepca.network.base import Network
 from deepca.operators.base import Operator
 from deepca.operators.linalg import first_columns
-from deepca.solver.certificate import Certificate
+from deepca.solver.certificate.bounds import Certificate
 from deepca.solver.loop import solve
 from deepca.solver.observers import Observer
 from deepca.solver.result import Result
@@ -78,7 +78,7 @@ def whole(k: Any) -> int:
 def size_of(settings: Settings, d: int) -> int:
     """k, after settings were checked."""
     k = whole(settings.n_components)
-    check(settings)
+    check_settings(settings)
     if k > d:
         raise InvalidInput(f"n_components = {k}, but there are {d} dimensions only; ask for at most {d}")
     return k

@@ -17,8 +17,8 @@ from deepca.network.base import Network
 from deepca.network.broadcasts import check_close, everywhere, packed
 from deepca.operators.base import Operator
 from deepca.operators.linalg import frobenius
-from deepca.solver.certificate import FAILURE, digest_of
-from deepca.solver.probing import probe
+from deepca.solver.certificate.certification import FAILURE, digest_of
+from deepca.solver.certificate.probing import probe
 from deepca.solver.ritz_axes import principal_axes
 
 __all__ = ["Pairs", "Which", "order_of", "pairs_in", "probed"]

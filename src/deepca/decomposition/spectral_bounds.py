@@ -14,8 +14,8 @@ from deepca.network.base import Network
 from deepca.network.broadcasts import SEMI, check_bound, check_close, everywhere, packed
 from deepca.operators.base import Operator
 from deepca.operators.linalg import frobenius
-from deepca.solver.certificate import FAILURE
-from deepca.solver.probing import Outside, probe
+from deepca.solver.certificate.certification import FAILURE
+from deepca.solver.certificate.probing import Outside, probe
 
 __all__ = ["Extent", "agreed_extent", "check_ends", "ends_of", "mirrored"]
 
@@ -58,7 +58,7 @@ class Extent:
 
 
 def agreed_extent(A: Operator, network: Network) -> Extent:
-    """Block Lanczos from random columns (:mod:`deepca.solver.probing`, nothing taken out), the same at every agent.
+    """Block Lanczos from random columns (``solver.certificate.probing``, nothing taken out), the same at every agent.
 
     It looks at both ends at once. A bound is the certificate's bound on the largest eigenvalue; that on the smallest
     is the same for ``−A``, whose Ritz values are those of A with the other sign, so it takes no other products.

@@ -16,7 +16,9 @@ from deepca.algorithms.base import TrackedState
 from deepca.algorithms.deepca import DeEPCA
 from deepca.decomposition.stream import check_forgetting
 from deepca.errors import DataError, InvalidInput
-from deepca.operators.base import Covariances, OperatorLike, from_matrices, from_rows
+from deepca.operators.base import OperatorLike
+from deepca.operators.construction import from_matrices, from_rows
+from deepca.operators.covariances import Covariances
 from deepca.solver.loop import solve
 from deepca.solver.result import Result
 

@@ -26,13 +26,14 @@ from deepca.data.moments import Moments, check_finite, moments
 from deepca.data.sources import ArraySource, Matrix, Source, as_source
 from deepca.data.statistics import agreed_totals
 from deepca.decomposition.leading import Leading, leading, size_of, whole
-from deepca.decomposition.pca import Settings
+from deepca.decomposition.settings import Settings
 from deepca.errors import DataError, GapError, InvalidInput
-from deepca.network.base import Network, Traffic
+from deepca.network.base import Network
 from deepca.network.broadcasts import SEMI, check_basis, check_close, packed, unpacked
+from deepca.network.traffic import Traffic
 from deepca.operators.base import Operator
 from deepca.operators.linalg import frobenius, largest_positive, symmetric_part
-from deepca.solver.certificate import Certificate
+from deepca.solver.certificate.bounds import Certificate
 from deepca.solver.deflation import graded_axes, sharpened
 from deepca.solver.observers import Observer
 from deepca.solver.result import Result, Status

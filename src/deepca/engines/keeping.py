@@ -13,7 +13,8 @@ import numpy as np
 
 from deepca.data.local_data import Holdings
 from deepca.data.sources import add_rows
-from deepca.engines.checkpoints import Checkpoint, Checkpoints
+from deepca.engines.checkpoint_format import Checkpoint
+from deepca.engines.checkpoints import Checkpoints
 from deepca.errors import InvalidInput
 from deepca.network.base import Network
 from deepca.network.compression import graph_of

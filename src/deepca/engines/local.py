@@ -16,8 +16,9 @@ from deepca.data.columns import Header, common_columns, in_order_of
 from deepca.data.sources import Source
 from deepca.engines.shares import even_shares
 from deepca.errors import DataError, DeepcaError, InvalidInput, TopologyError
-from deepca.network.base import Network, Traffic
+from deepca.network.base import Network
 from deepca.network.simulated import SimulatedNetwork
+from deepca.network.traffic import Traffic
 from deepca.topology.graph import Topology
 
 __all__ = ["ENGINES", "Engine", "engine_of"]

@@ -16,7 +16,8 @@ from deepca.decomposition.eigen import Of, Which, eigenpairs, symmetric_operator
 from deepca.errors import DataError, InvalidInput
 from deepca.estimators.base import OverAgents, plain_number, watchers
 from deepca.network.simulated import SimulatedNetwork
-from deepca.operators.base import Operator, as_operator
+from deepca.operators.base import Operator
+from deepca.operators.construction import as_operator
 from deepca.topology.graph import Topology
 
 __all__ = ["DecentralizedEigen"]

@@ -22,8 +22,9 @@ from deepca._util.masked import unmasked
 from deepca._util.typing import Array
 from deepca.data.local_data import Holdings
 from deepca.data.sources import ArraySource, Source, as_source
+from deepca.decomposition.fit import decompose_read, model_of, read_agreed
 from deepca.decomposition.model import Model
-from deepca.decomposition.pca import Settings, decompose_read, model_of, read_agreed
+from deepca.decomposition.settings import Settings
 from deepca.decomposition.stream import Stream, check_forgetting, dealt, kept_of, read_more
 from deepca.engines.keeping import Keeping
 from deepca.engines.local import Engine, engine_of
@@ -32,7 +33,7 @@ from deepca.estimators.base import OverAgents, checked_labels, plain_number, wat
 from deepca.estimators.inputs import blocks_of_agents, numbered
 from deepca.network.base import Network
 from deepca.network.compression import Messages
-from deepca.operators.base import split_rows
+from deepca.operators.construction import split_rows
 from deepca.topology.graph import Topology
 
 __all__ = ["Fitting"]

@@ -15,8 +15,9 @@ from deepca._util.machine import one_blas_thread
 from deepca._util.typing import Array, Csr
 from deepca.errors import BadArray, NotFiniteError, PeerFailed, TopologyError
 from deepca.network.arrivals import SAME, Part, fault_in, is_finite
-from deepca.network.base import Network, Op, Pairs, Pending, neutral, reducer
+from deepca.network.base import Network, Pairs
 from deepca.network.compression import Code, Copies, decode, encode
+from deepca.network.reductions import Op, Pending, neutral, reducer
 from deepca.network.transports.base import Message, Tag, Transport
 from deepca.network.transports.memory import MemoryHub
 from deepca.topology.graph import Topology

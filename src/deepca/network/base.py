@@ -5,9 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 from zlib import crc32
 
 import numpy as np
@@ -15,63 +14,23 @@ import numpy.typing as npt
 from scipy import sparse
 
 from deepca._util.typing import Array, Csr
-from deepca.errors import EpochChanged, InvalidInput, MixingError, TopologyError
+from deepca.errors import EpochChanged, MixingError, TopologyError
 from deepca.network.arrivals import Part
 from deepca.network.compression import Code, Copies, graph_of
+from deepca.network.reductions import Op, Pending, neutral
 from deepca.network.sweeps import sweeps
+from deepca.network.traffic import Traffic
 from deepca.topology.graph import Topology
 
-__all__ = ["Averaging", "LinearMixer", "Moment", "Network", "Op", "Pairs", "Pending", "Traffic", "neutral", "reducer"]
+__all__ = ["Averaging", "LinearMixer", "Moment", "Network", "Pairs"]
 
 _LARGEST = float(np.finfo(np.float64).max)
 _ROUNDS = 1 << 32  # more than are made in an epoch
 
-Op = Literal["min", "max"]
 Moment = tuple[int, int, int, int]
 """Epoch, phase (as a number), iteration, and pairs that have met since it began: the same at all agents."""
 Pairs = npt.NDArray[np.int64]
 """Who meets whom, ``(n, 2)``, one pair after the other."""
-
-
-@dataclass(frozen=True)
-class Traffic:
-    """What the local agents have sent so far.
-
-    ``rounds`` are rounds of gossip; ``control_rounds`` are extra rounds, made only to agree on something.
-    ``messages`` and ``bytes_sent`` count everything that left an agent, array payloads and agreed values alike;
-    ``control_bytes`` is the part of ``bytes_sent`` that agreed values took. ``agents`` is the number of senders.
-    """
-
-    rounds: int = 0
-    control_rounds: int = 0
-    messages: int = 0
-    bytes_sent: int = 0
-    control_bytes: int = 0
-    agents: int = 1
-
-    @property
-    def bytes_per_agent(self) -> float:
-        return self.bytes_sent / self.agents
-
-    def __add__(self, other: Traffic) -> Traffic:
-        return replace(
-            self,
-            rounds=self.rounds + other.rounds,
-            control_rounds=self.control_rounds + other.control_rounds,
-            messages=self.messages + other.messages,
-            bytes_sent=self.bytes_sent + other.bytes_sent,
-            control_bytes=self.control_bytes + other.control_bytes,
-        )
-
-    def __sub__(self, earlier: Traffic) -> Traffic:
-        return replace(
-            self,
-            rounds=self.rounds - earlier.rounds,
-            control_rounds=self.control_rounds - earlier.control_rounds,
-            messages=self.messages - earlier.messages,
-            bytes_sent=self.bytes_sent - earlier.bytes_sent,
-            control_bytes=self.control_bytes - earlier.control_bytes,
-        )
 
 
 class Averaging(Protocol):
@@ -100,29 +59,6 @@ class LinearMixer(Protocol):
     def key(self, K: int, /) -> object:
         """Equal for mixers that apply the same matrix with K rounds; None where no two runs do."""
         ...
-
-
-class Pending:
-    """A value on its way to agreement: flooded along with gossip messages, ready after ``flood_rounds`` of them."""
-
-    def __init__(self, value: Array, op: Op, rounds: int) -> None:
-        self.value, self.op, self.rounds_left = value, op, rounds
-
-    @property
-    def ready(self) -> bool:
-        return self.rounds_left <= 0
-
-
-def reducer(op: Op) -> Any:
-    """``numpy.minimum`` or ``numpy.maximum``; both carry NaN on."""
-    if op not in ("min", "max"):
-        raise InvalidInput(f"op = {op!r}: networks reduce with 'min' or 'max'")
-    return np.minimum if op == "min" else np.maximum
-
-
-def neutral(op: Op) -> float:
-    """The infinity that decides nothing; who has no number to offer sends it. The other one is never sent."""
-    return np.inf if op == "min" else -np.inf
 
 
 class Network(ABC):

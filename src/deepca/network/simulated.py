@@ -9,8 +9,9 @@ import numpy as np
 from scipy import sparse
 
 from deepca._util.typing import Array, Csr
-from deepca.network.base import LinearMixer, Network, Op, Pairs, Pending, reducer
+from deepca.network.base import LinearMixer, Network, Pairs
 from deepca.network.compression import Code, Copies, decode, encode
+from deepca.network.reductions import Op, Pending, reducer
 from deepca.network.sweeps import sweeps
 from deepca.topology.graph import Topology
 

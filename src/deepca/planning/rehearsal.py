@@ -11,12 +11,14 @@ import numpy as np
 
 from deepca._util.machine import one_blas_thread
 from deepca._util.typing import Array
-from deepca.consensus.mixers import Chebyshev, FastMix, first_rounds
+from deepca.consensus.mixers import Chebyshev, FastMix
+from deepca.consensus.rates import first_rounds
 from deepca.data.moments import no_rows
 from deepca.data.statistics import agreed_totals
-from deepca.decomposition.pca import algorithm_of
+from deepca.decomposition.settings import algorithm_of
 from deepca.network.compression import Messages
-from deepca.operators.base import Covariances, Operator
+from deepca.operators.base import Operator
+from deepca.operators.covariances import Covariances
 from deepca.operators.linalg import tan_theta
 from deepca.planning.metered import Cost, Link, MeteredNetwork, Sent
 from deepca.solver.loop import solve
@@ -189,7 +191,7 @@ class Rehearsal:
         )
 
     def preparation(self, agents: StandIns, rows: int) -> Cost:
-        """Counts, mean and spread of rows, as :func:`deepca.decomposition.pca.decompose` agrees on them."""
+        """Counts, mean and spread of rows, as :func:`deepca.decomposition.fit.decompose` agrees on them."""
         network = self._network(agents, 1)
         one = replace(no_rows(agents.A.d, scatter=False), n=rows, weight=float(rows), squares=np.ones(agents.A.d))
         agreed_totals(network, [one] * network.n_agents)

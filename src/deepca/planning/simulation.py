@@ -17,7 +17,8 @@ from deepca._util.typing import Array
 from deepca.data.columns import common_columns
 from deepca.data.local_data import Holdings, read
 from deepca.data.sources import ArraySource, Source
-from deepca.decomposition.pca import ALGORITHMS, Settings, check, decompose_held
+from deepca.decomposition.fit import decompose_held
+from deepca.decomposition.settings import ALGORITHMS, Settings, check_settings
 from deepca.errors import DataError, InvalidInput
 from deepca.network.compression import Messages
 from deepca.network.simulated import SimulatedNetwork
@@ -125,7 +126,7 @@ def simulate(
     ----------
     sources : the rows of each agent, in the order of ``links.names``.
     links : who talks to whom, how fast, and what is lost; see :func:`deepca.planning.links_csv.read_links`.
-    algorithms : of ``deepca.decomposition.pca.ALGORITHMS``.
+    algorithms : of ``deepca.decomposition.settings.ALGORITHMS``.
     rounds, messages : of every mix, and what a number takes in a message; for methods that gossip.
     gflops : what an agent with slowdown 1 computes, in 10⁹ operations per second; inf counts computing as nothing.
     seed : of the start, and of losses, jitter and stalls.
@@ -146,7 +147,7 @@ def simulate(
     for name in dict.fromkeys(algorithms):
         exact = name in ("krylov", "covariance")
         each.append(replace(asked, algorithm=name, messages="float64" if exact else messages))
-        check(each[-1])
+        check_settings(each[-1])
     held = read(common_columns(sources))
     pooled = decompose_held(held, SimulatedNetwork(links.topology), replace(asked, algorithm="krylov"))
     trials = tuple(

@@ -12,8 +12,10 @@ from deepca._util.typing import Array, Csr
 from deepca.errors import InvalidInput
 from deepca.network.base import LinearMixer, Network, Pairs
 from deepca.network.simulated import SimulatedNetwork, apart
-from deepca.operators.base import DenseRows, Operator, PerAgent, SparseRows
+from deepca.operators.base import Operator, PerAgent
+from deepca.operators.dense_rows import DenseRows
 from deepca.operators.rounding import Rounding
+from deepca.operators.sparse_rows import SparseRows
 from deepca.planning.clock import Arcs, Clock
 from deepca.planning.links import Links
 from deepca.planning.metered import PROVING, round_weights

@@ -22,7 +22,7 @@ from deepca.consensus.centring import agreed_mean
 from deepca.consensus.mixers import FastMix
 from deepca.engines.local import Engine
 from deepca.network import Network
-from deepca.operators.base import from_rows, split_rows
+from deepca.operators.construction import from_rows, split_rows
 from deepca.operators.linalg import random_orthonormal, tan_theta
 from deepca.plots.curves import Curve
 from deepca.solver.loop import solve

@@ -17,7 +17,8 @@ from deepca.consensus.mixers import FastMix
 from deepca.data.libsvm import load
 from deepca.errors import InvalidInput, NotFiniteError
 from deepca.network import SimulatedNetwork
-from deepca.operators.base import Operator, from_matrices, from_rows, split_rows
+from deepca.operators.base import Operator
+from deepca.operators.construction import from_matrices, from_rows, split_rows
 from deepca.operators.linalg import polar, qr, random_orthonormal, tan_theta
 from deepca.reproduction.cells import Alignment, Cell, Order, Outcome
 from deepca.solver.loop import solve

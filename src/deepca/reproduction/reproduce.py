@@ -15,8 +15,11 @@ from deepca.reproduction.claims.extensions import judge_extensions
 from deepca.reproduction.claims.paper import claim_cells, judge
 from deepca.reproduction.claims.proofs import judge_print
 from deepca.reproduction.claims.setting import Setting
-from deepca.reproduction.pages.figures import paper_page, study_page, write_curves
-from deepca.reproduction.pages.report import Picture, Report, Table, study_table, to_html, to_markdown
+from deepca.reproduction.pages.figures import study_page, write_curves
+from deepca.reproduction.pages.html import to_html
+from deepca.reproduction.pages.paper_figure import paper_page
+from deepca.reproduction.pages.report import Picture, Report, Table, to_markdown
+from deepca.reproduction.pages.tables import study_table
 from deepca.reproduction.problems import PAPER_GRAPHS, Source, edition_of
 from deepca.reproduction.runner import Outcomes, in_parallel, run_cells
 from deepca.reproduction.studies import PAPER, Paper, Study

@@ -1,6 +1,7 @@
 """When an answer is good enough, and whether it is right: the loop, its stopping rules and its certificate."""
 
-from deepca.solver.certificate import Certificate, certify
+from deepca.solver.certificate.bounds import Certificate
+from deepca.solver.certificate.certification import certify
 from deepca.solver.loop import solve
 from deepca.solver.observers import Observer, Start, Step, Trace
 from deepca.solver.result import Result, Status

@@ -23,7 +23,6 @@ and the first p vectors by an angle of ``2e / (σ_p − σ_{p+1})`` (Weyl, Wedin
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,7 +32,7 @@ from scipy.linalg.lapack import dgejsv
 from deepca._util.portable import length, total
 from deepca._util.typing import Array
 from deepca.consensus.averaging import common_average
-from deepca.network.base import Network, Traffic
+from deepca.network.base import Network
 from deepca.network.broadcasts import (
     SEMI,
     SMALLEST,
@@ -45,46 +44,34 @@ from deepca.network.broadcasts import (
     packed,
     unpacked,
 )
+from deepca.network.traffic import Traffic
 from deepca.operators.base import Operator
 from deepca.operators.linalg import frobenius, largest_positive, symmetric_part, without
-from deepca.solver.certificate import KNOWN, Certificate, digest_of, tangent
+from deepca.solver.certificate.bounds import KNOWN, Certificate, tangent
+from deepca.solver.certificate.certification import digest_of
+from deepca.solver.deflation_stages import (
+    EPS,
+    RANK,
+    UNSEEN,
+    Found,
+    Search,
+    common_components,
+    in_stages,
+    largest_searched,
+    norm_left,
+    orthonormal_to,
+    smallest_told,
+    squared,
+)
 from deepca.solver.result import Result
 from deepca.solver.ritz_axes import completed
 from deepca.solver.verdict import UNDERFLOW, below_underflow, deflated_status
 
-__all__ = ["Search", "as_given", "graded_axes", "independent", "rounding_beyond", "sharpened"]
+__all__ = ["as_given", "graded_axes", "independent", "rounding_beyond", "sharpened"]
 
-Search = Callable[[Operator, int, int], "Result[Any]"]
-"""Finds the top so many of ``mean A_j`` in at most so many iterations, with a certificate."""
 
-_EPS = float(np.finfo(np.float64).eps)
 _ROUNDING = 4.0  # e in units of eps ‖Y‖_F
-_RANK = 8.0  # a singular value of at most so many e is zero, as far as the rows can tell
-_UNSEEN = 11.0  # by what a norm may exceed its estimate from eight random columns: P[χ²_8 < 8/11²] < _CHANCE
 _CHANCE = 1e-7
-_COLUMNS = 8
-_FEW, _LONGER = 100, 10  # iterations of a stage at most, in all and in those of the first
-_SEED = 4177
-
-
-@dataclass(frozen=True)
-class _Stage:
-    """Some columns of V, their products with the rows deflated before, averaged, and the rounding of these."""
-
-    V: Array
-    AV: Array
-    noise: float
-
-
-@dataclass(frozen=True)
-class _Found:
-    """The columns found, by stages; what ended the search, and a bound on the largest eigenvalue that is left."""
-
-    stages: tuple[_Stage, ...]
-    last: Result[Any]
-    left: float
-    failed: bool
-    results: tuple[Result[Any], ...]
 
 
 def sharpened(
@@ -103,12 +90,12 @@ def sharpened(
     k, proof = X.shape[1], result.certificate
     if proof is None or not _hidden(proof, result, X.shape, tol):
         return X, result
-    if _EPS**2 * trace < UNDERFLOW:
+    if EPS**2 * trace < UNDERFLOW:
         return X, replace(result, status=below_underflow(result.status, proof))
     if not _at_hand(A, network):
         return X, result
     before, e = network.traffic, _rounding(A, network, trace)
-    found = _in_stages(A, network, X, result, search, tol, e)
+    found = in_stages(A, network, X, result, search, tol, e)
     if not found.stages:
         return X, result
     V, turned = _turned(A, found, k, e, network)
@@ -132,10 +119,10 @@ def sharpened(
     return V, changed
 
 
-def _filled(found: _Found, V: Array, k: int) -> Array:
+def _filled(found: Found, V: Array, k: int) -> Array:
     """V with as many columns as were asked for: any, if there is nothing more; else whatever the last search had."""
     if found.failed and V.shape[1] < k:
-        V = np.hstack([V, _orthonormal(_one(found.last), V)])
+        V = np.hstack([V, orthonormal_to(common_components(found.last), V)])
     return completed(V[:, :k], k)
 
 
@@ -149,7 +136,7 @@ def rounding_beyond(A: Operator, V: Array, values: Array, network: Network) -> f
     e = _rounding(A, network, max(total(values), 0.0))
     if V.shape[1] == len(V):
         return 0.0
-    return _square(_UNSEEN * _RANK * e) if _norm_left(A, V, network) <= _RANK * e else math.inf
+    return squared(UNSEEN * RANK * e) if norm_left(A, V, network) <= RANK * e else math.inf
 
 
 def as_given(A: Operator, network: Network) -> bool:
@@ -162,7 +149,7 @@ def _rounding(A: Operator, network: Network, trace: float) -> float:
     """Return e: by what rounding changes the rows of all agents together, as a Frobenius norm."""
     network.begin(network.epoch, 0, "rounding of rows")
     centred = float(common_average(network, A.rounding().rows[..., None])[0])
-    return max(_ROUNDING * _EPS * math.sqrt(trace), math.sqrt(max(centred, 0.0)))
+    return max(_ROUNDING * EPS * math.sqrt(trace), math.sqrt(max(centred, 0.0)))
 
 
 def _at_hand(A: Operator, network: Network) -> bool:
@@ -196,93 +183,10 @@ def _hidden(proof: Certificate, result: Result[Any], shape: tuple[int, int], tol
     d, k = shape
     if not proof.averaging_ok or result.status.code in ("indefinite_mean", "tracking_lost"):
         return False
-    steep = proof.eigenvalues[-1] < _told(tol) * proof.eigenvalues[0]
+    steep = proof.eigenvalues[-1] < smallest_told(tol) * proof.eigenvalues[0]
     if result.status.code == "rank_deficient":
         return result.rank > 0 and proof.leading(result.rank) > tol
     return steep and (result.rank < k or not (proof.proves(tol) if k < d else proof.tells_all(tol)))
-
-
-def _told(tol: float) -> float:
-    """The smallest λ/λ₁ whose components products tell to the tolerance."""
-    return min(max(64.0 * _EPS / tol, 1e-6), 1e-2)
-
-
-def _in_stages(
-    A: Operator, network: Network, X: Array, result: Result[Any], search: Search, tol: float, e: float
-) -> _Found:
-    (d, k), results = X.shape, [result]
-    stages: list[_Stage] = []
-    V, deflated, found = np.empty((d, 0)), A, result
-    while True:
-        proof = found.certificate
-        if proof is None:
-            return _Found(tuple(stages), found, math.inf, True, tuple(results))
-        theta = np.array(proof.eigenvalues)
-        above = _above(found)
-        r = int(np.count_nonzero(theta >= max(_told(tol) * theta[0], _square(_RANK * e))))
-        if r == 0:
-            return _Found(tuple(stages), found, above, not math.isfinite(above), tuple(results))
-        stage = _stage(deflated, _one(found)[:, :r], V, network)
-        lost = frobenius(without(stage.AV, np.hstack([V, _one(found)])), axis=0)
-        if _leaders(network, float((lost > 10.0 * tol * theta[:r] + 10.0 * stage.noise).any())):
-            return _Found(tuple(stages), found, above, True, tuple(results))
-        stages.append(stage)
-        V = np.hstack([V, stage.V])
-        if V.shape[1] == k:
-            return _Found(tuple(stages), found, proof.bound, False, tuple(results))
-        rest = _norm_left(A, V, network)
-        if rest <= _RANK * e:
-            return _Found(tuple(stages), found, _square(_UNSEEN * _RANK * e), False, tuple(results))
-        deflated = A.without(V)
-        # columns that are rounding only would never settle; those above it need no more than the first run did
-        found = search(deflated, k - V.shape[1], max(_FEW, _LONGER * result.iterations))
-        results.append(found)
-
-
-def _above(result: Result[Any]) -> float:
-    """Bound on the largest eigenvalue of the operator that was searched."""
-    proof = result.certificate
-    return math.inf if proof is None else max(proof.eigenvalues[0], proof.bound) + proof.residual * proof.scale
-
-
-def _orthonormal(X: Array, V: Array) -> Array:
-    """The columns of X, orthonormal and orthogonal to V to rounding."""
-    Q, R = np.linalg.qr(without(X, V))
-    return np.asarray(without(Q, V) * np.where(np.diagonal(R) < 0.0, -1.0, 1.0))
-
-
-def _one(result: Result[Any]) -> Array:
-    """The common components ``(d, k)``."""
-    return np.asarray(result.components.reshape(-1, *result.components.shape[-2:])[0])
-
-
-def _leaders(network: Network, value: float) -> float:
-    """Return the leader's value: decisions that follow from matrix products are made by one agent."""
-    return float(network.broadcast(everywhere(np.array([value]), network))[0])
-
-
-def _stage(A: Operator, X: Array, before: Array, network: Network) -> _Stage:
-    """Take the columns X, orthonormal and orthogonal to those before, as the leader makes them."""
-    network.begin(network.epoch, before.shape[1], "deflated products")
-    V = network.broadcast(everywhere(_orthonormal(X, before), network))
-    check_basis(network, "components", V, before)
-    AV = A @ everywhere(V, network)
-    size = float(network.reduce(frobenius(AV, axis=(-2, -1))[..., None], "max")[0])
-    mean = common_average(network, AV.reshape(*network.batch, -1)).reshape(V.shape)
-    return _Stage(V, mean, 2.0 * _EPS * size)
-
-
-def _norm_left(A: Operator, V: Array, network: Network) -> float:
-    """``‖Y(I − VVᵀ)‖_F``, estimated from random columns; exact where these are all that is left."""
-    d, r = V.shape
-    columns = min(_COLUMNS, d - r)
-    network.begin(network.epoch, r, "what is left")
-    random = np.random.default_rng((_SEED, r)).standard_normal((d, columns))
-    probes = network.broadcast(everywhere(_orthonormal(random, V), network))
-    check_basis(network, "probes", probes, V)
-    G = A.gram(probes)
-    trace = common_average(network, np.trace(G, axis1=-2, axis2=-1)[..., None])[0]
-    return math.sqrt(max(float(trace), 0.0) * (d - r) / columns)
 
 
 @dataclass(frozen=True)
@@ -306,13 +210,13 @@ class _Turned:
         Nothing is dropped where k columns have been found, or where one of those stands clear of rounding.
         """
         r = max((p for p, part in enumerate(self.parts, 1) if part <= tol), default=0)
-        if not 0 < r < self.sigma.size < k or self.sigma[r] > _UNSEEN * _RANK * self.e:
+        if not 0 < r < self.sigma.size < k or self.sigma[r] > UNSEEN * RANK * self.e:
             return self
-        left = max(_square(float(self.sigma[r])), self.left) + length((self.outside + self.noise)[r:])
+        left = max(squared(float(self.sigma[r])), self.left) + length((self.outside + self.noise)[r:])
         return _Turned(self.sigma[:r], self.outside[:r], self.noise[:r], self.parts[:r], left, self.e)
 
 
-def _turned(A: Operator, found: _Found, k: int, e: float, network: Network) -> tuple[Array, _Turned]:
+def _turned(A: Operator, found: Found, k: int, e: float, network: Network) -> tuple[Array, _Turned]:
     """Turn the columns found to the axes of ``Y V``, fill them up to k, and bound their angles, as the leader does."""
     V, sizes = np.hstack([stage.V for stage in found.stages]), [stage.V.shape[1] for stage in found.stages]
     d, made = V.shape
@@ -320,7 +224,11 @@ def _turned(A: Operator, found: _Found, k: int, e: float, network: Network) -> t
     G = symmetric_part(common_average(network, A.gram(V).reshape(*network.batch, made * made)).reshape(made, made))
     r, least = _common_independent(network, G, e)
     V, G, e = V[:, :r], G[:r, :r], e / math.sqrt(least)
-    left = found.left if r == made else _above(found.results[int(np.searchsorted(np.cumsum(sizes), r, side="right"))])
+    left = (
+        found.left
+        if r == made
+        else largest_searched(found.results[int(np.searchsorted(np.cumsum(sizes), r, side="right"))])
+    )
     left = left if r < d else -math.inf
     turn, sigma = graded_axes(G)
     outside = frobenius(without(np.hstack([stage.AV for stage in found.stages])[:, :r], V) @ turn, axis=0)
@@ -364,7 +272,7 @@ def independent(G: Array, e: float) -> tuple[int, float]:
     for j, length_j in enumerate(lengths):
         L[j, :j] = np.linalg.solve(L[:j, :j], C[:j, j])
         s = 1.0 - float(L[j, :j] @ L[j, :j])
-        if not s * length_j > _RANK * e:
+        if not s * length_j > RANK * e:
             return j, least
         L[j, j], least = math.sqrt(s), min(least, s)
     return len(G), least
@@ -388,12 +296,7 @@ def _parts(sigma: Array, residuals: Array, left: float, e: float) -> tuple[float
     return tuple(bounds)
 
 
-def _square(x: float) -> float:
-    """``x²``: a product is rounded alike everywhere, a power of the C library need not be."""
-    return x * x
-
-
-def _certificate(found: _Found, V: Array, of: _Turned) -> Certificate:
+def _certificate(found: Found, V: Array, of: _Turned) -> Certificate:
     """What the stages prove together, in the terms of the whole."""
     (d, k), sigma, left, e = V.shape, of.sigma, of.left, of.e
     formed = e * (2.0 * float(sigma[0]) + e)  # what rounding of the rows does to squares of singular values
@@ -414,7 +317,7 @@ def _certificate(found: _Found, V: Array, of: _Turned) -> Certificate:
         coupling=off * unit,
         eigenvalues=(*map(float, theta), *(last.eigenvalues if found.failed else [0.0] * (k - r)))[:k],
         others=last.others if ended else (),
-        bound=_square(math.sqrt(max(left, 0.0)) + e) if math.isfinite(left) else left,
+        bound=squared(math.sqrt(max(left, 0.0)) + e) if math.isfinite(left) else left,
         failure=total([run.failure for run in runs]) + (_CHANCE if r < k and r < d else 0.0),
         separation=separation,
         smaller_k=max(gaps, default=None) if r == k else r,

@@ -15,9 +15,9 @@ from deepca._util.typing import Array
 from deepca.algorithms.base import Algorithm, State, TrackedState
 from deepca.errors import EpochChanged, InvalidInput, NotFiniteError, StartError
 from deepca.network.base import Network
+from deepca.solver.certificate.proof import Proof, ritz
 from deepca.solver.monitor import Agreement, why_not_finite
 from deepca.solver.observers import Observer, Start, Step
-from deepca.solver.proof import Proof, ritz
 from deepca.solver.result import Result, Status
 from deepca.solver.stopping import StopRule
 from deepca.solver.verdict import judge, not_judged
@@ -46,8 +46,8 @@ def solve(
     stop : e.g. ``Tolerance(1e-10)``; without one exactly ``max_iter`` iterations are made, as in the paper.
     observers : told of every step; they measure and show, and cannot change the run.
     start : the State of an earlier Result, to go on where it ended.
-    certify : prove the answer by fresh averages (:mod:`deepca.solver.certificate`), at the cost of some rounds. Where
-    the
+    certify : prove the answer by fresh averages (:mod:`deepca.solver.certificate.bounds`), at the cost of some rounds.
+    Where the
         proof shows that the error is still too large, iterations go on; where it shows that tracking has gone wrong,
         tracking begins again.
 

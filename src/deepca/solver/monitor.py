@@ -14,7 +14,8 @@ from deepca._util.typing import Array
 from deepca.algorithms.base import State, TrackedState
 from deepca.consensus.pacing import Pace
 from deepca.errors import Contradiction, NotFiniteError
-from deepca.network.base import Network, Pending
+from deepca.network.base import Network
+from deepca.network.reductions import Pending
 from deepca.solver.stopping import MEASURED, Agreed, StopRule, agreed_from, at_floor, measure, stalled
 from deepca.solver.verdict import UNDERFLOW
 

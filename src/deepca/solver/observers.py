@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from deepca._util.typing import Array
 from deepca.algorithms.base import State
-from deepca.network.base import Network, Traffic
+from deepca.network.base import Network
+from deepca.network.traffic import Traffic
 from deepca.operators.linalg import tan_theta
 from deepca.solver.result import Result
 from deepca.solver.stopping import Agreed

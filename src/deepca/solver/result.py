@@ -7,8 +7,8 @@ from typing import Generic, Literal, TypeVar
 
 from deepca._util.typing import Array
 from deepca.algorithms.base import State
-from deepca.network.base import Traffic
-from deepca.solver.certificate import Certificate
+from deepca.network.traffic import Traffic
+from deepca.solver.certificate.bounds import Certificate
 from deepca.solver.stopping import Agreed
 
 __all__ = ["Code", "Result", "Status"]

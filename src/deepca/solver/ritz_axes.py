@@ -15,7 +15,7 @@ from deepca.network.base import Network
 from deepca.network.broadcasts import SEMI, check_basis, check_small, everywhere, packed, unpacked
 from deepca.operators.base import Operator
 from deepca.operators.linalg import frobenius, largest_positive, symmetric_part
-from deepca.solver.certificate import Certificate
+from deepca.solver.certificate.bounds import Certificate
 
 __all__ = ["completed", "filled_up", "principal_axes"]
 

@@ -12,7 +12,7 @@ import numpy as np
 from deepca._util.portable import log, median, power
 from deepca._util.typing import Array
 from deepca.algorithms.base import State
-from deepca.solver.certificate import KNOWN, Certificate
+from deepca.solver.certificate.bounds import KNOWN, Certificate
 from deepca.solver.result import Result, Status
 from deepca.solver.stopping import Agreed, StopRule, Tolerance, at_floor, error_estimate, rate
 

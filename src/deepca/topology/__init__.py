@@ -1,13 +1,9 @@
 """Who talks to whom: graphs with gossip weights, directed graphs, networks that change in time."""
 
 from deepca.topology.directed import Digraph
-from deepca.topology.graph import (
-    Rule,
-    Topology,
+from deepca.topology.generators import (
     complete,
     erdos_renyi,
-    from_edges,
-    from_gossip_matrix,
     from_name,
     from_networkx,
     grid,
@@ -18,6 +14,7 @@ from deepca.topology.graph import (
     star,
     torus,
 )
+from deepca.topology.graph import Rule, Topology, from_edges, from_gossip_matrix
 from deepca.topology.local_view import Neighbourhood
 from deepca.topology.time_varying import Changing
 

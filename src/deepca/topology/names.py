@@ -53,7 +53,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from deepca.errors import TopologyError
-from deepca.topology import directed, graph, time_varying
+from deepca.topology import directed, generators, graph, time_varying
 from deepca.topology.graph import Rule, Topology
 
 if TYPE_CHECKING:
@@ -102,10 +102,10 @@ _P, _DEGREE, _DOWN = 0.5, 4, 0.1
 _MOST_CHANGING = 1000  # agents; rounds are drawn and multiplied out to see how they mix
 _MOST_LINKS = 5_000_000  # some gigabytes while building; more is a slip of the keyboard
 _SIMPLE: dict[str, Callable[[int, Rule], Topology]] = {
-    "ring": lambda m, rule: graph.ring(m, rule=rule),
-    "path": lambda m, rule: graph.path(m, rule=rule),
-    "star": lambda m, rule: graph.star(m, rule=rule),
-    "complete": lambda m, rule: graph.complete(m, rule=rule),
+    "ring": lambda m, rule: generators.ring(m, rule=rule),
+    "path": lambda m, rule: generators.path(m, rule=rule),
+    "star": lambda m, rule: generators.star(m, rule=rule),
+    "complete": lambda m, rule: generators.complete(m, rule=rule),
 }
 
 
@@ -119,7 +119,7 @@ def from_name(spec: str, m: int | None = None, *, seed: Seed = None, rule: Rule 
     name, parameter, count = _read(spec, m)
     if name in ("grid", "torus"):
         rows, columns = _shape(name, parameter, count)
-        return (graph.grid if name == "grid" else graph.torus)(rows, columns, rule=rule)
+        return (generators.grid if name == "grid" else generators.torus)(rows, columns, rule=rule)
     if count is None:
         raise TopologyError(f"{spec!r} does not say how many agents; write {_ALL[name]}, or give their number apart")
     if name in DIRECTED or name in CHANGING:
@@ -129,17 +129,17 @@ def from_name(spec: str, m: int | None = None, *, seed: Seed = None, rule: Rule 
             )
         return _one_way(spec, name, parameter, count, seed)
     if name == "hypercube":
-        return graph.hypercube(_dimension(count), rule=rule)
+        return generators.hypercube(_dimension(count), rule=rule)
     if name == "erdos-renyi":
         p = _P if parameter is None else _probability(spec, parameter)
         _check_links(name, count, p * count * (count - 1) / 2)
-        return graph.erdos_renyi(count, p, seed=seed, rule=rule)
+        return generators.erdos_renyi(count, p, seed=seed, rule=rule)
     if name == "random-regular":
         degree = min(_DEGREE, count - 1) if parameter is None else _whole(spec, parameter, "number of neighbours")
         if count == 1 and parameter is None:
             return graph.from_edges(1, [], rule=rule, name="random-regular(1, 0)")
         _check_links(name, count, count * degree / 2)
-        return graph.random_regular(count, degree, seed=seed, rule=rule)
+        return generators.random_regular(count, degree, seed=seed, rule=rule)
     _check_links(name, count, count * (count - 1) / 2 if name == "complete" else count)
     return _SIMPLE[name](count, rule)
 

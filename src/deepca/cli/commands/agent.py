@@ -25,7 +25,7 @@ from deepca.errors import DeepcaError, InternalError, InvalidInput, NetworkError
 
 if TYPE_CHECKING:  # what imports grpc must wait until its core can be heard
     from deepca.cli.view.log import Log, Style
-    from deepca.sites.config.files import SiteFile
+    from deepca.sites.config.site_file import SiteFile
     from deepca.sites.runtime.run import Ending
     from deepca.sites.runtime.status import Watch
     from deepca.sites.transport.grpc_errors import CoreLog
@@ -206,7 +206,7 @@ def _shown(site: SiteFile, watch: Watch, voice: _Voice) -> Iterator[None]:
 
 
 def _read(path: Path, run_name: str | None, deadline: str | None) -> SiteFile:
-    from deepca.sites.config.files import read_site
+    from deepca.sites.config.site_file import read_site
     from deepca.sites.config.toml import duration
 
     site = read_site(path)

@@ -5,43 +5,24 @@ from __future__ import annotations
 import json
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.live import Live
-from rich.markup import escape
-from rich.table import Table
 
 from deepca.cli.commands.topology import complete_name
 from deepca.cli.common import errors, require
-from deepca.cli.view.model import show_model, show_status, size, summary
-from deepca.decomposition.pca import ALGORITHMS
+from deepca.cli.view.trial_network import Done, complain, report_trial, show_real, watching
+from deepca.decomposition.settings import ALGORITHMS
 from deepca.errors import InvalidInput
 from deepca.sites.config.toml import duration
 
-if TYPE_CHECKING:
-    from deepca.decomposition.model import Model
-    from deepca.sites.admin.trial_network import Ended, Outcome, Share, Sight
-
 __all__ = ["cluster", "real_demo"]
 
-_COLOURS = {
-    "finished": "green",
-    "running": "cyan",
-    "failed": "bold red",
-    "killed": "bold red",
-    "unfinished": "red",
-    "not usable": "red",
-    "left out": "yellow",
-    "stopped": "dim",
-}
 
 cluster = typer.Typer(
     name="cluster",
@@ -124,7 +105,7 @@ def up(
                 dataset=dataset,
                 quiet=quiet or as_json,
             )
-            code = _report(done, out, as_json=as_json, quiet=quiet, kits=folder if keep else None)
+            code = report_trial(done, out, as_json=as_json, quiet=quiet, kits=folder if keep else None)
     if code:
         raise typer.Exit(code)
 
@@ -137,13 +118,6 @@ def _require() -> None:
 # ------------------------------------------------------------------------------------------------------------- running
 
 
-@dataclass(frozen=True)
-class _Done:
-    shares: tuple[Share, ...]
-    outcome: Outcome
-    model: Model | None
-
-
 def _run(
     files: Sequence[Path],
     agents: int | None,
@@ -154,16 +128,17 @@ def _run(
     label_column: str | None = None,
     dataset: str | None = None,
     quiet: bool,
-) -> _Done:
-    from deepca.decomposition.model import from_bytes
-    from deepca.sites.admin.trial_network import deal, describe, run_cluster
+) -> Done:
+    from deepca.decomposition.model_file import from_bytes
+    from deepca.sites.admin.trial_network import run_cluster
+    from deepca.sites.admin.trial_setup import deal, describe
 
     shares = deal(files, agents, folder, label_column=label_column, dataset=dataset)
     network = describe(shares, **options)
-    with _watching(Console(stderr=True, emoji=False), quiet=quiet) as watch:
+    with watching(Console(stderr=True, emoji=False), quiet=quiet) as watch:
         outcome = run_cluster(shares, network, folder, deadline=deadline, watch=watch)
     content = outcome.content
-    return _Done(shares, outcome, None if content is None else from_bytes(content, Path("the common result")))
+    return Done(shares, outcome, None if content is None else from_bytes(content, Path("the common result")))
 
 
 @contextmanager
@@ -195,129 +170,7 @@ def _stopped_by_sigterm() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-@contextmanager
-def _watching(notes: Console, *, quiet: bool) -> Iterator[Callable[[Sequence[Sight]], None]]:
-    """What is shown meanwhile: a table that changes on a terminal, else a line for every step."""
-    if quiet:
-        yield lambda sights: None
-    elif notes.is_terminal:
-        with Live(console=notes, auto_refresh=False, transient=True) as live:
-            yield lambda sights: live.update(_agents_table(sights, notes), refresh=True)
-    else:
-        said: list[str] = []
-
-        def watch(sights: Sequence[Sight]) -> None:
-            counts: dict[str, int] = {}
-            for one in sights:
-                counts[one.state] = counts.get(one.state, 0) + 1
-            text = ", ".join(f"{count} {state}" for state, count in counts.items())
-            if said[-1:] != [text]:
-                said.append(text)
-                notes.print(f"{len(sights)} agents: {text}", highlight=False)
-
-        yield watch
-
-
-def _agents_table(sights: Sequence[Sight], console: Console) -> Table:
-    table = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False, collapse_padding=True)
-    name = max(4, *(len(one.site) for one in sights))
-    table.add_column("site", no_wrap=True, min_width=min(name, 20), overflow="ellipsis")
-    table.add_column("rows", justify="right", no_wrap=True, min_width=8)
-    table.add_column("state", no_wrap=True, min_width=13)
-    table.add_column("last word", no_wrap=True, overflow="ellipsis", max_width=max(console.width - name - 28, 10))
-    most = max(console.height - 5, 3)
-    for one in sights[:most]:
-        colour = _COLOURS.get(one.state, "default")
-        iteration = f" ({one.iteration})" if one.iteration is not None and one.state == "running" else ""
-        table.add_row(
-            one.site,
-            "?" if one.rows is None else f"{one.rows:,}",
-            f"[{colour}]{one.state}{iteration}[/]",
-            f"[dim]{escape(one.text)}[/]",
-        )
-    if len(sights) > most:
-        table.add_row(f"[dim]and {len(sights) - most} more[/]", "", "", "")
-    return table
-
-
 # ----------------------------------------------------------------------------------------------------------- reporting
-
-
-def _report(done: _Done, out: Path, *, as_json: bool, quiet: bool, kits: Path | None) -> int:
-    """Model files in their places, and what people want to know; the exit code."""
-    from deepca.sites.admin.trial_network import keep_models
-
-    outcome, model, notes = done.outcome, done.model, Console(stderr=True, emoji=False)
-    places = keep_models(outcome, out)
-    if as_json:
-        typer.echo(json.dumps(_plain(done, places, kits), indent=2, ensure_ascii=False))
-    elif model is not None and not quiet:
-        console = Console(emoji=False)
-        show_model(console, model)
-        console.print(
-            f"\n{len(places)} model file{'s' if len(places) > 1 else ''}, the same to the last byte "
-            f"(sha256 {outcome.sha256[:16]}…): [bold]{escape(str(out))}/<site>/model.npz[/] · {outcome.seconds:.1f} s",
-            highlight=False,
-            soft_wrap=True,
-        )
-    if outcome.code:
-        _complain(notes, outcome, model, shown=not as_json and not quiet)
-    if kits is not None and not as_json and not quiet:
-        notes.print(f"Kits, logs and checkpoints: {escape(str(kits))}", highlight=False, soft_wrap=True)
-    return outcome.code
-
-
-def _complain(notes: Console, outcome: Outcome, model: Model | None, *, shown: bool) -> None:
-    """Who failed, and its last words."""
-    without = [agent for agent in outcome.agents if agent.model is None]
-    for agent in sorted(without, key=lambda agent: not agent.first):
-        if agent.stopped and not agent.first:
-            continue
-        notes.print(f"[bold red]error:[/] {escape(agent.site)} {_fate(agent)}", highlight=False, soft_wrap=True)
-        for line in agent.last:
-            notes.print(f"  [dim]{escape(agent.site)}:[/] {escape(line)}", highlight=False, soft_wrap=True)
-    stopped = [agent.site for agent in without if agent.stopped and not agent.first]
-    if stopped:
-        notes.print(f"Stopped for that reason: {escape(', '.join(stopped))}.", highlight=False, soft_wrap=True)
-    if model is None:
-        notes.print("No model was written.", highlight=False)
-    elif not model.status.ok and not shown:
-        show_status(notes, model)
-    elif model.about.get("left_out"):
-        names = ", ".join(model.about["left_out"])
-        notes.print(f"[bold yellow]The rows of {escape(names)} are not in this result.[/]", highlight=False)
-
-
-def _fate(agent: Ended) -> str:
-    if agent.code < 0:
-        try:
-            name = signal.Signals(-agent.code).name
-        except ValueError:
-            name = f"signal {-agent.code}"
-        return f"was killed ({name}); its last words:"
-    if agent.code == 3:
-        return "was not finished at the deadline; its last words:"
-    return f"ended with exit code {agent.code}; its last words:"
-
-
-def _plain(done: _Done, places: dict[str, Path], kits: Path | None) -> dict[str, Any]:
-    outcome, model = done.outcome, done.model
-    return {
-        **({} if model is None else summary(model)),
-        "sites": [
-            {
-                "site": agent.site,
-                "rows": agent.rows,
-                "exit_code": agent.code,
-                "model": str(places[agent.site]) if agent.site in places else None,
-                "last": list(agent.last) if agent.model is None else [],
-            }
-            for agent in outcome.agents
-        ],
-        "sha256": outcome.sha256 or None,
-        "seconds": round(outcome.seconds, 3),
-        "kits": None if kits is None else str(kits),
-    }
 
 
 def _check_folder(out: Path, *, keep: bool) -> None:
@@ -367,7 +220,7 @@ def real_demo(*, agents: int, k: int, tol: float, seed: int, as_json: bool, quie
         done = _run(files, agents, folder / "kits", options, deadline=600.0, quiet=quiet or as_json)
     outcome, model = done.outcome, done.model
     if model is None:
-        _complain(Console(stderr=True, emoji=False), outcome, None, shown=False)
+        complain(Console(stderr=True, emoji=False), outcome, None, shown=False)
         return outcome.code or 1
     pooled = PCA(n_components=k, svd_solver="full").fit(X)
     U, W = (np.asarray(of, dtype=np.float64).T for of in (pooled.components_, model.components))
@@ -389,29 +242,5 @@ def real_demo(*, agents: int, k: int, tol: float, seed: int, as_json: bool, quie
     if as_json:
         typer.echo(json.dumps(found, indent=2))
     else:
-        _show_real(Console(emoji=False), found, tol)
+        show_real(Console(emoji=False), found, tol)
     return outcome.code
-
-
-def _show_real(console: Console, found: dict[str, Any], tol: float) -> None:
-    sites = found["sites"]
-    rows = [site["rows"] for site in sites]
-    each = f"{rows[0]}" if min(rows) == max(rows) else f"{min(rows)} or {max(rows)}"
-    mark = "green" if found["tan_theta"] <= 10 * tol else "red"
-    proven = "nothing" if found["proven"] is None else f"tan θ ≤ {found['proven']:.1e} at every site"
-    table = Table.grid(padding=(0, 2))
-    for name, value in (
-        ("sites", f"{len(sites)}, each a process of its own, {found['links']} links (ring), TLS 1.3 both ways"),
-        ("rows each", f"{each} of {sum(rows):,}; none of them left its site"),
-        ("iterations", f"{found['iterations']:,}"),
-        ("rounds", f"{found['rounds']:,}"),
-        ("sent", f"{size(found['bytes_per_agent'])} per site"),
-        ("time", f"{found['seconds']:.1f} s, starting and stopping the processes included"),
-        ("status", str(found["status"]).replace("_", " ")),
-        ("proven", proven),
-        ("measured", f"[{mark}]tan θ = {found['tan_theta']:.1e}[/] to scikit-learn's PCA of the pooled rows"),
-        ("model files", f"{found['model_files']}, the same to the last byte: sha256 {found['sha256'][:16]}…"),
-    ):
-        table.add_row(f"[dim]{name}[/]", value)
-    console.print("\n[bold]The digits of scikit-learn, over real processes[/]\n")
-    console.print(table, highlight=False)

@@ -21,8 +21,9 @@ from deepca.data.allocation import by_label, in_equal_shares
 from deepca.data.columns import common_columns
 from deepca.data.readers import open_source, open_sources, spool
 from deepca.data.sources import Source
+from deepca.decomposition.fit import decompose, model_of
 from deepca.decomposition.model import Model
-from deepca.decomposition.pca import ALGORITHMS, Settings, check, decompose, model_of
+from deepca.decomposition.settings import ALGORITHMS, Settings, check_settings
 from deepca.engines.keeping import Keeping
 from deepca.engines.local import ENGINES, Engine
 from deepca.engines.shards import agree_on_files, expanded, open_shares
@@ -111,7 +112,7 @@ def fit(
             seed=seed,
             messages=cast("Messages", messages),
         )
-        check(settings)
+        check_settings(settings)
         if out.suffix != ".npz":
             raise InvalidInput(f"--out {out}: a model file ends in .npz")
         if agents is not None and agent_column is not None:

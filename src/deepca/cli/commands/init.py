@@ -15,7 +15,7 @@ from rich.table import Table
 from deepca.cli.common import errors, require
 from deepca.cli.passphrase import VARIABLE, new_passphrase
 from deepca.errors import InvalidInput
-from deepca.sites.config.files import EXAMPLE
+from deepca.sites.config.network_file import EXAMPLE
 
 if TYPE_CHECKING:
     from deepca.sites.admin.kits import Kit, Kits

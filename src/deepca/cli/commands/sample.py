@@ -13,7 +13,7 @@ from rich.markup import escape
 from deepca.cli.common import errors, require
 from deepca.data.writers import open_writer
 from deepca.errors import InvalidInput
-from deepca.operators.base import split_rows
+from deepca.operators.construction import split_rows
 
 __all__ = ["sample"]
 

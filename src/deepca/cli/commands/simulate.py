@@ -23,7 +23,7 @@ from deepca.data.allocation import in_equal_shares
 from deepca.data.columns import common_columns
 from deepca.data.readers import open_sources, spool
 from deepca.data.sources import ArraySource, Source
-from deepca.decomposition.pca import ALGORITHMS
+from deepca.decomposition.settings import ALGORITHMS
 from deepca.engines.shards import expanded
 from deepca.errors import DataError, InvalidInput
 from deepca.network.compression import Messages

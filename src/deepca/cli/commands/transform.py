@@ -18,7 +18,8 @@ from deepca.data.moments import check_finite
 from deepca.data.readers import open_source, open_sources
 from deepca.data.sources import Source
 from deepca.data.writers import open_writer
-from deepca.decomposition.model import Model, load
+from deepca.decomposition.model import Model
+from deepca.decomposition.model_file import load
 from deepca.errors import DataError
 from deepca.solver.progress import bars
 

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from deepca._util.units import size
 from deepca.decomposition.model import Model
-from deepca.solver.certificate import Certificate
+from deepca.solver.certificate.bounds import Certificate
 
 __all__ = ["show_model", "size", "summary"]
 

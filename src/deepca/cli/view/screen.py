@@ -18,7 +18,7 @@ from rich.text import Text
 
 from deepca._util.units import size
 from deepca.cli.view.log import Entry, Log
-from deepca.sites.config.files import SiteFile
+from deepca.sites.config.site_file import SiteFile
 from deepca.sites.runtime.status import LinkState, Situation, span
 
 __all__ = ["Screen", "picture"]

@@ -16,10 +16,12 @@ import numpy.typing as npt
 
 from deepca._util.typing import Array
 from deepca.algorithms.partitioned_rows import RowsApart, RowsState, split
-from deepca.consensus.mixers import FastMix, Mixer, fastmix_eta, first_rounds
+from deepca.consensus.mixers import FastMix, Mixer, fastmix_eta
+from deepca.consensus.rates import first_rounds
 from deepca.decomposition.spectral.blocks import BlockRows, GraphBlock, Matrix, network_blocks, partition_graph
 from deepca.errors import GapError, InvalidInput, TopologyError
-from deepca.network.base import Network, Traffic
+from deepca.network.base import Network
+from deepca.network.traffic import Traffic
 from deepca.network.trees import SpanningTree
 from deepca.topology.local_view import Neighbourhood
 
@@ -215,7 +217,7 @@ def lambda2(network: Network, *, tol: float = 1e-12, seed: int = 0) -> GossipSpe
 def local_mixing(network: Network, *, mixer: Mixer | None = None, tol: float = 1e-12) -> LocalMixing:
     """FastMix's η and a first K, from every agent's own row of 𝐋.
 
-    K makes tracking settle for every spectrum between λ_min and λ₂ (:func:`deepca.consensus.mixers.first_rounds`); who
+    K makes tracking settle for every spectrum between λ_min and λ₂ (:func:`deepca.consensus.rates.first_rounds`); who
     knows all eigenvalues may get along with fewer rounds. :meth:`Neighbourhood.knowing` takes the spectrum for a run.
     """
     spectrum = lambda2(network, tol=tol)

@@ -7,7 +7,6 @@ there is nobody to hide from, and one operation is faster than flooding the grap
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -17,14 +16,16 @@ from mpi4py import MPI
 
 from deepca._util.machine import keep_freed_memory
 from deepca._util.typing import Array, Csr
+from deepca.engines.mpi.requests import PendingSum, check_shares, finish, rows_of
 from deepca.engines.mpi.routes import FarRows, Route
 from deepca.engines.mpi.shared_memory import Shelf
 from deepca.engines.mpi.watchdog import Patience
 from deepca.engines.shares import even_shares
-from deepca.errors import TopologyError
-from deepca.network.base import Network, Op, Pairs, Pending, Traffic, reducer
+from deepca.network.base import Network, Pairs
 from deepca.network.broadcasts import share_spectrum
 from deepca.network.compression import Code, Copies, decode, encode
+from deepca.network.reductions import Op, Pending, reducer
+from deepca.network.traffic import Traffic
 from deepca.topology.graph import Topology
 
 __all__ = ["MpiNetwork"]
@@ -71,7 +72,7 @@ class MpiNetwork(Network):
     ) -> None:
         world = MPI.COMM_WORLD if comm is None else comm
         held = even_shares(topology.n_agents, world.size) if shares is None else tuple(shares)
-        _check_shares(held, topology, world.size)
+        check_shares(held, topology, world.size)
         first = int(sum(held[: world.rank]))
         super().__init__(topology, (held[world.rank],))
         keep_freed_memory(_FREED)
@@ -114,11 +115,11 @@ class MpiNetwork(Network):
         x = np.asarray(x, _FLOAT64)
         if weights is None and self._stays:
             route = self._full
-            own = x.ravel() if self._one_each else _rows(x)
+            own = x.ravel() if self._one_each else rows_of(x)
             far, y = self._around(own, route.near)
             route.and_far(y, far)
             return y.reshape(x.shape)
-        route, own = self._now() if weights is None else self._prepared(weights, self._route), _rows(x)
+        route, own = self._now() if weights is None else self._prepared(weights, self._route), rows_of(x)
         y = route.weighted(own, self._along(route, own))
         self._counted(route, 1, own[0].nbytes)
         if weights is None:
@@ -127,7 +128,7 @@ class MpiNetwork(Network):
 
     def meet(self, x: Array, pairs: Pairs, rounds: int, /) -> Array:
         self._check_epoch()
-        y, first = _rows(np.array(x, _FLOAT64)), int(self.local[0])
+        y, first = rows_of(np.array(x, _FLOAT64)), int(self.local[0])
         far, crossed = np.empty_like(y[0]), 0
         here = self._rank_of[pairs] == self._comm.rank
         for (i, j), (i_here, j_here) in zip(pairs[here.any(axis=1)], here[here.any(axis=1)], strict=True):
@@ -146,7 +147,7 @@ class MpiNetwork(Network):
 
     def collect(self, x: Array, /) -> Array:
         self._check_epoch()
-        beside, route, own = self.beside, self._full, _rows(np.asarray(x, _FLOAT64))
+        beside, route, own = self.beside, self._full, rows_of(np.asarray(x, _FLOAT64))
         known = np.concatenate([own, self._along(route, own), np.zeros((1, own.shape[1]))])
         self._counted(route, 1, own[0].nbytes)
         self._ride(1)
@@ -161,16 +162,16 @@ class MpiNetwork(Network):
         anew = before is not copies
         far = np.zeros((route.n_far, *x.shape[1:])) if anew else before.others[0]
         messages = encode(x - before.own, "float64" if anew else code, 1)
-        sent = messages.ravel() if self._one_each else _rows(messages)
+        sent = messages.ravel() if self._one_each else rows_of(messages)
         received, D = self._around(sent, lambda _: before.own + decode(messages, x.shape))
         far = far + decode(np.asarray(received).reshape(route.n_far, *messages.shape[1:]), far.shape)
         near = D - D[:1]  # (𝐋 − I) D does not change, and its rounding shrinks with the differences
-        change = route.weighted(_rows(near), _rows(far - D[:1])).reshape(x.shape) - near
+        change = route.weighted(rows_of(near), rows_of(far - D[:1])).reshape(x.shape) - near
         return x + change, Copies(D, (far,), self._graph)
 
     def total_mean(self, x: Array, /) -> Array:
         self._check_epoch()
-        total = np.asarray(_rows(x).sum(axis=0))
+        total = np.asarray(rows_of(x).sum(axis=0))
         with self._patience.waiting("all ranks"):
             self._comm.Allreduce(MPI.IN_PLACE, total, MPI.SUM)
         self._count(rounds=self._depth, messages=self._depth, payload=total.nbytes)
@@ -296,22 +297,22 @@ class MpiNetwork(Network):
             MPI.Request.Waitall(under_way)
         return far
 
-    def _agreed(self, x: Array, op: Op, rounds: int) -> _Agreed:
+    def _agreed(self, x: Array, op: Op, rounds: int) -> PendingSum:
         own = np.asarray(reducer(op).reduce(np.asarray(x, dtype=np.float64), axis=0))
-        return _Agreed(own, op, rounds, self._comm, lambda: self._patience.waiting("all ranks"))
+        return PendingSum(own, op, rounds, self._comm, lambda: self._patience.waiting("all ranks"))
 
     def _finish_riding(self) -> None:
         """An operation that was begun has to be completed, at all ranks, even if nobody asks for its value."""
-        _finish(self._riding)
+        finish(self._riding)
 
     def _ride(self, rounds: int) -> None:
         riding = self._riding
         super()._ride(rounds)
-        _finish([pending for pending in riding if pending.ready])
+        finish([pending for pending in riding if pending.ready])
 
     def _swept(self, riding: list[Pending]) -> None:
         super()._swept(riding)
-        _finish(riding)
+        finish(riding)
 
     def _buffer(self, route: Route, own: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Room for what other ranks send, the same again for the same size."""
@@ -353,68 +354,3 @@ class MpiNetwork(Network):
 
     def _route(self, weights: Csr) -> Route:
         return Route.of(weights, self._rank_of, self._comm.rank)
-
-
-_under_way: set[Pending] = set()
-"""What MPI still writes to must stay, even if whoever has begun it is gone."""
-
-
-class _Agreed(Pending):
-    """The minimum or maximum over all ranks, on its way from the beginning; asking for the value waits for it."""
-
-    def __init__(self, own: Array, op: Op, rounds: int, comm: MPI.Intracomm, waiting: Callable[[], Any]) -> None:
-        self._sign = 1.0 if op == "max" else -1.0
-        # MPI_MAX may drop NaN, so that it travels by itself
-        flat = np.atleast_1d(own).ravel()
-        missing = np.isnan(flat)
-        self._sent = np.concatenate([np.where(missing, -np.inf, self._sign * flat), missing])
-        self._found = np.empty_like(self._sent)
-        self._shape, self._waiting = own.shape, waiting
-        self._request: MPI.Request | None = comm.Iallreduce(self._sent, self._found, MPI.MAX)
-        self.nbytes = self._sent.nbytes
-        self.op, self.rounds_left = op, rounds
-        _under_way.add(self)
-
-    def finish(self) -> None:
-        if self._request is not None:
-            with self._waiting():
-                self._request.Wait()
-            self._request = None
-            _under_way.discard(self)
-
-    @property
-    def value(self) -> Array:  # type: ignore[override]
-        self.finish()
-        n = self._found.size // 2
-        found = np.where(self._found[n:] > 0.0, np.nan, self._sign * self._found[:n])
-        return np.asarray(found.reshape(self._shape))
-
-
-def _finish(pending: Sequence[Pending]) -> None:
-    for one in pending:
-        if isinstance(one, _Agreed):
-            one.finish()
-
-
-def _rows(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """``(m_local, n)`` without gaps, in the order that all ranks have in common."""
-    return np.ascontiguousarray(x).reshape(x.shape[0], math.prod(x.shape[1:]))
-
-
-def _check_shares(shares: tuple[int, ...], topology: Topology, ranks: int) -> None:
-    m = topology.n_agents
-    if len(shares) != ranks:
-        raise TopologyError(f"shares of {len(shares)} ranks for a job of {ranks}; give one number per rank")
-    if m < ranks and min(shares, default=0) < 1:
-        raise TopologyError(
-            f"{topology.name} has {m} agent{'s' if m > 1 else ''}, but the job has {ranks} ranks, and every rank holds "
-            f"at least one agent; start it with mpiexec -n {m}, or fewer"
-        )
-    idle = [rank for rank, share in enumerate(shares) if share < 1]
-    if idle:
-        raise TopologyError(f"rank {idle[0]} holds no agent; every rank needs at least one")
-    if sum(shares) != m:
-        raise TopologyError(
-            f"the {ranks} ranks hold {sum(shares)} agents together, but {topology.name} has {m}; start as many ranks, "
-            "or give each as many agents, as the network needs"
-        )

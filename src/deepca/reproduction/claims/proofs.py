@@ -9,7 +9,8 @@ import numpy as np
 
 from deepca import topology as graphs
 from deepca.algorithms import theory
-from deepca.consensus.mixers import FastMix, response
+from deepca.consensus.mixers import FastMix
+from deepca.consensus.rates import response
 from deepca.reproduction.cells import Cell, Outcome
 from deepca.reproduction.claims.setting import Setting, problem_of
 from deepca.reproduction.pages.report import Claim

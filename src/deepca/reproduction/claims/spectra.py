@@ -18,13 +18,14 @@ from deepca.decomposition.eigen import Eigenpairs, Which, eigenpairs
 from deepca.decomposition.spectral import graphs
 from deepca.decomposition.svd import Partition, SingularTriplets, singular_triplets
 from deepca.network import SimulatedNetwork
-from deepca.operators.base import from_matrices, split_rows
+from deepca.operators.construction import from_matrices, split_rows
 from deepca.operators.linalg import tan_theta
 from deepca.reproduction.claims.baseline import Ground
 from deepca.reproduction.claims.setting import Setting
 from deepca.reproduction.pages.report import Claim, Verdict
 from deepca.reproduction.studies import PAPER
-from deepca.topology.graph import Topology, ring
+from deepca.topology.generators import ring
+from deepca.topology.graph import Topology
 
 __all__ = ["SPECTRA", "eigenvalues", "low_rank", "pair_error", "singular_values", "spectral_analysis"]
 

@@ -6,40 +6,26 @@ import csv
 import io
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from itertools import cycle
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, LogLocator, NullFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
 
 from deepca._util.files import write_whole
-from deepca._util.typing import Array
-from deepca.errors import InvalidInput
 from deepca.reproduction.cells import Cell, Outcome
-from deepca.reproduction.pages.report import Rows, by_row_and_column, name_of, row_name
-from deepca.reproduction.studies import Paper, Study, Value
+from deepca.reproduction.pages.drawing import SOFT, save_figure, styled
+from deepca.reproduction.pages.tables import Rows, by_row_and_column, name_of, row_name
+from deepca.reproduction.studies import Study, Value
 
-__all__ = ["paper_page", "study_page", "write_curves"]
+__all__ = ["study_page", "write_curves"]
 
-FLOOR = 1e-16  # below it a curve is rounding
-CEILING = 1e3  # a tangent above it says no more than "a right angle"
-STRETCH = 1.6  # of the rounds DeEPCA needs: how far the rounds pages look
 
-# Okabe–Ito colours, told apart by colour-blind readers; lines and markers tell the curves apart in grey
-_CURVES: dict[str, dict[str, Any]] = {
-    "DeEPCA": {"color": "#0072B2", "linestyle": "-", "marker": "o", "linewidth": 2.0},
-    "DePCA, fixed K": {"color": "#D55E00", "linestyle": "--", "marker": "s", "linewidth": 1.5},
-    "DePCA, growing K": {"color": "#009E73", "linestyle": "-.", "marker": "^", "linewidth": 1.5},
-    "CPCA": {"color": "#000000", "linestyle": ":", "marker": "x", "linewidth": 1.5},
-}
 _SERIES: tuple[dict[str, Any], ...] = (
     {"color": "#0072B2", "linestyle": "-", "marker": "o"},
     {"color": "#D55E00", "linestyle": "--", "marker": "s"},
@@ -49,11 +35,6 @@ _SERIES: tuple[dict[str, Any], ...] = (
     {"color": "#E69F00", "linestyle": (0, (7, 2)), "marker": "P"},
     {"color": "#56B4E9", "linestyle": (0, (1, 1)), "marker": "X"},
 )
-_PANELS = (
-    ("S_disagreement", r"$\|S-\bar S\otimes 1\|$"),
-    ("W_disagreement", r"$\|W-\bar W\otimes 1\|$"),
-    ("tan_theta", r"mean $\tan\,\theta_k(U, W_j)$"),
-)
 _WORDS: dict[Value, str] = {
     "iterations": "iterations",
     "rounds": "rounds of communication",
@@ -61,146 +42,19 @@ _WORDS: dict[Value, str] = {
     "plateau": r"mean $\tan\,\theta_k$ at the end",
 }
 _SHARE = LinearSegmentedColormap.from_list("share", ["#ffffff", "#a6cee8", "#0072B2", "#00406b"])
-_SOFT = "#555555"
-
-
-def paper_page(
-    outcomes: Mapping[Cell, Outcome],
-    paper: Paper,
-    k: int,
-    *,
-    draw: int,
-    against: Literal["iterations", "rounds"],
-    path: Path,
-) -> None:
-    """The paper's 3 × 3 page: a row for each K, a column for each curve. Writes ``path`` + ``.png`` and ``.svg``."""
-    lengths = sorted({cell.iterations for cell in outcomes}, reverse=True)  # of one length all, the longest complete
-    choices = [{K: _paper_runs(outcomes, paper, k, K, draw, length) for K in paper.rounds} for length in lengths]
-    runs = max(choices, key=lambda choice: sum(map(len, choice.values())), default={})
-    if not any(runs.values()):
-        raise InvalidInput(f"no outcome of the paper's setting for {paper.data}, k = {k}, draw {draw}")
-    if against == "rounds":
-        runs = {K: {label: run for label, run in row.items() if label != "CPCA"} for K, row in runs.items()}
-    with _style():
-        figure = Figure(figsize=(10.5, 9.8), layout="constrained")
-        panels = figure.subplots(3, 3, sharex="all" if against == "iterations" else "row", sharey="col")
-        for i, (K, found) in enumerate(runs.items()):
-            end = _visible(found, against)
-            for axes, (curve, name) in zip(panels[i], _PANELS, strict=True):
-                for label, run in _in_panel(found, curve):
-                    _draw_curve(axes, _x(run, against), getattr(run, curve), end, _CURVES[label])
-                axes.set(title=f"$K = {K}$", ylabel=name, yscale="log", xlim=(0, end))
-                axes.tick_params(labelleft=True)
-        for column, (curve, _) in zip(panels.T, _PANELS, strict=True):
-            drawn = [getattr(run, curve) for row in runs.values() for _, run in _in_panel(row, curve)]
-            column[0].set_ylim(*_y_range(drawn, CEILING if curve == "tan_theta" else np.inf))
-            column[0].yaxis.set_major_locator(LogLocator(numticks=9))
-            column[0].yaxis.set_minor_locator(NullLocator())
-        for axes in panels[-1]:
-            axes.set_xlabel("iterations" if against == "iterations" else "rounds of communication")
-        shown = [label for label in _CURVES if any(label in row for row in runs.values())]
-        handles = [Line2D([], [], label=label, **_marks(_CURVES[label]), **_CURVES[label]) for label in shown]
-        any_run = next(run for row in runs.values() for run in row.values())
-        gap = f"Erdős–Rényi graph with $1-\\lambda_2 = {1 - any_run.lambda2:.4f}$"
-        figure.legend(
-            handles=handles,
-            title=f"{paper.data}: {paper.agents} agents, {paper.rows} rows each, $k = {k}$, {gap}",
-            title_fontsize=12,
-            loc="outside upper center",
-            ncols=len(handles),
-            frameon=False,
-            handlelength=3.6,
-        )
-        if notes := _paper_notes(runs, paper, against):
-            figure.supxlabel(notes, fontsize=9, color=_SOFT)
-        _save(figure, path, f"{paper.data}, k = {k}, against {against}")
-
-
-def _in_panel(runs: Mapping[str, Outcome], curve: str) -> list[tuple[str, Outcome]]:
-    """CPCA has no agents that could disagree."""
-    return [(label, run) for label, run in runs.items() if label != "CPCA" or curve == "tan_theta"]
-
-
-def _paper_runs(
-    outcomes: Mapping[Cell, Outcome], paper: Paper, k: int, K: int, draw: int, iterations: int
-) -> dict[str, Outcome]:
-    """The runs in the panels of one K by the name of their curve."""
-    base = Cell(paper.data, "DeEPCA", k, K, paper.agents, paper.rows, iterations, draw=draw)
-    wanted = {
-        "DePCA, fixed K": base.at(method="DePCA"),
-        "DePCA, growing K": base.at(method="DePCA", growth=paper.growth),
-        "DeEPCA": base,
-        "CPCA": base.at(method="CPCA", K=0),
-    }
-    return {label: outcomes[cell] for label, cell in wanted.items() if cell in outcomes}
-
-
-def _x(run: Outcome, against: Literal["iterations", "rounds"]) -> Array:
-    return np.arange(1.0, run.tan_theta.size + 1) if against == "iterations" else run.rounds.astype(np.float64)
-
-
-def _visible(runs: Mapping[str, Outcome], against: Literal["iterations", "rounds"]) -> float:
-    """Where the x-axis ends: with the longest run, or in rounds at a multiple of what DeEPCA needs."""
-    end = max((_x(run, against)[-1] for run in runs.values()), default=1.0)
-    if against == "iterations" or "DeEPCA" not in runs:
-        return float(end)
-    run = runs["DeEPCA"]
-    needed = run.rounds_to(max(3.0 * run.plateau, 10.0 * FLOOR)) or int(run.rounds[-1])
-    return float(min(end, STRETCH * needed))
-
-
-def _draw_curve(axes: Axes, x: Array, y: Array, end: float, style: Mapping[str, Any]) -> None:
-    start = {"o": 0.0, "s": 0.25, "^": 0.5, "x": 0.75}[style["marker"]]  # markers of equal curves lie side by side
-    places = np.searchsorted(x, end * (np.arange(7) + start + 0.15) / 7)
-    axes.plot(
-        x,
-        np.clip(y, FLOOR, None),
-        markevery=sorted({int(place) for place in places if place < x.size}),
-        zorder=4 if style["marker"] == "x" else 3,
-        **_marks(style),
-        **style,
-    )
-
-
-def _marks(style: Mapping[str, Any]) -> dict[str, Any]:
-    return {"markersize": 4.5, "markerfacecolor": style["color"] if style["marker"] == "o" else "white"}
-
-
-def _y_range(curves: Iterable[Array], ceiling: float) -> tuple[float, float]:
-    values = np.concatenate([curve[np.isfinite(curve)] for curve in curves])
-    if not values.size:
-        return FLOOR, 1.0
-    low, high = np.clip((values.min(), values.max()), FLOOR, ceiling)
-    return float(low / 3), float(high * 3)
-
-
-def _paper_notes(
-    runs: Mapping[int, Mapping[str, Outcome]], paper: Paper, against: Literal["iterations", "rounds"]
-) -> str:
-    growing = [row["DePCA, growing K"] for row in runs.values() if "DePCA, growing K" in row]
-    notes = []
-    if growing:
-        notes.append(f"Growing K: one round more every {paper.growth} iterations.")
-    if against == "rounds":
-        notes.append(f"Each row ends at {STRETCH:g} times the rounds DeEPCA needs to settle;")
-        if growing:
-            last = max(int(run.rounds[-1]) for run in growing)
-            notes.append(f"growing K went on to {last} rounds.")
-        notes.append("CPCA sends nothing and is not shown.")
-    return "\n".join(textwrap.wrap(" ".join(notes), 130))
 
 
 def study_page(study: Study, outcomes: Mapping[Cell, Outcome], path: Path) -> None:
     """One figure for any study. Writes ``path`` + ``.png`` and ``.svg``."""
     rows = by_row_and_column(study, outcomes)
-    with _style():
+    with styled():
         if study.value == "converged":
             figure = _share_map(study, rows)
         elif study.columns == "draw":
             figure = _draws(study, rows)
         else:
             figure = _curves(study, rows)
-        _save(figure, path, study.question)
+        save_figure(figure, path, study.question)
 
 
 def _title(figure: Figure, study: Study, rows: Rows, line: str, width: int) -> None:
@@ -214,7 +68,7 @@ def _title(figure: Figure, study: Study, rows: Rows, line: str, width: int) -> N
     words = "\n".join(textwrap.wrap(question, width))
     small = "\n".join(textwrap.wrap(", ".join(fixed) + ". " + line, int(width * 1.4), break_on_hyphens=False))
     figure.suptitle(words, fontsize=12, x=0.01, ha="left")
-    figure.supxlabel(small, fontsize=9, color=_SOFT, x=0.01, ha="left")
+    figure.supxlabel(small, fontsize=9, color=SOFT, x=0.01, ha="left")
 
 
 def _goal(study: Study) -> str:
@@ -239,7 +93,7 @@ def _share_map(study: Study, rows: Rows) -> Figure:
             values = study.measure(entries[column])
             reached = [value for value in values if value is not None]
             if not values:
-                axes.text(x, y, "not run", ha="center", va="center", fontsize=8, color=_SOFT)
+                axes.text(x, y, "not run", ha="center", va="center", fontsize=8, color=SOFT)
                 continue
             share = len(reached) / len(values)
             axes.fill([x - 0.5, x + 0.5, x + 0.5, x - 0.5], [y - 0.5, y - 0.5, y + 0.5, y + 0.5], color=_SHARE(share))
@@ -433,34 +287,6 @@ def _plain_numbers(axes: Axes, *, both: bool = False) -> None:
             axis.set_major_locator(FixedLocator(places))
             axis.set_ticklabels([f"{place:g}" for place in places])
             axis.set_minor_formatter(NullFormatter())
-
-
-@contextmanager
-def _style() -> Iterator[None]:
-    with mpl.rc_context(
-        {
-            "font.size": 10,
-            "axes.titlesize": 10,
-            "axes.spines.top": False,
-            "axes.spines.right": False,
-            "axes.grid": True,
-            "axes.axisbelow": True,
-            "grid.color": "#dddddd",
-            "grid.linewidth": 0.6,
-            "mathtext.fontset": "dejavusans",
-            "svg.hashsalt": "deepca",
-        }
-    ):
-        yield
-
-
-def _save(figure: Figure, path: Path, title: str) -> None:
-    """PNG and SVG next to each other, the same bytes every time."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.draw_without_rendering()  # lays it out, once for both
-    figure.set_layout_engine("none")
-    figure.savefig(path.with_name(path.name + ".png"), dpi=150, metadata={"Title": title})
-    figure.savefig(path.with_name(path.name + ".svg"), metadata={"Title": title, "Date": None})
 
 
 _COLUMNS = (

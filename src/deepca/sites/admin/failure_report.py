@@ -19,7 +19,7 @@ import numpy as np
 from deepca import __version__
 from deepca._util.files import write_whole
 from deepca.errors import BadArray, PeerFault
-from deepca.sites.config.files import SiteFile
+from deepca.sites.config.site_file import SiteFile
 from deepca.sites.protocol.handshake import PROTOCOL
 
 __all__ = ["report_of", "write_report"]

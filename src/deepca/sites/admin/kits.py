@@ -13,7 +13,8 @@ from tempfile import TemporaryDirectory
 
 from deepca._util.files import sync_folder, write_whole
 from deepca.errors import InvalidInput
-from deepca.sites.config.files import NetworkFile, read_network, write_site
+from deepca.sites.config.network_file import NetworkFile, read_network
+from deepca.sites.config.site_file import write_site
 from deepca.sites.pki.authority import LEDGER, Authority
 from deepca.sites.pki.certificates import pem, request
 from deepca.sites.pki.keys import new_key, write_key

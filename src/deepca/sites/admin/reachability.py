@@ -20,13 +20,16 @@ from typing import Literal
 from cryptography import x509
 
 from deepca.errors import Refused
-from deepca.sites.config.files import NetworkFile, SiteFile, split_address
+from deepca.sites.config.addresses import split_address
+from deepca.sites.config.network_file import NetworkFile
+from deepca.sites.config.site_file import SiteFile
 from deepca.sites.pki.certificates import site_of
 from deepca.sites.pki.identity import Identity as Certificates
 from deepca.sites.pki.keys import pending
 from deepca.sites.protocol import wire_pb2 as wire
+from deepca.sites.protocol.incarnation import Identity
 from deepca.sites.protocol.records import Record
-from deepca.sites.runtime.link import Identity, Link
+from deepca.sites.runtime.link import Link
 
 __all__ = ["Heard", "Knock", "knock", "overhear"]
 

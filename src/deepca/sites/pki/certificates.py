@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from deepca.errors import InvalidInput, Refused
-from deepca.sites.config.files import is_network_name, is_site_name
+from deepca.sites.config.addresses import is_network_name, is_site_name
 from deepca.sites.pki.keys import UNREADABLE, Key, public_key
 from deepca.sites.pki.revocation import RevocationList
 

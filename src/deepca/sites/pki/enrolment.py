@@ -18,7 +18,8 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from deepca._util.files import sync_folder, write_whole
 from deepca.errors import EnrolmentError, InvalidInput, Refused, RevocationListError
-from deepca.sites.config.files import SiteFile, read_network, read_site
+from deepca.sites.config.network_file import read_network
+from deepca.sites.config.site_file import SiteFile, read_site
 from deepca.sites.pki.authority import Authority, Issued, check_request, network_of, read_issued
 from deepca.sites.pki.certificates import (
     check_peer,

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from deepca._util.files import write_whole
 from deepca.errors import CertificateError, InvalidInput, Refused, RevocationListError
-from deepca.sites.config.files import SiteFile
+from deepca.sites.config.site_file import SiteFile
 from deepca.sites.pki.certificates import (
     check_certificate,
     check_peer,

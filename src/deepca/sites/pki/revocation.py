@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import serialization
 
 from deepca._util.files import alone, write_whole
 from deepca.errors import InvalidInput, RevocationListError
-from deepca.sites.config.files import SiteFile
+from deepca.sites.config.site_file import SiteFile
 from deepca.sites.pki.keys import UNREADABLE, fingerprint, public_key
 
 __all__ = [

@@ -17,7 +17,7 @@ from typing import Literal, cast
 from deepca.errors import FrameError
 from deepca.sites.protocol import wire_pb2 as wire
 from deepca.sites.protocol.claims import Endorsement
-from deepca.sites.runtime.link import Identity
+from deepca.sites.protocol.incarnation import Identity
 
 __all__ = [
     "Difference",

@@ -20,16 +20,17 @@ from deepca._util.files import try_lock, write_whole
 from deepca._util.machine import keep_freed_memory
 from deepca.data.readers import open_source
 from deepca.data.sources import Source
-from deepca.decomposition.pca import Settings
+from deepca.decomposition.settings import Settings
 from deepca.engines.checkpoints import Checkpoints
 from deepca.errors import DataError, DeepcaError, InternalError, InvalidInput, Unfinished
 from deepca.sites.admin.failure_report import report_of, write_report
-from deepca.sites.config.files import NetworkFile, SiteFile
+from deepca.sites.config.network_file import NetworkFile
+from deepca.sites.config.site_file import SiteFile
 from deepca.sites.pki.identity import Identity as Certificates
 from deepca.sites.protocol.handshake import PROTOCOL
+from deepca.sites.protocol.incarnation import Identity
 from deepca.sites.protocol.signatures import CertificateSeals
 from deepca.sites.runtime.clocks import RealClock
-from deepca.sites.runtime.link import Identity
 from deepca.sites.runtime.node import Membership, Node, Policy
 from deepca.sites.runtime.row_digests import Rows, RowsVault
 from deepca.sites.runtime.run import Ending, Job, run_site, schema_of

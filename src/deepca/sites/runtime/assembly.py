@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from deepca.errors import InvalidInput, NetworkError, PeerFault
+from deepca.sites.protocol.incarnation import Identity
 from deepca.sites.protocol.records import Difference, Edge, Plan, Record, Table
-from deepca.sites.runtime.link import Identity
 
 __all__ = ["Assembly", "Membership", "Policy"]
 

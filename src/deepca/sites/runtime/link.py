@@ -5,20 +5,18 @@ Nothing here waits or knows a clock: whoever drives a link says what time it is 
 
 from __future__ import annotations
 
-import hashlib
 import struct
 import zlib
 from collections import deque
-from dataclasses import dataclass
 
 from deepca.errors import FrameError, WrongNetwork
 from deepca.sites.protocol import wire_pb2 as wire
+from deepca.sites.protocol.incarnation import Identity
 from deepca.sites.protocol.parcels import Parcel
+from deepca.sites.runtime.arrival import CHUNK, Arrival, Arrived
 
-__all__ = ["BEAT", "CHUNK", "SILENCE", "Arrived", "Identity", "Link"]
+__all__ = ["BEAT", "SILENCE", "Link"]
 
-CHUNK = 1 << 20
-"""Bytes of a body in one Part."""
 BEAT = 0.5
 """Seconds after which a side that has nothing to say shows that it is there."""
 SILENCE = 2.0
@@ -31,27 +29,6 @@ _AGAIN, _AGAIN_AT_MOST = 0.4, 3.0  # seconds without progress after which a mess
 _TIMES = 4.0  # but no sooner than after so many times what an acknowledgement takes usually
 
 
-@dataclass(frozen=True, order=True)
-class Identity:
-    """One start of an agent. Later starts are larger; ``boot`` is random and tells apart what counting cannot."""
-
-    incarnation: int
-    boot: int
-
-    def after(self, seen: Identity) -> Identity:
-        """This start, counted as later than one that others know of."""
-        mixed = hashlib.sha256(f"{self.boot} {seen.incarnation}".encode()).digest()
-        return Identity(seen.incarnation + 1, int.from_bytes(mixed[:8], "little") | 1)
-
-
-@dataclass(frozen=True)
-class Arrived:
-    """A whole message."""
-
-    header: bytes
-    body: bytes | bytearray
-
-
 class Link:
     """Both directions of one neighbourhood.
 
@@ -62,7 +39,7 @@ class Link:
     """
 
     _out: deque[tuple[int, Parcel, Identity | None]]  # not yet heard by the other side
-    _arriving: dict[int, _Arrival]
+    _arriving: dict[int, Arrival]
     _last: int  # number of the last message given to send
     _heard: int  # messages that have had effect here
     _heard_there: int  # and there
@@ -320,7 +297,7 @@ class Link:
             raise FrameError("a Part that does not fit its message", whole=True)
         arrival = self._arriving.get(part.seq)
         if arrival is None:
-            arrival = self._arriving[part.seq] = _Arrival(part.total)
+            arrival = self._arriving[part.seq] = Arrival(part.total)
         if part.total != arrival.total:
             raise FrameError("two Parts that differ in the size of their message", whole=True)
         arrival.add(part.index, header, chunk)
@@ -371,37 +348,6 @@ class Link:
         self._said = self._moved = float("-inf")
         self._owed, self._patience, self._usual = None, _AGAIN, None
         self._again, self._doubted, self._sent = None, 0, {}
-
-
-class _Arrival:
-    """A message of which some Parts are here. Memory is taken with the first of several; one alone is kept as it is."""
-
-    def __init__(self, total: int) -> None:
-        self.header, self.total = b"", total
-        self.body: bytes | bytearray = b""
-        self.in_a_row = 0
-        self._beyond: set[int] = set()
-        self._parts = max(-(-total // CHUNK), 1)
-
-    @property
-    def complete(self) -> bool:
-        return self.in_a_row == self._parts
-
-    def add(self, index: int, header: bytes, chunk: bytes) -> None:
-        if index < self.in_a_row or index in self._beyond:
-            return
-        if self._parts == 1:
-            self.body = chunk
-        else:
-            if not isinstance(self.body, bytearray):
-                self.body = bytearray(self.total)
-            self.body[index * CHUNK : index * CHUNK + len(chunk)] = chunk
-        if index == 0:
-            self.header = header
-        self._beyond.add(index)
-        while self.in_a_row in self._beyond:
-            self._beyond.remove(self.in_a_row)
-            self.in_a_row += 1
 
 
 def _check(*numbers: int, rest: tuple[bytes, ...] = ()) -> int:

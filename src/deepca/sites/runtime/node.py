@@ -33,12 +33,14 @@ from deepca.errors import (
 from deepca.network.transports.base import Message, Tag
 from deepca.sites.protocol import wire_pb2 as wire
 from deepca.sites.protocol.claims import Claim, Endorsement
+from deepca.sites.protocol.incarnation import Identity
 from deepca.sites.protocol.parcels import Parcel, pack, tag_of, unpack
 from deepca.sites.protocol.records import Failure, Offer, Plan, Record
 from deepca.sites.protocol.signatures import NoSeals, Seals
+from deepca.sites.runtime.arrival import Arrived
 from deepca.sites.runtime.assembly import Assembly, Membership, Policy
 from deepca.sites.runtime.clocks import Clock
-from deepca.sites.runtime.link import Arrived, Identity, Link
+from deepca.sites.runtime.link import Link
 from deepca.sites.runtime.settlement import Settling
 from deepca.sites.runtime.vault import MemoryVault, Vault
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from deepca._util.files import write_whole
 from deepca.errors import OldResult
-from deepca.sites.config.files import SiteFile
+from deepca.sites.config.site_file import SiteFile
 from deepca.sites.protocol.claims import Claim, Endorsement
 from deepca.sites.runtime.vault import FileVault
 

@@ -16,9 +16,12 @@ from deepca.algorithms.base import State
 from deepca.consensus.averaging import common_average
 from deepca.data.local_data import Holdings, read
 from deepca.data.sources import Source
-from deepca.decomposition.model import Model, from_bytes
-from deepca.decomposition.pca import Decomposition, Resumption, Settings, check, decompose_held, model_of
-from deepca.engines.checkpoints import Checkpoint
+from deepca.decomposition.fit import Decomposition, decompose_held, model_of
+from deepca.decomposition.model import Model
+from deepca.decomposition.model_file import from_bytes
+from deepca.decomposition.pca import Resumption
+from deepca.decomposition.settings import Settings, check_settings
+from deepca.engines.checkpoint_format import Checkpoint
 from deepca.errors import BadArray, Contradiction, InvalidInput, ModelError, NetworkError, NotFiniteError, Regroup
 from deepca.network.agent import AgentNetwork
 from deepca.network.broadcasts import SEMI, share_spectrum
@@ -129,7 +132,7 @@ def run_site(
 
     Raises Unfinished at the deadline, InvalidInput where this site differs from the others or its rows cannot be used.
     """
-    check(job.settings)
+    check_settings(job.settings)
     known = vault.load()
     if known.decided and known.outcome is not None:
         tell("result", f"the run {job.run!r} has ended before; another one needs another name, the same at all sites")

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
-from deepca.sites.config.files import SiteFile
+from deepca.sites.config.site_file import SiteFile
 from deepca.sites.runtime.node import View
 from deepca.solver.observers import Start, Step
 from deepca.solver.result import Result

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from deepca.errors import DeepcaError, FrameError, InvalidInput
-from deepca.sites.config.files import is_loopback
+from deepca.sites.config.addresses import is_loopback
 from deepca.sites.protocol import wire_pb2 as wire
 from deepca.sites.protocol.handshake import Credentials, Handshake
 from deepca.sites.transport import tls  # first of all that import grpc

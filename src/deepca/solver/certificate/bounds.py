@@ -4,8 +4,8 @@ Agents that agree can still be wrong, so nothing here uses what was tracked. All
 one of them), average fresh products ``A_j X``, and look for larger eigenvalues outside ``span X``:
 
 * residual ``R = AX − X(XᵀAX)``: zero for every invariant subspace, so it says "invariant", not yet "top";
-* probes (:mod:`deepca.solver.probing`): fresh random columns orthogonal to X, iterated, bound ``λ_{k+1} ≤ μ`` with a
-stated
+* probes (:mod:`deepca.solver.certificate.probing`): fresh random columns orthogonal to X, iterated, bound ``λ_{k+1} ≤
+μ`` with a stated
   probability. The bound does not depend on X and stays valid while the ``A_j`` do;
 * drift ``mean(S_j − A_j W_j)``, where tracking is used: the invariant says zero, and anything else is a loss;
 * angle, by Davis & Kahan: ``sin θ_k(U, X) ≤ ‖R‖₂ / (θ_k − μ)``, θ_k the smallest eigenvalue of ``XᵀAX``.
@@ -16,32 +16,19 @@ a number whose mean is known beforehand travels along. If it comes out different
 
 from __future__ import annotations
 
-import hashlib
 import math
 from dataclasses import dataclass, replace
 
-import numpy as np
+from deepca._util.portable import hypot
+from deepca.consensus.averaging import LOST
+from deepca.network.traffic import Traffic
 
-from deepca._util.portable import hypot, length, total
-from deepca._util.typing import Array
-from deepca.consensus.averaging import LOST, Averaged, average_then
-from deepca.consensus.mixers import averager
-from deepca.network.base import Network, Traffic
-from deepca.network.broadcasts import SMALLEST, check_basis, check_close, everywhere, packed
-from deepca.operators.base import Operator, OperatorLike, as_operator
-from deepca.operators.linalg import frobenius, symmetric_part, tan_theta
-from deepca.solver.probing import Outside, Seen, columns_for, overlap, probe
+__all__ = ["Certificate", "tangent"]
 
-__all__ = ["Certificate", "certify", "digest_of", "tangent"]
-
-FAILURE = 1e-6  # probability that the bound on λ_{k+1} is wrong
-_EPS = float(np.finfo(np.float64).eps)
 VISIBLE = 1e-2  # relative difference of eigenvalues that nobody would call equal
 KNOWN = 1e-6  # tangent up to which a component counts as known where rounding allows no smaller tolerance
 _DIGITS = 1e-6  # relative error of an eigenvalue that is called known
 _CLEARLY = 0.9  # θ_{r+1}/θ_r below which the first r components stand for themselves
-_RIGHT = float(np.finfo(np.float64).max)  # stands for the tangent of a right angle, since infinity is not sent
-_PRODUCTS = 40  # with probes at most, unless asked for more
 
 
 @dataclass(frozen=True)
@@ -251,227 +238,7 @@ class Certificate:
         )
 
 
-def certify(
-    A: OperatorLike,
-    X: Array,
-    network: Network,
-    *,
-    W: Array | None = None,
-    tracked: Array | None = None,
-    tol: float = 1e-8,
-    accuracy: float = 1.0,
-    gap: float = 0.1,
-    failure: float = FAILURE,
-    products: int = _PRODUCTS,
-    known: Certificate | None = None,
-) -> tuple[Certificate, Array]:
-    """Certify the leader's ``X``, and return it with the certificate; every agent calls this at the same point.
-
-    Parameters
-    ----------
-    A : the ``A_j`` of the local agents, as they are now.
-    X : orthonormal ``(*B, d, k)``; the leader's is taken by all. Principal components make the eigenvalues meaningful.
-    W : each agent's own basis ``(*B, d, k)``, compared with the common X; X itself by default.
-    tracked : ``S_j − A_j W_j`` of each agent, ``(*B, d, …)``, whose mean must be zero; not looked at by default.
-    tol : what one would like to prove; probing ends when it is.
-    accuracy : as for ``tol``, what residual and eigenvalues shall be good for; where smaller, they are made more exact.
-    gap : a guess of ``1 − λ_{k+1}/λ_k``, to choose how exact the first averages are; a wrong one costs rounds only.
-    failure : probability with which the bound on λ_{k+1} may be wrong.
-    products : block products with probes at most.
-    known : a certificate for the same ``A_j``; its bound on λ_{k+1} is used again where it suffices.
-    """
-    operator, before = as_operator(A), network.traffic
-    own = X if W is None else W
-    X = network.broadcast(X)
-    check_basis(network, "components", X)
-    fresh = _fresh(operator, X, own, tracked, network, min(tol, accuracy), gap, failure)
-    found = fresh.found
-    sure = found.eigenvalues[-1] - found.uncertainty * found.scale
-    if known is not None and fresh.residual <= _sine(tol) * (sure - known.bound):
-        found = replace(
-            found,
-            others=known.others,
-            bound=known.bound,
-            failure=known.failure,
-            smaller_k=known.smaller_k,
-            larger_k=known.larger_k,
-            probes=known.probes,
-        )
-    elif X.shape[1] < X.shape[0]:
-        found = _probed(operator, X, network, replace(found, failure=failure), fresh, tol, gap, products)
-    angle = tangent(fresh.residual, sure - found.bound) if found.averaging_ok else math.inf
-    return replace(found, angle=angle, traffic=network.traffic - before), X
-
-
-def digest_of(X: Array) -> str:
-    """SHA-256 of components ``(d, k)``: float64, little endian, row by row."""
-    return hashlib.sha256(np.ascontiguousarray(X, dtype="<f8").tobytes()).hexdigest()
-
-
-@dataclass(frozen=True)
-class _Fresh:
-    """A certificate that does not look outside X yet, and two lengths: of the residual, and of how A was formed.
-
-    fine : how exact averages have to be, relative to the gap, to tell what a random start must have contained.
-    """
-
-    found: Certificate
-    residual: float
-    formed: float
-    fine: float
-
-
-def _fresh(
-    A: Operator, X: Array, own: Array, tracked: Array | None, network: Network, tol: float, gap: float, failure: float
-) -> _Fresh:
-    """What one fresh average of ``A_j X`` tells."""
-    (d, k), B, m = X.shape, network.batch, network.n_agents
-    AX = A @ everywhere(X, network)
-    rounding = A.rounding()
-    apart = np.minimum(tan_theta(X, own), _RIGHT)
-    local = np.stack([apart, frobenius(AX, axis=(-2, -1)), rounding.growth], axis=-1)
-    agents = (np.arange(m) == network.local[..., None]).astype(np.float64)
-    highest = network.reduce(np.concatenate([local, agents], axis=-1), "max")
-    noise = 2.0 * _EPS * float(highest[1])
-
-    rows = A.row_counts
-    extras = np.zeros((*B, 4))
-    extras[..., 2], extras[..., 3] = rounding.rows, rounding.products
-    if rows is not None:
-        extras[..., 0], extras[..., 1] = 1.0, rows
-
-    def product(of: Array) -> Array:
-        return of[: d * k].reshape(d, k)
-
-    def enough(found: Averaged) -> bool:
-        """As exact as rounding, or as tolerance and gap ask for."""
-        theta = min(total(x * y) for x, y in zip(X.T, product(found.mean).T, strict=True))
-        return length(product(found.error)) <= max(0.05 * tol * gap * theta, noise)
-
-    def numbers(found: Averaged) -> Array:
-        """What follows from the average by matrix products: θ, ‖R‖, coupling, drift, and what probes have to reach."""
-        AX = product(found.mean)
-        inside = X.T @ AX
-        theta = np.linalg.eigvalsh(symmetric_part(inside))[::-1]
-        coupling = frobenius(inside - np.diag(theta))
-        drift = frobenius(found.mean[d * k : -4]) - 2.0 * frobenius(found.error[d * k : -4])
-        fine = 0.1 * overlap(d - k, columns_for(k, d), failure) if k < d else 0.0
-        return packed(theta, np.linalg.norm(AX - X @ inside, 2), coupling, drift, fine)
-
-    drifts = np.zeros((*B, 0)) if tracked is None else tracked.reshape(*B, -1)
-    flat = np.concatenate([AX.reshape(*B, d * k), drifts, extras], axis=-1)
-    rounds = averager(network.topology).rounds_for(network.topology, min(max(0.01 * tol * gap, _EPS), 1e-3))
-    mean, told = average_then(network, flat, rounds, enough, numbers, k + 4)
-    if not network.leads:
-        own, rounded = numbers(mean), 16.0 * d * _EPS * length(product(mean.mean))
-        check_close(network, "eigenvalues or residuals", told[:-2], own[:-2], rounded)
-        check_close(network, "a drift", told[-2], own[-2], 1e-9 * abs(float(own[-2])) + rounded)
-        check_close(network, "a probability", told[-1], own[-1], 1e-6 * float(own[-1]))
-    theta, (outside, coupling, drift, fine) = told[:k], map(float, told[k:])
-    noise *= mean.growth
-    error = length(product(mean.error))
-    residual = outside + error + noise
-    largest = float(np.abs(theta).max())
-    rows_off, products_off = map(float, mean.mean[-2:] + mean.error[-2:])
-    formed = rounding.bound(largest + residual, rows_off, products_off, float(highest[2]))
-    residual += formed
-    relative = 1.0 / largest if largest >= SMALLEST else 0.0  # below, nothing is known of anything
-    separation = max(4.0 * noise, 16.0 * _EPS * largest)
-    found = Certificate(
-        angle=math.inf,
-        agents_angle=float(highest[0]) if highest[0] < _RIGHT else math.inf,
-        residual=residual * relative,
-        uncertainty=(error + noise + formed) * relative,
-        noise=noise * relative,
-        coupling=coupling * relative,
-        drift=max(drift, 0.0) * relative,
-        eigenvalues=tuple(map(float, theta)),
-        others=(),
-        bound=-math.inf,
-        failure=0.0,
-        separation=separation,
-        smaller_k=_largest_gap_below(theta, separation),
-        larger_k=None,
-        n_agents=round(float(highest[3:].sum())),
-        n_rows=round(float(mean.mean[-3]) * m) if mean.mean[-4] > 1.0 - 1e-6 and m * mean.error[-3] < 0.5 else None,
-        averaging_error=mean.lost,
-        digest=digest_of(X),
-        probes=0,
-        products=0,
-        traffic=network.traffic,
-    )
-    return _Fresh(found, residual, formed, fine)
-
-
-def _probed(
-    A: Operator, X: Array, network: Network, found: Certificate, fresh: _Fresh, tol: float, gap: float, products: int
-) -> Certificate:
-    """The same with what probes find outside X; the first try with averages as exact as the guessed gap asks for."""
-    theta, noise = found.eigenvalues[-1], found.noise * found.scale
-    sure = theta - found.uncertainty * found.scale
-    seed, made = int(found.digest[:16], 16), 0
-    accuracy = max(fresh.fine * min(gap, 1.0) * abs(theta), noise)
-    p = columns_for(found.k, len(X))
-    while True:
-
-        def look(outside: Outside) -> Seen:
-            # one of several looks: all of them together may be wrong with that probability
-            share = found.failure * 6.0 / (math.pi * (made + outside.products)) ** 2  # noqa: B023
-            return Seen.of(outside, share, found.separation, fresh.formed)  # noqa: B023
-
-        probes = probe(
-            A,
-            X,
-            network,
-            seed=seed,
-            accuracy=accuracy,
-            rounding=noise,
-            tell=lambda outside: look(outside).numbers,
-            size=lambda _: p + 3,
-        )
-        for outside, told in probes:
-            seen = Seen.from_numbers(told, network, outside.dimension)
-            if not network.leads:
-                seen.check(network, outside, look(outside), found.scale)
-            found = _with(found, seen, outside, made)
-            proven = fresh.residual <= _sine(tol) * (sure - found.bound)
-            limited = outside.doubt > 2.5 * fresh.fine * abs(found.gap) and accuracy > max(noise, outside.rounding)
-            tight = theta - found.bound > 0.7 * found.gap > 0.0  # a better bound would change little
-            if proven or tight or limited or found.products >= products or _hopeless(found, seen.error):
-                break
-        if not (limited and not proven and found.products < products):
-            return found
-        made, seed = found.products, seed + 1
-        accuracy = max(min(fresh.fine * abs(found.gap), 0.1 * accuracy), noise)
-
-
-def _with(found: Certificate, seen: Seen, outside: Outside, made: int) -> Certificate:
-    return replace(
-        found,
-        others=seen.values,
-        bound=seen.bound,
-        larger_k=found.k + seen.larger if seen.larger else None,
-        averaging_error=max(found.averaging_error, outside.lost),
-        probes=outside.columns,
-        products=made + outside.products,
-    )
-
-
-def _hopeless(found: Certificate, error: float) -> bool:
-    """Whether the largest value outside has settled where no gap is left, and a larger k is known."""
-    settled = error <= max(0.05 * abs(found.gap), found.separation)
-    return bool(settled and (found.missed or (not found.unique and found.larger_k is not None)))
-
-
-def _largest_gap_below(theta: Array, separation: float) -> int | None:
-    return max((j for j in range(1, len(theta)) if theta[j - 1] - theta[j] > separation), default=None)
-
-
 def tangent(residual: float, reach: float) -> float:
     """``tan θ`` from ``sin θ ≤ residual / reach`` (Davis & Kahan); inf where that says nothing."""
     sine = residual / reach if reach > 0.0 else math.inf
     return sine / math.sqrt(1.0 - sine * sine) if sine < 1.0 else math.inf
-
-
-def _sine(tangent: float) -> float:
-    return tangent / math.sqrt(1.0 + tangent * tangent)

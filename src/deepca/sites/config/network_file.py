@@ -17,7 +17,6 @@
 from __future__ import annotations
 
 import hashlib
-import ipaddress
 import json
 import math
 import re
@@ -25,44 +24,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from scipy.sparse import csgraph
 
 from deepca import topology as topologies
 from deepca._util.files import write_whole
-from deepca.decomposition.pca import Settings, check
+from deepca.decomposition.settings import Settings, check_settings
 from deepca.errors import InvalidInput
 from deepca.network.compression import Messages
+from deepca.sites.config.addresses import is_network_name, is_site_name, split_address
 from deepca.sites.config.toml import TomlTable, as_toml, duration_text, listed, load_toml, meant
 from deepca.topology.graph import Topology
 
-__all__ = [
-    "EXAMPLE",
-    "NetworkFile",
-    "OnLoss",
-    "SiteEntry",
-    "SiteFile",
-    "is_loopback",
-    "is_network_name",
-    "is_site_name",
-    "read_network",
-    "read_site",
-    "site_text",
-    "split_address",
-    "write_network",
-    "write_site",
-]
+__all__ = ["EXAMPLE", "NetworkFile", "OnLoss", "SiteEntry", "read_network", "write_network"]
 
 OnLoss = Literal["wait", "shrink"]
 """What happens when a site is gone for longer than patience lasts."""
 
-_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
-_HOST = re.compile(
-    r"(?=.{1,253}$)[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?(\.[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?)*\.?"
-)
 _RESERVED = ("authority", "revoked", "site")  # names of other files and folders in and beside kits
 _NETWORK_KEYS = (
     "name",
@@ -82,21 +62,7 @@ _NETWORK_KEYS = (
     "checkpoint_every",
     "sites",
 )
-_SITE_KEYS = (
-    "site",
-    "network",
-    "data",
-    "label_column",
-    "dataset",
-    "model",
-    "state",
-    "listen",
-    "deadline",
-    "checkpoints",
-    "security",
-)
 _AS_WRITTEN = {"n_components": "components", "tol": "tolerance"}  # what settings are called in the file
-_SECURITY_KEYS = ("authority", "certificate", "key", "revoked", "plaintext")
 
 EXAMPLE = """\
 # The network: the same file at all sites.
@@ -177,7 +143,7 @@ class NetworkFile:
             raise InvalidInput(f"patience = {self.patience:g} s: it must be longer than nothing")
         if self.on_loss not in get_args(OnLoss):
             raise InvalidInput(f"on_loss = {self.on_loss!r}: choose {listed(get_args(OnLoss))}")
-        check(self.settings)
+        check_settings(self.settings)
         for i, j in self.links:
             if self.sites[i].address is None and self.sites[j].address is None:
                 raise InvalidInput(
@@ -291,43 +257,6 @@ class NetworkFile:
             )
 
 
-@dataclass(frozen=True)
-class SiteFile:
-    """What ``site.toml`` says. All paths are absolute.
-
-    listen : host:port; None for a site that cannot be reached from outside.  deadline : seconds.
-    revoked : need not exist.  plaintext : without certificates; addresses are all loopback then.
-    """
-
-    path: Path
-    site: str
-    network: NetworkFile
-    network_path: Path
-    data: Path
-    label_column: str | None
-    dataset: str | None
-    model: Path
-    state: Path
-    listen: str | None
-    deadline: float
-    checkpoints: bool
-    authority: Path
-    certificate: Path
-    key: Path
-    revoked: Path
-    plaintext: bool
-
-    @property
-    def index(self) -> int:
-        """The place of this site in the list of sites, from 0."""
-        return self.network.index(self.site)
-
-    @property
-    def folder(self) -> Path:
-        """Where ``site.toml`` lies."""
-        return self.path.parent
-
-
 # ------------------------------------------------------------------------------------------------------------- reading
 
 
@@ -355,85 +284,6 @@ def read_network(path: Path) -> NetworkFile:
     except InvalidInput as error:
         said = re.sub("^n_components|^tol(?= )", lambda name: _AS_WRITTEN[name[0]], str(error))
         raise InvalidInput(f"{path}: {said}") from None
-
-
-def read_site(path: Path) -> SiteFile:
-    """``site.toml`` and the network that it names, checked; the files of rows and certificates are not opened.
-
-    ``path`` : the file, or the folder it lies in.
-    """
-    path = (path / "site.toml" if path.is_dir() else path).absolute()
-    table = TomlTable(load_toml(path), str(path), _SITE_KEYS)
-    security = TomlTable(table.table("security"), f"{path}, [security]", _SECURITY_KEYS)
-
-    def file(where: TomlTable, key: str, *default: str) -> Path:
-        name = where.text(key, *default)
-        if not name:
-            raise InvalidInput(f"{where.where}: {key} is empty; give the name of a file")
-        return path.parent / Path(name).expanduser()
-
-    network_path = file(table, "network", "network.toml")
-    network = read_network(network_path)
-    site = table.text("site")
-    try:
-        address = network.sites[network.index(site)].address
-    except InvalidInput as error:
-        raise InvalidInput(f"{path}: {error}") from None
-    plaintext = bool(security.flag("plaintext", False))
-    found = SiteFile(
-        path=path,
-        site=site,
-        network=network,
-        network_path=network_path,
-        data=file(table, "data"),
-        label_column=table.text("label_column", None),
-        dataset=table.text("dataset", None),
-        model=file(table, "model", "model.npz"),
-        state=file(table, "state", "state"),
-        listen=_listen(path, table.text("listen", None), address),
-        deadline=cast("float", table.duration("deadline", 86400.0)),
-        checkpoints=bool(table.flag("checkpoints", True)),
-        authority=file(security, "authority", "authority.pem"),
-        certificate=file(security, "certificate", "site.pem"),
-        key=file(security, "key", "site.key"),
-        revoked=file(security, "revoked", "revoked.pem"),
-        plaintext=plaintext,
-    )
-    _check_site(found)
-    return found
-
-
-def _listen(path: Path, given: str | None, address: str | None) -> str | None:
-    """Where to listen: as told; at the port of the address; nowhere without one."""
-    if given is not None:
-        try:
-            split_address(given, lowest=0)
-        except InvalidInput as error:
-            raise InvalidInput(f"{path}: listen = {error}") from None
-        return given
-    if address is None:
-        return None
-    host, port = split_address(address)
-    if is_loopback(host):
-        return address  # nobody outside could use more than this
-    return f"[::]:{port}" if ":" in host else f"0.0.0.0:{port}"
-
-
-def _check_site(found: SiteFile) -> None:
-    path = found.path
-    if found.model.suffix != ".npz":
-        raise InvalidInput(f"{path}: model = {found.model.name!r}: a model file ends in .npz")
-    if found.model == found.data:
-        raise InvalidInput(f"{path}: model and data are the same file; its rows would be lost")
-    if not found.plaintext:
-        return
-    spoken = [(f"the address of {site.name}", site.address) for site in found.network.sites]
-    for what, address in [*spoken, ("listen", found.listen)]:
-        if address is not None and not is_loopback(split_address(address, lowest=0)[0]):
-            raise InvalidInput(
-                f"{path}: plaintext = true is for trials on one machine, and {what} is {address}; use 127.0.0.1 "
-                "everywhere, or certificates (deepca join)"
-            )
 
 
 def _check_sites(sites: Sequence[SiteEntry]) -> None:
@@ -466,52 +316,6 @@ def _site_entry(path: Path, number: int, entry: Mapping[str, Any]) -> SiteEntry:
     return SiteEntry(table.text("name"), table.text("address", None))
 
 
-def split_address(address: str, *, lowest: int = 1) -> tuple[str, int]:
-    """Host and port of ``"host:port"`` or ``"[::1]:port"``. ``lowest`` : the smallest port there may be."""
-    host, colon, port = address.rpartition(":")
-    bracketed = host.startswith("[") and host.endswith("]")
-    host = host[1:-1] if bracketed else host
-    if not colon or not re.fullmatch("[0-9]{1,5}", port):
-        raise InvalidInput(f"{address!r}: write host:port, such as north.example.org:7400")
-    if not lowest <= int(port) <= 65535:
-        raise InvalidInput(f"{address!r}: a port lies between {lowest} and 65535")
-    if bracketed or ":" in host:
-        try:
-            ipaddress.IPv6Address(host)
-        except ValueError:
-            raise InvalidInput(f"{address!r}: {host!r} is no IPv6 address; write it as in [2001:db8::1]:7400") from None
-        if not bracketed:
-            raise InvalidInput(f"{address!r}: write an IPv6 address in brackets, [{host}]:{port}")
-    elif not _HOST.fullmatch(host):
-        raise InvalidInput(f"{address!r}: {host!r} is not the name of a host")
-    elif re.fullmatch("[0-9.]+", host):
-        try:
-            ipaddress.IPv4Address(host)
-        except ValueError:
-            raise InvalidInput(f"{address!r}: {host!r} is no IPv4 address") from None
-    return host, int(port)
-
-
-def is_site_name(text: str) -> bool:
-    """Whether a site may be called so: a label as in DNS, of small letters, digits and hyphens."""
-    return _LABEL.fullmatch(text) is not None
-
-
-def is_network_name(text: str) -> bool:
-    """Whether a network or a run may be called so."""
-    return _NAME.fullmatch(text) is not None
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host can only be this machine: 127.0.0.0/8, ::1 or localhost."""
-    if host.lower().rstrip(".") == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 # ------------------------------------------------------------------------------------------------------------- writing
 
 
@@ -532,58 +336,3 @@ def write_network(path: Path, network: NetworkFile) -> None:
         text += f"\n[[sites]]\nname = {as_toml(site.name)}\n"
         text += "" if site.address is None else f"address = {as_toml(site.address)}\n"
     write_whole(path, text.encode())
-
-
-def write_site(path: Path, site: str, data: str, **options: Any) -> None:
-    """Write ``site.toml``; ``options`` as :func:`site_text` takes them."""
-    write_whole(path, site_text(site, data, **options).encode())
-
-
-def site_text(
-    site: str,
-    data: str,
-    *,
-    network: str = "network.toml",
-    label_column: str | None = None,
-    dataset: str | None = None,
-    model: str = "model.npz",
-    state: str = "state",
-    listen: str | None = None,
-    deadline: float = 86400.0,
-    checkpoints: bool = True,
-    authority: str = "authority.pem",
-    certificate: str = "site.pem",
-    key: str = "site.key",
-    revoked: str = "revoked.pem",
-    plaintext: bool = False,
-    edit_data: bool = False,
-) -> str:
-    """A ``site.toml`` with remarks. Names of files are relative to its folder, or absolute.
-
-    deadline : seconds.  edit_data : whether ``data`` is a mere example that somebody has to replace.
-    """
-    note = "EDIT THIS: the file" if edit_data else "the file"
-
-    def line(name: str, value: object, remark: str, *, example: object = None) -> str:
-        said = f"{name} = {as_toml(value)}" if value is not None else f"# {name} = {as_toml(example)}"
-        return f"{said:<32}# {remark}\n"
-
-    return (
-        "# One site of the network; paths are relative to the folder of this file.\n"
-        + line("site", site, "who this is")
-        + line("network", network, "the same file at all sites")
-        + line("data", data, f"{note} with the rows of this site; they stay here")
-        + line("label_column", label_column, "a column that is no data: left out", example="diagnosis")
-        + line("dataset", dataset, "which array of an .npz or HDF5 file", example="X")
-        + line("model", model, "where the result goes")
-        + line("state", state, "folder for checkpoints")
-        + line("listen", listen, "else: the port of this site's address", example="0.0.0.0:7400")
-        + line("deadline", duration_text(deadline), "after which the run ends as unfinished")
-        + line("checkpoints", checkpoints, "whether a restarted agent can go on where it was")
-        + "\n[security]\n"
-        + line("authority", authority, "who signs certificates in this network")
-        + line("certificate", certificate, "who this site is, signed by the authority")
-        + line("key", key, "never leaves this site")
-        + line("revoked", revoked, "certificates that are no longer valid; need not exist")
-        + (line("plaintext", True, "without certificates; on one machine only") if plaintext else "")
-    )

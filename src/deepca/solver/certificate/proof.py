@@ -11,10 +11,11 @@ import numpy as np
 
 from deepca._util.typing import Array
 from deepca.algorithms.base import Algorithm, State
-from deepca.network.base import Traffic
+from deepca.network.traffic import Traffic
 from deepca.operators.linalg import largest_positive, symmetric_part
-from deepca.solver.certificate import FAILURE, Certificate, digest_of
-from deepca.solver.certificate import certify as fresh_certificate
+from deepca.solver.certificate.bounds import Certificate
+from deepca.solver.certificate.certification import FAILURE, digest_of
+from deepca.solver.certificate.certification import certify as fresh_certificate
 from deepca.solver.deflation import as_given, rounding_beyond
 from deepca.solver.ritz_axes import principal_axes
 from deepca.solver.stopping import Agreed, StopRule, at_floor, error_estimate, rate

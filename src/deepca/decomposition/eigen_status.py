@@ -1,0 +1,121 @@
+"""What can be said of eigenpairs that were found."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from deepca.decomposition.leading import Leading
+from deepca.decomposition.pairs import Pairs, Which
+from deepca.decomposition.settings import Settings
+from deepca.solver.certificate.bounds import VISIBLE
+from deepca.solver.result import Status
+
+
+@dataclass(frozen=True)
+class FoundPairs:
+    pairs: Pairs
+    iterations: int
+    ends: tuple[Leading, ...] = ()
+    shifts: tuple[float, ...] = ()
+    well_defined: tuple[int, ...] = ()
+    ended: Status | None = None
+    """Of the first run that did not reach what it should; None if all did."""
+
+
+def _tied(found: FoundPairs, pairs: Pairs) -> bool:
+    """Whether the last value and the next are equal to the rounding of A, which may be more than of the shifted A."""
+    return abs(found.ends[0].certificate.gap) <= pairs.separation
+
+
+def largest_of(pairs: Pairs) -> bool:
+    """Whether every other eigenvalue is proven to be smaller in modulus."""
+    least = float(np.abs(pairs.values).min()) - pairs.spread
+    return pairs.values.size == pairs.vectors.shape[0] or least > max(-pairs.low, pairs.high)
+
+
+def beyond(pairs: Pairs) -> float:
+    """By how much the chosen values are larger in modulus than what was found outside, less what does not count."""
+    if math.isnan(pairs.seen):
+        return math.inf
+    return float(np.abs(pairs.values).min()) - pairs.seen - max(pairs.separation, 2.0 * pairs.spread)
+
+
+def status_of(found: FoundPairs, pairs: Pairs, which: Which, settings: Settings, unit: float) -> Status:
+    """In the words of the problem that was asked, not of the shifted one."""
+    k, tol = pairs.values.size, settings.tol
+    choices = " or ".join(f"k = {n}" for n in found.well_defined) or "another k"
+    last = pairs.values[-1] * unit
+    if found.ended is not None and which != "LM" and (found.ended.code == "not_unique" or _tied(found, pairs)):
+        ahead = found.ends[0].certificate.next_eigenvalue
+        after = float((1.0 if which == "LA" else -1.0) * (ahead - found.shifts[0])) * unit
+        told_apart = max(found.ends[0].certificate.told_apart, pairs.separation) * unit
+        largest = max(float(np.abs(pairs.values).max()), abs(pairs.low), abs(pairs.high)) * unit
+        if VISIBLE * max(abs(last), abs(after)) <= told_apart < largest:
+            return Status(
+                "below_rounding",
+                f"the eigenvalue {last:.3g}, number {k} from the {_END[which]}, and the next, {after:.3g}, are lost in "
+                f"the rounding of the largest, which hides differences up to {told_apart:.1e}: they may be equal or "
+                f"not; well defined: {choices}",
+            )
+        if abs(last - after) > max(told_apart, VISIBLE * max(abs(last), abs(after))):
+            return Status(
+                "below_rounding",
+                f"the eigenvalue {last:.3g}, number {k} from the {_END[which]}, and the next, {after:.3g}, differ by "
+                f"too little, beside the rounding of the largest, {largest:.3g}, for the vectors to be proven; well "
+                f"defined: {choices}",
+            )
+        return Status(
+            "not_unique",
+            f"subspace not unique: the eigenvalue {last:.9g}, number {k} from the {_END[which]}, and the next, "
+            f"{after:.9g}, are equal or too close for a tolerance of {tol:.0e}; well defined: {choices}",
+        )
+    tied = found.ended is not None and found.ended.code == "not_unique"
+    if which == "LM" and (tied or not largest_of(pairs)):
+        if found.ended is not None and not tied:  # what is outside may yet come in
+            advice = f"{found.ended.advice}. Or no gap in modulus is left behind k = {k}: algorithm='auto' would tell"
+            return Status(found.ended.code, advice)
+        if tied or beyond(pairs) <= 0.0:
+            ends = (end.certificate.told_apart for end in found.ends)
+            told_apart = max(pairs.separation, 2.0 * pairs.spread, 100.0 * pairs.noise, *ends)
+            if VISIBLE * float(np.abs(pairs.values).min()) <= told_apart < float(np.abs(pairs.values).max()):
+                return Status(
+                    "below_rounding",
+                    f"the eigenvalue {last:.3g}, number {k} in modulus, and what lies outside the vectors found are "
+                    f"lost in the rounding of the largest, which hides differences up to {told_apart * unit:.1e}: they "
+                    f"may be equal or not; well defined: {choices}",
+                )
+            outside = "" if math.isnan(pairs.seen) else f" of modulus {pairs.seen * unit:.9g}"
+            return Status(
+                "not_unique",
+                f"subspace not unique: number {k} in modulus is the eigenvalue {last:.9g}, and outside the vectors "
+                f"found there is one{outside} that cannot be told from it, so that no gap is left behind k = {k}; "
+                f"choose {choices}, or one end of the spectrum (which='LA' or 'SA')",
+            )
+        if found.ended is None:
+            return Status(
+                "out_of_iterations",
+                f"each end is found, but not that nothing else is larger in modulus: the smallest is {last:.9g}, and "
+                f"others may reach from {pairs.low * unit:.9g} to {pairs.high * unit:.9g}; ask for another k",
+            )
+    if found.ended is not None:
+        return found.ended
+    if pairs.angle > tol:
+        rounding = pairs.spread <= 100.0 * pairs.noise
+        return Status(
+            "rounding_floor" if rounding else "out_of_iterations",
+            f"the span of the vectors is within tan θ ≤ {pairs.angle:.1e} of the true one, not proven to be within the "
+            f"tolerance {tol:.1e}" + ("; rounding allows no more here" if rounding else "; raise max_iter"),
+        )
+    others = f"other eigenvalues between {pairs.low * unit:.6g} and {pairs.high * unit:.6g}"
+    others += f" but for a probability of {pairs.failure:.0e}"
+    return Status(
+        "converged",
+        f"tan θ ≤ {pairs.angle:.1e} for the span of the vectors (tolerance {tol:.1e}), largest residual "
+        f"{pairs.residuals.max() * unit:.1e}; {others if k < pairs.vectors.shape[0] else 'there are no others'}",
+    )
+
+
+_END = {"LA": "top", "SA": "bottom"}

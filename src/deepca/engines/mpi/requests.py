@@ -1,0 +1,80 @@
+"""Sums under way between ranks, and checks of what ranks hold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from mpi4py import MPI
+
+from deepca._util.typing import Array
+from deepca.errors import TopologyError
+from deepca.network.reductions import Op, Pending
+from deepca.topology.graph import Topology
+
+_under_way: set[Pending] = set()
+"""What MPI still writes to must stay, even if whoever has begun it is gone."""
+
+
+class PendingSum(Pending):
+    """The minimum or maximum over all ranks, on its way from the beginning; asking for the value waits for it."""
+
+    def __init__(self, own: Array, op: Op, rounds: int, comm: MPI.Intracomm, waiting: Callable[[], Any]) -> None:
+        self._sign = 1.0 if op == "max" else -1.0
+        # MPI_MAX may drop NaN, so that it travels by itself
+        flat = np.atleast_1d(own).ravel()
+        missing = np.isnan(flat)
+        self._sent = np.concatenate([np.where(missing, -np.inf, self._sign * flat), missing])
+        self._found = np.empty_like(self._sent)
+        self._shape, self._waiting = own.shape, waiting
+        self._request: MPI.Request | None = comm.Iallreduce(self._sent, self._found, MPI.MAX)
+        self.nbytes = self._sent.nbytes
+        self.op, self.rounds_left = op, rounds
+        _under_way.add(self)
+
+    def finish(self) -> None:
+        if self._request is not None:
+            with self._waiting():
+                self._request.Wait()
+            self._request = None
+            _under_way.discard(self)
+
+    @property
+    def value(self) -> Array:  # type: ignore[override]
+        self.finish()
+        n = self._found.size // 2
+        found = np.where(self._found[n:] > 0.0, np.nan, self._sign * self._found[:n])
+        return np.asarray(found.reshape(self._shape))
+
+
+def finish(pending: Sequence[Pending]) -> None:
+    for one in pending:
+        if isinstance(one, PendingSum):
+            one.finish()
+
+
+def rows_of(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """``(m_local, n)`` without gaps, in the order that all ranks have in common."""
+    return np.ascontiguousarray(x).reshape(x.shape[0], math.prod(x.shape[1:]))
+
+
+def check_shares(shares: tuple[int, ...], topology: Topology, ranks: int) -> None:
+    m = topology.n_agents
+    if len(shares) != ranks:
+        raise TopologyError(f"shares of {len(shares)} ranks for a job of {ranks}; give one number per rank")
+    if m < ranks and min(shares, default=0) < 1:
+        raise TopologyError(
+            f"{topology.name} has {m} agent{'s' if m > 1 else ''}, but the job has {ranks} ranks, and every rank holds "
+            f"at least one agent; start it with mpiexec -n {m}, or fewer"
+        )
+    idle = [rank for rank, share in enumerate(shares) if share < 1]
+    if idle:
+        raise TopologyError(f"rank {idle[0]} holds no agent; every rank needs at least one")
+    if sum(shares) != m:
+        raise TopologyError(
+            f"the {ranks} ranks hold {sum(shares)} agents together, but {topology.name} has {m}; start as many ranks, "
+            "or give each as many agents, as the network needs"
+        )

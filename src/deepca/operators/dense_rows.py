@@ -1,0 +1,114 @@
+"""``A_j`` held as dense rows: products without the matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from deepca._util.typing import Array
+from deepca.operators.base import Operator, Shared
+from deepca.operators.preparation import AS_THEY_ARE, Preparation, gram_of, row_counts, rows_rounding
+from deepca.operators.rounding import Rounding
+
+__all__ = ["DenseRows"]
+
+_BLOCK = 1_000_000  # rows·d·k of one product: OpenBLAS slows down on larger skinny ones
+
+
+_SMALL_AGENT = 20_000  # entries of X_j below which a Python step per agent would cost more than its product
+
+
+class DenseRows(Operator):
+    """``A_j = c_j Y_jᵀY_j``, Y_j the dense rows of agent j after their preparation; in cache-sized blocks.
+
+    Rows stay where they are, memory-mapped ones too: the mean is subtracted block by block before products are formed.
+    """
+
+    form = "rows"
+
+    def __init__(
+        self,
+        rows: Sequence[npt.NDArray[Any]],
+        scales: Array,
+        *,
+        single: bool,
+        workers: int | None,
+        prepare: Preparation = AS_THEY_ARE,
+    ) -> None:
+        self.rows, self.scales, self._prepare = tuple(rows), scales, prepare
+        self.batch, self.d = (() if single else (len(rows),)), rows[0].shape[1]
+        self.row_counts = row_counts(rows, self.batch)
+        self.bytes_read = sum(X.nbytes for X in rows)
+        self._share = Shared(self.n_local, self.bytes_read, workers)
+        sizes = [X.shape[0] for X in rows]
+        self._stacked: Array | None = None
+        if self.batch and max(sizes) * self.d <= _SMALL_AGENT and max(sizes) * len(sizes) <= 2 * sum(sizes) + 64:
+            self._stacked = np.zeros((len(rows), max(sizes), self.d))  # zero rows change nothing
+            for j, padded in enumerate(self._stacked):
+                padded[: sizes[j]] = self._whole(j)
+
+    def __matmul__(self, W: Array) -> Array:
+        Wt = np.swapaxes(W, -1, -2)
+        if self._stacked is not None:
+            product = np.matmul(np.matmul(Wt, np.swapaxes(self._stacked, -1, -2)), self._stacked)
+            return np.swapaxes(product * self.scales[:, None, None], -1, -2)
+        out = np.zeros(Wt.shape)
+        if not self.batch:
+            self._accumulate(0, Wt, out)
+        else:
+            self._share.run(lambda part: self._accumulate_part(part, Wt, out))
+        return np.swapaxes(out, -1, -2)
+
+    def _accumulate_part(self, part: slice, Wt: Array, out: Array) -> None:
+        for j in range(part.start, part.stop):
+            self._accumulate(j, Wt[j], out[j])
+
+    def _accumulate(self, j: int, Wt: Array, out: Array) -> None:
+        X = self.rows[j]
+        step = max(1, _BLOCK // max(1, Wt.size))
+        for first in range(0, X.shape[0], step):
+            block = self._prepare.rows(X[first : first + step])
+            inner = Wt @ block.T
+            if self._prepare.weights is not None:
+                inner *= self._prepare.weights[j][first : first + step]
+            out += inner @ block
+        out *= self.scales[j]
+
+    def rounding(self) -> Rounding:
+        return rows_rounding(self.rows, self.scales, self._prepare, self.batch)
+
+    def _whole(self, j: int) -> Array:
+        """The rows of agent j, prepared, each multiplied by the root of its weight."""
+        Y = self._prepare.rows(self.rows[j])
+        return Y if self._prepare.weights is None else Y * np.sqrt(self._prepare.weights[j])[:, None]
+
+    def agent(self, j: int) -> DenseRows:
+        one = self._prepare.agent(j)
+        return DenseRows(self.rows[j : j + 1], self.scales[j : j + 1], single=True, workers=1, prepare=one)
+
+    def dense(self) -> Array:
+        stack = np.stack([gram_of(self._whole(j), c) for j, c in enumerate(self.scales)])
+        return stack if self.batch else stack[0]
+
+    @property
+    def has_rows(self) -> bool:
+        return True
+
+    def without(self, V: Array) -> DenseRows:
+        return DenseRows(
+            self.rows, self.scales, single=not self.batch, workers=None, prepare=replace(self._prepare, away=V)
+        )
+
+    def gram(self, V: Array) -> Array:
+        found = np.stack([gram_of(self._product(j, V), c) for j, c in enumerate(self.scales)])
+        return found if self.batch else found[0]
+
+    def _product(self, j: int, V: Array) -> Array:
+        """``Y_jV``, each row multiplied by the root of its weight."""
+        X, step = self.rows[j], max(1, _BLOCK // max(1, V.size))
+        Z = np.concatenate([self._prepare.rows(X[i : i + step]) @ V for i in range(0, X.shape[0], step)])
+        return Z if self._prepare.weights is None else Z * np.sqrt(self._prepare.weights[j])[:, None]

@@ -1,0 +1,76 @@
+"""``A_j`` given by nothing but their products: scipy's linear operators."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+from scipy.sparse.linalg import LinearOperator, aslinearoperator
+
+from deepca._util.masked import unmasked
+from deepca._util.typing import Array, csr
+from deepca.errors import DataError
+from deepca.operators.base import Operator, PerAgent
+
+__all__ = ["from_linear_operators"]
+
+
+class _Wrapped(Operator):
+    """One agent's scipy LinearOperator."""
+
+    form = "operator"
+
+    def __init__(self, operator: LinearOperator[Any]) -> None:
+        self.operator = operator
+        self.batch, self.d, self.bytes_read = (), int(operator.shape[0]), 0
+
+    def __matmul__(self, W: Array) -> Array:
+        return np.asarray(self.operator.matmat(np.ascontiguousarray(W)), dtype=np.float64)
+
+    def agent(self, j: int) -> _Wrapped:
+        return self
+
+    def dense(self) -> Array:
+        return self @ np.eye(self.d)
+
+
+def from_linear_operators(operators: Sequence[LinearOperator[Any]]) -> PerAgent:
+    """``A_j`` given as symmetric scipy LinearOperators, one per agent."""
+    if not len(operators):
+        raise DataError("no agents: from_linear_operators needs one operator per agent")
+    wrapped = [checked_operator(A, j) for j, A in enumerate(operators)]
+    for j, A in enumerate(wrapped):
+        if A.d != wrapped[0].d:
+            raise DataError(f"the operator of agent {j} has d = {A.d}, that of agent 0 has d = {wrapped[0].d}")
+    return PerAgent(wrapped)
+
+
+def linear_operator(a: Any, j: int) -> LinearOperator[Any]:
+    """What agent j gave, an array, a sparse matrix or a LinearOperator, as the last of these."""
+    if isinstance(a, LinearOperator):
+        return a
+    given: Any = a if sparse.issparse(a) else np.asarray(unmasked(a, f"agent {j}"))
+    if given.dtype.kind not in "fiub":
+        raise DataError(f"agent {j}: its matrix has dtype {given.dtype}; real numbers are needed")
+    if given.ndim != 2 or given.shape[0] != given.shape[1]:
+        raise DataError(f"agent {j}: its matrix has shape {given.shape}; expected (d, d)")
+    return aslinearoperator(csr(given) if sparse.issparse(given) else given.astype(np.float64))
+
+
+def checked_operator(A: LinearOperator[Any], j: int) -> _Wrapped:
+    if not isinstance(A, LinearOperator) or A.shape[0] != A.shape[1]:
+        raise DataError(f"agent {j}: expected a square scipy.sparse.linalg.LinearOperator, got {A!r}")
+    if np.dtype(A.dtype).kind == "c":  # its imaginary part would be lost on the way
+        raise DataError(f"agent {j}: its operator has dtype {A.dtype}; real numbers are needed")
+    wrapped = _Wrapped(A)
+    probe = np.random.default_rng(0).standard_normal((wrapped.d, 2))
+    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is named below
+        image = wrapped @ probe
+    if not np.isfinite(image).all():
+        raise DataError(f"agent {j}: its operator gives NaN or Inf")
+    left, right = float(probe[:, 0] @ image[:, 1]), float(probe[:, 1] @ image[:, 0])
+    if abs(left - right) > 1e-8 * np.linalg.norm(probe) * np.linalg.norm(image):
+        raise DataError(f"agent {j}: its operator is not symmetric (xᵀAy = {left:.6g}, yᵀAx = {right:.6g})")
+    return wrapped

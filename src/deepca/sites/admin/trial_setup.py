@@ -1,0 +1,163 @@
+"""Rows, kits and ports of a trial network."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import random
+import re
+import shutil
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from deepca.data.allocation import in_equal_shares
+from deepca.data.columns import common_columns
+from deepca.data.readers import open_sources, spool
+from deepca.data.sources import Source
+from deepca.data.writers import open_writer
+from deepca.errors import DataError, InvalidInput
+from deepca.sites.config.addresses import is_site_name
+from deepca.sites.config.network_file import NetworkFile, SiteEntry, write_network
+from deepca.sites.config.site_file import write_site
+
+__all__ = ["Share", "deal", "describe"]
+
+_LOWEST_PORT = 10_240
+
+
+_RESERVED = ("authority", "revoked", "site", "kits")
+
+
+@dataclass(frozen=True)
+class Share:
+    """The rows of one site. rows : how many; None where only reading would tell."""
+
+    site: str
+    data: Path
+    rows: int | None
+    label_column: str | None = None
+    dataset: str | None = None
+
+
+def deal(
+    files: Sequence[Path],
+    agents: int | None,
+    folder: Path,
+    *,
+    label_column: str | None = None,
+    dataset: str | None = None,
+) -> tuple[Share, ...]:
+    """Who holds which rows: the file of each, or all rows in equal shares if a number of agents is given.
+
+    Shares are written to ``folder/<site>/``. A file of one's own stays where it is, unless its columns come in another
+    order than those of the first.
+    """
+    twice = [file for i, file in enumerate(files) if file.resolve() in {other.resolve() for other in files[:i]}]
+    if twice:
+        raise DataError(f"{twice[0]} is named twice: its rows would count double")
+    opened = open_sources(files, label_column=label_column, dataset=dataset)
+    alike = common_columns(opened)
+    if agents is not None:
+        if agents < 1:
+            raise InvalidInput(f"--agents {agents}: at least one is needed")
+        folder.mkdir(parents=True, exist_ok=True)
+        dealt = in_equal_shares([spool(source, folder) for source in alike], agents)
+        names = [f"site-{j:0{len(str(agents))}d}" for j in range(1, agents + 1)]
+        return tuple(
+            Share(name, _write(source, folder / name), source.n) for name, source in zip(names, dealt, strict=True)
+        )
+    shares = []
+    for name, file, source, before in zip(_names(files), files, alike, opened, strict=True):
+        if source is before and source.first_index is None:
+            shares.append(Share(name, file.absolute(), source.n, label_column, dataset))
+        else:  # how many columns svmlight has, only all files together tell
+            shares.append(Share(name, _write(source, folder / name), source.n))
+    return tuple(shares)
+
+
+def _names(files: Sequence[Path]) -> list[str]:
+    """Of files, where they make names of sites that differ."""
+    names = [re.sub("[^a-z0-9]+", "-", file.name.split(".")[0].lower()).strip("-") for file in files]
+    fit = len({*names}) == len(names) and all(is_site_name(name) and name not in _RESERVED for name in names)
+    return names if fit else [f"site-{j:0{len(str(len(files)))}d}" for j in range(1, len(files) + 1)]
+
+
+def _write(source: Source, folder: Path) -> Path:
+    """The rows of a source in a file of its own, with the names of its columns."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if source.columns is None and source.is_sparse:
+        path = folder / "rows.npz"
+        sparse.save_npz(path, sparse.vstack([sparse.csr_array(block) for block in source.blocks()], format="csr"))
+        return path
+    named = source.columns is not None
+    kind = "npy" if not named else "h5" if importlib.util.find_spec("h5py") else "parquet"
+    columns = source.columns or tuple(f"column {i}" for i in range(source.d))
+    label = next(name for name in (f"label{'_' * i}" for i in range(len(columns) + 1)) if name not in columns)
+    path = folder / f"rows.{kind}"
+    with open_writer(path, columns, dtype=source.dtype, label=label) as writer:
+        for block in source.blocks():
+            writer.write(block if isinstance(block, np.ndarray) else block.toarray())
+    return path
+
+
+def describe(shares: Sequence[Share], **options: Any) -> NetworkFile:
+    """The network of these sites, at free ports of 127.0.0.1. ``options`` : fields of NetworkFile."""
+    ports = free_ports(len(shares))
+    sites = tuple(SiteEntry(share.site, f"127.0.0.1:{port}") for share, port in zip(shares, ports, strict=True))
+    return NetworkFile(sites=sites, **options)
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens at now; not those that the system hands out to whoever dials, if that can be told."""
+    highest = 32_768
+    with contextlib.suppress(OSError, ValueError):
+        highest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()[0])
+    found: list[int] = []
+    chance = random.SystemRandom()
+    with contextlib.ExitStack() as held:
+        for attempt in range(50 * count):
+            if len(found) == count:
+                return found
+            low = attempt < 40 * count and highest > 2 * _LOWEST_PORT
+            tried = chance.randrange(_LOWEST_PORT, highest) if low else 0
+            door = held.enter_context(socket.socket())
+            with contextlib.suppress(OSError):
+                door.bind(("127.0.0.1", tried))
+                found.append(door.getsockname()[1])
+    raise InvalidInput(f"there are no {count} free ports on this machine")
+
+
+def lay_out(network: NetworkFile, shares: Sequence[Share], folder: Path, deadline: float) -> None:
+    """Kits for all sites, ready to start."""
+    from deepca.sites.admin.kits import make_kits
+
+    folder.mkdir(parents=True, exist_ok=True)
+    write_network(folder / "network.toml", network)
+    make_kits(folder / "network.toml", folder, trial=True, days=30)
+    for share in shares:
+        write_site(
+            folder / share.site / "site.toml",
+            share.site,
+            str(share.data),
+            label_column=share.label_column,
+            dataset=share.dataset,
+            deadline=deadline,
+        )
+
+
+def move_ports(network: NetworkFile, folder: Path) -> NetworkFile:
+    """The same sites at other ports; certificates do not name any."""
+    ports = free_ports(len(network.sites))
+    sites = tuple(replace(site, address=f"127.0.0.1:{port}") for site, port in zip(network.sites, ports, strict=True))
+    moved = replace(network, sites=sites)
+    for place in (".", "authority", *(site.name for site in sites)):
+        write_network(folder / place / "network.toml", moved)
+    for site in sites:
+        shutil.rmtree(folder / site.name / "state", ignore_errors=True)
+    return moved
