@@ -1,10 +1,10 @@
-"""``--engine mpi``: the algorithms' tests over the ranks of an MPI job (see ``tests/engines.py``)."""
+"""``--engine mpi``: the algorithms' tests over the ranks of an MPI job (see ``tests/support/engines.py``)."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests import engines
+from tests.support import engines
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -23,7 +23,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "mpi: about MpiNetwork itself; run over MPI only")
     if config.getoption("engine") == "mpi":
         engines.use_mpi()
-        from tests.mpi_session import MpiSession
+        from tests.support.mpi_session import MpiSession
 
         config.pluginmanager.register(MpiSession(config), "deepca-mpi")
 

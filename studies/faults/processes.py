@@ -56,6 +56,7 @@ A = numpy.random.default_rng(0).standard_normal((300, 300))
 Q = numpy.linalg.qr(A @ A)[0]
 print(hashlib.sha256((A @ A).tobytes() + Q.tobytes()).hexdigest())
 """
+_ROOT = Path(__file__).resolve().parents[2]
 _CLEAR_OF = range(10_000, 30_000)  # ports that no connection from here gets as its own
 
 
@@ -394,7 +395,9 @@ def kernels_here() -> tuple[str, ...]:
 
 
 def _environment() -> dict[str, str]:
-    return {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+    """This process's, with one BLAS thread, and with these studies where an interpreter finds them."""
+    path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
+    return {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": path}
 
 
 def _agent(site: Path, log: Path, hurt: Hurt) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from deepca import topology
 from deepca.consensus.mixers import Chebyshev, FastMix, Gossip, Mixer
 from deepca.topology import Rule, Topology
-from tests import engines
+from tests.support import engines
 
 __all__ = ["connected", "edge_lists", "mixed_topologies", "mixers", "quick", "seeds", "topologies"]
 
@@ -28,7 +28,7 @@ def quick(examples: int) -> Callable[[_Test], _Test]:
     def decorate(test: _Test) -> _Test:
         if not engines.over_mpi():
             return settings(max_examples=examples, deadline=None, derandomize=True)(test)
-        from tests.mpi_ranks import agreeing
+        from tests.support.mpi_ranks import agreeing
 
         return settings(max_examples=max(examples // 8, 5))(agreeing(test))
 

@@ -16,9 +16,9 @@ from deepca.decomposition.spectral.blocks import BlockRows, Matrix
 from deepca.errors import GapError
 from deepca.network.trees import SpanningTree
 from deepca.topology import Topology
-from tests.engines import ENGINES, network_of
-from tests.graph_cases import Shared, entries, pooled, shared, weighted
 from tests.laws.strategies import edge_lists, quick, seeds, topologies
+from tests.support.engines import ENGINES, network_of
+from tests.support.graph_cases import Shared, entries, pooled, shared, weighted
 
 Array = npt.NDArray[np.float64]
 

@@ -19,9 +19,9 @@ from deepca.consensus.mixers import Mixer
 from deepca.operators import Operator
 from deepca.operators.linalg import polar, qr, random_orthonormal, tan_theta
 from deepca.topology import Topology
-from tests.engines import everyone, network_of, of_all, over_mpi, total
 from tests.laws.strategies import mixed_topologies, quick, seeds
-from tests.problems import Array, close, permuted, pooled_answer, random_rows, spectrum, spectrum_problem
+from tests.support.engines import everyone, network_of, of_all, over_mpi, total
+from tests.support.problems import Array, close, permuted, pooled_answer, random_rows, spectrum, spectrum_problem
 
 EPS = float(np.finfo(np.float64).eps)
 

@@ -20,9 +20,9 @@ from deepca.consensus.rates import accelerated_rate, response
 from deepca.errors import InvalidInput, MixingError, TopologyError
 from deepca.network import Network
 from deepca.topology import Rule, Topology
-from tests.engines import ENGINES, at_every_agent, everyone, mine, network_of
 from tests.laws.strategies import connected, mixed_topologies, quick, seeds, topologies
-from tests.problems import Array, close
+from tests.support.engines import ENGINES, at_every_agent, everyone, mine, network_of
+from tests.support.problems import Array, close
 
 KINDS: list[Callable[[int], Mixer]] = [FastMix, Gossip, Chebyshev, PositiveChebyshev]
 PSD_RULES: tuple[Rule, ...] = ("paper", "lazy-metropolis")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import bz2
 from collections.abc import Callable
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,15 +23,16 @@ from deepca.operators import Operator, from_rows, split_rows
 from deepca.operators.linalg import random_orthonormal
 from deepca.solver.stopping import Tolerance
 from deepca.topology import Topology, directed, time_varying
-from tests.engines import everyone, network_of, of_all
-from tests.helpers import worst_tangent
 from tests.laws.strategies import quick, seeds
-from tests.problems import spectrum, spectrum_problem
+from tests.support.engines import everyone, network_of, of_all
+from tests.support.helpers import worst_tangent
+from tests.support.paths import SHARED
+from tests.support.problems import spectrum, spectrum_problem
 
 Array = npt.NDArray[np.float64]
 Made = tuple[Topology, Mixer]
 EPS = float(np.finfo(np.float64).eps)
-FOLDER = Path(__file__).resolve().parents[3] / "shared" / "data"
+FOLDER = SHARED
 
 KINDS: dict[str, Callable[[int, int, Any], Made]] = {
     "directed ring": lambda m, seed, K: (directed.ring(m), Gossip(K)),

@@ -22,9 +22,9 @@ from deepca.operators import Operator
 from deepca.solver.result import Result
 from deepca.solver.stopping import StopRule
 from deepca.topology import Rule, Topology
-from tests.engines import assert_same_traffic, network_of, over_mpi, run_apart
-from tests.helpers import GRAPHS, Make, RoundByRound, Tracked
-from tests.problems import spectrum, spectrum_problem
+from tests.support.engines import assert_same_traffic, network_of, over_mpi, run_apart
+from tests.support.helpers import GRAPHS, Make, RoundByRound, Tracked
+from tests.support.problems import spectrum, spectrum_problem
 
 D, K_COMPONENTS = 6, 2
 MIXERS: dict[str, Callable[[Rounds], Mixer]] = {"FastMix": FastMix, "Gossip": Gossip, "Chebyshev": Chebyshev}

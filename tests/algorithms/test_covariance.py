@@ -1,0 +1,78 @@
+"""Averaging the matrices themselves: exact in a handful of rounds, and only when asked for by name."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.linalg
+
+import deepca
+from deepca import CovarianceAveraging, SimulatedNetwork, Tolerance
+from deepca.algorithms import CovarianceState
+from deepca.decomposition.settings import ALGORITHMS, algorithm_of
+from deepca.network import AgentNetwork, Network
+from deepca.operators import Operator, from_matrices
+from deepca.operators.linalg import random_orthonormal
+from deepca.solver.result import Result
+from tests.support.engines import ENGINES, assert_same_traffic, network_of, payload, total, whole
+from tests.support.helpers import GRAPHS, worst_tangent
+from tests.support.problems import spectrum, spectrum_problem
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_the_answer_is_that_of_pooling_and_costs_one_average(graph: str) -> None:
+    place = GRAPHS[graph]()
+    stack = spectrum_problem(place.n_agents, 8, spectrum(8, 3), 1, heterogeneity=0.9, indefinite=True)
+    result = deepca.solve(
+        CovarianceAveraging(stack, random_orthonormal(8, 3, seed=1), network_of(place)),
+        max_iter=20,
+        stop=Tolerance(1e-10),
+    )
+    U = scipy.linalg.eigh(stack.mean(axis=0), subset_by_index=(5, 7))[1]
+    assert result.status.code == "converged", result.status
+    assert worst_tangent(U, result.W) <= 1e-12
+    assert result.certificate is not None
+    assert result.certificate.proves(1e-10)
+    message = 8 * (8 * 9 // 2 + 1)  # the upper triangle and a control number
+    sent = payload(total(result.traffic, place.n_agents))
+    # up the tree, and down again with the gap that one agent has seen
+    assert sent == (2 * message + 8) * (place.n_agents - 1)
+
+
+def test_agents_apart_match_the_simulator() -> None:
+    place = GRAPHS["erdos-renyi"]()
+    A = from_matrices(spectrum_problem(place.n_agents, 8, spectrum(8, 2), 2))
+    W0 = random_orthonormal(8, 2, seed=1)
+
+    def run(A_local: Operator, network: Network) -> Result[CovarianceState]:
+        return deepca.solve(CovarianceAveraging(A_local, W0, network), max_iter=20, stop=Tolerance(1e-10))
+
+    def work(network: AgentNetwork) -> Result[CovarianceState]:
+        return run(A.agent(network.agent), network)
+
+    parts = deepca.run_agents(place, work) if ENGINES[-1] == "threads" else [run(A, network_of(place))]
+    apart = whole(parts, place.n_agents)
+    simulated = run(A, SimulatedNetwork(place))
+    assert_same_traffic(apart.traffic, simulated.traffic, place)
+    np.testing.assert_allclose(apart.components, simulated.components, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("reliable", [True, False])
+@pytest.mark.parametrize("messages", ["float64", "float32"])
+def test_it_is_never_chosen_silently(reliable: bool, messages: str) -> None:
+    place = GRAPHS["ring"]()
+    network = network_of(place)
+    network.reliable = reliable
+    stack = spectrum_problem(6, 4, spectrum(4, 1), 3)
+    chosen = algorithm_of("auto", stack, random_orthonormal(4, 1), network, messages=messages)  # type: ignore[arg-type]
+    expected = deepca.BlockKrylov if reliable and messages == "float64" else deepca.AcceleratedDeEPCA
+    assert isinstance(chosen, expected)
+    assert isinstance(algorithm_of("covariance", stack, random_orthonormal(4, 1), network), CovarianceAveraging)
+    assert "covariance" in ALGORITHMS
+
+
+@pytest.mark.parametrize("name", ["krylov", "covariance"])
+def test_exact_averages_need_all_digits(name: str) -> None:
+    network = network_of(GRAPHS["ring"]())
+    with pytest.raises(deepca.errors.InvalidInput, match="accelerated"):
+        algorithm_of(name, np.ones((6, 2, 2)), random_orthonormal(2, 1), network, messages="float32")

@@ -1,0 +1,496 @@
+"""Block Krylov iterations against numpy's eigh, in the simulator and with one agent per thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import deepca
+from deepca import BlockKrylov, Tolerance
+from deepca.algorithms import KrylovState
+from deepca.network import AgentNetwork, Network, SimulatedNetwork
+from deepca.network.transports import MemoryHub
+from deepca.operators import from_matrices, from_rows, split_rows
+from deepca.solver.certificate.probing import probe
+from deepca.solver.result import Result
+from deepca.topology import Topology
+from tests.support.engines import ENGINES, assert_same_traffic, everyone, mine, network_of, whole
+from tests.support.helpers import GRAPHS, AtIteration, random_psd_rows, worst_tangent
+from tests.support.problems import orthogonal, spectrum, spectrum_problem
+
+Array = npt.NDArray[np.float64]
+RING = deepca.topology.ring(6)
+
+
+def truth(stack: Array, k: int) -> tuple[Array, Array, Array]:
+    """All eigenvalues of the mean, and its top-k and other eigenvectors, by numpy."""
+    values, vectors = np.linalg.eigh(stack.mean(axis=0))
+    return values[::-1], vectors[:, ::-1][:, :k], vectors[:, ::-1][:, k:]
+
+
+def run(
+    stack: Array,
+    k: int,
+    *,
+    topology: Topology = RING,
+    W0: Array | None = None,
+    tol: float = 1e-10,
+    max_iter: int = 3000,
+    guards: int | None = None,
+    seed: int = 1,
+    network: Network | None = None,
+) -> Result[KrylovState]:
+    start = deepca.operators.linalg.random_orthonormal(stack.shape[-1], k, seed=seed) if W0 is None else W0
+    algorithm = BlockKrylov(stack, start, network_of(topology) if network is None else network, guards=guards)
+    return deepca.solve(algorithm, max_iter=max_iter, stop=Tolerance(tol))
+
+
+def run_all(
+    engine: str, stack: Array, k: int, *, topology: Topology = RING, announce_at: int | None = None
+) -> list[Result[KrylovState]]:
+    """What every agent ends with, or all agents held here; a new epoch may be announced after some iteration."""
+    A, W0 = from_matrices(stack), deepca.operators.linalg.random_orthonormal(stack.shape[-1], k, seed=1)
+    if engine != "threads":
+        network = network_of(topology)
+        announcing = [] if announce_at is None else [AtIteration(announce_at, lambda: network.announce_epoch(1))]
+        return [deepca.solve(BlockKrylov(A, W0, network), max_iter=500, stop=Tolerance(1e-10), observers=announcing)]
+    hub = MemoryHub(topology.n_agents, timeout=30.0)
+
+    def work(network: AgentNetwork) -> Result[KrylovState]:
+        observers = []
+        if announce_at is not None and network.agent == 0:
+            observers = [AtIteration(announce_at, lambda: hub.announce_epoch(1))]
+        algorithm = BlockKrylov(A.agent(network.agent), W0, network)
+        return deepca.solve(algorithm, max_iter=500, stop=Tolerance(1e-10), observers=observers)
+
+    return deepca.run_agents(topology, work, hub=hub)
+
+
+def steps(algorithm: BlockKrylov, count: int) -> list[KrylovState]:
+    """The states of a run without a stop rule, all of them."""
+    states = [algorithm.init()]
+    for t in range(count):
+        algorithm.network.begin(0, t)
+        states.append(algorithm.step(states[-1]))
+    return states
+
+
+@dataclass(frozen=True)
+class Case:
+    """Matrices, k, and how exact the answer can be expected to be."""
+
+    stack: Array
+    k: int
+    within: float = 1e-12
+
+
+def falling(d: int, *head: float, rate: float = 0.9, below: float = 0.5) -> Array:
+    """Eigenvalues: the head, then a tail that begins at ``below`` times its last one."""
+    return np.concatenate([head, head[-1] * below * rate ** np.arange(d - len(head))])
+
+
+CASES: dict[str, Callable[[], Case]] = {
+    "clear gap": lambda: Case(spectrum_problem(6, 20, spectrum(20, 3), 0), 3),
+    "gap of 1e-4": lambda: Case(spectrum_problem(6, 20, falling(20, 1.0, 0.9, 0.8, below=1 - 1e-4), 1), 3, 1e-10),
+    "gap of 1e-4, many": lambda: Case(
+        spectrum_problem(6, 90, np.r_[1.0, 0.99, 0.98, 0.98 * (1 - 1e-4) * 0.999 ** np.arange(87)], 2), 3, 1e-10
+    ),
+    "multiple within k": lambda: Case(spectrum_problem(6, 20, falling(20, 2.0, 2.0, 2.0, 1.0), 3), 4),
+    "all k equal": lambda: Case(spectrum_problem(6, 20, falling(20, 2.0, 2.0, 2.0, 2.0), 4), 4),
+    "multiple outside": lambda: Case(spectrum_problem(6, 20, np.r_[2.0, 1.5, np.ones(18)], 5), 2),
+    "rank is k": lambda: Case(spectrum_problem(6, 20, np.r_[2.0, 1.0, 0.5, np.zeros(17)], 6), 3),
+    "k = 1": lambda: Case(spectrum_problem(6, 20, spectrum(20, 1), 7), 1),
+    "k = d": lambda: Case(spectrum_problem(6, 12, spectrum(12, 3), 8), 12),
+    "k = d - 1": lambda: Case(spectrum_problem(6, 12, spectrum(12, 11), 9), 11),
+    "d = 1": lambda: Case(np.arange(1.0, 7.0).reshape(6, 1, 1), 1),
+    "d = 2": lambda: Case(spectrum_problem(6, 2, np.array([2.0, 1.0]), 10), 1),
+    "indefinite agents": lambda: Case(
+        spectrum_problem(6, 20, spectrum(20, 3), 11, heterogeneity=3.0, indefinite=True), 3
+    ),
+    "large numbers": lambda: Case(1e12 * spectrum_problem(6, 20, spectrum(20, 3), 12), 3),
+    "small numbers": lambda: Case(1e-12 * spectrum_problem(6, 20, spectrum(20, 3), 13), 3),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_top_of_the_spectrum_is_found_and_proven(name: str) -> None:
+    """tan θ within tol by numpy's eigh and by the certificate; eigenvalues to rounding."""
+    case = CASES[name]()
+    values, U, _ = truth(case.stack, case.k)
+    result = run(case.stack, case.k)
+    assert result.status.code == "converged", result.status
+    assert result.certificate is not None
+    assert result.certificate.proves(1e-10)
+    assert worst_tangent(U, result.W) <= case.within
+    assert worst_tangent(U, result.components) <= case.within
+    np.testing.assert_allclose(
+        result.eigenvalues, np.broadcast_to(values[: case.k], result.eigenvalues.shape), rtol=0, atol=1e-13 * values[0]
+    )
+    assert len({W.tobytes() for W in everyone(np.ascontiguousarray(result.W), 6)}) == 1
+
+
+@pytest.mark.parametrize("name", ["clear gap", "gap of 1e-4", "multiple within k", "k = d", "indefinite agents"])
+@pytest.mark.parametrize("graph", ["ring", "star", "edges"])
+def test_agents_apart_match_the_simulator(graph: str, name: str) -> None:
+    """The same answer, in the same iterations and with the same traffic, as in the simulator."""
+    topology = GRAPHS[graph]()
+    case = CASES[name]()
+    # the mean of the first m matrices is another problem, so every agent gets its share of all six
+    mean = case.stack.mean(axis=0)
+    stack = np.stack([mean + (A - mean) * 0.3 for A in case.stack[: topology.n_agents]])
+    stack += mean - stack.mean(axis=0)
+    _, U, _ = truth(stack, case.k)
+    agents = whole(run_all(ENGINES[-1], stack, case.k, topology=topology), topology.n_agents)
+    simulated = run(stack, case.k, topology=topology, network=SimulatedNetwork(topology))
+    assert agents.status.code == "converged" == simulated.status.code
+    assert agents.iterations == simulated.iterations
+    assert_same_traffic(agents.traffic, simulated.traffic, topology)
+    assert len({np.ascontiguousarray(W).tobytes() for W in agents.W}) == 1  # an exact average is the same everywhere
+    assert worst_tangent(U, agents.W) <= max(case.within, 1e-12)
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_every_graph(graph: str) -> None:
+    """From one agent alone to paths, whose averages take long."""
+    topology = GRAPHS[graph]()
+    stack = spectrum_problem(
+        topology.n_agents, 15, spectrum(15, 3), 20, heterogeneity=0.0 if topology.n_agents == 1 else 0.9
+    )
+    _, U, _ = truth(stack, 3)
+    result = run(stack, 3, topology=topology)
+    assert result.status.code == "converged"
+    assert worst_tangent(U, result.W) <= 1e-12
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_problems(seed: int) -> None:
+    """Any d, k, spectrum and heterogeneity."""
+    rng = np.random.default_rng(seed)
+    d = int(rng.integers(3, 60))
+    k = int(rng.integers(1, d))
+    values = np.sort(rng.exponential(size=d))[::-1]
+    values[k:] *= 0.8
+    stack = spectrum_problem(6, d, values, seed, heterogeneity=float(rng.uniform(0.0, 0.95)))
+    _, U, _ = truth(stack, k)
+    result = run(stack, k, seed=seed)
+    assert result.status.ok
+    gap = (values[k - 1] - values[k]) / values[0]
+    assert worst_tangent(U, result.W) <= 1e-13 / gap
+
+
+@pytest.mark.parametrize("rank", [1, 2, 4])
+def test_data_of_lower_rank_than_k(rank: int) -> None:
+    """Said so; the columns that carry the data are right, and the rest completes the basis."""
+    k = 5
+    stack = spectrum_problem(6, 20, np.r_[2.0 ** -np.arange(rank), np.zeros(20 - rank)], 30)
+    _, U, _ = truth(stack, rank)
+    result = run(stack, k)
+    assert result.status.code == "below_rounding"  # matrices cannot tell zero from what rounding hides
+    assert result.rank == rank
+    assert result.certificate is not None
+    assert result.certificate.known(1e-6) == rank
+    assert worst_tangent(U, result.components[..., :rank]) <= 1e-12
+    W = result.W[0]
+    np.testing.assert_allclose(W.T @ W, np.eye(k), atol=1e-13)
+    assert np.linalg.norm(U - W @ (W.T @ U)) <= 1e-12
+    np.testing.assert_allclose(result.eigenvalues[0, rank:], 0.0, atol=1e-13)
+
+
+def test_rows_of_lower_rank_than_k() -> None:
+    """The same with few rows per agent instead of matrices."""
+    rows = random_psd_rows(6, 1, 30, [3.0, 2.0, 1.0], seed=0)
+    A = from_rows(rows, form="rows")
+    W0 = deepca.operators.linalg.random_orthonormal(30, 3, seed=0)
+    result = deepca.solve(BlockKrylov(A, W0, network_of(RING)), max_iter=100, stop=Tolerance(1e-10))
+    assert result.status.code == "converged"
+    U = np.linalg.svd(np.vstack(rows))[2][:3].T
+    assert worst_tangent(U, result.W) <= 1e-12
+
+
+# ---------------------------------------------------------------------------------------------------------- starts
+
+
+def test_an_exact_start_is_confirmed_at_once() -> None:
+    """Nothing is gained and nothing lost."""
+    stack = spectrum_problem(6, 20, spectrum(20, 3), 0)
+    _, U, _ = truth(stack, 3)
+    result = run(stack, 3, W0=U)
+    assert result.status.code == "converged"
+    assert result.iterations <= 4
+    assert worst_tangent(U, result.W) <= 1e-12
+
+
+@pytest.mark.parametrize("guards", [None, 0, 1])
+@pytest.mark.parametrize("which", [slice(0, 3), slice(-3, None)], ids=["next", "last"])
+def test_a_start_that_is_orthogonal_to_the_answer(which: slice, guards: int | None) -> None:
+    """Other eigenvectors, to rounding. Guard columns lead out; without them it is at least noticed."""
+    stack = spectrum_problem(6, 20, spectrum(20, 3), 0)
+    _, U, others = truth(stack, 3)
+    result = run(stack, 3, W0=others[:, which], guards=guards)
+    if guards == 0 and result.status.code == "not_top":
+        return
+    assert result.status.code == "converged", result.status
+    assert worst_tangent(U, result.W) <= 1e-12
+
+
+@pytest.mark.parametrize(
+    "values",
+    [np.r_[np.full(5, 2.0), 0.5 * 0.9 ** np.arange(15)], np.r_[np.full(5, 2.0), np.zeros(15)]],
+    ids=["tail", "rank 5"],
+)
+def test_a_start_orthogonal_to_an_eigenvalue_of_high_multiplicity(values: Array) -> None:
+    """Five equal eigenvalues, five columns that know nothing of them, and two guards: more columns must come in."""
+    stack = spectrum_problem(6, 20, values, 0)
+    _, U, others = truth(stack, 5)
+    result = run(stack, 5, W0=others[:, -5:])
+    assert result.status.code == "converged", result.status
+    assert worst_tangent(U, result.W) <= 1e-10
+
+
+# ------------------------------------------------------------------------------------------------------ long runs
+
+
+def slow(d: int, k: int, gap: float) -> Array:
+    """Matrices of four agents: λ_k a little above a dense tail, so that many products are needed."""
+    tail = (1.0 - gap) * (1.0 - 0.5 * np.arange(d - k) / (d - k))
+    Q = orthogonal(d, 0)
+    A = (Q * np.concatenate([np.full(k - 1, 1.5), [1.0], tail])) @ Q.T
+    return np.asarray(np.array([0.1, 0.4, 1.5, 2.0])[:, None, None] * (A + A.T) / 2.0)
+
+
+def test_thick_restarts_keep_what_was_found() -> None:
+    """Q is cut down again and again, stays orthonormal, the best Ritz value never falls, and the end is right."""
+    stack = slow(250, 1, 1e-3)
+    values, U, _ = truth(stack, 1)
+    network = network_of(deepca.topology.complete(4))
+    algorithm = BlockKrylov(stack, deepca.operators.linalg.random_orthonormal(250, 1, seed=0), network)
+    states = steps(algorithm, 150)
+    widths = [state.Q.shape[1] for state in states]
+    cuts = sum(later < earlier for earlier, later in pairwise(widths))
+    assert cuts >= 3
+    assert max(widths) < 100  # far fewer than d
+    A = stack.mean(axis=0)
+    ritz = [float(state.W[0, :, 0] @ A @ state.W[0, :, 0]) for state in states]
+    assert all(later >= earlier - 1e-13 for earlier, later in pairwise(ritz))
+    assert ritz[-1] == pytest.approx(values[0], abs=1e-13)
+    assert worst_tangent(U, states[-1].W) <= 1e-9
+    for state in states:
+        both = np.hstack([state.Q, state.P])
+        assert np.abs(both.T @ both - np.eye(both.shape[1])).max() <= 1e-12
+        if state.Q.shape[1]:
+            assert np.abs(A @ state.Q - state.AQ).max() <= 1e-12  # AQ is carried along, never made anew
+
+
+@pytest.mark.parametrize("k", [1, 2])
+@pytest.mark.parametrize("gap", [1e-2, 2.5e-3, 1e-3])
+def test_a_slow_spectrum_is_proven_too(gap: float, k: int) -> None:
+    """What rounding allows is far below the tolerance here, so nothing less than a proof will do."""
+    stack = slow(250, k, gap)
+    _, U, _ = truth(stack, k)
+    result = run(stack, k, topology=deepca.topology.complete(4))
+    assert worst_tangent(U, result.W) <= 1e-10
+    assert result.certificate is not None
+    assert result.status.code == "converged", result.status
+    assert result.certificate.proves(1e-10)
+
+
+def test_q_stays_orthonormal_when_it_fills_the_whole_space() -> None:
+    """Up to d columns and beyond: P runs empty, and further steps change nothing."""
+    stack = spectrum_problem(6, 23, spectrum(23, 3, decay=0.7), 0)
+    algorithm = BlockKrylov(stack, deepca.operators.linalg.random_orthonormal(23, 3, seed=0), network_of(RING))
+    states = steps(algorithm, 12)
+    for state in states[1:]:
+        assert state.Q.shape[1] <= 23
+        assert np.abs(state.Q.T @ state.Q - np.eye(state.Q.shape[1])).max() <= 1e-12
+    assert states[-1].P.shape[1] == 0
+    assert states[-1].t == 12
+    np.testing.assert_array_equal(states[-1].W, states[-2].W)
+    _, U, _ = truth(stack, 3)
+    assert worst_tangent(U, states[-1].W) <= 1e-12
+
+
+def test_the_same_state_gives_the_same_next_state() -> None:
+    """Steps are pure, and leave their state alone."""
+    stack = spectrum_problem(6, 20, spectrum(20, 3), 0)
+    algorithm = BlockKrylov(stack, deepca.operators.linalg.random_orthonormal(20, 3, seed=0), network_of(RING))
+    state = steps(algorithm, 2)[-1]
+    algorithm.network.begin(0, 2)
+    one = algorithm.step(state)
+    algorithm.network.begin(0, 2)
+    other = algorithm.step(state)
+    for name in ("W", "S", "Q", "AQ", "P"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+
+
+def test_a_run_goes_on_from_its_state() -> None:
+    """Two halves are one run."""
+    stack = spectrum_problem(6, 40, spectrum(40, 2, gap=0.97, decay=0.98), 0)
+    W0 = deepca.operators.linalg.random_orthonormal(40, 2, seed=0)
+    _, U, _ = truth(stack, 2)
+    first = deepca.solve(BlockKrylov(stack, W0, network_of(RING)), max_iter=3, certify=False)
+    second = deepca.solve(
+        BlockKrylov(stack, W0, network_of(RING)), max_iter=100, stop=Tolerance(1e-10), start=first.state
+    )
+    whole = run(stack, 2, W0=W0)
+    assert second.status.code == whole.status.code == "converged"
+    assert second.iterations == whole.iterations - 3
+    assert worst_tangent(U, second.W) <= 1e-10
+
+
+def test_it_needs_far_fewer_iterations_than_the_power_method() -> None:
+    """About the root of what DeEPCA needs."""
+    stack = spectrum_problem(6, 60, falling(60, 1.0, 0.99, below=0.97, rate=0.99), 0)
+    W0 = deepca.operators.linalg.random_orthonormal(60, 2, seed=0)
+    power = deepca.solve(deepca.DeEPCA(stack, W0, network_of(RING)), max_iter=5000, stop=Tolerance(1e-8), certify=False)
+    krylov = run(stack, 2, W0=W0, tol=1e-8)
+    assert power.status.ok
+    assert krylov.status.code == "converged"
+    assert krylov.iterations * 8 < power.iterations
+
+
+# ------------------------------------------------------------------------------------------------- not unique, zero
+
+
+@pytest.mark.parametrize(
+    ("values", "k", "choices"),
+    [
+        (np.r_[2.0, 1.0, 1.0, 1.0, 0.5 * 0.9 ** np.arange(16)], 2, ("k = 1", "k = 4")),
+        (np.r_[2.0, 2.0, 1.0 * 0.9 ** np.arange(18)], 1, ("k = 2",)),
+        (np.ones(20), 3, ()),
+    ],
+    ids=["three equal", "two equal on top", "all equal"],
+)
+def test_no_gap_behind_k(values: Array, k: int, choices: tuple[str, ...]) -> None:
+    """No answer is the right one; the advice names k that have one."""
+    result = run(spectrum_problem(6, 20, values, 0), k)
+    assert result.status.code == "not_unique"
+    assert not result.status.ok
+    for choice in choices:
+        assert choice in result.status.advice
+    np.testing.assert_allclose(result.eigenvalues[0], values[:k], rtol=1e-12)
+
+
+def test_advice_for_an_identity_names_only_k_that_exist() -> None:
+    """All twenty eigenvalues are equal: the only k with a unique answer is 20."""
+    result = run(np.broadcast_to(np.eye(20), (6, 20, 20)).copy(), 3)
+    assert result.status.code == "not_unique"
+    proof = result.certificate
+    assert proof is not None
+    assert proof.smaller_k is None
+    assert proof.larger_k in (None, 20)
+
+
+def test_all_zero() -> None:
+    """Rank 0, said so."""
+    result = run(np.zeros((6, 8, 8)), 2)
+    assert result.status.code == "rank_deficient"
+    assert result.rank == 0
+    assert not result.eigenvalues.any()
+
+
+# ------------------------------------------------------------------------------------------- what proves the answer
+
+
+@pytest.mark.parametrize("accuracy", [1e-2, 1e-6, 2e-9, 1e-14])
+@pytest.mark.parametrize(("n", "d", "k"), [(30, 60, 11), (8, 100, 1), (25, 40, 3), (60, 20, 3)])
+def test_probes_find_nothing_that_is_not_there(n: int, d: int, k: int, accuracy: float) -> None:
+    """Fewer rows than columns leave directions of noise only; no Ritz value exceeds λ_{k+1} by more than its doubt."""
+    X = np.random.default_rng(0).standard_normal((n, d)) * 0.9 ** np.arange(d)
+    values, vectors = np.linalg.eigh(X.T @ X / n)
+    A = from_rows(split_rows(X, 6), scale=6.0 / n).agents(mine(6))
+    top = np.ascontiguousarray(vectors[:, ::-1][:, :k])
+    for seed in range(8):
+        for found, _ in probe(A, top, network_of(RING), seed=seed, accuracy=accuracy, rounding=3e-15):
+            assert found.values[0] <= values[-k - 1] + 4.0 * found.doubt + 1e-12
+
+
+# ---------------------------------------------------------------------------------------------------------- epochs
+
+
+@pytest.mark.parametrize("at", [1, 2, 4])
+def test_an_announced_epoch_restarts_from_w(at: int) -> None:
+    """In the simulator: W is kept, everything else is made anew, and the answer is the same."""
+    stack = spectrum_problem(6, 40, spectrum(40, 2, gap=0.95, decay=0.97), 0)
+    _, U, _ = truth(stack, 2)
+    network = network_of(RING)
+    algorithm = BlockKrylov(stack, deepca.operators.linalg.random_orthonormal(40, 2, seed=1), network)
+    announce = AtIteration(at, lambda: network.announce_epoch(1))
+    result = deepca.solve(algorithm, max_iter=200, stop=Tolerance(1e-10), observers=[announce])
+    assert announce.done
+    assert result.restarts == 1
+    assert network.epoch == 1
+    assert result.status.code == "converged"
+    assert worst_tangent(U, result.W) <= 1e-11
+
+
+@pytest.mark.parametrize("at", [1, 3])
+def test_an_epoch_announced_to_agents_apart(at: int) -> None:
+    """Agents may be caught in neighbouring iterations; all end alike."""
+    stack = spectrum_problem(6, 40, spectrum(40, 2, gap=0.95, decay=0.97), 0)
+    _, U, _ = truth(stack, 2)
+    agents = whole(run_all(ENGINES[-1], stack, 2, announce_at=at), 6)
+    assert agents.restarts == 1
+    assert agents.status.code == "converged"
+    assert len({np.ascontiguousarray(W).tobytes() for W in agents.W}) == 1
+    assert worst_tangent(U, agents.W) <= 1e-11
+
+
+def test_an_epoch_with_other_data() -> None:
+    """An agent's matrix changes together with the epoch: the answer is that of the new matrices."""
+    values = spectrum(30, 2, gap=0.9, decay=0.95)
+    stack = spectrum_problem(6, 30, values, 0)
+    later = spectrum_problem(6, 30, values, 99)
+    A = from_matrices(stack[mine(6)].copy())
+    network = network_of(RING)
+
+    def change() -> None:
+        A.stack[...] = later[mine(6)]
+        network.announce_epoch(1)
+
+    algorithm = BlockKrylov(A, deepca.operators.linalg.random_orthonormal(30, 2, seed=1), network)
+    result = deepca.solve(algorithm, max_iter=200, stop=Tolerance(1e-10), observers=[AtIteration(2, change)])
+    _, U, _ = truth(later, 2)
+    assert result.status.code == "converged"
+    assert worst_tangent(U, result.W) <= 1e-11
+
+
+@pytest.mark.parametrize(("d", "gap", "cut"), [(30, 1e-3, 4), (120, 1e-2, 20), (200, 1e-3, 40)])
+def test_the_advice_of_a_run_cut_off_suffices_and_does_not_exaggerate(d: int, gap: float, cut: int) -> None:
+    """Iterations that are announced follow from polynomials in A and the width of a block, not from λ_{k+1}/λ_k."""
+    Q = orthogonal(d, 0)
+    A = (Q * np.r_[2.0, 1.5, 1.0, np.linspace(1.0 - gap, 0.02, d - 3)]) @ Q.T
+    stack = np.repeat([(A + A.T) / 2.0], 6, axis=0)
+    enough = run(stack, 3, tol=1e-8).iterations
+    first = run(stack, 3, tol=1e-8, max_iter=cut)
+    assert first.status.code == "out_of_iterations", first.status
+    assert first.status.more is not None
+    assert first.status.more <= 5 * enough
+    assert run(stack, 3, tol=1e-8, max_iter=cut + 2 * first.status.more).status.ok
+
+
+# ---------------------------------------------------------------------------------------------------------- errors
+
+
+@pytest.mark.parametrize("guards", [-1, -5])
+def test_a_negative_number_of_guards(guards: int) -> None:
+    """Named."""
+    W0 = orthogonal(5, 0)[:, :2]
+    with pytest.raises(deepca.errors.InvalidInput, match="guards"):
+        BlockKrylov(np.eye(5)[None].repeat(6, 0), W0, network_of(RING), guards=guards)
+
+
+@pytest.mark.parametrize(
+    "W0",
+    [np.eye(5)[:, :2] * 2.0, np.full((5, 2), np.nan), np.eye(4)[:, :2], np.zeros((5, 0))],
+    ids=["not orthonormal", "NaN", "other d", "no columns"],
+)
+def test_starts_that_cannot_be_used(W0: Any) -> None:
+    """As everywhere else."""
+    with pytest.raises(deepca.errors.StartError):
+        BlockKrylov(np.eye(5)[None].repeat(6, 0), W0, network_of(RING))

@@ -1,0 +1,154 @@
+"""Agents that were set up differently, finished early or were interrupted: named, and nobody hangs."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+import deepca
+from deepca.errors import NetworkError, PeerFailed, PeerTimeout
+from deepca.network.transports import MemoryHub
+from tests.support.problems import spectrum, spectrum_problem
+
+STACK = spectrum_problem(4, 6, spectrum(6, 2, gap=0.5, decay=0.6), 0, 0.3)
+
+
+def _solve(
+    network: deepca.AgentNetwork, *, k: int = 2, stop: deepca.Tolerance | None = None, max_iter: int = 50
+) -> int:
+    W0 = deepca.operators.linalg.random_orthonormal(6, k, seed=0)
+    A = deepca.operators.from_matrices(STACK[network.agent])
+    algorithm = deepca.DeEPCA(A, W0, network, deepca.FastMix(rounds=3))
+    return deepca.solve(algorithm, max_iter=max_iter, stop=stop).iterations
+
+
+def test_another_number_of_components_at_one_agent_is_named() -> None:
+    with pytest.raises(NetworkError, match=r"\(6, [12]\).*\(6, [12]\).*same columns, components"):
+        deepca.run_agents(deepca.topology.ring(4), lambda net: _solve(net, k=1 if net.agent == 2 else 2), timeout=10.0)
+
+
+def test_a_stop_rule_at_one_agent_only_is_named() -> None:
+    with pytest.raises(NetworkError, match="stop rule"):
+        deepca.run_agents(
+            deepca.topology.ring(4),
+            lambda net: _solve(net, stop=deepca.Tolerance(1e-3) if net.agent == 1 else None),
+            timeout=10.0,
+        )
+
+
+def test_an_agent_that_finished_early_is_named_at_once() -> None:
+    """The deadline is far away, and not waited for."""
+
+    def work(network: deepca.AgentNetwork) -> None:
+        network.begin(0, 0)
+        for _ in range(3 if network.agent == 0 else 5):
+            network.gossip(np.zeros(2))
+
+    with pytest.raises(PeerFailed, match="agent 0, which has finished"):
+        deepca.run_agents(deepca.topology.ring(4), work, timeout=600.0)
+
+
+def test_another_max_iter_at_one_agent_ends_at_the_deadline() -> None:
+    """Agent 0 asks for the closing agreement while the others iterate: nobody hangs."""
+    with pytest.raises(PeerTimeout, match=r"for agents? [0-9]"):
+        deepca.run_agents(
+            deepca.topology.ring(4), lambda net: _solve(net, max_iter=5 if net.agent == 0 else 50), timeout=1.0
+        )
+
+
+@pytest.mark.parametrize("m", [2, 6])
+def test_a_new_epoch_on_a_complete_graph_restarts_and_stays_exact(m: int) -> None:
+    """One round is enough there, so the phases of a restart follow each other at once."""
+    stack = spectrum_problem(m, 6, spectrum(6, 2, gap=0.5, decay=0.6), 1, 0.3)
+    _, U = deepca.operators.linalg.top_eigenvectors(stack.mean(axis=0), 2)
+    W0 = deepca.operators.linalg.random_orthonormal(6, 2, seed=0)
+    for K in (1, 2, 5):
+        hub = MemoryHub(m, timeout=15.0)
+
+        class Announce:
+            def begin(self, start: object) -> None: ...
+            def end(self, result: object) -> None: ...
+            def observe(self, step: deepca.solver.observers.Step, hub: MemoryHub = hub) -> None:
+                if step.after.t == 10:
+                    hub.announce_epoch(1)
+
+        observer = Announce()
+
+        def work(
+            network: deepca.AgentNetwork, K: int = K, observer: Announce = observer
+        ) -> deepca.Result[deepca.TrackedState]:
+            A = deepca.operators.from_matrices(stack[network.agent])
+            algorithm = deepca.DeEPCA(A, W0, network, deepca.FastMix(rounds=K))
+            return deepca.solve(algorithm, max_iter=200, observers=[observer] if network.agent == 0 else [])
+
+        for result in deepca.run_agents(deepca.topology.complete(m), work, hub=hub):
+            assert deepca.operators.linalg.tan_theta(U, result.W) <= 1e-12
+
+
+INTERRUPTED = """
+import signal, threading, numpy as np, deepca
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have told its jobs to ignore it
+
+def work(network):
+    network.begin(0, 0)
+    if network.agent == 0:
+        print("running", flush=True)
+    for _ in range(10**9):
+        network.gossip(np.zeros(3))
+
+try:
+    deepca.run_agents(deepca.topology.ring(4), work, timeout=30.0)
+except KeyboardInterrupt:
+    left = [thread for thread in threading.enumerate() if thread.name.startswith("agent-")]
+    print("interrupted,", len(left), "agents left", flush=True)
+"""
+
+
+def test_an_interrupt_ends_the_agents() -> None:
+    process = subprocess.Popen([sys.executable, "-c", INTERRUPTED], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline().strip() == "running"
+        process.send_signal(signal.SIGINT)
+        rest, _ = process.communicate(timeout=30.0)
+        assert rest.strip() == "interrupted, 0 agents left"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_large_operators_can_be_pickled_and_used_after_a_fork() -> None:
+    big = deepca.operators.from_matrices(np.broadcast_to(np.eye(200), (20, 200, 200)).copy(), workers=2)
+    W = np.random.default_rng(0).standard_normal((20, 200, 3))
+    np.testing.assert_array_equal(big @ W, W)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(big)) @ W, W)
+    child = os.fork()
+    if child == 0:  # pragma: no cover - the other process
+        signal.alarm(20)
+        os._exit(0 if np.array_equal(big @ W, W) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_wait_still_has_a_deadline() -> None:
+    release = threading.Event()
+
+    def work(network: deepca.AgentNetwork) -> None:
+        network.begin(0, 0)
+        if network.agent == 0:
+            release.wait(20.0)
+            return
+        try:
+            network.gossip(np.zeros(2))
+        finally:
+            release.set()
+
+    with pytest.raises(PeerTimeout, match="for agent 0"):
+        deepca.run_agents(deepca.topology.path(2), work, timeout=0.5)

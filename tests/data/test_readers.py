@@ -1,0 +1,1003 @@
+"""Files as sources: every format against another reader, block by block, and every way in which a file can be bad."""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import gzip
+import io
+import os
+import sys
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import anndata
+import h5py
+import numpy as np
+import numpy.typing as npt
+import pyarrow
+import pyarrow.parquet
+import pytest
+from scipy import sparse
+from sklearn.datasets import load_svmlight_file
+
+from deepca.data import sources
+from deepca.data.readers import SUFFIXES, delimited, h5ad, open_source, spool, spooling, svmlight
+from deepca.data.sources import ArraySource, Block, IteratorSource, Source, as_source
+from deepca.errors import DataError, MissingExtraError
+from tests.support.paths import SHARED
+
+N, D = 97, 5
+NAMES = ("age", "height", "weight", "dose", "time")
+Any2D = npt.NDArray[Any]
+
+
+def values(dtype: npt.DTypeLike = np.float64) -> Any2D:
+    """Rows with numbers of all sizes, some of them whole and some zero."""
+    rng = np.random.default_rng(3)
+    X = rng.standard_normal((N, D)) * 10.0 ** rng.integers(-9, 9, size=(N, D))
+    X[rng.random((N, D)) < 0.3] = 0.0
+    X[0, 0], X[1, 1] = 7.0, -12.0
+    return X.astype(dtype)
+
+
+def whole(source: Source) -> Any2D:
+    """All blocks, dense."""
+    return np.concatenate([dense(block) for block in source.blocks()])
+
+
+def dense(block: Block) -> Any2D:
+    return block if isinstance(block, np.ndarray) else block.toarray()
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of a few rows, so that small files have many."""
+    monkeypatch.setattr(sources, "BLOCK_BYTES", 8 * D * 10)
+    monkeypatch.setattr(h5ad, "BLOCK_BYTES", 12 * 25)
+    monkeypatch.setattr(h5ad, "_ROWS", 23)
+    monkeypatch.setattr(delimited, "_BLOCK", 600)
+    monkeypatch.setattr(delimited, "_ROWS", 4)
+    monkeypatch.setattr(svmlight, "_TEXT", 700)
+
+
+# --- one file of every kind ------------------------------------------------------------------------------------------
+
+
+def csv_text(X: Any2D, names: tuple[str, ...] | None = NAMES, delimiter: str = ",") -> bytes:
+    text = io.StringIO()
+    out = csv.writer(text, delimiter=delimiter)
+    if names is not None:
+        out.writerow(names)
+    out.writerows([repr(float(x)) for x in row] for row in X)
+    return text.getvalue().encode()
+
+
+def svm_text(X: Any2D, y: Any2D | None = None) -> bytes:
+    y = np.arange(len(X)) % 3 if y is None else y
+    rows = ([f"{j + 1}:{float(x)!r}" for j, x in enumerate(row) if x] for row in X)
+    return "".join(f"{label} {' '.join(row)}\n" for label, row in zip(y, rows, strict=True)).encode()
+
+
+def write_parquet(path: Path, X: Any2D, **columns: Any) -> None:
+    table = pyarrow.table({**columns, **{name: X[:, j] for j, name in enumerate(NAMES)}})
+    pyarrow.parquet.write_table(table, path, row_group_size=40)
+
+
+def write_h5(path: Path, X: Any2D) -> None:
+    with h5py.File(path, "w") as file:
+        file.create_dataset("deep/rows", data=X, chunks=(7, 2), compression="gzip")
+        file["kind"] = np.arange(len(X)) % 4
+
+
+def write_h5ad(path: Path, X: Any, **obs: Any) -> None:
+    import pandas as pd
+
+    frame = pd.DataFrame(obs, index=[f"cell{i}" for i in range(X.shape[0])])
+    anndata.AnnData(X, obs=frame, var=pd.DataFrame(index=list(NAMES))).write_h5ad(path)
+
+
+WRITE: dict[str, Callable[[Path, Any2D], object]] = {
+    "a.npy": lambda path, X: np.save(path, X),
+    "fortran.npy": lambda path, X: np.save(path, np.asfortranarray(X)),
+    "a.npz": lambda path, X: np.savez(path, X=X),
+    "packed.npz": lambda path, X: np.savez_compressed(path, X=X, y=np.arange(N)),
+    "fortran.npz": lambda path, X: np.savez(path, X=np.asfortranarray(X)),
+    "sparse.npz": lambda path, X: sparse.save_npz(path, sparse.csr_array(X)),
+    "csc.npz": lambda path, X: sparse.save_npz(path, sparse.csc_matrix(X)),
+    "a.csv": lambda path, X: path.write_bytes(csv_text(X)),
+    "A.CSV.GZ": lambda path, X: path.write_bytes(gzip.compress(csv_text(X))),
+    "a.csv.bz2": lambda path, X: path.write_bytes(bz2.compress(csv_text(X))),
+    "bare.csv": lambda path, X: path.write_bytes(csv_text(X, None)),
+    "semicolon.csv": lambda path, X: path.write_bytes(csv_text(X, delimiter=";")),
+    "a.tsv": lambda path, X: path.write_bytes(csv_text(X, delimiter="\t")),
+    "savetxt.txt": lambda path, X: np.savetxt(path, X, fmt="%.17g"),
+    "a.parquet": write_parquet,
+    "a.svm": lambda path, X: path.write_bytes(svm_text(X)),
+    "a.libsvm.gz": lambda path, X: path.write_bytes(gzip.compress(svm_text(X))),
+    "a9a": lambda path, X: path.write_bytes(svm_text(X)),
+    "a9a.bz2": lambda path, X: path.write_bytes(bz2.compress(svm_text(X))),
+    "a9a.txt": lambda path, X: path.write_bytes(svm_text(X)),
+    "a.h5": write_h5,
+    "a.hdf5": write_h5,
+    "dense.h5ad": write_h5ad,
+    "csr.h5ad": lambda path, X: write_h5ad(path, sparse.csr_matrix(X)),
+    "csc.h5ad": lambda path, X: write_h5ad(path, sparse.csc_matrix(X)),
+}
+NAMED = {"a.csv", "A.CSV.GZ", "a.csv.bz2", "semicolon.csv", "a.tsv", "a.parquet", "dense.h5ad", "csr.h5ad", "csc.h5ad"}
+SVMLIGHT = {"a.svm", "a.libsvm.gz", "a9a", "a9a.bz2", "a9a.txt"}
+SPARSE = {"sparse.npz", "csc.npz", "csr.h5ad", "csc.h5ad", *SVMLIGHT}
+ROWS_UNKNOWN = {name for name in WRITE if ".csv" in name.lower() or name in ("a.tsv", "savetxt.txt")}
+IN_MEMORY = {"a.npy", "fortran.npy", "fortran.npz", "csc.h5ad", *SPARSE} - {"csr.h5ad"}
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("name", WRITE)
+def test_every_format_gives_the_rows_that_were_written(name: str, tmp_path: Path) -> None:
+    X, path = values(), tmp_path / name
+    WRITE[name](path, X)
+    source = open_source(path)
+
+    blocks = list(source.blocks())
+    assert len(blocks) > 3  # in pieces
+    assert all(block.shape[1] == D for block in blocks)
+    assert all(sparse.issparse(block) == (name in SPARSE) for block in blocks)
+    assert {block.dtype for block in blocks} == {np.dtype(np.float64)}
+    np.testing.assert_array_equal(whole(source), X)
+    np.testing.assert_array_equal(whole(source), X)  # and again
+    assert source.name == str(path)
+    assert source.d == D
+    assert source.n == (None if name in ROWS_UNKNOWN else N)
+    assert source.dtype == np.float64
+    assert source.is_sparse == (name in SPARSE)
+    assert source.columns == (NAMES if name in NAMED else None)
+    assert not source.once
+    assert (source.matrix() is not None) == (name in IN_MEMORY)
+    assert (source.labels() is not None) == (name in SVMLIGHT)
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("name", WRITE)
+def test_two_passes_can_be_under_way_at_once(name: str, tmp_path: Path) -> None:
+    X, path = values(), tmp_path / name
+    WRITE[name](path, X)
+    source = open_source(path)
+    one, other = source.blocks(), source.blocks()
+    for left, right in zip(one, other, strict=True):
+        np.testing.assert_array_equal(dense(left), dense(right))
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("name", ["a.npy", "a.npz", "fortran.npz", "sparse.npz", "a.parquet", "a.h5", "csr.h5ad"])
+def test_float32_stays_float32(name: str, tmp_path: Path) -> None:
+    X, path = values(np.float32), tmp_path / name
+    WRITE[name](path, X)
+    source = open_source(path)
+    assert source.dtype == np.float32
+    assert {block.dtype for block in source.blocks()} == {np.dtype(np.float32)}
+    np.testing.assert_array_equal(whole(source), X)
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("dtype", ["int16", "uint8", "bool", ">f8", "float16", "int64"])
+@pytest.mark.parametrize("name", ["a.npy", "a.npz", "a.h5", "a.parquet", "dense.h5ad"])
+def test_other_numbers_become_float64_block_by_block(name: str, dtype: str, tmp_path: Path) -> None:
+    if (name, dtype) in {("a.parquet", ">f8"), ("dense.h5ad", "bool")}:
+        pytest.skip("cannot be written")
+    X, path = (np.arange(N * D).reshape(N, D) % 2).astype(dtype), tmp_path / name
+    WRITE[name](path, X)
+    source = open_source(path)
+    assert source.matrix() is None
+    assert source.dtype == np.float64
+    assert {block.dtype for block in source.blocks()} == {np.dtype(np.float64)}
+    np.testing.assert_array_equal(whole(source), X.astype(np.float64))
+
+
+def test_big_endian_float32_is_float32(tmp_path: Path) -> None:
+    X = values(np.float32)
+    np.save(tmp_path / "a.npy", X.astype(">f4"))
+    source = open_source(tmp_path / "a.npy")
+    assert source.dtype == np.float32
+    assert whole(source).dtype == np.dtype(np.float32)
+    np.testing.assert_array_equal(whole(source), X)
+
+
+def test_an_npy_file_is_mapped_and_not_read(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", values())
+    assert isinstance(open_source(tmp_path / "a.npy").matrix(), np.memmap)
+
+
+def test_as_source_opens_paths_and_the_name_is_the_path_as_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.save(tmp_path / "a.npy", values())
+    monkeypatch.chdir(tmp_path)
+    assert open_source("a.npy").name == "a.npy"
+    np.testing.assert_array_equal(whole(as_source(Path("a.npy"), "agent 0")), values())
+
+
+# --- columns and labels ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("name", sorted(NAMED))
+def test_columns_are_taken_in_the_order_asked_for(name: str, tmp_path: Path) -> None:
+    X, path = values(), tmp_path / name
+    WRITE[name](path, X)
+    source = open_source(path, columns=["time", "age", "dose"])
+    assert source.columns == ("time", "age", "dose")
+    assert source.d == 3
+    np.testing.assert_array_equal(whole(source), X[:, [4, 0, 3]])
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("name", ["a.csv", "a.parquet"])
+@pytest.mark.parametrize("passes", [0, 1])
+def test_a_column_of_a_table_can_be_the_label(name: str, passes: int, tmp_path: Path) -> None:
+    X, path = values(), tmp_path / name
+    WRITE[name](path, X)
+    source = open_source(path, label_column="weight")
+    for _ in range(passes):
+        whole(source)
+    labels = source.labels()
+    np.testing.assert_array_equal(labels, X[:, 2])
+    assert labels is not None
+    assert labels.dtype == np.float64
+    assert source.columns == ("age", "height", "dose", "time")
+    np.testing.assert_array_equal(whole(source), X[:, [0, 1, 3, 4]])
+    both = open_source(path, label_column="weight", columns=["time", "age"])
+    np.testing.assert_array_equal(whole(both), X[:, [4, 0]])
+    np.testing.assert_array_equal(both.labels(), X[:, 2])
+
+
+def test_labels_come_along_with_a_complete_pass(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("who,x\na,1\nb,2\n")
+    source = open_source(path, label_column="who")
+    whole(source)
+    path.unlink()  # not read again
+    np.testing.assert_array_equal(source.labels(), ["a", "b"])
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        (["a", "b", "a"], np.array(["a", "b", "a"])),
+        (["1", "2", "-3"], np.array([1, 2, -3])),
+        (["1", "2.5", "3"], np.array([1.0, 2.5, 3.0])),
+        (["007", "012", "1"], np.array(["007", "012", "1"])),
+        (["NA", "", '"x, ""y"""'], np.array(["NA", "", 'x, "y"'])),
+        (['"two\nlines"', "ä", "1"], np.array(["two\nlines", "ä", "1"])),
+    ],
+)
+def test_labels_of_csv_are_what_they_look_like(cells: list[str], expected: Any2D, tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("x,who\n" + "".join(f"{i},{cell}\n" for i, cell in enumerate(cells)), encoding="utf-8")
+    source = open_source(path, label_column="who")
+    labels = source.labels()
+    assert labels is not None
+    assert labels.dtype.kind == expected.dtype.kind
+    np.testing.assert_array_equal(labels, expected)
+    np.testing.assert_array_equal(whole(source), [[0.0], [1.0], [2.0]])
+
+
+def test_labels_of_parquet_keep_their_type(tmp_path: Path) -> None:
+    words = ["yes", "no", None] * 32 + ["no"]
+    columns = {
+        "text": words,
+        "dictionary": pyarrow.array(words).dictionary_encode(),
+        "whole": np.arange(N, dtype=np.int16),
+        "day": np.arange(N).astype("datetime64[D]"),
+    }
+    path = tmp_path / "a.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"x": np.arange(N, dtype=float), **columns}), path)
+    for name in columns:
+        source = open_source(path, label_column=name, columns=["x"])
+        labels = source.labels()
+        assert labels is not None
+        if name in ("text", "dictionary"):
+            assert labels.tolist() == ["" if word is None else word for word in words]
+        else:
+            np.testing.assert_array_equal(labels, columns[name])
+            assert labels.dtype.kind == np.asarray(columns[name]).dtype.kind
+
+
+def test_labels_of_anndata_are_a_column_of_obs(tmp_path: Path) -> None:
+    import pandas as pd
+
+    X, path = values(), tmp_path / "a.h5ad"
+    words, numbers = [f"type {i % 3}" for i in range(N)], np.arange(N) * 0.5
+    gaps = pd.Categorical([None if i == 4 else "x" for i in range(N)])
+    some = pd.array([None if i == 4 else i for i in range(N)], dtype="Int64")
+    write_h5ad(path, sparse.csr_matrix(X), kind=pd.Categorical(words), text=words, depth=numbers, gaps=gaps, some=some)
+    stored = anndata.read_h5ad(path)
+    for name in ("kind", "text", "depth"):
+        source = open_source(path, label_column=name)
+        np.testing.assert_array_equal(source.labels(), np.asarray(stored.obs[name]))
+        np.testing.assert_array_equal(whole(source), X)
+    labels = open_source(path, label_column="gaps").labels()
+    assert labels is not None
+    assert labels[3:6].tolist() == ["x", "", "x"]
+    np.testing.assert_array_equal(
+        open_source(path, label_column="some").labels(), [np.nan if i == 4 else i for i in range(N)]
+    )
+    with pytest.raises(
+        DataError, match=r"a\.h5ad has no column 'sort' in obs; there are 'kind', 'text', 'depth', 'gaps'"
+    ):
+        open_source(path, label_column="sort")
+
+
+def test_other_matrices_of_anndata(tmp_path: Path) -> None:
+    X, path = values(), tmp_path / "a.h5ad"
+    full = anndata.AnnData(sparse.csr_matrix(X))
+    full.var_names = list(NAMES)
+    full.raw = full
+    part = full[:, [3, 1]].copy()
+    part.layers["doubled"] = part.X * 2
+    part.obsm["plane"] = X[:, :3] * 3
+    part.write_h5ad(path)
+    by_key = {key: open_source(path, dataset=key) for key in ("X", "layers/doubled", "raw/X", "obsm/plane")}
+    np.testing.assert_array_equal(whole(by_key["X"]), X[:, [3, 1]])
+    np.testing.assert_array_equal(whole(by_key["layers/doubled"]), X[:, [3, 1]] * 2)
+    np.testing.assert_array_equal(whole(by_key["raw/X"]), X)
+    np.testing.assert_array_equal(whole(by_key["obsm/plane"]), X[:, :3] * 3)
+    assert [by_key[key].columns for key in by_key] == [("dose", "height"), ("dose", "height"), NAMES, None]
+    with pytest.raises(DataError, match=r"has no 'Y'; there are 'X', 'raw/X', 'layers/doubled', 'obsm/plane'"):
+        open_source(path, dataset="Y")
+    with pytest.raises(DataError, match="the columns of 'obsm/plane' have no names"):
+        open_source(path, dataset="obsm/plane", columns=["age"])
+
+
+def test_old_anndata_files_with_tables_of_records(tmp_path: Path) -> None:
+    X, path = values(), tmp_path / "old.h5ad"
+    S = sparse.csr_array(X)
+    with h5py.File(path, "w") as file:
+        group = file.create_group("X")
+        group.attrs["h5sparse_format"], group.attrs["h5sparse_shape"] = "csr", X.shape
+        group["data"], group["indices"], group["indptr"] = S.data, S.indices, S.indptr
+        file["var"] = np.array([(name.encode(), 1.0) for name in NAMES], dtype=[("index", "S9"), ("mean", float)])
+    source = open_source(path)
+    assert source.columns == NAMES
+    np.testing.assert_array_equal(whole(source), X)
+
+
+def test_a_vector_of_an_archive_can_be_the_label(tmp_path: Path) -> None:
+    X, y = values(), np.array(["a", "b"] * 48 + ["c"])
+    np.savez(tmp_path / "a.npz", X=X, y=y, short=y[:3])
+    write_h5(tmp_path / "a.h5", X)
+    np.testing.assert_array_equal(open_source(tmp_path / "a.npz", label_column="y").labels(), y)
+    np.testing.assert_array_equal(open_source(tmp_path / "a.h5", label_column="kind").labels(), np.arange(N) % 4)
+    with pytest.raises(DataError, match=r"a\.npz has no array 'z'; there are 'X', 'y', 'short'"):
+        open_source(tmp_path / "a.npz", label_column="z")
+    with pytest.raises(DataError, match=r"a\.npz: 'short' has 3 entries for 97 rows"):
+        open_source(tmp_path / "a.npz", label_column="short")
+    with pytest.raises(DataError, match=r"'X' has shape \(97, 5\); expected one entry per row"):
+        open_source(tmp_path / "a.npz", label_column="X")
+
+
+@pytest.mark.parametrize("name", ["a.npz", "a.h5"])
+def test_one_of_several_matrices_is_named(name: str, tmp_path: Path) -> None:
+    X, path = values(), tmp_path / name
+    if name == "a.npz":
+        np.savez(path, first=X, second=X[:, :2], vector=X[0])
+    else:
+        with h5py.File(path, "w") as file:
+            file["first"], file["second"], file["vector"] = X, X[:, :2], X[0]
+    np.testing.assert_array_equal(whole(open_source(path, dataset="second")), X[:, :2])
+    with pytest.raises(DataError, match=r"holds 2 matrices, 'first', 'second'; say which one with dataset"):
+        open_source(path)
+    with pytest.raises(DataError, match=r"has no array 'third'; there are 'first', 'second', 'vector'"):
+        open_source(path, dataset="third")
+    with pytest.raises(DataError, match=r"'vector' has shape \(5,\); expected \(rows, columns\)"):
+        open_source(path, dataset="vector")
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.parquet", "dense.h5ad"])
+def test_names_that_are_not_there_or_there_twice(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    WRITE[name](path, values())
+    there = "'age', 'height', 'weight', 'dose', 'time'"
+    if name != "dense.h5ad":
+        with pytest.raises(DataError, match=f"has no column 'sort'; there are {there}"):
+            open_source(path, label_column="sort")
+        with pytest.raises(DataError, match="column 'age' cannot be a value and the label"):
+            open_source(path, label_column="age", columns=["age", "dose"])
+    with pytest.raises(DataError, match=f"has no column 'sort'; there are {there}"):
+        open_source(path, columns=["age", "sort"])
+    with pytest.raises(DataError, match="columns names 'age'; give every column once"):
+        open_source(path, columns=["age", "dose", "age"])
+    with pytest.raises(DataError, match="columns is one text, 'age'"):
+        open_source(path, columns="age")
+    with pytest.raises(DataError, match="has no columns"):
+        open_source(path, columns=[])
+
+
+@pytest.mark.filterwarnings("ignore:Variable names are not unique")
+def test_two_columns_of_one_name(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x,y, x\n1,2,3\n")
+    with pytest.raises(DataError, match=r"a\.csv: two columns are called 'x'; rename one"):
+        open_source(tmp_path / "a.csv")
+    table = pyarrow.Table.from_arrays([pyarrow.array([1.0])] * 2, names=["x", "x"])
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=r"a\.parquet: two columns are called 'x'; rename one"):
+        open_source(tmp_path / "a.parquet")
+    data = anndata.AnnData(values())
+    data.var_names = ["a", "b", "c", "b", "d"]
+    data.write_h5ad(tmp_path / "a.h5ad")
+    with pytest.raises(DataError, match=r"a\.h5ad: two columns are called 'b'; call adata\.var_names_make_unique"):
+        open_source(tmp_path / "a.h5ad")
+
+
+def test_many_names_are_not_all_listed(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(",".join(f"c{i}" for i in range(50)) + "\n" + ",".join("1" * 50) + "\n")
+    with pytest.raises(DataError, match=r"'c7', … \(50 in all\)$"):
+        open_source(tmp_path / "a.csv", label_column="x")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("a.npy", {"columns": ["x"]}, r"a\.npy: columns means nothing for \.npy files, whose columns have no names"),
+        ("a.npy", {"dataset": "x"}, r"a\.npy: dataset means nothing for \.npy files; leave it out"),
+        ("a.csv", {"dataset": "x"}, "dataset means nothing for CSV files"),
+        ("a.csv", {"n_features": 3}, "n_features means nothing for CSV files"),
+        (
+            "a.svm",
+            {"label_column": "x"},
+            "label_column means nothing for svmlight files, whose label is always set apart",
+        ),
+        ("bare.csv", {"label_column": "x"}, r"bare\.csv has no header, so columns have no names"),
+        ("bare.csv", {"columns": ["f0"]}, r"bare\.csv has no header, so columns have no names"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused(
+    name: str, options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    WRITE[name](tmp_path / name, values())
+    with pytest.raises(DataError, match=message):
+        open_source(tmp_path / name, **options)
+
+
+# --- what each format has of its own ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "rows"),
+    [
+        ("1,2\n3,4\n", None, [[1, 2], [3, 4]]),
+        ("\n\n1,2\r\n\r\n3,4", None, [[1, 2], [3, 4]]),
+        ("a,2\n3,4\n", ("a", "2"), [[3, 4]]),
+        ("\ufeffa,b\n3,4\n", ("a", "b"), [[3, 4]]),
+        (' a ,"b, c"\n 3 ,"4"\n', ("a", "b, c"), [[3, 4]]),
+        ('"a\nb",c\n3,4\n', ("a\nb", "c"), [[3, 4]]),
+        ("0,1,2\n5,6,7\n", ("0", "1", "2"), [[5, 6, 7]]),
+        (",0,1,2\n9,5,6,7\n", ("", "0", "1", "2"), [[9, 5, 6, 7]]),
+        ("0,1\n5,6\n", None, [[0, 1], [5, 6]]),
+        ("1,,nan\n5,6,NA\n", None, [[1, np.nan, np.nan], [5, 6, np.nan]]),
+        ("a,b\n1,\n,2\n", ("a", "b"), [[1, np.nan], [np.nan, 2]]),
+        ("a\n1e3\n-inf\n", ("a",), [[1000], [-np.inf]]),
+        ("a;b\n1;2\n", ("a", "b"), [[1, 2]]),
+        ("a\tb\n1\t2\n", ("a", "b"), [[1, 2]]),
+        ("a,b\r1,2\r3,4\r", ("a", "b"), [[1, 2], [3, 4]]),
+    ],
+)
+def test_headers_and_cells_of_csv(
+    text: str, columns: tuple[str, ...] | None, rows: list[list[float]], tmp_path: Path
+) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(text.encode())
+    source = open_source(path)
+    assert source.columns == columns
+    np.testing.assert_array_equal(whole(source), np.array(rows, dtype=float))
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_a_column_may_look_like_whole_numbers_for_a_long_time(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("a,b\n" + "1,\n" * 5000 + "1.5,2\n")
+    X = whole(open_source(path))
+    assert X.shape == (5001, 2)
+    assert X[-1].tolist() == [1.5, 2.0]
+    assert np.isnan(X[:-1, 1]).all()
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_text_of_several_lines_may_lie_across_blocks(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("x,who\n" + "".join(f'{i},"{i}\n, of several ""lines"" \n\n"\n' for i in range(500)))
+    source = open_source(path, label_column="who")
+    np.testing.assert_array_equal(whole(source)[:, 0], np.arange(500))
+    np.testing.assert_array_equal(source.labels(), [f'{i}\n, of several "lines" \n\n' for i in range(500)])
+
+
+def test_rows_of_many_columns(tmp_path: Path) -> None:
+    X = np.random.default_rng(0).standard_normal((3, 3000))
+    (tmp_path / "a.csv").write_bytes(csv_text(X, tuple(f"c{j}" for j in range(3000))))
+    np.testing.assert_array_equal(whole(open_source(tmp_path / "a.csv")), X)
+
+
+def test_parquet_columns_of_many_types(tmp_path: Path) -> None:
+    from decimal import Decimal
+
+    path = tmp_path / "a.parquet"
+    columns = {
+        "whole": pyarrow.array([1, None, 2**53 + 1], pyarrow.int64()),
+        "flag": pyarrow.array([True, False, None]),
+        "money": pyarrow.array([Decimal("1.25"), None, Decimal("-3.50")]),
+        "half": pyarrow.array(np.array([0.5, 1.5, 2.5], dtype=np.float16)),
+        "single": pyarrow.array([0.1, 0.2, None], pyarrow.float32()),
+        "dotted.name": pyarrow.array([7, 8, 9], pyarrow.uint8()),
+        "nothing": pyarrow.nulls(3),
+        "coded": pyarrow.array([5.0, 6.0, 5.0]).dictionary_encode(),
+    }
+    pyarrow.parquet.write_table(pyarrow.table(columns), path)
+    source = open_source(path)
+    nan, single = np.nan, np.float32
+    expected = [
+        [1, 1, 1.25, 0.5, single(0.1), 7, nan, 5],
+        [nan, 0, nan, 1.5, single(0.2), 8, nan, 6],
+        [float(2**53 + 1), nan, -3.5, 2.5, nan, 9, nan, 5],
+    ]
+    assert source.columns == tuple(columns)
+    assert source.dtype == np.float64
+    np.testing.assert_array_equal(whole(source), np.array(expected, dtype=float))
+
+
+def test_the_index_of_a_frame_is_no_value(tmp_path: Path) -> None:
+    import pandas as pd
+
+    frame = pd.DataFrame({"x": [1.0, 2.0], "y": [3.0, 4.0]}, index=pd.Index(["p", "q"], name="who"))
+    frame.to_parquet(tmp_path / "a.parquet", engine="pyarrow")
+    source = open_source(tmp_path / "a.parquet")
+    assert source.columns == ("x", "y")
+    np.testing.assert_array_equal(open_source(tmp_path / "a.parquet", label_column="who").labels(), ["p", "q"])
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("budget", [1 << 40, 0])
+def test_svmlight_kept_or_parsed_again(budget: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(svmlight, "available_memory", lambda: budget)
+    X, path = values(), tmp_path / "a.svm"
+    path.write_bytes(b"# a comment\n\n" + svm_text(X, np.arange(N) / 4))
+    expected, y = load_svmlight_file(str(path))
+    source = open_source(path)
+    assert isinstance(source, ArraySource) == bool(budget)
+    assert source.n == N
+    assert len(list(source.blocks())) > 3
+    np.testing.assert_array_equal(whole(source), expected.toarray())
+    np.testing.assert_array_equal(source.labels(), y)
+    np.testing.assert_array_equal(whole(open_source(path, n_features=9)), np.pad(X, ((0, 0), (0, 4))))
+    with pytest.raises(DataError, match=r"a\.svm has 5 columns, more than the 3 of n_features"):
+        open_source(path, n_features=3)
+
+
+def test_files_that_change_between_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(svmlight, "available_memory", lambda: 0)
+    path = tmp_path / "a.svm"
+    path.write_text("1 1:2 3:4\n")
+    source = open_source(path)
+    for line in ("1 4:1\n", "1 0:1\n"):
+        path.write_text(line)
+        with pytest.raises(DataError, match=r"a\.svm has other columns than when it was opened"):
+            list(source.blocks())
+    write_parquet(tmp_path / "a.parquet", values())
+    table = open_source(tmp_path / "a.parquet")
+    write_parquet(tmp_path / "a.parquet", values()[:50])
+    with pytest.raises(DataError, match=r"a\.parquet has 50 rows instead of 97; it is damaged, or was changed"):
+        list(table.blocks())
+    path.unlink()
+    with pytest.raises(DataError, match=r"a\.svm cannot be read \(No such file or directory\)"):
+        list(source.blocks())
+
+
+def test_svmlight_indices_from_zero_empty_rows_and_queries(tmp_path: Path) -> None:
+    path = tmp_path / "a.svm"
+    path.write_text("1 qid:3 0:2 2:3\n-1\n1 1:0.5 # note\n")
+    source = open_source(path)
+    np.testing.assert_array_equal(whole(source), [[2, 0, 3], [0, 0, 0], [0, 0.5, 0]])
+    np.testing.assert_array_equal(source.labels(), [1, -1, 1])
+
+
+@pytest.mark.skipif(not (SHARED / "a9a.bz2").is_file(), reason="the LIBSVM files are not there")
+@pytest.mark.shared_data
+def test_a9a_as_it_is_packed() -> None:
+    source = open_source(SHARED / "a9a.bz2")
+    X, y = load_svmlight_file(str(SHARED / "a9a.bz2"))
+    assert (abs(source.matrix() - X)).nnz == 0
+    np.testing.assert_array_equal(source.labels(), y)
+
+
+@pytest.mark.parametrize("chunks", [None, (97, 1), (1, 5), (10, 5), (50, 3)])
+def test_hdf5_whatever_its_chunks(chunks: tuple[int, int] | None, tmp_path: Path, small_blocks: None) -> None:
+    X, path = values(), tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("X", data=X, chunks=chunks)
+    np.testing.assert_array_equal(whole(open_source(path)), X)
+
+
+def test_a_large_csc_matrix_is_refused_with_the_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(h5ad, "available_memory", lambda: 0)
+    WRITE["csc.h5ad"](tmp_path / "a.h5ad", values())
+    with pytest.raises(DataError, match=r"a\.h5ad: '/X' is stored by columns \(CSC\) .* adata\.X\.tocsr\(\)"):
+        open_source(tmp_path / "a.h5ad")
+
+
+# --- bad files -------------------------------------------------------------------------------------------------------
+
+
+def message_of(path: Path, **options: Any) -> str:
+    """The one sentence that opening or reading a bad file ends with."""
+    with pytest.raises(DataError) as caught:  # noqa: PT012 (either may fail)
+        source = open_source(path, **options)
+        whole(source)
+        source.labels()
+    said = str(caught.value)
+    assert str(path) in said
+    assert "\n" not in said
+    return said
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_files_that_are_not_there_empty_folders_or_noise(suffix: str, tmp_path: Path) -> None:
+    assert message_of(tmp_path / f"gone{suffix}").endswith("does not exist")
+    (tmp_path / f"folder{suffix}").mkdir()
+    assert "is a folder" in message_of(tmp_path / f"folder{suffix}")
+    (tmp_path / f"empty{suffix}").touch()
+    assert "is empty" in message_of(tmp_path / f"empty{suffix}")
+    (tmp_path / f"noise{suffix}").write_bytes(np.random.default_rng(1).bytes(20_000))
+    message_of(tmp_path / f"noise{suffix}")
+
+
+@pytest.mark.parametrize("name", sorted(set(WRITE) - {"savetxt.txt"}))
+def test_a_file_cut_short_anywhere_is_noticed(name: str, tmp_path: Path) -> None:
+    WRITE[name](tmp_path / name, values())
+    whole_file = (tmp_path / name).read_bytes()
+    is_text = name in ROWS_UNKNOWN | {"a.svm", "a9a", "a9a.txt"} and not name.lower().endswith(("gz", "bz2"))
+    rng = np.random.default_rng(2)
+    for cut in {1, 10, *rng.integers(2, len(whole_file) - 8, size=8).tolist()}:
+        path = tmp_path / f"cut{cut}-{name}"
+        path.write_bytes(whole_file[:cut])
+        if is_text:  # what is there may be whole; it must not be a library's error
+            try:
+                whole(open_source(path))
+            except DataError as error:
+                assert str(path) in str(error)  # noqa: PT017 (an error is allowed, not required)
+        else:
+            message_of(path)
+
+
+@pytest.mark.parametrize("name", ["a.npy", "packed.npz", "sparse.npz", "a.csv", "A.CSV.GZ", "a.parquet", "a9a.bz2"])
+def test_damage_anywhere_is_a_data_error_or_none(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    WRITE[name](path, values())
+    good = path.read_bytes()
+    rng = np.random.default_rng(4)
+    faults = 0
+    for _ in range(40):
+        bad = bytearray(good)
+        first = int(rng.integers(len(bad)))
+        bad[first : first + 16] = rng.bytes(min(16, len(bad) - first))
+        path.write_bytes(bad)
+        try:
+            whole(open_source(path))
+        except DataError as error:
+            faults += 1
+            assert str(path) in str(error)  # noqa: PT017 (an error is allowed, not required)
+    assert faults > 0
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_csv_faults_name_row_and_column(tmp_path: Path) -> None:
+    path = tmp_path / "site3.csv"
+    good = "5,6,7\n" * 2000
+    cases = {
+        "x,age,z\n" + good + "1,unknown,3\n" + good: (
+            "site3.csv: column 'age', row 2000 is 'unknown'; numbers are needed (or set the column apart with "
+            "--label-column)"
+        ),
+        good + "1,unknown,3\n": "site3.csv: column 1, row 2000 is 'unknown'; numbers are needed",
+        "x,y,z\n" + good + "1,2\n" + good: "site3.csv: row 2000 has 2 cells instead of 3; mend or remove it",
+        good + "1,2,3,4\n": "site3.csv: row 2000 has 4 cells instead of 3; mend or remove it",
+        "x,y,z\n\n" + good + "\n\n1,2\n": "site3.csv: row 2000 has 2 cells instead of 3",
+        "x,y,z\n1,2,no\n": "site3.csv: column 'z', row 0 is 'no'",
+        "x,y,z\n1,2\n": "site3.csv: row 0 has 2 cells instead of 3",
+        "x,y,z\n": "site3.csv has no rows",
+        "x,y,z": "site3.csv has no rows",
+        "\n\n\n": "site3.csv has no rows",
+    }
+    for text, expected in cases.items():
+        path.write_text(text)
+        assert expected in message_of(path)
+    path.write_bytes(b"x,who\n" + b"1,M\xfcller\n" * 3)
+    assert "is not UTF-8" in message_of(path, label_column="who")
+    path.write_text("x,who\n1,a\n")
+    assert f"{path}: column 'who', row 0 is 'a'; numbers are needed" in message_of(path, label_column="x")
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_faults_in_the_middle_come_after_good_blocks(tmp_path: Path) -> None:
+    """A file is not read through when it is opened, so the error comes while reading."""
+    text = b"x,y\n" + b"1,2\n" * 5000
+    (tmp_path / "a.csv").write_bytes(text + b"1,2,3\n")
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(text * 20, compresslevel=0)[:-5000])
+    write_parquet(tmp_path / "a.parquet", values())
+    held = bytearray((tmp_path / "a.parquet").read_bytes())
+    where = pyarrow.parquet.read_metadata(tmp_path / "a.parquet").row_group(2).column(1).data_page_offset
+    held[where : where + 8] = b"\xff" * 8
+    (tmp_path / "a.parquet").write_bytes(held)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        stored = file.create_dataset("X", data=values(), chunks=(10, 5), compression="gzip")
+        where = stored.id.get_chunk_info(7).byte_offset
+    held = bytearray((tmp_path / "a.h5").read_bytes())
+    held[where : where + 20] = b"\xff" * 20
+    (tmp_path / "a.h5").write_bytes(held)
+    for name in ("a.csv", "a.csv.gz", "a.parquet", "a.h5"):
+        blocks = open_source(tmp_path / name).blocks()
+        next(blocks)
+        with pytest.raises(DataError, match=name):
+            list(blocks)
+
+
+@pytest.mark.parametrize("name", ["a.npz", "packed.npz"])
+def test_the_checksum_of_an_archive_is_compared(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    WRITE[name](path, values())
+    with zipfile.ZipFile(path) as archive:
+        expected = archive.getinfo("X.npy").CRC
+    held = path.read_bytes()
+    path.write_bytes(held.replace(expected.to_bytes(4, "little"), (expected ^ 1).to_bytes(4, "little")))
+    assert "Bad CRC-32" in message_of(path)
+
+
+def test_parquet_columns_without_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"x": [1.0] * 3, "age": [None, None, "unknown"]}), path)
+    assert "a.parquet: column 'age', row 2 is 'unknown' (the column holds string); numbers" in message_of(path)
+    pyarrow.parquet.write_table(pyarrow.table({"x": [[1.0], [2.0]]}), path)
+    assert "column 'x', row 0 is '[1.0]'" in message_of(path)
+    pyarrow.parquet.write_table(pyarrow.table({"x": pyarrow.nulls(3, pyarrow.string())}), path)
+    assert "column 'x' holds string" in message_of(path)
+    pyarrow.parquet.write_table(pyarrow.table({"x": pyarrow.array([], pyarrow.float64())}), path)
+    assert "has no rows" in message_of(path)
+    pyarrow.parquet.write_table(pyarrow.table({"x": [1.0]}), path)
+    assert "has no columns besides the label 'x'" in message_of(path, label_column="x")
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (np.zeros(4), r"rows have shape (4,); expected (rows, columns)"),
+        (np.zeros((2, 3, 4)), r"rows have shape (2, 3, 4); expected (rows, columns)"),
+        (np.zeros((0, 4)), "has no rows"),
+        (np.zeros((4, 0)), "has no columns"),
+        (np.zeros((2, 2), dtype=complex), "rows have dtype complex128; real numbers are needed"),
+        (np.array([["a", "b"]]), "rows have dtype <U1; real numbers are needed"),
+        (np.array([[1, None]]), "holds Python objects"),
+        (np.zeros((2, 2), dtype=[("a", float)]), "real numbers are needed"),
+    ],
+)
+def test_arrays_that_are_no_rows(array: Any2D, message: str, tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", array)
+    assert message in message_of(tmp_path / "a.npy")
+    np.savez(tmp_path / "a.npz", X=array)
+    said = message_of(tmp_path / "a.npz")
+    assert message in said or array.ndim != 2
+    if array.dtype.kind in "fc":
+        with h5py.File(tmp_path / "a.h5", "w") as file:
+            file["X"] = array
+        said = message_of(tmp_path / "a.h5")
+        assert message in said or array.ndim != 2
+
+
+def test_objects_are_never_unpickled(tmp_path: Path) -> None:
+    class Trap:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return os.mkdir, (str(tmp_path / "sprung"),)
+
+    trapped = np.array([[Trap()]], dtype=object)
+    np.save(tmp_path / "a.npy", trapped)
+    np.savez(tmp_path / "a.npz", X=trapped)
+    np.savez(tmp_path / "b.npz", X=values(), y=np.array([Trap()], dtype=object))
+    message_of(tmp_path / "a.npy")
+    message_of(tmp_path / "a.npz")
+    message_of(tmp_path / "b.npz", label_column="y")
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_svmlight_faults_name_the_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(svmlight, "_TEXT", 100)
+    path, good = tmp_path / "a.svm", "1 1:2 3:4\n" * 50
+    cases = {
+        good + "1 1:2 x\n": "a.svm, line 51: 'x' is not index:value, so this is no svmlight",
+        good + "yes 1:2\n" + good: "a.svm, line 51: 'yes' is not a label",
+        good + "1 3:1 2:1\n": "a.svm, line 51: index 2 comes after 3, and indices must ascend",
+        good + "1 -4:1\n": "a.svm, line 51: index -4 is outside 0 … 2,147,483,646",
+        "a,b\n1,2\n": "a.svm, line 1: 'a,b' is not a label",
+        "# nothing\n": "a.svm has no rows",
+        "1\n2\n": "a.svm has no columns",
+        "1 99999999999:1\n": "a.svm, line 1: index 99999999999 is outside",
+        "1 99999999999999999999999:1\n": "a.svm, line 1: index 99999999999999999999999 is outside",
+    }
+    for text, expected in cases.items():
+        path.write_text(text)
+        assert expected in message_of(path)
+    (tmp_path / "table").write_text("a,b\n1,2\n")
+    said = message_of(tmp_path / "table")
+    assert "a file without a suffix is read as svmlight, others need one of .npy, .npz, .csv" in said
+
+
+def test_sparse_matrices_that_reach_out_of_bounds(tmp_path: Path) -> None:
+    X = values()
+    S = sparse.csr_array(X)
+    S.indices[3] = D + 40
+    sparse.save_npz(tmp_path / "a.npz", S)
+    message_of(tmp_path / "a.npz")
+    for form in ("csr", "csc"):
+        path = tmp_path / f"{form}.h5ad"
+        WRITE[path.name](path, X)
+        with h5py.File(path, "r+") as file:
+            file["X/indices"][5] = 1_000_000
+        message_of(path)
+    WRITE["csr.h5ad"](tmp_path / "rows.h5ad", X)
+    with h5py.File(tmp_path / "rows.h5ad", "r+") as file:
+        file["X/indptr"][4] = 0
+    message_of(tmp_path / "rows.h5ad")
+    WRITE["csr.h5ad"](tmp_path / "short.h5ad", X)
+    with h5py.File(tmp_path / "short.h5ad", "r+") as file:
+        file["X/indptr"][-1] += 5
+    assert "fewer entries than its rows say" in message_of(tmp_path / "short.h5ad")
+    WRITE["csr.h5ad"](tmp_path / "shape.h5ad", X)
+    with h5py.File(tmp_path / "shape.h5ad", "r+") as file:
+        file["X"].attrs["shape"] = (N + 1, D)
+    assert "its rows say otherwise" in message_of(tmp_path / "shape.h5ad")
+
+
+def test_anndata_files_without_what_is_needed(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5ad", "w") as file:
+        file["other"] = [1.0]
+    assert "has no 'X'" in message_of(tmp_path / "a.h5ad")
+    with h5py.File(tmp_path / "b.h5ad", "w") as file:
+        file.create_group("X")
+    assert "is no matrix that can be read" in message_of(tmp_path / "b.h5ad")
+    WRITE["dense.h5ad"](tmp_path / "c.h5ad", values())
+    with h5py.File(tmp_path / "c.h5ad", "r+") as file:
+        del file["X"]
+        file["X"] = values()[:, :3]
+    assert "'X' has 3 columns, and var names 5" in message_of(tmp_path / "c.h5ad")
+
+
+@pytest.mark.parametrize("name", ["a.xlsx", "a.npy.gz", "a.parquet.bz2", "a.pkl"])
+def test_other_suffixes_are_refused_with_the_known_ones(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(b"x")
+    said = message_of(tmp_path / name)
+    assert "".join(Path(name).suffixes) in said
+    assert all(suffix in said for suffix in SUFFIXES)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo") or not hasattr(os, "geteuid"), reason="there are none on this system")
+def test_pipes_and_files_that_may_not_be_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.csv")
+    assert "is no regular file" in message_of(tmp_path / "a.csv")
+    if os.geteuid():  # root may read everything
+        np.save(tmp_path / "a.npy", values())
+        (tmp_path / "a.npy").chmod(0)
+        assert "cannot be read (Permission denied)" in message_of(tmp_path / "a.npy")
+
+
+@pytest.mark.parametrize(
+    ("name", "modules", "package"),
+    [
+        ("a.csv", ("pyarrow", "pyarrow.csv"), "pyarrow"),
+        ("a.parquet", ("pyarrow", "pyarrow.parquet"), "pyarrow"),
+        ("a.svm", ("sklearn", "sklearn.datasets"), "scikit-learn"),
+        ("a.h5", ("h5py",), "h5py"),
+        ("dense.h5ad", ("h5py",), "h5py"),
+        ("dense.h5ad", ("anndata",), "anndata"),
+    ],
+)
+def test_a_missing_package_is_named_with_its_extra(
+    name: str, modules: tuple[str, ...], package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / name
+    if name == "dense.h5ad":
+        write_h5ad(path, values(), kind=["a"] * N)
+    else:
+        WRITE[name](path, values())
+    for module in modules:
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MissingExtraError, match=rf"needs {package}; pip install 'deepca\[files\]'"):
+        open_source(path, label_column="kind" if package == "anndata" else None)
+
+
+def test_reading_imports_only_what_the_format_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.save(tmp_path / "a.npy", values())
+    write_h5ad(tmp_path / "a.h5ad", values())
+    for module in ("pyarrow", "pyarrow.csv", "pyarrow.parquet", "sklearn", "sklearn.datasets", "anndata"):
+        monkeypatch.setitem(sys.modules, module, None)
+    whole(open_source(tmp_path / "a.npy"))
+    whole(open_source(tmp_path / "a.h5ad"))
+
+
+# --- spool -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("budget", [1 << 40, 4000, 0])
+@pytest.mark.parametrize("name", ["a.csv", "a.parquet", "a.h5", "csr.h5ad", "packed.npz"])
+def test_a_source_is_kept_in_memory_or_on_disk(
+    name: str, budget: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spooling, "available_memory", lambda: budget)
+    X, path, folder = values(), tmp_path / name, tmp_path / "kept"
+    folder.mkdir()
+    WRITE[name](path, X)
+    source = open_source(path)
+    kept = spool(source, folder)
+    path.unlink()
+    held = kept.matrix()
+    parts = [held] if isinstance(held, np.ndarray) else [held.data, held.indices, held.indptr]
+    on_disk = [_is_mapped(part) for part in parts]
+    assert on_disk == [budget < 1 << 40] * len(parts)
+    assert not list(folder.iterdir())  # files have no name: whoever is killed leaves no rows behind
+    np.testing.assert_array_equal(whole(kept), X)
+    np.testing.assert_array_equal(whole(kept), X)
+    assert (kept.name, kept.columns, kept.d, kept.n) == (str(path), source.columns, D, N)
+    assert kept.dtype == source.dtype
+    assert kept.is_sparse == source.is_sparse
+    if not isinstance(held, np.ndarray):
+        held.check_format(full_check=True)
+    del kept
+    np.testing.assert_array_equal(dense(held), X)  # they are still there
+
+
+def _is_mapped(part: Any) -> bool:
+    while part is not None and not isinstance(part, np.memmap):
+        part = getattr(part, "base", None)
+    return part is not None
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("budget", [1 << 40, 0])
+def test_spooling_keeps_type_and_labels(
+    dtype: type, budget: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spooling, "available_memory", lambda: budget)
+    X = values(dtype)
+    write_parquet(tmp_path / "a.parquet", X, who=[f"p{i % 3}" for i in range(N)])
+    kept = spool(open_source(tmp_path / "a.parquet", label_column="who"), tmp_path)
+    assert kept.dtype == dtype
+    assert kept.matrix().dtype == dtype
+    assert kept.columns == NAMES
+    np.testing.assert_array_equal(kept.labels(), [f"p{i % 3}" for i in range(N)])
+    np.testing.assert_array_equal(whole(kept), X)
+
+
+def test_spooling_wraps_what_is_an_array_already(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", values())
+    source = open_source(tmp_path / "a.npy")
+    assert spool(source).matrix() is source.matrix()
+
+
+def test_spooling_reads_an_iterator_once() -> None:
+    X = values()
+    kept = spool(IteratorSource(iter([X[:30], X[30:]]), "agent 4"))
+    np.testing.assert_array_equal(whole(kept), X)
+    np.testing.assert_array_equal(whole(kept), X)
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_nothing_is_left_behind_when_spooling_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spooling, "available_memory", lambda: 0)
+
+    def broken() -> Iterator[Any2D]:
+        yield values()
+        raise DataError("the rest is gone")
+
+    with pytest.raises(DataError, match="the rest is gone"):
+        spool(IteratorSource(broken, "agent 4"), tmp_path)
+    assert not list(tmp_path.iterdir())
+    source = IteratorSource(lambda: iter([values()]), "agent 4")
+    with pytest.raises(DataError, match=r"agent 4 cannot be kept on disk \(No such file.*; make room, or name another"):
+        spool(source, tmp_path / "gone")

@@ -1,0 +1,546 @@
+"""Eigenvectors of graphs seen locally, against scipy's of the pooled matrix, and what bad graphs are told."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import get_args
+
+import networkx as nx
+import numpy as np
+import numpy.typing as npt
+import pytest
+import scipy.linalg
+from scipy import sparse
+from scipy.sparse.linalg import eigsh
+from sklearn.datasets import load_breast_cancer, load_digits, load_wine
+from sklearn.neighbors import kneighbors_graph
+
+import deepca
+from deepca import topology
+from deepca._util.typing import csr
+from deepca.decomposition.spectral import graphs
+from deepca.decomposition.spectral.blocks import Matrix
+from deepca.errors import (
+    AsymmetricError,
+    DataError,
+    DisconnectedError,
+    GapError,
+    InvalidInput,
+    MixingError,
+    NetworkError,
+    TopologyError,
+)
+from deepca.network import AgentNetwork, Network, SimulatedNetwork
+from deepca.network.transports.memory import MemoryHub
+from deepca.network.trees import SpanningTree
+from deepca.topology import Rule, Topology
+from studies.adversary.reference import of_matrix, tangent
+from tests.support.engines import ENGINES, assert_same_traffic, at_every_agent, network_of, over_mpi
+from tests.support.graph_cases import Shared, entries, pooled, shared, weighted
+from tests.support.paths import ROOT
+from tests.support.problems import spectrum, spectrum_problem
+
+Array = npt.NDArray[np.float64]
+NETWORKS: dict[str, Topology] = {
+    "ring": topology.ring(50),
+    "path": topology.path(40),
+    "grid": topology.grid(6, 7),
+    "torus": topology.torus(5, 5),
+    "erdos-renyi": topology.erdos_renyi(50, 0.5, seed=0),
+    "star": topology.star(17),
+    "complete": topology.complete(9),
+    "hypercube": topology.hypercube(4),
+    "two": topology.path(2),
+    "three": topology.path(3),
+}
+CASES: dict[str, Shared] = {
+    "path": shared(weighted(nx.path_graph(60)), 5),
+    "grid": shared(weighted(nx.convert_node_labels_to_integers(nx.grid_2d_graph(8, 9))), 6),
+    "erdos-renyi": shared(weighted(nx.gnp_random_graph(80, 0.1, seed=3)), 7),
+    "weighted ring": shared(weighted(nx.cycle_graph(50), seed=1), 4),
+    "weighted small world": shared(weighted(nx.connected_watts_strogatz_graph(90, 4, 0.1, seed=1), seed=2), 6),
+    "one agent": shared(weighted(nx.path_graph(12)), 1),
+}
+ENDS = (("laplacian", "smallest"), ("normalized", "smallest"), ("laplacian", "largest"), ("adjacency", "largest"))
+
+
+def found_by(
+    network: Network, case: Shared, k: int, matrix: Matrix = "laplacian", which: graphs.Which = "smallest"
+) -> graphs.GraphEigenpairs:
+    return graphs.graph_eigenvectors(case.local(network), network, k, matrix=matrix, which=which)
+
+
+# ----------------------------------------------------------------------------------------- the network's own matrix
+
+
+def test_the_rounds_of_the_page_are_those_that_are_made() -> None:
+    page = (ROOT / "docs" / "graphs.md").read_text(encoding="utf-8")
+    said = re.findall(r"(?m)^\| `([\w:.-]+)` \| (\d+) \| (\d+) \|", page)
+    assert len(said) == 7
+    for name, depth, rounds in said:
+        found = graphs.lambda2(network_of(topology.from_name(name, seed=0)))
+        assert found.depth == int(depth)
+        if not over_mpi():  # ranks agree in fewer rounds
+            assert found.rounds == pytest.approx(int(rounds), rel=0.1)
+
+
+@pytest.mark.parametrize("rule", get_args(Rule))
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_spectrum_of_the_gossip_matrix_is_found_by_its_agents(name: str, rule: Rule) -> None:
+    links = sparse.coo_array(sparse.triu(NETWORKS[name].adjacency))
+    place = topology.from_edges(
+        NETWORKS[name].n_agents, zip(links.row.tolist(), links.col.tolist(), strict=True), rule=rule
+    )
+    found = graphs.lambda2(network_of(place))
+    values = scipy.linalg.eigvalsh(place.gossip_matrix)
+    assert abs(found.lambda2 - values[-2]) <= 1e-12
+    assert abs(found.lambda_min - values[0]) <= 1e-12
+    assert abs(found.lambda2 - place.lambda2) <= 1e-12
+    assert found.error <= 1e-10
+    assert found.proven
+    assert found.n_agents == place.n_agents
+    assert place.flood_rounds <= 2 * found.depth
+
+
+def test_eigenvalues_of_many_vectors_are_found_and_what_is_proven_of_them_is_said() -> None:
+    """More equal ones than columns: everything else equal is seen, one odd vector out of 200 is not."""
+    complete = graphs.lambda2(network_of(topology.complete(150)))
+    assert (abs(complete.lambda2) <= 1e-12, complete.proven) == (True, True)
+    star = graphs.lambda2(network_of(topology.star(200)))
+    assert abs(star.lambda2 - (1.0 - 1.0 / 200.0)) <= 1e-12
+    assert not star.proven
+
+
+@pytest.mark.skipif(over_mpi(), reason="one agent per thread")
+@pytest.mark.parametrize("name", ["torus", "three", "star"])
+def test_an_agent_needs_to_know_its_own_row_only(name: str) -> None:
+    """Every agent has a Neighbourhood in the place of the topology: whatever else it looked for is not there."""
+    place = NETWORKS[name]
+    hub = MemoryHub(place.n_agents)
+
+    def alone(network: AgentNetwork) -> graphs.LocalMixing:
+        view = graphs.Neighbourhood.of(place, network.agent, n_agents=place.n_agents + 7)
+        return graphs.local_mixing(AgentNetwork(view, network.agent, hub.transport(network.agent)))
+
+    found = deepca.run_agents(place, alone, hub=hub)
+    assert len(set(found)) == 1  # the same bits
+    spectrum_ = found[0].spectrum
+    assert abs(spectrum_.lambda2 - place.lambda2) <= 1e-12
+    assert spectrum_.n_agents == place.n_agents
+    assert abs(found[0].eta - deepca.consensus.mixers.fastmix_eta(place.lambda2)) <= 1e-10
+    assert found[0].rounds >= deepca.consensus.rates.first_rounds(deepca.FastMix(), place)
+    same = graphs.local_mixing(deepca.SimulatedNetwork(place))
+    assert abs(same.eta - found[0].eta) <= 1e-12
+    assert same.rounds == found[0].rounds
+
+
+@pytest.mark.skipif(over_mpi(), reason="one agent per thread")
+def test_a_run_with_what_was_found_converges_as_with_what_is_given() -> None:
+    """DeEPCA with FastMix at agents that know their own row: η and K are those they have found."""
+    place, d, k = topology.erdos_renyi(10, 0.4, seed=2), 12, 2
+    stack = spectrum_problem(10, d, spectrum(d, k, gap=0.5, decay=0.8), 0)
+    U = scipy.linalg.eigh(stack.mean(axis=0))[1][:, ::-1][:, :k]
+    W0 = deepca.operators.linalg.random_orthonormal(d, k, seed=0)
+    hub = MemoryHub(10)
+
+    def alone(network: AgentNetwork) -> tuple[Array, int]:
+        view = graphs.Neighbourhood.of(place, network.agent)
+        here = AgentNetwork(view, network.agent, hub.transport(network.agent))
+        local = graphs.local_mixing(here)
+        here = AgentNetwork(view.knowing(local.spectrum), network.agent, hub.transport(network.agent))
+        here.begin(0, 0, phase="run")
+        method = deepca.DeEPCA(stack[network.agent], W0, here, deepca.FastMix(rounds=local.rounds))
+        return deepca.solve(method, max_iter=80).W, local.rounds
+
+    parts = deepca.run_agents(place, alone, hub=hub)
+    W, K = np.stack([part[0] for part in parts]), parts[0][1]
+    given = deepca.solve(
+        deepca.DeEPCA(stack, W0, deepca.SimulatedNetwork(place), deepca.FastMix(rounds=K)), max_iter=80
+    )
+    np.testing.assert_allclose(W, given.W, atol=1e-11)
+    assert deepca.operators.linalg.tan_theta(U, W).max() <= 1e-10
+
+
+def test_a_neighbourhood_knows_no_more() -> None:
+    view = graphs.Neighbourhood.of(topology.path(5), 1)
+    assert view.neighbors(1) == (0, 2)
+    assert np.isnan(view.lambda2)
+    for ask in (lambda: view.middle, lambda: view.paths_from(0), lambda: view.eigenvalues):
+        with pytest.raises(TopologyError, match="agent 1 knows its neighbours only"):
+            ask()
+    with pytest.raises(TopologyError, match="not its own neighbour"):
+        graphs.Neighbourhood.around(1, {1: 0.5}, 4)
+    with pytest.raises(TopologyError, match="numbers are 0 … 3"):
+        graphs.Neighbourhood.around(1, {9: 0.5}, 4)
+
+
+def test_what_has_no_symmetric_matrix_has_no_lambda2() -> None:
+    place = deepca.topology.directed.ring(5)
+    with pytest.raises(TopologyError, match="one symmetric 𝐋"):
+        graphs.lambda2(network_of(place))
+    with pytest.raises(TopologyError, match="messages that go one way"):
+        SpanningTree.grow(network_of(place))
+    odd = network_of(topology.ring(9, rule="best-constant"))
+    with pytest.raises(MixingError, match="FastMix needs 𝐋 ⪰ 0"):
+        graphs.local_mixing(odd)
+    assert graphs.local_mixing(odd, mixer=deepca.Chebyshev()).rounds >= 1
+
+
+# ------------------------------------------------------------------------------------------------------- data graphs
+
+
+@pytest.mark.parametrize(("matrix", "which"), ENDS)
+@pytest.mark.parametrize("name", CASES)
+def test_eigenvectors_are_those_of_the_pooled_graph(name: str, matrix: Matrix, which: graphs.Which) -> None:
+    case = CASES[name]
+    values, vectors = pooled(case.W, matrix, which)
+    for k in (1, 2, 4):
+        if abs(values[k] - values[k - 1]) <= 1e-9:
+            continue
+        checked: list[graphs.GraphEigenpairs] = []
+
+        def work(
+            blocks: object, network: Network, k: int = k, checked: list[graphs.GraphEigenpairs] = checked
+        ) -> tuple[Array, ...]:
+            checked.append(found_by(network, case, k, matrix, which))
+            return checked[-1].vectors
+
+        X, found = entries(ENGINES[0], case, work), checked[0]
+        np.testing.assert_allclose(found.values, values[:k], atol=1e-12 * max(1.0, abs(values).max()))
+        np.testing.assert_allclose(X.T @ X, np.eye(k), atol=1e-12)
+        tangent = float(deepca.operators.linalg.tan_theta(vectors[:, :k], X))
+        assert tangent <= 1e-10
+        assert found.proven
+        assert tangent <= found.error + 1e-13 * abs(values).max() / abs(values[k] - values[k - 1])
+        assert found.error <= 1e-10
+        assert found.residuals.max() <= 1e-11 * max(1.0, abs(values).max())
+        sign = 1.0 if which == "largest" else -1.0
+        assert sign * values[k - 1] > sign * found.next_bound >= sign * values[k] - 1e-12 * abs(values).max()
+
+
+@pytest.mark.parametrize("name", ["grid", "weighted small world"])
+@pytest.mark.parametrize("matrix", ["laplacian", "normalized"])
+def test_agents_apart_find_what_the_simulator_finds(name: str, matrix: Matrix) -> None:
+    case = CASES[name]
+    found = {kind: entries(kind, case, lambda b, n: found_by(n, case, 3, matrix).vectors) for kind in ENGINES}
+    for X in found.values():
+        np.testing.assert_allclose(X, found[ENGINES[0]], atol=1e-12)
+    simulated = deepca.SimulatedNetwork(case.topology)
+    whole = graphs.assembled(case.blocks, found_by(simulated, case, 3, matrix).vectors)
+    np.testing.assert_allclose(found[ENGINES[0]], whole, atol=1e-10)
+    for kind in ENGINES:
+        done = at_every_agent(
+            kind, case.topology, lambda n: np.zeros((*n.batch, found_by(n, case, 3, matrix).products))
+        )
+        assert_same_traffic(done.traffic, simulated.traffic, case.topology)
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-160, 1e160, 1e300])
+@pytest.mark.parametrize(("matrix", "which"), [("laplacian", "smallest"), ("adjacency", "largest")])
+@pytest.mark.parametrize("kind", ENGINES)
+def test_weights_whose_squares_do_not_fit(kind: str, matrix: Matrix, which: graphs.Which, scale: float) -> None:
+    """Neither what is proven nor the answer depends on the unit of the weights; compared with scipy's, at scale 1."""
+    W = weighted(nx.erdos_renyi_graph(60, 0.2, seed=1), seed=2)
+    held, results = shared(csr(W * scale), 4), []
+
+    def found(blocks: Sequence[graphs.GraphBlock], network: Network) -> Sequence[npt.NDArray[np.float64]]:
+        results.append(graphs.graph_eigenvectors(blocks, network, 3, matrix=matrix, which=which))
+        return results[-1].vectors
+
+    X = entries(kind, held, found)
+    M = W.toarray() if matrix == "adjacency" else np.diag(W.sum(axis=1)) - W.toarray()
+    values, vectors = scipy.linalg.eigh(M)
+    order = slice(None) if which == "smallest" else slice(None, None, -1)
+    values, vectors = values[order], vectors[:, order]
+    np.testing.assert_allclose(results[0].values / scale, values[:3], atol=1e-12 * float(np.abs(values).max()))
+    assert results[0].proven
+    assert float(np.linalg.norm(X - vectors[:, :3] @ (vectors[:, :3].T @ X), 2)) <= max(results[0].error, 1e-13)
+
+
+def test_large_sparse_graphs_as_eigsh() -> None:
+    W = weighted(nx.convert_node_labels_to_integers(nx.grid_2d_graph(30, 41)), seed=4)
+    case = shared(W, 12)
+    L = csr(sparse.diags_array(np.asarray(W.sum(axis=1)).ravel()) - W)
+    values, vectors = eigsh(L.tocsc(), k=4, sigma=-1e-3, v0=np.ones(W.shape[0]))
+    X = entries(ENGINES[0], case, lambda b, n: found_by(n, case, 4).vectors)
+    np.testing.assert_allclose((X * np.asarray(L @ X)).sum(axis=0), np.sort(values), atol=1e-11)
+    assert float(deepca.operators.linalg.tan_theta(vectors, X)) <= 1e-9
+
+
+@pytest.mark.parametrize(("name", "k"), [("digits", 10), ("breast cancer", 4), ("wine", 3)])
+def test_graphs_of_real_data(name: str, k: int) -> None:
+    """Nearest neighbours with Gaussian weights, at agents that hold every sixth point or regions."""
+    given = {"digits": load_digits, "breast cancer": load_breast_cancer, "wine": load_wine}[name]().data[:500]
+    points = (given - given.mean(axis=0)) / np.maximum(given.std(axis=0), 1e-9)
+    apart = kneighbors_graph(points, 12, mode="distance")
+    apart.data = np.exp(-np.square(apart.data / np.median(apart.data)))
+    W = csr(apart.maximum(apart.T))
+    values, vectors = pooled(W, "normalized", "smallest")
+    for labels in (np.arange(len(points)) % 6, np.argsort(np.argsort(points[:, 2])) * 6 // len(points)):
+        case = Shared(W, *graphs.partition_graph(W, labels))
+        X = entries(ENGINES[0], case, lambda b, n: graphs.graph_eigenvectors(b, n, k, matrix="normalized").vectors)
+        assert float(deepca.operators.linalg.tan_theta(vectors[:, :k], X)) <= 1e-10
+        found = found_by(network_of(case.topology), case, k, "normalized")
+        np.testing.assert_allclose(found.values, values[:k], atol=1e-12)
+        assert found.proven
+
+
+def test_the_bound_counts_what_orthonormalising_does_to_residuals() -> None:
+    """With all of a small space random from the start, vectors are turned after their residuals were measured."""
+    links = [(0, 1), (1, 2), (2, 3), (3, 4), (1, 3), (2, 4), (3, 4)]
+    for seed in range(60):
+        W = np.zeros((5, 5))
+        W[tuple(zip(*links, strict=True))] = np.random.default_rng(seed).uniform(0.5, 2.0, len(links))
+        blocks, place = graphs.partition_graph(W + W.T, [0, 1, 1, 2, 2])
+        found = graphs.graph_eigenvectors(blocks, SimulatedNetwork(place), 2, matrix="normalized", seed=seed)
+        root = 1 / np.sqrt((W + W.T).astype(np.longdouble).sum(axis=1))
+        truth = of_matrix(np.eye(5) - root[:, None] * (W + W.T) * root)
+        X = graphs.assembled(blocks, found.vectors)
+        assert tangent(truth.vectors[:, -2:], truth.vectors[:, :-2], X) <= found.error
+
+
+def test_repeated_eigenvalues_are_named_and_their_space_is_found() -> None:
+    case = shared(weighted(nx.cycle_graph(40)), 5)
+    network = network_of(case.topology)
+    with pytest.raises(GapError, match=r"eigenvalues 2 to 3 are all 0\.024623.*k = 1 or k = 3"):
+        graphs.fiedler(case.local(network), network)
+    values, vectors = pooled(case.W, "laplacian", "smallest")
+    X = entries(ENGINES[0], case, lambda b, n: found_by(n, case, 3).vectors)
+    assert float(deepca.operators.linalg.tan_theta(vectors[:, :3], X)) <= 1e-10
+    np.testing.assert_allclose(found_by(network, case, 3).values, values[:3], atol=1e-12)
+    whole = shared(weighted(nx.complete_graph(12)), 3)
+    with pytest.raises(GapError, match=r"eigenvalues 2 to 12 are all 12"):
+        found_by(network_of(whole.topology), whole, 4)
+    np.testing.assert_allclose(found_by(network_of(whole.topology), whole, 12).values, [0.0] + [12.0] * 11, atol=1e-12)
+
+
+def test_the_fiedler_vector_of_the_network_itself() -> None:
+    place = topology.from_networkx(nx.barbell_graph(6, 3))
+
+    def work(network: Network) -> Array:
+        value, parts = graphs.fiedler(graphs.network_blocks(network), network)
+        return np.array([[value, *part] for part in parts]).reshape(*network.batch, 2)
+
+    values, vectors = scipy.linalg.eigh(place.laplacian)
+    for kind in ENGINES:
+        found = at_every_agent(kind, place, work).values
+        np.testing.assert_allclose(found[:, 0], values[1], atol=1e-13)
+        assert abs(abs(found[:, 1] @ vectors[:, 1]) - 1.0) <= 1e-12
+        assert abs(found[:, 1].sum()) <= 1e-12
+        assert found[np.argmax(np.abs(found[:, 1])), 1] > 0.0
+
+
+def test_loops_count_as_in_scipy() -> None:
+    W = weighted(nx.path_graph(14), seed=0)
+    W.setdiag(np.linspace(0.0, 3.0, 14))
+    case = shared(csr(W), 3)
+    for matrix, which in ENDS:
+        values, _ = pooled(case.W, matrix, which)
+        found = found_by(network_of(case.topology), case, 3, matrix, which)  # type: ignore[arg-type]
+        np.testing.assert_allclose(found.values, values[:3], atol=1e-13)
+
+
+def test_messages_carry_what_is_at_the_seam() -> None:
+    """A grid in stripes: one product sends each neighbour a row of the grid, and nothing from the inside."""
+    W = weighted(nx.convert_node_labels_to_integers(nx.grid_2d_graph(12, 5)))
+    case = Shared(W, *graphs.partition_graph(W, np.arange(60) // 20))
+    network = deepca.SimulatedNetwork(case.topology)
+    rows = deepca.decomposition.spectral.blocks.BlockRows(case.blocks, network, "laplacian", negated=False)
+    before = network.traffic
+    X = np.random.default_rng(0).standard_normal((3, 20, 2))
+    np.testing.assert_allclose(
+        rows.product(X).reshape(60, 2), (np.diag(W.sum(axis=1)) - W.toarray()) @ X.reshape(60, 2), atol=1e-14
+    )
+    sent = network.traffic - before
+    assert (sent.rounds, sent.messages) == (1, 4)
+    assert sent.bytes_sent == 4 * 10 * 2 * 8  # the agent in the middle has two rows at the seam
+
+
+# ------------------------------------------------------------------------------------------------------ sums
+
+
+@pytest.mark.parametrize("kind", ENGINES)
+@pytest.mark.parametrize("name", ["grid", "torus", "star", "complete", "hypercube", "two", "three"])
+def test_sums_over_a_tree_that_agents_find(name: str, kind: str) -> None:
+    place = NETWORKS[name]
+    x = np.random.default_rng(0).standard_normal((place.n_agents, 3))
+
+    def work(network: Network) -> Array:
+        tree = SpanningTree.grow(network)
+        assert tree.n_agents == place.n_agents
+        assert tree.depth == nx.radius(place.to_networkx())  # from the middle
+        total = tree.sum(x[network.local])
+        return np.broadcast_to(total, (*network.batch, 3))
+
+    found = at_every_agent(kind, place, work).values
+    assert (found == found[0]).all()
+    np.testing.assert_allclose(found[0], x.sum(axis=0), atol=1e-13)
+
+
+@pytest.mark.skipif(over_mpi(), reason="a simulator that loses messages")
+def test_a_lost_message_is_noticed() -> None:
+    class Losing(deepca.SimulatedNetwork):
+        loses = False
+
+        def gossip(self, x: Array, weights: object = None, /) -> Array:
+            y = super().gossip(x, weights)  # type: ignore[arg-type]
+            if self.loses:
+                y[3] = x[3]
+            return y
+
+    network = Losing(topology.ring(7))
+    tree = SpanningTree.grow(network)
+    network.loses = True
+    with pytest.raises(NetworkError, match="7 agents were counted as"):
+        tree.sum(np.ones((7, 2)))
+
+
+@pytest.mark.parametrize("kind", ENGINES)
+def test_neighbours_come_one_by_one(kind: str) -> None:
+    place = topology.star(6)
+    x = np.arange(24.0).reshape(6, 2, 2)
+
+    def work(network: Network) -> Array:
+        got, beside = network.collect(x[network.local]), network.beside
+        assert got.shape == (*beside.shape, 2, 2)
+        full = np.zeros((*network.batch, 6, 2, 2))
+        for at in np.ndindex(*beside.shape):
+            if beside[at] >= 0:
+                full[(*at[:-1], beside[at])] = got[at]
+            else:
+                assert (got[at] == 0.0).all()
+        return full
+
+    done = at_every_agent(kind, place, work)
+    for j in range(6):
+        for i in range(6):
+            expected = x[i] if i in place.neighbors(j) else np.zeros((2, 2))
+            np.testing.assert_array_equal(done.values[j, i], expected)
+    assert (done.traffic.rounds, done.traffic.messages, done.traffic.bytes_sent) == (1, 10, 10 * 32)
+
+
+# ------------------------------------------------------------------------------------------------------- bad input
+
+
+def tampered(case: Shared, agent: int, u: int, v: int, weight: float) -> list[graphs.GraphBlock]:
+    """Blocks of which one has another weight for an edge out of it."""
+    blocks, block = list(case.blocks), case.blocks[agent]
+    W = block.weights.tolil()
+    W[int(np.searchsorted(block.nodes, u)), block.nodes.size + int(np.searchsorted(block.beyond, v))] = weight
+    blocks[agent] = graphs.GraphBlock(block.nodes, csr(W), block.beyond, block.owners)
+    return blocks
+
+
+@pytest.mark.parametrize("kind", ENGINES)
+@pytest.mark.parametrize(("weight", "said"), [(2.0, "2 one way, 1 the other"), (0.0, "0 one way, 1 the other")])
+def test_weights_that_two_agents_see_differently(kind: str, weight: float, said: str) -> None:
+    W = weighted(nx.path_graph(9))
+    case = Shared(W, *graphs.partition_graph(W, np.arange(9) // 3))
+    blocks = tampered(case, 1, 3, 2, weight)
+
+    def work(network: Network) -> Array:
+        graphs.fiedler([blocks[int(j)] for j in network.local.ravel()], network)
+        return np.zeros(network.batch)
+
+    with pytest.raises(AsymmetricError, match=r"not symmetric at edge \((2, 3|3, 2)\)") as caught:
+        at_every_agent(kind, case.topology, work)
+    numbers = re.findall(r"([\d.]+) one way, ([\d.]+) the other", str(caught.value))[0]
+    assert sorted(numbers) == sorted(re.findall(r"([\d.]+) one way, ([\d.]+) the other", said)[0])
+
+
+@pytest.mark.parametrize("kind", ENGINES)
+def test_a_graph_that_falls_apart_is_told_by_two_nodes(kind: str) -> None:
+    """Agents are linked, but nodes 0 … 5 and 6 … 11 are not."""
+    graph = nx.disjoint_union(nx.path_graph(6), nx.cycle_graph(6))
+    W = weighted(graph)
+    blocks, place = graphs.partition_graph(W, [0, 0, 0, 1, 1, 1, 0, 0, 0, 1, 1, 1])
+
+    def work(network: Network) -> Array:
+        graphs.fiedler([blocks[int(j)] for j in network.local.ravel()], network)
+        return np.zeros(network.batch)
+
+    with pytest.raises(DisconnectedError, match="leads from node 0 to node 6"):
+        at_every_agent(kind, place, work)
+    with pytest.raises(DisconnectedError, match="2 components"):
+        graphs.partition_graph(W, [0] * 6 + [1] * 6)
+
+
+def test_labels_wander_through_winding_blocks_until_all_are_one() -> None:
+    """A path whose nodes alternate between two agents: labels need as many rounds as it has nodes."""
+    W = weighted(nx.path_graph(41))
+    case = Shared(W, *graphs.partition_graph(W, np.arange(41) % 2))
+    values, _ = pooled(W, "laplacian", "smallest")
+    assert found_by(network_of(case.topology), case, 2).values[1] == pytest.approx(values[1], abs=1e-13)
+
+
+def test_an_edge_between_agents_that_are_not_linked() -> None:
+    W = weighted(nx.cycle_graph(9))
+    case = Shared(W, *graphs.partition_graph(W, np.arange(9) // 3))
+    network = network_of(topology.path(3))
+    with pytest.raises(TopologyError, match=r"edge \(0, 8\) joins nodes of agents 0 and 2, which are not linked"):
+        graphs.fiedler(case.local(network), network)
+
+
+@pytest.mark.parametrize(
+    ("W", "labels", "error", "said"),
+    [
+        ([[0.0, 1.0], [2.0, 0.0]], [0, 1], AsymmetricError, r"edge \(0, 1\): 1 one way, 2 the other"),
+        ([[0.0, -1.0], [-1.0, 0.0]], [0, 0], DataError, r"edge \(0, 1\) has the weight -1"),
+        ([[0.0, np.nan], [np.nan, 0.0]], [0, 0], DataError, r"edge \(0, 1\) has the weight nan"),
+        ([[0.0, np.inf], [np.inf, 0.0]], [0, 1], DataError, r"edge \(0, 1\) has the weight inf"),
+        ([[0.0, 1e-14], [2e-14, 0.0]], [0, 1], AsymmetricError, r"edge \(0, 1\): 1e-14 one way, 2e-14 the other"),
+        ([[0.0, 1e-14], [2e-14, 0.0]], [0, 0], AsymmetricError, r"edge \(0, 1\)"),
+        ([[0.0, 1.0 + 1.0j], [1.0 - 1.0j, 0.0]], [0, 1], DataError, "real numbers"),
+        ([["0", "a"], ["a", "0"]], [0, 1], DataError, "real numbers"),
+        ([[0.0, 1.0, 1.0]], [0], DataError, "shape"),
+        ([[0.0, 1.0], [1.0, 0.0]], [0, 2], DataError, "agent 1 has no node"),
+        ([[0.0, 1.0], [1.0, 0.0]], [0], DataError, "the agent .* of each of the 2 nodes"),
+        ([[0.0, 1.0], [1.0, 0.0]], [0.5, 1.0], DataError, "the agent .* of each of the 2 nodes"),
+    ],
+)
+def test_graphs_that_cannot_be_shared_out(
+    W: list[list[float]], labels: list[int], error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error, match=said), np.errstate(invalid="ignore"):
+        graphs.partition_graph(np.array(W), labels)
+
+
+def test_small_weights_that_two_agents_see_differently() -> None:
+    W = csr(weighted(nx.path_graph(9)) * 1e-20)
+    case = Shared(W, *graphs.partition_graph(W, np.arange(9) // 3))
+    network = network_of(case.topology)
+    blocks = tampered(case, 1, 3, 2, 2e-20)
+    with pytest.raises(AsymmetricError, match=r"1e-20 the other|1e-20 one way"):
+        graphs.fiedler([blocks[int(j)] for j in network.local], network)
+    values, _ = pooled(W, "laplacian", "smallest")
+    found, _ = graphs.fiedler([case.blocks[int(j)] for j in network.local], network)
+    assert found == pytest.approx(values[1], rel=1e-12, abs=0.0)
+
+
+def test_weights_stay_as_they_were_given() -> None:
+    W = sparse.csr_array(([1.0, 0.0, 1.0], ([0, 0, 1], [1, 0, 0])), shape=(2, 2))
+    graphs.partition_graph(W, [0, 1])
+    assert W.nnz == 3
+
+
+def test_what_is_asked_for_must_be_there() -> None:
+    case = CASES["path"]
+    network = network_of(case.topology)
+    blocks = case.local(network)
+    for bad, said in (
+        ({"k": 0}, "at least one"),
+        ({"k": 61}, "61 eigenvectors of a matrix with 60 rows"),
+        ({"k": 2, "which": "middle"}, "'smallest' or 'largest'"),
+        ({"k": 2, "matrix": "signless"}, "give 'laplacian', 'normalized' or 'adjacency'"),
+        ({"k": 2, "tol": 0.0}, "between 0 and 1"),
+        ({"k": 2, "tol": "small"}, "between 0 and 1"),
+        ({"k": 2, "seed": -1}, "seed = -1: a whole number, 0 or more"),
+        ({"k": 2, "seed": 0.5}, "seed = 0.5: a whole number, 0 or more"),
+    ):
+        with pytest.raises(InvalidInput, match=said):
+            graphs.graph_eigenvectors(blocks, network, **bad)
+    with pytest.raises(InvalidInput, match="blocks for the"):
+        graphs.graph_eigenvectors([], network, 2)
+    with pytest.raises(InvalidInput, match="that of a Laplacian"):
+        graphs.fiedler(blocks, network, matrix="adjacency")

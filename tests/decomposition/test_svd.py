@@ -1,0 +1,275 @@
+"""Singular triplets of matrices whose rows or columns live apart, against scipy and scikit-learn on the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import scipy.linalg
+from scipy import sparse
+from sklearn.datasets import load_digits, load_wine
+from sklearn.decomposition import TruncatedSVD
+
+import deepca
+from deepca.decomposition.svd import Partition, SingularTriplets, singular_triplets
+from deepca.errors import DataError, GapError, InvalidInput
+from deepca.network import Network
+from tests.support.engines import ENGINES, at_every_agent, mine, network_of, over_mpi
+from tests.support.problems import close, orthogonal
+
+Array = npt.NDArray[np.float64]
+PARTITIONS: tuple[Partition, ...] = ("rows", "columns")
+KINDS: dict[str, Callable[[Array], Any]] = {"dense": np.asarray, "sparse": sparse.csr_array}
+M = 5
+
+
+def parts(X: Any, partition: Partition, m: int = M) -> list[Any]:
+    count = X.shape[0 if partition == "rows" else 1]
+    return [X[i] if partition == "rows" else X[:, i] for i in np.array_split(np.arange(count), m)]
+
+
+def with_values(sigma: npt.ArrayLike, n: int, d: int, seed: int = 0) -> Array:
+    s = np.asarray(sigma, dtype=np.float64)
+    return np.asarray((orthogonal(n, seed)[:, : s.size] * s) @ orthogonal(d, seed + 1)[:, : s.size].T)
+
+
+def found(X: Array, k: int, partition: Partition = "rows", **settings: Any) -> SingularTriplets:
+    blocks = parts(X, partition)
+    network = network_of(settings.pop("topology", deepca.topology.ring(M)))
+    return singular_triplets([blocks[j] for j in mine(M)], network, k, partition=partition, **settings)
+
+
+def pooled(X: Array, k: int) -> tuple[Array, Array, Array]:
+    """By scipy, with the largest entry of each right vector positive."""
+    U, s, Vt = scipy.linalg.svd(X, full_matrices=False)
+    signs = np.sign(Vt[np.arange(k), np.abs(Vt[:k]).argmax(axis=1)])
+    return U[:, :k] * signs, s[:k], Vt[:k].T * signs
+
+
+# --------------------------------------------------------------------------------------------------------- exactness
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("partition", PARTITIONS)
+def test_triplets_at_every_agent(partition: Partition, engine: str) -> None:
+    """What all know is the same bits everywhere; what is an agent's own is its part of the other side."""
+    X = with_values(0.8 ** np.arange(10), 40, 20)
+    blocks = parts(X, partition)
+    sizes: list[int] = []
+
+    def work(network: Network) -> Array:
+        Xs = [blocks[j] for j in network.local.reshape(-1)]
+        got = singular_triplets(Xs, network, 3, partition=partition, tol=1e-11)
+        assert got.status.code == "converged", got.status
+        common = np.vstack([got.values, np.full(3, got.error), np.full(3, got.best_error), got.common])
+        everywhere = np.broadcast_to(common, (len(Xs), *common.shape))
+        both = np.concatenate([everywhere, np.stack(got.own)], axis=1)
+        sizes.append(common.shape[0])
+        return both if network.batch else both[0]
+
+    done = at_every_agent(engine, deepca.topology.erdos_renyi(M, 0.6, seed=1), work).values
+    U, s, V = pooled(X, 3)
+    known, own = done[:, : sizes[0]], np.concatenate(done[:, sizes[0] :])
+    assert (known == known[0]).all()
+    left, right = (own, known[0, 3:]) if partition == "rows" else (known[0, 3:], own)
+    close(known[0, 0], s, rtol=1e-13)
+    close(left, U, atol=1e-10)
+    close(right, V, atol=1e-10)
+    rest = np.sqrt(np.square(scipy.linalg.svdvals(X)[3:]).sum())
+    close(known[0, 1:3], np.full((2, 3), rest), rtol=1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("partition", PARTITIONS)
+@pytest.mark.parametrize("algorithm", ["auto", "accelerated"])
+def test_digits(algorithm: str, partition: Partition, kind: str) -> None:
+    """As TruncatedSVD has it, signs and variances included."""
+    X = load_digits().data
+    X = X if partition == "rows" else X[:300]  # sample vectors are as long as there are samples
+    k = 5
+    network = network_of(deepca.topology.ring(M))
+    blocks = parts(X, partition)
+    got = singular_triplets(
+        [KINDS[kind](blocks[j]) for j in mine(M)], network, k, partition=partition, algorithm=algorithm, tol=1e-11
+    )
+    U, s, V = pooled(X, k)
+    sk = TruncatedSVD(k, algorithm="arpack").fit(X)
+    assert got.status.code == "converged"
+    close(got.values, s, rtol=1e-13)
+    close(sk.components_.T, V, atol=1e-10)
+    close(got.explained_variance, sk.explained_variance_, rtol=1e-11)
+    close(got.explained_variance / got.total_variance, sk.explained_variance_ratio_, rtol=1e-11)
+    close(got.common, V if partition == "rows" else U, atol=1e-10)
+    others = parts(U, "rows") if partition == "rows" else parts(V, "rows")
+    for own, j in zip(got.own, mine(M), strict=True):
+        close(own, others[j], atol=1e-10)
+    assert got.shape == X.shape
+
+
+def test_small_singular_values_keep_their_digits() -> None:
+    """As lengths of X v they are good to eps σ_1; roots of eigenvalues of XᵀX would be off by eps σ_1²/σ_i."""
+    sigma = 10.0 ** -np.arange(0.0, 6.5, 1.0)
+    X = with_values([*sigma, 1e-9], 60, 12)
+    got = found(X, 7, tol=1e-3)
+    exact = scipy.linalg.svdvals(X)[:7]
+    assert np.abs(got.values - exact).max() <= 20 * np.finfo(float).eps
+    gram = np.sqrt(np.abs(np.linalg.eigvalsh(X.T @ X)[::-1][:7]))
+    assert abs(gram[-1] - exact[-1]) > 10 * abs(got.values[-1] - exact[-1])
+
+
+# -------------------------------------------------------------------------------------------------------------- laws
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rows_of_a_matrix_are_columns_of_its_transpose(seed: int) -> None:
+    X = with_values(0.7 ** np.arange(8), 30, 15, seed=seed)
+    one, other = found(X, 3, "rows"), found(X.T, 3, "columns")
+    close(other.values, one.values, rtol=1e-13)
+    signs = np.sign(
+        (other.common * one.common).sum(axis=0)
+    )  # signs follow the right vectors, which are the others here
+    close(other.common * signs, one.common, atol=1e-11)
+    assert other.shape == one.shape[::-1]
+    close([other.error, other.norm], [one.error, one.norm], rtol=1e-12)
+
+
+@pytest.mark.parametrize("partition", PARTITIONS)
+def test_the_approximation_is_the_best_of_its_rank(partition: Partition) -> None:
+    """Eckart, Young and Mirsky: against scipy's truncated SVD, part by part, and against other subspaces."""
+    X = with_values(0.8 ** np.arange(12), 40, 20)
+    U, s, V = pooled(X, 4)
+    best = (U * s) @ V.T
+    got = found(X, 4, partition, tol=1e-11)
+    wanted, blocks = parts(best, partition), parts(X, partition)
+    for local, j in enumerate(mine(M)):
+        close(got.reconstruct(local), wanted[j], atol=1e-10)
+        close(got.own_errors[local], np.linalg.norm(blocks[j] - wanted[j]), rtol=1e-10)
+    close(got.error, np.linalg.norm(X - best), rtol=1e-12)
+    close(got.best_error, np.sqrt(np.square(scipy.linalg.svdvals(X)[4:]).sum()), rtol=1e-12)
+    for seed in range(5):
+        Q = np.linalg.qr(np.random.default_rng(seed).standard_normal((20, 4)))[0]
+        assert np.linalg.norm(X - X @ Q @ Q.T) > got.error
+    close(got.norm**2, got.best_error**2 + np.square(got.values).sum(), rtol=1e-13)
+
+
+@pytest.mark.parametrize("partition", PARTITIONS)
+def test_a_matrix_of_lower_rank(partition: Partition) -> None:
+    """What is asked for beyond the rank is zero, completes the known basis, and has no vectors on the other side."""
+    X = with_values([3.0, 2.0], 25, 15)
+    got = found(X, 4, partition)
+    assert got.status.code == "rank_deficient"
+    close(got.values, [3.0, 2.0, 0.0, 0.0], atol=1e-14)
+    close(got.common.T @ got.common, np.eye(4), atol=1e-13)
+    assert all((own[:, 2:] == 0.0).all() for own in got.own)
+    assert got.error <= 1e-13
+    assert got.best_error <= got.error
+
+
+def test_a_warm_start_needs_less() -> None:
+    X = load_digits().data
+    cold = found(X, 5, tol=1e-8)
+    warm = found(X + 1e-6, 5, tol=1e-8, start=cold.directions)
+    assert warm.iterations < cold.iterations
+
+
+# --------------------------------------------------------------------------------------------------------- bad input
+
+
+def test_no_gap_is_named_in_singular_values() -> None:
+    X = with_values([3.0, 2.0, 2.0, 1.0], 25, 15)
+    got = found(X, 2)
+    assert got.status.code == "not_unique"
+    with pytest.raises(GapError, match=r"σ_2 = 2 and σ_3 = 2 .*n_components = 1 or 3"):
+        got.required()
+
+
+def test_no_more_triplets_are_advised_than_exist() -> None:
+    """Columns apart, the operator has as many eigenvalues as there are samples, and the matrix 5 singular values."""
+    got = found(with_values([1.0, 0.5, 1e-1, 1e-2, 1e-2], 9, 5), 4, "columns")
+    assert got.status.code == "not_unique"
+    assert got.certificate.larger_k in (None, 5)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_steep_values_at_every_agent(engine: str) -> None:
+    """Agents in processes and threads of their own go through the same stages, to the same bits."""
+    X = with_values([1.0, 0.5, 1e-6, 1e-10], 20, 6)
+
+    def work(network: Network) -> Array:
+        got = singular_triplets([parts(X, "rows")[j] for j in network.local.reshape(-1)], network, 4)
+        assert got.status.ok, got.status
+        known = np.vstack([got.values, got.common])
+        return np.array(np.broadcast_to(known, (*network.batch, *known.shape)))
+
+    done = at_every_agent(engine, deepca.topology.erdos_renyi(M, 0.6, seed=1), work).values
+    assert (done == done[0]).all()
+    close(done[0, 0], np.array([1.0, 0.5, 1e-6, 1e-10]), atol=1e-14)
+
+
+@pytest.mark.parametrize("partition", ["rows", "columns"])
+def test_a_singular_value_below_the_rounding_of_squares_is_found(partition: Partition) -> None:
+    """1e-10 σ₁, whose square is far below ``eps σ₁²``."""
+    values = np.array([1.0, 0.5, 1e-1, 1e-2, 1e-10])
+    got = found(with_values(list(values), 9, 5), 5, partition)
+    assert got.status.ok
+    np.testing.assert_allclose(got.values, values, atol=1e-14, rtol=1e-12)
+
+
+@pytest.mark.simulator("blocks of all agents")
+def test_bad_input_is_named() -> None:
+    X = load_wine().data
+    network = deepca.SimulatedNetwork(deepca.topology.ring(3))
+    blocks = parts(X, "columns", 3)
+    with pytest.raises(InvalidInput, match="partition = 'diagonal'"):
+        singular_triplets(blocks, network, 2, partition="diagonal")  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="2 blocks for 3 agents"):
+        singular_triplets(blocks[:2], network, 2)
+    with pytest.raises(DataError, match=r"agent 1 holds 177 samples, agent 0 holds 178.*same samples"):
+        singular_triplets([blocks[0], blocks[1][1:], blocks[2]], network, 2, partition="columns")
+    with pytest.raises(DataError, match="agent 1 has 4 columns, agent 0 has 5"):
+        singular_triplets(blocks, network, 2)
+    with pytest.raises(InvalidInput, match="n_components = 14"):
+        singular_triplets(parts(X, "rows", 3), network, 14)
+    with pytest.raises(InvalidInput, match="2 rows and 13 columns; at most 2"):
+        singular_triplets(parts(X[:2], "columns", 3), network, 3, partition="columns")
+    with pytest.raises(DataError, match="all 9 rows are zero"):
+        singular_triplets([np.zeros((3, 4))] * 3, network, 2)
+    with pytest.raises(DataError, match="or too small to square"):
+        singular_triplets([np.full((3, 4), 1e-170)] * 3, network, 2)
+    bad = X.copy()
+    bad[70, 3] = np.nan
+    for partition in PARTITIONS:
+        with pytest.raises(DataError, match=r"agent \d: row \d+, column \d+ is NaN"):
+            singular_triplets(parts(bad, partition, 3), network, 2, partition=partition)
+    with pytest.raises(DataError, match="can be read once"):
+        singular_triplets([iter([block]) for block in parts(X, "rows", 3)], network, 2)
+
+
+@pytest.mark.threads("one agent of several that are wrong")
+def test_agents_apart_notice_other_samples() -> None:
+    assert not over_mpi()
+    blocks = parts(load_wine().data, "columns", 3)
+    blocks[2] = blocks[2][:-1]
+
+    def work(network: Network) -> SingularTriplets:
+        return singular_triplets([blocks[int(network.local)]], network, 2, partition="columns")
+
+    with pytest.raises(DataError, match="between 177 and 178 samples"):
+        deepca.run_agents(deepca.topology.path(3), work, timeout=20.0)
+
+
+@pytest.mark.threads("one agent of several that are wrong")
+@pytest.mark.parametrize("other", [{"partition": "columns"}, {"k": 1}, {"tol": 1e-6}])
+def test_agents_apart_notice_another_call(other: dict[str, Any]) -> None:
+    """Before anything of the rows is sent, and not by waiting for messages that never come."""
+    assert not over_mpi()
+    X = load_wine().data[:30, :10]
+
+    def work(network: Network) -> SingularTriplets:
+        return singular_triplets([X], network, **{"k": 2, **(other if network.local == 1 else {})})
+
+    with pytest.raises(InvalidInput, match=r"agents 1 and agent 0 do not make the same call: all need singular_tripl"):
+        deepca.run_agents(deepca.topology.path(3), work, timeout=20.0)

@@ -1,0 +1,123 @@
+"""Files that earlier versions have written (``tests/golden``): read, or refused with what to do."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+from sklearn.decomposition import PCA
+from sklearn.preprocessing import StandardScaler
+
+import deepca
+from deepca._util.typing import Array
+from deepca.operators.linalg import tan_theta
+from deepca.sites.config.network_file import read_network
+from deepca.sites.config.site_file import read_site
+from tests.golden.make import COLUMNS, SITES
+from tests.support.helpers import run_cli
+from tests.support.paths import ROOT
+
+GOLDEN = ROOT / "tests" / "golden"
+VERSIONS = sorted(folder.parent for folder in GOLDEN.glob("*/about.json"))
+
+
+@pytest.fixture(params=VERSIONS, ids=lambda folder: folder.name)
+def golden(request: pytest.FixtureRequest) -> Path:
+    return Path(request.param)
+
+
+def pooled(golden: Path) -> Array:
+    return np.concatenate([np.loadtxt(golden / f"{site}.csv", delimiter=",", skiprows=1) for site in SITES])
+
+
+def unpickled(golden: Path, name: str) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # scikit-learn warns of another version of itself
+        return pickle.loads((golden / f"{name}.pickle").read_bytes())
+
+
+def assert_same_span(found: Array, wanted: Array, tol: float) -> None:
+    """Of rows ``(k, d)``."""
+    assert float(tan_theta(wanted.T.astype(np.float64), found.T.astype(np.float64))) <= tol
+
+
+def test_there_are_files_of_some_version() -> None:
+    assert VERSIONS
+
+
+def test_a_model_is_what_pooled_rows_give(golden: Path) -> None:
+    model = deepca.load(golden / "model.npz")
+    rows = pooled(golden)
+    exact = PCA(2).fit(StandardScaler().fit_transform(rows))
+    assert (model.status.code, model.columns, model.n_samples) == ("converged", COLUMNS, len(rows))
+    assert model.certificate is not None
+    assert model.certificate.worst_angle <= 1e-10
+    assert_same_span(model.components, exact.components_, 1e-9)
+    np.testing.assert_allclose(model.mean, rows.mean(axis=0), rtol=1e-12)
+    assert model.transform(rows).shape == (len(rows), 2)
+
+
+def test_a_float32_model_stays_one(golden: Path) -> None:
+    model = deepca.load(golden / "model-float32.npz")
+    rows = np.concatenate([np.load(golden / f"{site}.npy") for site in SITES])
+    scores = model.transform(rows)
+    assert model.dtype == scores.dtype == np.float32
+    np.testing.assert_allclose(scores.std(axis=0, ddof=1), 1.0, rtol=1e-4)  # whitened
+    assert_same_span(model.components, PCA(3).fit(rows.astype(np.float64)).components_, 1e-5)
+
+
+def test_a_model_written_again_is_the_same_model(golden: Path, tmp_path: Path) -> None:
+    model = deepca.load(golden / "model.npz")
+    model.save(tmp_path / "again.npz")
+    again = deepca.load(tmp_path / "again.npz")
+    np.testing.assert_array_equal(again.components, model.components)
+    assert (again.status, again.certificate, dict(again.about)) == (model.status, model.certificate, dict(model.about))
+
+
+def test_estimators_come_back_from_pickles(golden: Path) -> None:
+    rows = pooled(golden)
+    scaled = StandardScaler().fit_transform(rows)
+    pca, svd, eigen = (unpickled(golden, name) for name in ("pca", "svd", "eigen"))
+    assert_same_span(pca.components_, PCA(2).fit(scaled).components_, 1e-9)
+    assert pca.transform(rows).shape == (len(rows), 2)
+    np.testing.assert_allclose(svd.singular_values_, np.linalg.svd(rows, compute_uv=False)[:2], rtol=1e-9)
+    np.testing.assert_allclose(
+        eigen.eigenvalues_, np.linalg.eigvalsh(rows.T @ rows / (len(rows) / len(SITES)) / len(SITES))[::-1][:2]
+    )
+    for estimator in (pca, svd, eigen):
+        assert estimator.result_.status.ok
+
+
+@pytest.mark.parametrize("algorithm", ["deepca", "accelerated", "krylov"])
+def test_a_run_goes_on_from_a_checkpoint_or_says_why_not(golden: Path, tmp_path: Path, algorithm: str) -> None:
+    shutil.copytree(golden, tmp_path / "golden")
+    files = [str(tmp_path / "golden" / f"{site}.csv") for site in SITES]
+    options = ["--algorithm", algorithm, "-k", "2", "--topology", "path", "--tol", "1e-12"]
+    kept = ["--checkpoints", str(tmp_path / "golden" / f"checkpoints-{algorithm}"), "--checkpoint-every", "1"]
+    out = tmp_path / "model.npz"
+    made = run_cli("fit", *files, *options, *kept, "--out", str(out))
+    assert made.exit_code == 0, made.output
+    assert "checkpoint" in made.output  # from where it goes on, or that it begins again
+    assert_same_span(deepca.load(out).components, PCA(2).fit(pooled(golden)).components_, 1e-9)
+
+
+def test_kits_are_read(golden: Path) -> None:
+    network = read_network(golden / "network.toml")
+    assert (network.name, network.components, network.on_loss, network.patience) == ("golden", 2, "shrink", 20.0)
+    assert tuple(site.name for site in network.sites) == SITES
+    authority = x509.load_pem_x509_certificate((golden / "kits" / "authority" / "authority.pem").read_bytes())
+    for name in SITES:
+        site = read_site(golden / "kits" / name)
+        assert (site.site, site.network) == (name, network)
+        certificate = x509.load_pem_x509_certificate(site.certificate.read_bytes())
+        certificate.verify_directly_issued_by(authority)
+        key = load_pem_private_key(site.key.read_bytes(), None)
+        form = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+        assert key.public_key().public_bytes(*form) == certificate.public_key().public_bytes(*form)

@@ -1,0 +1,442 @@
+"""Engines: what processes of one run know of each other, patience with those that do not answer, and their progress."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.decomposition import PCA
+
+import deepca
+from deepca._util import machine
+from deepca.data.sources import ArraySource, Source
+from deepca.decomposition.fit import decompose
+from deepca.decomposition.settings import Settings
+from deepca.engines.local import ENGINES, Engine, engine_of
+from deepca.engines.mpi.job import MpiEngine
+from deepca.engines.mpi.network import MpiNetwork
+from deepca.engines.mpi.watchdog import Patience
+from deepca.errors import DataError, InvalidInput, MissingExtraError, NetworkError, NotFiniteError, TopologyError
+from deepca.network import SimulatedNetwork
+from deepca.network.traffic import Traffic
+from deepca.solver.observers import Observer
+from deepca.solver.progress import ProgressLines
+from tests.support.helpers import Recorder
+from tests.support.mpi_jobs import ThreadEngine, run_ranks, user_environment
+from tests.support.problems import random_rows
+
+DATA = random_rows(4, [20, 15, 30, 8], 7, seed=5)
+NAMES = tuple("abcdefg")
+
+
+def sources(rows: Sequence[Any] = DATA, columns: tuple[str, ...] | None = None) -> list[Source]:
+    return [ArraySource(block, f"agent {j}", columns) for j, block in enumerate(rows)]
+
+
+# ------------------------------------------------------------------------------------------------------------- names
+
+
+def test_engines_by_name() -> None:
+    assert ENGINES == ("simulator", "mpi")
+    assert type(engine_of("simulator")) is Engine
+    mpi = engine_of("mpi", allreduce=True, timeout=None)
+    assert isinstance(mpi, MpiEngine)
+    assert (mpi.name, mpi.rank, mpi.ranks, mpi.speaks) == ("mpi", 0, 1, True)
+    with pytest.raises(InvalidInput, match="engine = 'MPI': choose one of simulator, mpi"):
+        engine_of("MPI")
+    with pytest.raises(InvalidInput, match="allreduce is an operation of MPI"):
+        engine_of("simulator", allreduce=True)
+
+
+@pytest.mark.parametrize("variable", ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"])
+def test_processes_that_do_not_find_each_other(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    """A launcher of one MPI and the library of another start as many runs as there are processes."""
+    monkeypatch.setenv(variable, "4")
+    assert machine.launched_ranks() == 4
+    with pytest.raises(NetworkError, match="4 processes were started, but MPI sees each of them alone"):
+        engine_of("mpi")
+    monkeypatch.setenv(variable, "many")
+    assert machine.launched_ranks() == 1
+
+
+def test_the_rest_of_the_library_does_without_mpi4py() -> None:
+    script = """
+        import sys
+        sys.modules["mpi4py"] = None
+        import deepca, deepca.cli.app, deepca.engines.local, deepca.estimators.pca, deepca.engines.keeping
+        from deepca.errors import MissingExtraError
+        for again in range(2):
+            try:
+                deepca.engines.local.engine_of("mpi")
+            except MissingExtraError as error:
+                assert isinstance(error, ImportError)
+                print(error)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        env=user_environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120.0,
+    )
+    lines = done.stdout.splitlines()
+    assert len(lines) == 2
+    assert all("pip install 'deepca[mpi]'" in line for line in lines)
+
+
+# --------------------------------------------------------------------------------------------------------- one rank
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_a_single_rank_asks_nobody(name: str) -> None:
+    engine = engine_of(name)
+    assert engine.texts("é∞ ") == ["é∞ "]
+    assert engine.texts("") == [""]
+    assert engine.counted(7) == (7,)
+    assert engine.shares(5) == (5,)
+    own = Traffic(3, 1, 10, 800, 16, 4)
+    assert engine.summed(own) == own
+    found = engine.common_columns(sources(columns=NAMES))
+    assert [source.columns for source in found] == [NAMES] * 4
+    for error in (DataError("no"), OSError("no"), ZeroDivisionError("no"), KeyboardInterrupt("no")):
+        with pytest.raises(type(error), match=r"^no$"), engine.guard(), engine.together():
+            raise error
+    with engine.guard(), engine.together():
+        pass
+
+
+@pytest.mark.parametrize("allreduce", [False, True])
+@pytest.mark.parametrize("algorithm", ["krylov", "deepca", "accelerated", "covariance"])
+def test_one_rank_of_mpi_is_the_simulator(algorithm: str, allreduce: bool) -> None:
+    topology, settings = deepca.topology.ring(4), Settings(n_components=3, algorithm=algorithm)
+    engine = engine_of("mpi", allreduce=allreduce)
+    network = engine.network(topology)
+    assert isinstance(network, MpiNetwork)
+    assert network.collective == allreduce
+    found = decompose(sources(), network, settings, engine=engine)
+    alone = decompose(sources(), SimulatedNetwork(topology), settings)
+    engine.close(network)
+    np.testing.assert_allclose(found.components, alone.components, atol=1e-9)
+    want = PCA(3, svd_solver="full").fit(np.concatenate(DATA))
+    np.testing.assert_allclose(found.components, want.components_, atol=1e-8)
+    np.testing.assert_allclose(found.variances, want.explained_variance_, rtol=1e-8)
+    assert network.left_the_rank == 0
+
+
+def test_shares_that_do_not_fit_the_network() -> None:
+    engine, ring = engine_of("mpi"), deepca.topology.ring(4)
+    with pytest.raises(TopologyError, match=r"the 1 ranks hold 3 agents together, but .*4"):
+        engine.network(ring, [3])
+    with pytest.raises(TopologyError, match="shares of 2 ranks for a job of 1"):
+        engine.network(ring, [2, 2])
+    assert isinstance(engine.network(ring, [4]), MpiNetwork)
+    simulator = Engine()
+    made = simulator.network(ring, [4])
+    assert isinstance(made, SimulatedNetwork)
+    simulator.close(made)
+
+
+# ----------------------------------------------------------------------------------------------------- several ranks
+
+
+@pytest.mark.parametrize(("agents", "ranks", "shares"), [(3, 3, [1, 1, 1]), (8, 3, [2, 3, 3]), (7, 2, [3, 4])])
+def test_every_rank_has_its_share(agents: int, ranks: int, shares: list[int]) -> None:
+    for found in run_ranks(ranks, lambda engine: engine.shares(agents)):
+        assert not isinstance(found, Exception)
+        assert sorted(found) == shares
+        assert sum(found) == agents
+
+
+@pytest.mark.parametrize(
+    ("agents", "said"), [(1, "1 agent for 3 ranks: .*start 1 rank or fewer"), (2, "2 agents for 3")]
+)
+def test_fewer_agents_than_ranks(agents: int, said: str) -> None:
+    for error in run_ranks(3, lambda engine: engine.shares(agents)):
+        assert type(error) is TopologyError
+        assert re.match(f"{said}.*mpiexec -n {agents}", str(error))
+
+
+def test_numbers_and_texts_of_all_ranks() -> None:
+    assert run_ranks(3, lambda engine: engine.counted(10 * engine.rank)) == [(0, 10, 20)] * 3
+    assert run_ranks(2, lambda engine: engine.texts("ä" * engine.rank)) == [["", "ä"]] * 2
+    assert run_ranks(3, lambda engine: engine.speaks) == [True, False, False]
+
+    def add(engine: ThreadEngine) -> Traffic:
+        return engine.summed(Traffic(5, 2, 10 + engine.rank, 100, 8, 2))
+
+    assert run_ranks(3, add) == [Traffic(5, 2, 33, 300, 24, 6)] * 3
+
+
+def fail_at(bad: dict[int, Exception], engine: ThreadEngine) -> int:
+    with engine.together():
+        if engine.rank in bad:
+            raise bad[engine.rank]
+    return engine.rank
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (DataError("wrong"), DataError),
+        (InvalidInput("wrong"), InvalidInput),
+        (TopologyError("wrong"), TopologyError),
+        (NotFiniteError("wrong"), NotFiniteError),
+        (MissingExtraError("wrong"), MissingExtraError),
+        (OSError("wrong"), OSError),
+        (FileNotFoundError("wrong"), OSError),
+        (PermissionError("wrong"), OSError),
+        (ValueError("wrong"), DataError),
+        (TypeError("wrong"), DataError),
+    ],
+)
+def test_what_fails_at_one_rank_is_raised_by_all(error: Exception, kind: type[Exception]) -> None:
+    assert run_ranks(3, lambda engine: fail_at({}, engine)) == [0, 1, 2]
+    for rank in range(3):
+        found = run_ranks(3, lambda engine, rank=rank: fail_at({rank: error}, engine))  # type: ignore[misc]
+        assert all(isinstance(each, kind) for each in found)
+        assert {str(each) for each in found} == {f"rank {rank}: wrong"}
+        causes = [each.__cause__ for each in found if isinstance(each, Exception)]
+        assert causes[rank] is error  # where it comes from can be seen there
+        assert all(cause is None for i, cause in enumerate(causes) if i != rank)
+
+
+def test_several_ranks_fail() -> None:
+    def said(*ranks: int) -> set[str]:
+        bad: dict[int, Exception] = {rank: DataError(f"number {rank}") for rank in ranks}
+        return {str(each) for each in run_ranks(4, lambda engine: fail_at(bad, engine))}
+
+    assert said(1, 3) == {"rank 1: number 1; 1 other rank failed as well"}
+    assert said(1, 2, 3) == {"rank 1: number 1; 2 other ranks failed as well"}
+    assert said(0, 1, 2, 3) == {"rank 0: number 0; 3 other ranks failed as well"}
+
+
+def test_what_fails_alike_at_all_ranks_is_of_none_in_particular() -> None:
+    for failing, text in ((range(4), "wrong"), (range(3), "rank 0: wrong; 2 other ranks failed as well")):
+        bad: dict[int, Exception] = {rank: DataError("wrong") for rank in failing}
+        found = run_ranks(4, lambda engine, bad=bad: fail_at(bad, engine))  # type: ignore[misc]
+        assert {str(each) for each in found} == {text}
+        assert all(isinstance(each, DataError) for each in found)
+
+
+def test_columns_in_the_order_of_rank_0() -> None:
+    orders = [np.arange(7), np.array([3, 1, 0, 2, 6, 5, 4]), np.arange(7)[::-1]]
+
+    def of_rank(engine: ThreadEngine) -> list[Any]:
+        order = orders[engine.rank]
+        named = [ArraySource(DATA[engine.rank][:, order], f"agent {engine.rank}", tuple(NAMES[i] for i in order))]
+        return [
+            (source.columns, np.concatenate([np.asarray(b) for b in source.blocks()]))
+            for source in engine.common_columns(named)
+        ]
+
+    for rank, found in enumerate(run_ranks(3, of_rank)):
+        assert not isinstance(found, Exception), found
+        ((columns, rows),) = found
+        assert columns == NAMES
+        np.testing.assert_array_equal(rows, DATA[rank])
+
+
+def test_columns_that_differ_are_named_at_all_ranks() -> None:
+    def check(*given: tuple[Any, tuple[str, ...] | None]) -> str:
+        found = run_ranks(
+            len(given),
+            lambda engine: engine.common_columns(
+                [ArraySource(given[engine.rank][0], f"agent {engine.rank}", given[engine.rank][1])]
+            ),
+        )
+        assert all(type(each) is DataError for each in found)
+        (said,) = {str(each) for each in found}
+        return said
+
+    narrow = DATA[1][:, :6]
+    assert check((DATA[0], None), (narrow, None)) == (
+        "rank 1: agent 1 has 6 columns, agent 0 has 7; all agents need the same columns"
+    )
+    assert "rank 1: agent 1 names its columns and agent 0 does not" in check((DATA[0], None), (DATA[1], NAMES))
+    assert "rank 1: agent 0 names its columns and agent 1 does not" in check((DATA[0], NAMES), (DATA[1], None))
+    assert "rank 2: agent 2 has no column 'g'" in check((DATA[0], NAMES), (DATA[1], NAMES), (narrow, NAMES[:6]))
+    assert "rank 0: agent 0 has more than one column 'a'" in check((DATA[0], ("a", *NAMES[:6])), (DATA[1], NAMES))
+
+
+# ------------------------------------------------------------------------------------------------------------- patience
+
+
+IMPATIENT = """
+    import sys, threading, time
+    from deepca.engines.mpi.watchdog import Patience
+
+    patience = Patience(float(sys.argv[1]), 3, lambda: "iteration 7 (step)")
+    with patience.waiting({whom}):
+        threading.Event().wait(60.0)
+    print("never")
+"""
+
+
+@pytest.mark.parametrize(("whom", "said"), [((1, 4), "ranks 1, 4"), ((2,), "rank 2"), ("all ranks", "all ranks")])
+def test_a_wait_that_takes_too_long_ends_the_process(whom: object, said: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(IMPATIENT).format(whom=repr(whom)), "0.3"],
+        env=user_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60.0,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"error: rank 3 has waited 0.3 s in iteration 7 (step) for {said}; the job is ended." in done.stderr
+
+
+def watchers() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "deepca-patience"}
+
+
+def test_only_waits_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work of one's own is none; and every wait has the whole time."""
+    given_up: list[str] = []
+    monkeypatch.setattr(Patience, "_give_up", lambda patience, timeout: given_up.append(str(patience.whom)))
+    patience = Patience(0.05, 0, str)
+    patience.check()
+    with patience.waiting("first"):
+        pass
+    time.sleep(0.2)
+    patience.check()
+    assert "second" not in given_up
+    with patience.waiting("second"):
+        time.sleep(0.2)
+        patience.check()
+    assert "second" in given_up
+
+
+def test_whoever_watches_goes_with_whom_it_watches() -> None:
+    before = watchers()
+    patience = Patience(10.0, 0, str)
+    for _ in range(3):
+        with patience.waiting("all ranks"):
+            pass
+    (mine,) = watchers() - before
+    del patience
+    mine.join(60.0)
+    assert not mine.is_alive()
+
+
+def test_watching_ends_with_the_network() -> None:
+    """At once, not at the next look, which may be half a minute away."""
+    before = watchers()
+    patience = Patience(600.0, 0, str)
+    (mine,) = watchers() - before
+    patience.close()
+    mine.join(5.0)
+    assert not mine.is_alive()
+
+
+def test_as_long_as_it_takes() -> None:
+    before = watchers()
+    patience = Patience(None, 0, str)
+    with patience.waiting("all ranks"):
+        patience.check()
+    assert not watchers() - before
+
+
+@pytest.mark.parametrize("timeout", [float("inf"), 1e12, 1e300])
+def test_very_long_patience(timeout: float, capfd: pytest.CaptureFixture[str]) -> None:
+    """Nothing is said, whatever the clock can count."""
+    failed: list[object] = []
+    hook, threading.excepthook = threading.excepthook, failed.append
+    try:
+        patience = Patience(timeout, 0, str)
+        with patience.waiting("all ranks"):
+            time.sleep(0.2)
+        assert 0.0 < patience.pause <= 3600.0
+    finally:
+        threading.excepthook = hook
+    assert failed == []
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("timeout", [0.0, -1.0, float("nan")])
+def test_no_patience_at_all(timeout: float) -> None:
+    with pytest.raises(InvalidInput, match="timeout = "):
+        Patience(timeout, 0, str)
+    with pytest.raises(InvalidInput, match="timeout = "):
+        engine_of("mpi", timeout=timeout).network(deepca.topology.ring(3))
+
+
+# ------------------------------------------------------------------------------------------------------------- progress
+
+
+def run_with(lines: ProgressLines, settings: Settings, recorder: Recorder | None = None) -> Any:
+    observers: list[Observer] = [lines] if recorder is None else [recorder, lines]
+    return decompose(sources(), SimulatedNetwork(deepca.topology.ring(4)), settings, observers=observers)
+
+
+def test_lines_of_a_short_run() -> None:
+    said: list[str] = []
+    found = run_with(ProgressLines(said.append), Settings(n_components=2, algorithm="krylov"))
+    assert len(said) == 2
+    assert said[0] == "block Krylov: begins"
+    assert said[1].startswith(f"{found.result.iterations} iterations in ")
+    assert said[1].endswith(" s: converged")
+
+
+def test_lines_of_a_long_run() -> None:
+    """With ``every`` = 0 there is one for every iteration, whose numbers come down and whose time runs out."""
+    said: list[str] = []
+    recorder = Recorder()
+    settings = Settings(n_components=3, algorithm="deepca", rounds=6)
+    found = run_with(ProgressLines(said.append, every=0.0), settings, recorder)
+    between = said[1:-1]
+    assert len(between) == found.result.iterations == len(recorder.steps)
+    for i, (line, step) in enumerate(zip(between, recorder.steps, strict=True), start=1):
+        assert line.startswith(f"iteration {i} after {step.elapsed:.0f} s: ")
+        if step.agreed is None:
+            assert "no numbers yet" in line
+        else:
+            assert f"change {step.agreed.change:.0e}, between agents {step.agreed.disagreement:.0e}" in line
+            assert line.endswith(" s left")
+
+
+def test_lines_are_far_between() -> None:
+    """As seconds go, not iterations: a log of a day has thousands of lines at most."""
+    said: list[str] = []
+    recorder = Recorder()
+    run_with(ProgressLines(lambda line: None), Settings(n_components=3, algorithm="deepca", rounds=6), recorder)
+    lines = ProgressLines(said.append, every=10.0)
+    lines.begin(recorder.starts[0])
+    for i, step in enumerate(recorder.steps):
+        lines.observe(replace(step, elapsed=3.0 * (i + 1)))
+    lines.end(recorder.ends[0])
+    times = [int(line.split(" after ")[1].split(" s")[0]) for line in said[1:-1]]
+    assert times == list(range(12, 3 * len(recorder.steps) + 1, 12))
+    lines.begin(recorder.starts[0])  # the next run of the same command
+    lines.observe(replace(recorder.steps[0], elapsed=11.0))
+    assert said[-1].startswith("iteration 1 after 11 s: ")
+
+
+def test_lines_before_the_beginning() -> None:
+    said: list[str] = []
+    recorder = Recorder()
+    run_with(ProgressLines(lambda line: None), Settings(n_components=2), recorder)
+    ProgressLines(said.append).observe(recorder.steps[0])
+    assert said == []
+
+
+def test_going_on_counts_from_there(tmp_path: Path) -> None:
+    """A run that goes on from a checkpoint counts the iterations that it makes itself."""
+    recorder, said = Recorder(), list[str]()
+    settings = Settings(n_components=3, algorithm="deepca", rounds=6)
+    run_with(ProgressLines(lambda line: None), settings, recorder)
+    lines = ProgressLines(said.append, every=0.0)
+    lines.begin(replace(recorder.starts[0], state=recorder.steps[9].after))
+    lines.observe(recorder.steps[10])
+    assert said[-1].startswith("iteration 1 after ")

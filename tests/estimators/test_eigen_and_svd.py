@@ -1,0 +1,224 @@
+"""``DecentralizedEigen`` and ``DecentralizedSVD`` as scikit-learn's users meet them, and soft-impute on top."""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas
+import pytest
+import scipy.linalg
+from scipy import sparse
+from scipy.sparse.linalg import aslinearoperator, eigsh, svds
+from sklearn.base import clone
+from sklearn.datasets import load_breast_cancer, load_digits, load_wine
+from sklearn.decomposition import TruncatedSVD
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import check_estimator
+
+import deepca
+from deepca import DecentralizedEigen, DecentralizedSVD
+from deepca.decomposition.svd import Partition
+from deepca.errors import DataError, GapError, InvalidInput
+from tests.decomposition.test_eigen import INDEFINITE, agents_with, pooled
+from tests.support.paths import ROOT
+from tests.support.problems import close
+
+Array = npt.NDArray[np.float64]
+EXAMPLE = ROOT / "examples" / "matrix_completion.py"
+
+
+# --------------------------------------------------------------------------------------------------------------- SVD
+
+
+@pytest.mark.parametrize("partition", ["rows", "columns"])
+def test_scikit_learns_checks(partition: Partition) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        report = check_estimator(DecentralizedSVD(partition=partition, topology="complete"), on_skip=None, on_fail=None)
+    assert len(report) > 40
+    others = {check["check_name"]: check["exception"] for check in report if check["status"] != "passed"}
+    assert set(others) <= {"check_array_api_input"}, others
+
+
+@pytest.mark.parametrize("load", [load_digits, load_wine, load_breast_cancer])
+@pytest.mark.parametrize("partition", ["rows", "columns"])
+def test_as_truncated_svd(partition: Partition, load: Any) -> None:
+    """Everything that TruncatedSVD has, with its signs, on the whole matrix."""
+    X = load().data[:400]
+    ours = DecentralizedSVD(3, partition=partition, n_agents=6, topology="ring", tol=1e-11).fit(X)
+    theirs = TruncatedSVD(3, algorithm="arpack").fit(X)
+    close(ours.components_, theirs.components_, atol=1e-10)
+    close(ours.singular_values_, theirs.singular_values_, rtol=1e-10)
+    close(ours.explained_variance_, theirs.explained_variance_, rtol=1e-10)
+    close(ours.explained_variance_ratio_, theirs.explained_variance_ratio_, rtol=1e-10)
+    scale = float(np.abs(X).max())
+    close(ours.transform(X), theirs.transform(X), atol=1e-9 * scale)
+    close(ours.inverse_transform(ours.transform(X)), theirs.inverse_transform(theirs.transform(X)), atol=1e-9 * scale)
+    assert list(ours.get_feature_names_out()) == ["decentralizedsvd0", "decentralizedsvd1", "decentralizedsvd2"]
+    sigma = np.sort(svds(X, k=3, return_singular_vectors=False))[::-1]
+    close(ours.singular_values_, sigma, rtol=1e-10)
+
+
+def test_fit_transform_clone_and_pipelines() -> None:
+    X = load_wine().data
+    svd = DecentralizedSVD(2, n_agents=4, topology="path")
+    close(svd.fit_transform(X), TruncatedSVD(2, algorithm="arpack").fit_transform(X), atol=1e-8)
+    assert clone(svd).get_params() == svd.get_params()
+    scaled = make_pipeline(StandardScaler(), DecentralizedSVD(2, topology="ring")).fit_transform(X)
+    plain = make_pipeline(StandardScaler(), TruncatedSVD(2, algorithm="arpack")).fit_transform(X)
+    close(scaled, plain, atol=1e-9)
+
+
+def test_what_stays_at_home_and_what_all_know() -> None:
+    """Left vectors of an agent's rows are its own; where columns are apart, all know the samples' side."""
+    X = load_wine().data
+    U, s, Vt = scipy.linalg.svd(X, full_matrices=False)
+    rows = DecentralizedSVD(2, topology="ring").fit_agents([X[:30], X[30:120], X[120:]])
+    assert [part.shape for part in rows.left_] == [(30, 2), (90, 2), (58, 2)]
+    close(np.abs(np.concatenate(rows.left_)), np.abs(U[:, :2]), atol=1e-10)
+    assert not hasattr(rows, "left_singular_vectors_")
+    columns = DecentralizedSVD(2, partition="columns", topology="ring").fit_agents([X[:, :3], X[:, 3:4], X[:, 4:]])
+    assert [part.shape for part in columns.components_by_agent_] == [(2, 3), (2, 1), (2, 9)]
+    close(np.abs(columns.left_singular_vectors_), np.abs(U[:, :2]), atol=1e-10)
+    close(np.abs(columns.components_), np.abs(Vt[:2]), atol=1e-10)
+    assert not hasattr(columns, "left_")
+    again = columns.set_params(partition="rows").fit(X)
+    assert not hasattr(again, "components_by_agent_")
+    close(columns.singular_values_, s[:2], rtol=1e-12)
+
+
+@pytest.mark.parametrize("partition", ["rows", "columns"])
+def test_reconstruction_by_agent(partition: Partition) -> None:
+    """Against scipy's best approximation of that rank, part by part; labels say who holds what, in any order."""
+    X = load_wine().data
+    U, s, Vt = scipy.linalg.svd(X, full_matrices=False)
+    best = (U[:, :2] * s[:2]) @ Vt[:2]
+    labels = np.arange(X.shape[0 if partition == "rows" else 1]) % 3
+    svd = DecentralizedSVD(2, partition=partition, topology="path", tol=1e-11).fit(X, agents=labels)
+    close(np.abs(svd.components_), np.abs(Vt[:2]), atol=1e-9)
+    for j in range(3):
+        held = labels == j
+        part, whole = (best[held], X[held]) if partition == "rows" else (best[:, held], X[:, held])
+        close(svd.reconstruct(j), part, atol=1e-9 * s[0])
+        close(svd.reconstruction_errors_[j], np.linalg.norm(whole - part), rtol=1e-8)
+    rest = float(np.linalg.norm(X - best))
+    close([svd.reconstruction_error_, svd.best_error_], [rest, rest], rtol=1e-9)
+    with pytest.raises(InvalidInput, match="agent = 3: agents are numbered from 0 to 2"):
+        svd.reconstruct(3)
+
+
+def test_kinds_of_input() -> None:
+    """Data frames, sparse matrices and float32, which stays float32."""
+    X = load_wine().data
+    frame = pandas.DataFrame(X, columns=[f"c{i}" for i in range(13)])
+    assert list(DecentralizedSVD(2).fit(frame).feature_names_in_) == list(frame.columns)
+    apart = DecentralizedSVD(2).fit_agents([frame[:90], frame[90:][frame.columns[::-1]]])  # another order of columns
+    want = np.abs(TruncatedSVD(2, algorithm="arpack").fit(X).components_)
+    close(np.abs(apart.components_), want, atol=1e-9)
+    mixed = DecentralizedSVD(2).fit_agents([sparse.csr_array(X[:90]), X[90:]])
+    close(np.abs(mixed.components_), want, atol=1e-9)
+    assert DecentralizedSVD(2).fit(X.astype(np.float32)).components_.dtype == np.float32
+
+
+def test_bad_input_of_the_svd() -> None:
+    X = load_wine().data
+    for settings, match in (
+        ({"partition": "both"}, "partition = 'both'"),
+        ({"n_components": 14}, "n_components = 14"),
+        ({"n_components": 1.5}, r"n_components = 1\.5"),
+        ({"algorithm": "power"}, "algorithm = 'power'"),
+        ({"n_agents": 200}, "178 rows cannot be spread over 200 agents"),
+        ({"partition": "columns", "n_agents": 20}, "13 columns cannot be spread over 20 agents"),
+    ):
+        with pytest.raises(InvalidInput, match=match):
+            DecentralizedSVD(**settings).fit(X)
+    with pytest.raises(GapError, match="σ_2 = 3 and σ_3 = 3"):
+        DecentralizedSVD(2, n_agents=2).fit(np.diag([5.0, 3.0, 3.0, 1.0]))
+    with pytest.raises(DataError, match="no agents"):
+        DecentralizedSVD().fit_agents([])
+    with pytest.raises(DataError, match=r"agents has shape \(3,\); one label for each of the 178 rows"):
+        DecentralizedSVD().fit(X, agents=[0, 1, 2])
+    with pytest.warns(ConvergenceWarning, match="did not converge"):
+        DecentralizedSVD(2, algorithm="deepca", max_iter=3, topology="ring").fit(StandardScaler().fit_transform(X))
+
+
+# ------------------------------------------------------------------------------------------------------- eigenpairs
+
+
+@pytest.mark.parametrize("which", ["LA", "SA", "LM"])
+def test_eigenpairs_of_a_list(which: Any) -> None:
+    """Against ARPACK and LAPACK on the sum."""
+    stack = agents_with(INDEFINITE)
+    found = DecentralizedEigen(3, which=which, of="sum", topology="ring", tol=1e-11).fit(list(stack))
+    values, vectors = pooled(stack, 3, which)
+    close(found.eigenvalues_, 6 * values, atol=1e-11 * 54)
+    close(found.eigenvectors_, vectors, atol=1e-10)
+    theirs = eigsh(stack.sum(axis=0), k=3, which=which, return_eigenvectors=False, v0=np.ones(stack.shape[1]))
+    close(np.sort(found.eigenvalues_), np.sort(theirs), atol=1e-10)
+    assert (found.residuals_ <= 1e-9).all()
+    assert (found.angles_ <= 1e-9).all()
+    assert found.clusters_ == ()
+    assert clone(found).get_params()["which"] == which
+
+
+def test_covariances_of_real_data() -> None:
+    """Smallest and largest eigenvalues of a mean of covariances, centred at home."""
+    parts = np.array_split(load_breast_cancer().data / load_breast_cancer().data.std(axis=0), 6)
+    stack = np.stack([np.cov(part.T) for part in parts])
+    for which in ("LA", "SA"):
+        found = DecentralizedEigen(2, which=which, topology="ring").fit(stack)
+        values, vectors = pooled(stack, 2, which)
+        close(found.eigenvalues_, values, atol=1e-12 * float(np.linalg.norm(stack.mean(axis=0), 2)))
+        close(found.eigenvectors_, vectors, atol=1e-8 if which == "SA" else 1e-10)
+
+
+def test_bad_input_of_eigenpairs() -> None:
+    A = np.diag([3.0, 2.0, 2.0, 1.0])
+    with pytest.raises(GapError, match="well defined: k = 1 or k = 3"):
+        DecentralizedEigen(2, topology="path").fit([A, A, A])
+    with pytest.raises(DataError, match="agent 1: its matrix is not symmetric"):
+        DecentralizedEigen(1).fit([A, np.triu(np.ones((4, 4)))])
+    with pytest.raises(DataError, match="one matrix of shape"):
+        DecentralizedEigen(1).fit(A)
+    with pytest.raises(DataError, match="one operator alone"):
+        DecentralizedEigen(1).fit(aslinearoperator(A))
+    with pytest.raises(InvalidInput, match="no agents"):
+        DecentralizedEigen(1).fit([])
+    with pytest.raises(DataError, match="differ in shape"):
+        DecentralizedEigen(1).fit([A, A[:3, :3]])
+    with pytest.raises(InvalidInput, match="the topology has 5 agents, the data has 2"):
+        DecentralizedEigen(1, topology=deepca.topology.ring(5)).fit([A, A])
+    slow = agents_with([1.0, 0.999, *np.linspace(0.9, -1.0, 14)])
+    with pytest.warns(ConvergenceWarning, match="did not converge"):
+        DecentralizedEigen(1, algorithm="deepca", max_iter=4, topology="ring").fit(slow)
+
+
+# ------------------------------------------------------------------------------------------------- matrix completion
+
+
+def test_soft_impute_is_that_of_the_pooled_matrix() -> None:
+    """The example's, over places, against the same iteration with numpy's SVD of the whole matrix."""
+    spec = importlib.util.spec_from_file_location("matrix_completion", EXAMPLE)
+    assert spec is not None
+    assert spec.loader is not None
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    rng = np.random.default_rng(1)
+    X = rng.standard_normal((60, 4)) @ rng.standard_normal((4, 20)) + 0.1 * rng.standard_normal((60, 20))
+    seen = rng.random(X.shape) > 0.4
+    rank, shrink, iterations = 5, 1.0, 15
+    ours, _ = example.soft_impute(np.split(X, 4), np.split(seen, 4), rank, shrink, iterations)
+    filled = np.where(seen, X, 0.0)
+    Z = filled
+    for _ in range(iterations):
+        U, s, Vt = np.linalg.svd(filled, full_matrices=False)
+        Z = (U[:, :rank] * np.maximum(s[:rank] - shrink, 0.0)) @ Vt[:rank]
+        filled = np.where(seen, X, Z)
+    close(np.concatenate(ours), Z, atol=1e-8)
+    assert np.linalg.norm((Z - X)[~seen]) < 0.5 * np.linalg.norm(X[~seen])

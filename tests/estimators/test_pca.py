@@ -1,0 +1,1122 @@
+"""DecentralizedPCA is scikit-learn's PCA of the pooled rows, and behaves as scikit-learn's estimators do."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import scipy.linalg
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.datasets import load_breast_cancer, load_digits, load_wine
+from sklearn.decomposition import PCA
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import check_estimator
+
+import deepca
+from deepca import DecentralizedPCA
+from deepca.data.sources import as_source
+from deepca.decomposition.fit import decompose
+from deepca.decomposition.settings import Settings
+from deepca.errors import InvalidInput
+from deepca.network import SimulatedNetwork
+from deepca.operators import Form
+from tests.support.problems import close
+
+Array = npt.NDArray[np.float64]
+
+
+def rows(n: int, d: int, variances: npt.ArrayLike, seed: int, *, offset: float = 0.0) -> Array:
+    """Centred rows whose covariance matrix has just these eigenvalues (the rest zero), moved by ``offset``."""
+    rng = np.random.default_rng(seed)
+    values = np.asarray(variances, dtype=np.float64)
+    left = rng.standard_normal((n, len(values)))
+    U = np.linalg.qr(left - left.mean(axis=0))[0]
+    V = np.linalg.qr(rng.standard_normal((d, len(values))))[0]
+    return np.asarray((U * np.sqrt(values * (n - 1))) @ V.T + offset)
+
+
+@cache
+def dataset(name: str) -> Array:
+    loaders = {"digits": load_digits, "breast cancer": load_breast_cancer, "wine": load_wine}
+    return np.asarray(loaders[name]().data, dtype=np.float64)
+
+
+def in_blocks(X: Any, size: int = 7) -> Iterator[Any]:
+    return (X[first : first + size] for first in range(0, X.shape[0], size))
+
+
+def deviations(pca: DecentralizedPCA) -> npt.NDArray[Any]:
+    """What columns are divided by."""
+    assert pca.scale_ is not None
+    return pca.scale_
+
+
+def assert_pooled(ours: Any, X: Array, k: int, *, like: Any = None) -> None:
+    """Every number of ``ours`` is that of scikit-learn's full SVD of ``X``, as exactly as its spectrum allows.
+
+    Components one by one, with equal signs, where their eigenvalue stands apart; as subspaces everywhere.
+    """
+    theirs = PCA(k, svd_solver="full").fit(X) if like is None else like
+    n, d = X.shape
+    values = np.linalg.svd(X - X.mean(axis=0), compute_uv=False) ** 2 / (n - 1)
+    around = np.concatenate([[np.inf], values, [-np.inf if d <= n else 0.0]])
+    apart = np.minimum(around[:-2] - around[1:-1], around[1:-1] - around[2:])[:k]
+    clear = (apart > 1e-6 * values[0]) & (values[:k] > 1e-6 * values[0])
+    size = float(np.abs(X).max())
+
+    assert ours.n_components_ == theirs.n_components_ == k
+    assert ours.components_.shape == (k, d)
+    close(ours.components_ @ ours.components_.T, np.eye(k), atol=1e-12)
+    close(ours.components_[clear], theirs.components_[clear], atol=1e-7)
+    rank = int((values > 1e-6 * values[0]).sum())
+    whole = min(k, rank)
+    if whole == len(values) or values[whole - 1] - values[whole] > 1e-6 * values[0]:
+        angles = scipy.linalg.subspace_angles(ours.components_[:whole].T, theirs.components_[:whole].T)
+        assert angles.max() <= 1e-7
+
+    large = values[:k] >= 1e-6 * values[0]
+    for name in ("explained_variance_", "explained_variance_ratio_", "singular_values_"):
+        close(getattr(ours, name)[large], getattr(theirs, name)[large], rtol=1e-9, err_msg=name)
+        highest = float(getattr(theirs, name)[0])
+        close(getattr(ours, name), getattr(theirs, name), atol=1e-7 * highest, err_msg=name)
+    close(ours.mean_, theirs.mean_, atol=1e-13 * size)
+    close(ours.noise_variance_, theirs.noise_variance_, rtol=1e-9, atol=1e-13 * float(values.sum()))
+    assert ours.n_samples_ == theirs.n_samples_ == n
+    assert ours.n_features_in_ == theirs.n_features_in_ == d
+
+    scores, expected = ours.transform(X), theirs.transform(X)
+    close(scores[:, clear], expected[:, clear], atol=1e-7 * size)
+    if whole == k:
+        close(ours.inverse_transform(scores), theirs.inverse_transform(expected), atol=1e-7 * size)
+
+
+# ------------------------------------------------------------------------------------------- scikit-learn's own checks
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"n_components": 1, "scale": True},
+        {"algorithm": "deepca", "topology": "complete"},
+        {"n_components": 0.5, "whiten": True, "topology": "ring"},
+    ],
+    ids=["defaults", "one, scaled", "deepca", "share, whitened"],
+)
+def test_scikit_learns_checks(settings: dict[str, Any]) -> None:
+    """All of them; that of array API skips itself where no such library is switched on."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # data of rank 1, and the like
+        report = check_estimator(DecentralizedPCA(**settings), on_skip=None, on_fail=None)
+    assert len(report) > 40
+    others = {check["check_name"]: check["exception"] for check in report if check["status"] != "passed"}
+    assert set(others) <= {"check_array_api_input"}, others
+    assert not [check for check in report if check["status"] == "failed"]
+
+
+# ------------------------------------------------------------------------------------------------ parity, real data
+
+
+@pytest.mark.parametrize("name", ["digits", "breast cancer", "wine"])
+@pytest.mark.parametrize(
+    ("algorithm", "k"),
+    [("auto", 1), ("auto", 4), ("auto", None), ("krylov", 4), ("deepca", 1), ("deepca", 4)],
+)
+def test_real_data(algorithm: str, k: int | None, name: str) -> None:
+    """Columns of very different size, constant ones, eigenvalues over ten decades."""
+    X = dataset(name)
+    ours = DecentralizedPCA(k, algorithm=algorithm, topology="erdos-renyi:0.5", n_agents=8).fit(X)
+    assert ours.result_.status.ok
+    assert_pooled(ours, X, min(X.shape) if k is None else k)
+
+
+@pytest.mark.parametrize("name", ["breast cancer", "wine"])
+def test_deepca_with_all_components(name: str) -> None:
+    """Down to eigenvalues that are rounding."""
+    X = dataset(name)
+    ours = DecentralizedPCA(algorithm="deepca", topology="complete", n_agents=5).fit(X)
+    assert ours.result_.status.ok
+    assert_pooled(ours, X, min(X.shape))
+
+
+@pytest.mark.parametrize("name", ["breast cancer", "wine"])
+def test_depca(name: str) -> None:
+    """Without tracking it takes longer, and comes to the same."""
+    X = dataset(name)
+    ours = DecentralizedPCA(2, algorithm="depca", topology="complete", n_agents=5).fit(X)
+    assert_pooled(ours, X, 2)
+
+
+@pytest.mark.parametrize("name", ["digits", "breast cancer", "wine"])
+def test_probabilistic_model(name: str) -> None:
+    """Likelihoods, covariance and precision are scikit-learn's."""
+    X = StandardScaler().fit_transform(dataset(name))[:, :13]
+    X = X[:, X.std(axis=0) > 0.0]
+    ours, theirs = DecentralizedPCA(4).fit(X), PCA(4, svd_solver="full").fit(X)
+    close(ours.score_samples(X), theirs.score_samples(X), rtol=1e-8)
+    close(ours.score(X), theirs.score(X), rtol=1e-9)
+    assert isinstance(ours.score(X), float)
+    close(ours.get_covariance(), theirs.get_covariance(), atol=1e-9)
+    close(ours.get_precision(), theirs.get_precision(), rtol=1e-8, atol=1e-8)
+    close(ours.get_precision() @ ours.get_covariance(), np.eye(X.shape[1]), atol=1e-8)
+
+
+def test_probabilistic_model_with_all_components() -> None:
+    """No noise is left over."""
+    X = dataset("wine")
+    ours, theirs = DecentralizedPCA().fit(X), PCA(svd_solver="full").fit(X)
+    assert ours.noise_variance_ == theirs.noise_variance_ == 0.0
+    close(ours.get_covariance(), np.cov(X.T), rtol=1e-8, atol=1e-6)
+    close(ours.score(X), theirs.score(X), rtol=1e-7)
+
+
+# ---------------------------------------------------------------------------------------------- parity, made-up data
+
+SPECTRA: dict[str, Array] = {
+    "geometric": 3.0 * 0.6 ** np.arange(8.0),
+    "slow": 0.97 ** np.arange(8.0),
+    "wide": 10.0 ** -np.linspace(0.0, 6.0, 8),
+    "clusters": np.array([5.0, 5.0 * (1 - 1e-9), 5.0 * (1 - 2e-9), 1.0, 1.0, 0.1, 0.05, 0.01]),
+    "low rank": np.array([4.0, 2.0, 1.0, 0.5, 0.3]),
+    "large": 1e12 * 0.5 ** np.arange(8.0),
+    "small": 1e-12 * 0.5 ** np.arange(8.0),
+}
+NETWORKS = [
+    ("ring", 5),
+    ("path", 4),
+    ("star", 7),
+    ("complete", 3),
+    ("grid", 6),
+    ("torus", 9),
+    ("hypercube", 8),
+    ("erdos-renyi:0.4", 11),
+    ("random-regular", 12),
+    ("complete", 1),
+    ("path", 2),
+]
+
+
+@pytest.mark.parametrize("shape", [(60, 8), (25, 40), (300, 12)], ids=["60x8", "25x40", "300x12"])
+@pytest.mark.parametrize("name", SPECTRA)
+def test_made_up_data(name: str, shape: tuple[int, int]) -> None:
+    """Spectra, shapes, seeds, networks and algorithms, all crossed with each other by turns."""
+    n, d = shape
+    turn = list(SPECTRA).index(name) + 3 * d
+    for seed, algorithm in enumerate(("auto", "deepca", "auto")):
+        topology, m = NETWORKS[(turn + seed) % len(NETWORKS)]
+        X = rows(n, d, SPECTRA[name], seed, offset=float(seed) * np.sqrt(SPECTRA[name][0]))
+        ours = DecentralizedPCA(3, topology=topology, n_agents=m, algorithm=algorithm, random_state=seed).fit(X)
+        assert ours.result_.status.ok, ours.result_.status
+        assert_pooled(ours, X, 3)
+
+
+@pytest.mark.parametrize(("topology", "m"), NETWORKS)
+@pytest.mark.parametrize("algorithm", ["auto", "deepca"])
+def test_every_network(algorithm: str, topology: str, m: int) -> None:
+    """As a name and as a Topology, to the same answer."""
+    X = rows(60, 10, 0.6 ** np.arange(10.0), 1, offset=1.0)
+    ours = DecentralizedPCA(3, topology=topology, n_agents=m, algorithm=algorithm).fit(X)
+    assert ours.topology_.n_agents == m
+    assert_pooled(ours, X, 3)
+    again = DecentralizedPCA(3, topology=ours.topology_, algorithm=algorithm).fit(X)
+    close(again.components_, ours.components_, atol=1e-9)
+
+
+@pytest.mark.parametrize("shape", [(20, 6), (6, 20), (6, 6), (7, 6), (2, 3), (3, 2), (50, 1)])
+def test_as_many_components_as_there_can_be(shape: tuple[int, int]) -> None:
+    """None means min(n, d), also where the centred rows have one direction less."""
+    X = np.random.default_rng(0).standard_normal(shape) * np.linspace(3.0, 1.0, shape[1])
+    ours = DecentralizedPCA().fit(X)
+    theirs = PCA(svd_solver="full").fit(X)
+    k = min(shape)
+    assert ours.components_.shape == theirs.components_.shape == (k, shape[1])
+    close(ours.explained_variance_, theirs.explained_variance_, atol=1e-13 * theirs.explained_variance_[0] + 1e-30)
+    close(ours.components_ @ ours.components_.T, np.eye(k), atol=1e-12)
+    rank = min(shape[0] - 1, shape[1])
+    close(ours.components_[:rank], theirs.components_[:rank], atol=1e-9)
+    close(ours.inverse_transform(ours.transform(X)), X, atol=1e-10)
+    assert ours.noise_variance_ == 0.0
+
+
+@pytest.mark.parametrize("mean", [0.0, 1.0, 10.0, 100.0])
+def test_csr_rows_lose_no_digits(mean: float) -> None:
+    """Small eigenvalues beside large ones, some deviations away from zero: the same digits as from dense rows."""
+    X = rows(1000, 10, 10.0 ** -np.linspace(0.0, 6.0, 10), 1, offset=mean)
+    theirs = PCA(svd_solver="full").fit(X)
+    for given in (X, sparse.csr_array(X)):
+        ours = DecentralizedPCA(n_agents=5).fit(given)
+        close(ours.explained_variance_, theirs.explained_variance_, rtol=1e-9)
+
+
+@pytest.mark.parametrize("kind", [sparse.csr_array, sparse.csr_matrix, sparse.csc_array, sparse.coo_array])
+def test_sparse_rows(kind: Callable[[Array], Any]) -> None:
+    """Of every kind; the answer is that of the dense rows."""
+    rng = np.random.default_rng(0)
+    X = np.where(rng.random((80, 12)) < 0.2, rng.standard_normal((80, 12)), 0.0) * np.linspace(3.0, 1.0, 12)
+    ours = DecentralizedPCA(3).fit(kind(X))
+    assert_pooled(ours, X, 3)
+    close(ours.transform(kind(X)), ours.transform(X), atol=1e-12)
+
+
+def test_csr_rows_with_entries_given_twice() -> None:
+    """They stand for their sum."""
+    rng = np.random.default_rng(1)
+    i, j = rng.integers(0, 40, 300), rng.integers(0, 5, 300)
+    order = np.argsort(i, kind="stable")
+    pointers = np.searchsorted(i[order], np.arange(41))
+    X = sparse.csr_array((rng.standard_normal(300), j[order], pointers), shape=(40, 5))
+    assert not X.has_canonical_format
+    dense = np.asarray(X.toarray(), dtype=np.float64)
+    assert_pooled(DecentralizedPCA(2, n_agents=4).fit(X), dense, 2)
+    scaled = DecentralizedPCA(2, n_agents=4, scale=True).fit(X)
+    close(deviations(scaled), dense.std(axis=0), rtol=1e-12)
+
+
+# ------------------------------------------------------------------------------------------- centring, scaling, shares
+
+
+@pytest.mark.parametrize("name", ["wine", "breast cancer"])
+@pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array], ids=["dense", "csr"])
+def test_scaled_columns(kind: Callable[[Array], Any], name: str) -> None:
+    """The same as StandardScaler and PCA, one after the other."""
+    X = dataset(name)
+    theirs = make_pipeline(StandardScaler(), PCA(3, svd_solver="full")).fit(X)
+    ours = DecentralizedPCA(3, scale=True).fit(kind(X))
+    close(ours.components_, theirs[-1].components_, atol=1e-9)
+    close(ours.explained_variance_, theirs[-1].explained_variance_, rtol=1e-10)
+    close(ours.explained_variance_ratio_, theirs[-1].explained_variance_ratio_, rtol=1e-10)
+    close(ours.singular_values_, theirs[-1].singular_values_, rtol=1e-10)
+    close(ours.noise_variance_, theirs[-1].noise_variance_, rtol=1e-9)
+    close(ours.mean_, theirs[0].mean_, rtol=1e-12)
+    close(deviations(ours), theirs[0].scale_, rtol=1e-12)
+    scores = theirs.transform(X)
+    close(ours.transform(kind(X)), scores, atol=1e-8)
+    close(ours.inverse_transform(scores), theirs.inverse_transform(scores), atol=1e-8 * np.abs(X).max())
+    close(ours.score_samples(X), theirs.score_samples(X), rtol=1e-8)
+    close(ours.score(X), theirs.score(X), rtol=1e-8)
+    close(ours.get_covariance(), theirs[-1].get_covariance(), atol=1e-9)
+    close(ours.to_sklearn_pipeline().transform(X), scores, atol=1e-8)
+    close(ours.to_sklearn_pipeline().inverse_transform(scores), theirs.inverse_transform(scores), atol=1e-6)
+    with pytest.raises(InvalidInput, match="to_sklearn_pipeline"):
+        ours.to_sklearn()
+
+
+@pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array], ids=["dense", "csr"])
+@pytest.mark.parametrize("form", ["rows", "covariance"])
+def test_rows_that_are_not_centred(form: Form, kind: Callable[[Array], Any]) -> None:
+    """The singular value decomposition of the rows as they are."""
+    X = rows(40, 7, 0.5 ** np.arange(7.0), 0, offset=0.3)
+    _, sigma, Vt = np.linalg.svd(X, full_matrices=False)
+    sources = [as_source(kind(part), f"agent {j}") for j, part in enumerate(np.array_split(X, 4))]
+    found = decompose(sources, SimulatedNetwork(deepca.topology.ring(4)), Settings(3, center=False, form=form))
+    signs = np.sign(np.take_along_axis(Vt, np.abs(Vt).argmax(axis=1)[:, None], axis=1))
+    close(found.components, (Vt * signs)[:3], atol=1e-9)
+    close(found.variances, sigma[:3] ** 2 / 39.0, rtol=1e-10)
+    ours = DecentralizedPCA(3, center=False).fit(kind(X))
+    close(ours.components_, (Vt * signs)[:3], atol=1e-9)
+    close(ours.singular_values_, sigma[:3], rtol=1e-10)
+    close(ours.explained_variance_ratio_, sigma[:3] ** 2 / np.square(sigma).sum(), rtol=1e-10)
+    assert not ours.mean_.any()
+    close(ours.transform(X), X @ (Vt * signs)[:3].T, atol=1e-9)
+    close(ours.to_sklearn().transform(X), ours.transform(X), atol=1e-12)
+
+
+def test_columns_that_are_scaled_but_not_centred() -> None:
+    """Divided by their standard deviation, as StandardScaler(with_mean=False) does it."""
+    X = rows(40, 5, 0.5 ** np.arange(5.0), 0, offset=0.7)
+    scaler = StandardScaler(with_mean=False).fit(X)
+    ours = DecentralizedPCA(2, center=False, scale=True).fit(X)
+    close(deviations(ours), scaler.scale_, rtol=1e-12)
+    _, sigma, Vt = np.linalg.svd(scaler.transform(X), full_matrices=False)
+    close(ours.singular_values_, sigma[:2], rtol=1e-10)
+    close(np.abs(np.vecdot(ours.components_, Vt[:2])), 1.0, rtol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["digits", "breast cancer", "wine", "made up", "wider than long"])
+def test_a_share_of_the_variance(name: str) -> None:
+    """As many components as scikit-learn takes for the same share."""
+    made_up = {
+        "made up": rows(80, 30, 0.9 ** np.arange(30.0), 0),
+        "wider than long": rows(30, 60, 0.9 ** np.arange(29.0), 1),
+    }
+    X = made_up[name] if name in made_up else dataset(name)
+    cumulated = np.cumsum(PCA(svd_solver="full").fit(X).explained_variance_ratio_)
+    between = [float(share) for share in (cumulated[:-1] + cumulated[1:]) / 2.0 if share < 0.9999][:12:3]
+    for share in (0.01, 0.3, 0.5, 0.8, 0.95, 0.99, *between):
+        ours = DecentralizedPCA(share).fit(X)
+        theirs = PCA(share, svd_solver="full").fit(X)
+        assert ours.n_components_ == theirs.n_components_, share
+        assert ours.explained_variance_ratio_.sum() > share
+        close(ours.explained_variance_ratio_, theirs.explained_variance_ratio_, rtol=1e-9)
+        close(ours.noise_variance_, theirs.noise_variance_, rtol=1e-8, atol=1e-13 * theirs.explained_variance_[0])
+
+
+def test_a_share_that_scaled_columns_explain() -> None:
+    """Of the variance after scaling."""
+    X = dataset("wine")
+    for share in (0.3, 0.6, 0.9):
+        theirs = make_pipeline(StandardScaler(), PCA(share, svd_solver="full")).fit(X)
+        assert DecentralizedPCA(share, scale=True).fit(X).n_components_ == theirs[-1].n_components_
+
+
+@pytest.mark.parametrize("k", [np.int64(2), np.int32(2), np.uint8(2), np.float64(0.9), np.float32(0.9), 2, 0.9])
+def test_numbers_of_numpy(k: Any) -> None:
+    """As good as Python's."""
+    X = dataset("wine")
+    ours = DecentralizedPCA(k).fit(X)
+    assert ours.n_components_ == (2 if k > 1 else PCA(0.9, svd_solver="full").fit(X).n_components_)
+    assert type(ours.n_components_) is int
+
+
+# ------------------------------------------------------------------------------------------------ precision and offset
+
+
+@pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array], ids=["dense", "csr"])
+@pytest.mark.parametrize("settings", [{}, {"scale": True}, {"whiten": True}, {"n_components": 0.7}])
+def test_float32_in_float32_out(settings: dict[str, Any], kind: Callable[[Any], Any]) -> None:
+    """All attributes and results, as exact as single precision is."""
+    X = rows(80, 9, 0.6 ** np.arange(9.0), 0, offset=1.0).astype(np.float32)
+    wide = X.astype(np.float64)
+    ours = DecentralizedPCA(**{"n_components": 3, **settings}).fit(kind(X))
+    double = DecentralizedPCA(**{"n_components": 3, **settings}).fit(wide)
+    names = ["components_", "explained_variance_", "explained_variance_ratio_", "singular_values_", "mean_"]
+    if "scale" in settings:
+        names.append("scale_")
+    for name in names:
+        assert getattr(ours, name).dtype == np.float32, name
+        assert getattr(double, name).dtype == np.float64, name
+    k = settings.get("n_components", 3)
+    if "scale" in settings:
+        theirs = make_pipeline(StandardScaler(), PCA(k, svd_solver="full")).fit(wide)
+    else:
+        theirs = make_pipeline(PCA(k, svd_solver="full", whiten="whiten" in settings)).fit(wide)
+    for name in names[:4]:
+        close(getattr(ours, name), getattr(theirs[-1], name), rtol=1e-5, atol=1e-5)
+    scores = ours.transform(kind(X))
+    assert scores.dtype == np.float32
+    close(scores, theirs.transform(wide), atol=1e-5 * float(np.abs(theirs.transform(wide)).max()))
+    assert ours.inverse_transform(scores).dtype == np.float32
+    close(ours.inverse_transform(scores), theirs.inverse_transform(theirs.transform(wide)), atol=1e-5)
+    assert ours.to_sklearn_pipeline().transform(X).dtype == np.float32
+    close(ours.noise_variance_, theirs[-1].noise_variance_, rtol=1e-5)
+
+
+def test_mixed_precision_is_double() -> None:
+    """One agent with float64 is enough."""
+    X = rows(40, 5, 0.6 ** np.arange(5.0), 0)
+    single = X.astype(np.float32)
+    assert DecentralizedPCA(2).fit_agents([single[:20], single[20:]]).components_.dtype == np.float32
+    assert DecentralizedPCA(2).fit_agents([single[:20], X[20:]]).components_.dtype == np.float64
+    blocks = iter([single[20:30], X[30:]])  # the first block alone does not tell
+    assert DecentralizedPCA(2).fit_agents([single[:20], blocks]).components_.dtype == np.float64
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int64, np.uint16, np.float16, bool])
+def test_other_numbers_are_float64(dtype: type) -> None:
+    """Integers, too: nothing overflows."""
+    X: npt.NDArray[Any] = np.random.default_rng(0).integers(0, 100, (40, 4)).astype(dtype)
+    ours = DecentralizedPCA(2, n_agents=4).fit(X)
+    assert ours.components_.dtype == np.float64
+    theirs = PCA(2, svd_solver="full").fit(X.astype(np.float64))
+    close(ours.explained_variance_, theirs.explained_variance_, rtol=1e-10)
+    apart = DecentralizedPCA(2).fit_agents(np.array_split(X, 4))
+    close(apart.explained_variance_, theirs.explained_variance_, rtol=1e-10)
+
+
+@pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array], ids=["dense", "csr"])
+@pytest.mark.parametrize("form", ["rows", "covariance"])
+@pytest.mark.parametrize("scale", [False, True], ids=["plain", "scaled"])
+def test_an_offset_of_a_million_changes_nothing(scale: bool, form: Form, kind: Callable[[Array], Any]) -> None:
+    """Rows that are moved without rounding: the same answer to 1e-9."""
+    X = np.round(rows(300, 8, 10.0 ** -np.linspace(0.0, 3.0, 8), 2) * 4096.0) / 4096.0
+    moved = X + 1e6
+    assert np.array_equal(moved - 1e6, X)
+    network = SimulatedNetwork(deepca.topology.ring(6))
+
+    def run(Y: Array) -> Any:
+        sources = [as_source(kind(part), f"agent {j}") for j, part in enumerate(np.array_split(Y, 6))]
+        return decompose(sources, network, Settings(4, scale=scale, form=form))
+
+    here, there = run(X), run(moved)
+    close(there.components, here.components, atol=1e-9)
+    close(there.variances, here.variances, rtol=1e-9)
+    close(there.total_variance, here.total_variance, rtol=1e-9)
+    close(there.mean - 1e6, here.mean, atol=1e-9)
+    theirs = PCA(4, svd_solver="full").fit(StandardScaler().fit_transform(X) if scale else X)
+    close(there.components, theirs.components_, atol=1e-9)
+    close(there.variances, theirs.explained_variance_, rtol=1e-9)
+
+
+def test_offsets_that_differ_between_agents() -> None:
+    """Each agent far from the others: most of the variance lies between them."""
+    X = rows(60, 5, 0.6 ** np.arange(5.0), 0)
+    X += np.repeat([0.0, 100.0, -50.0], 20)[:, None] * np.array([1.0, 0.5, -1.0, 0.0, 2.0])
+    ours = DecentralizedPCA(3).fit_agents([X[:20], X[20:40], X[40:]])
+    assert_pooled(ours, X, 3)
+
+
+# ----------------------------------------------------------------------------------------------------- who holds what
+
+
+def test_labels_say_who_holds_a_row() -> None:
+    """Unequal groups, as text, numbers or categories; the answer does not depend on them."""
+    X = rows(90, 6, 0.6 ** np.arange(6.0), 0, offset=2.0)
+    names = np.array(["köln"] * 70 + ["b"] * 19 + ["z"])
+    order = np.random.default_rng(0).permutation(90)
+    for labels in (names, names.astype(object), names.tolist(), np.unique(names, return_inverse=True)[1]):
+        shuffled = np.asarray(labels)[order]
+        ours = DecentralizedPCA(3, topology="path").fit(X[order], agents=shuffled)
+        assert ours.topology_.n_agents == 3
+        assert ours.model_.about["agents"] == 3
+        assert_pooled(ours, X[order], 3)
+
+
+def test_labels_and_sparse_rows() -> None:
+    """Rows of a CSR matrix are picked alike."""
+    X = rows(50, 6, 0.6 ** np.arange(6.0), 0)
+    labels = np.random.default_rng(1).integers(0, 4, 50)
+    assert_pooled(DecentralizedPCA(2).fit(sparse.csr_array(X), agents=labels), X, 2)
+    pd = pytest.importorskip("pandas")
+    assert_pooled(DecentralizedPCA(2).fit(X, agents=pd.Series(labels).astype("category")), X, 2)
+
+
+@pytest.mark.parametrize("algorithm", ["auto", "deepca"])
+def test_agents_with_very_different_numbers_of_rows(algorithm: str) -> None:
+    """One, three and five thousand."""
+    X = rows(5004, 6, 0.6 ** np.arange(6.0), 0, offset=1.0)
+    X[:4] += 3.0
+    ours = DecentralizedPCA(2, topology="path", algorithm=algorithm).fit_agents([X[:1], X[1:4], X[4:]])
+    assert_pooled(ours, X, 2)
+
+
+def test_one_agent_alone() -> None:
+    """Nothing is sent."""
+    X = dataset("wine")
+    for ours in (DecentralizedPCA(2).fit_agents([X]), DecentralizedPCA(2, n_agents=1).fit(X)):
+        assert_pooled(ours, X, 2)
+        assert ours.traffic_.bytes_sent == ours.traffic_.messages == 0
+
+
+def test_a_mixture_of_everything(tmp_path: Path) -> None:
+    """Dense, single precision, CSR, memory-mapped, a generator, a function, a list and a file, in one call."""
+    X = np.round(rows(200, 7, 0.6 ** np.arange(7.0), 0, offset=1.0) * 256.0) / 256.0  # exact in float32
+    np.save(tmp_path / "map.npy", X[60:90])
+    np.save(tmp_path / "file.npy", X[170:])
+    parts: list[Any] = [
+        X[:20],
+        X[20:40].astype(np.float32),
+        sparse.csr_array(X[40:60]),
+        np.load(tmp_path / "map.npy", mmap_mode="r"),
+        in_blocks(X[90:120]),
+        lambda: in_blocks(sparse.csr_matrix(X[120:150])),
+        X[150:170].tolist(),
+        tmp_path / "file.npy",
+    ]
+    assert_pooled(DecentralizedPCA(3, topology="ring").fit_agents(parts), X, 3)
+    parts[4] = in_blocks(X[90:120], 1)  # the other one has been read
+    assert_pooled(DecentralizedPCA(3, topology="star").fit_agents(iter(parts)), X, 3)
+    parts[4] = lambda: in_blocks(X[90:120], 11)
+    sources = [as_source(part, f"agent {j}") for j, part in enumerate(parts)]
+    found = decompose(sources, SimulatedNetwork(deepca.topology.ring(8)), Settings(3, form="rows"))
+    theirs = PCA(3, svd_solver="full").fit(X)
+    close(found.components, theirs.components_, atol=1e-9)
+    close(found.variances, theirs.explained_variance_, rtol=1e-9)
+
+
+def test_a_mixture_of_tables() -> None:
+    """Columns with names: data frames, blocks of them, Arrow, in any order."""
+    pd = pytest.importorskip("pandas")
+    X = rows(90, 4, 0.5 ** np.arange(4.0), 0, offset=1.0)
+    frame = pd.DataFrame(X, columns=list("abcd"))
+    parts: list[Any] = [
+        frame[:20],
+        frame[20:40][list("dbca")],
+        in_blocks(frame[40:60][list("badc")]),
+        lambda: in_blocks(frame[60:75]),
+        frame[75:],
+    ]
+    try:
+        import pyarrow
+    except ImportError:
+        pass
+    else:
+        parts[4] = pyarrow.Table.from_pandas(frame[75:][list("cabd")], preserve_index=False)
+    ours = DecentralizedPCA(2).fit_agents(parts)
+    theirs = PCA(2, svd_solver="full").fit(X)
+    close(ours.components_, theirs.components_, atol=1e-9)
+    close(ours.explained_variance_, theirs.explained_variance_, rtol=1e-10)
+    assert ours.feature_names_in_.tolist() == list("abcd")
+    close(ours.transform(frame), theirs.transform(X), atol=1e-9)
+    with pytest.raises(ValueError, match="feature names"):
+        ours.transform(frame[list("dcba")])
+
+
+def test_a_mixture_of_blocks_of_one_agent() -> None:
+    """Dense and sparse blocks of the same agent, kept or multiplied out."""
+    X = rows(60, 5, 0.5 ** np.arange(5.0), 0)
+    theirs = PCA(2, svd_solver="full").fit(X)
+    for form in ("covariance", "rows"):
+        mixed = as_source(lambda: iter([X[20:40], sparse.csr_array(X[40:])]), "agent 1")
+        sources = [as_source(X[:20], "agent 0"), mixed]
+        found = decompose(sources, SimulatedNetwork(deepca.topology.path(2)), Settings(2, form=form))
+        close(found.components, theirs.components_, atol=1e-9)
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 10, 11])
+def test_never_more_agents_than_rows(n: int) -> None:
+    """At most ten by default."""
+    X = np.random.default_rng(0).standard_normal((n, 3)) * [3.0, 2.0, 1.0]
+    ours = DecentralizedPCA(1).fit(X)
+    assert ours.topology_.n_agents == min(n, 10)
+    close(ours.components_, PCA(1, svd_solver="full").fit(X).components_, atol=1e-9)
+
+
+def test_a_network_that_names_its_number_of_agents() -> None:
+    """``ring:5`` has five agents; nobody asked for ten."""
+    X = dataset("wine")
+    assert DecentralizedPCA(2, topology="ring:5").fit(X).topology_.n_agents == 5
+    assert DecentralizedPCA(2, topology="erdos-renyi:0.5:7").fit(X).topology_.n_agents == 7
+    assert DecentralizedPCA(2, topology="torus:3x4").fit(X).topology_.n_agents == 12
+
+
+# --------------------------------------------------------------------------------------------------------- weights
+
+
+@pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array], ids=["dense", "csr"])
+@pytest.mark.parametrize("m", [1, 4, 9, 13])
+def test_whole_weights_repeat_rows(m: int, kind: Callable[[Array], Any]) -> None:
+    """The count of rows, too, and zero is never."""
+    X = rows(39, 5, 0.6 ** np.arange(5.0), 0, offset=1.0)
+    for seed in range(4):
+        w = np.random.default_rng(seed).integers(0, 6, 39)
+        repeated = np.repeat(X, w, axis=0)
+        theirs = PCA(2, svd_solver="full").fit(repeated)
+        ours = DecentralizedPCA(2, topology="star", n_agents=m).fit(kind(X), sample_weight=w)
+        close(ours.components_, theirs.components_, atol=1e-9)
+        close(ours.explained_variance_, theirs.explained_variance_, rtol=1e-10)
+        close(ours.singular_values_, theirs.singular_values_, rtol=1e-10)
+        close(ours.mean_, theirs.mean_, atol=1e-13)
+        close(ours.noise_variance_, theirs.noise_variance_, rtol=1e-9)
+        assert ours.n_samples_ == w.sum() == theirs.n_samples_
+
+
+@pytest.mark.parametrize("scale", [False, True], ids=["plain", "scaled"])
+@pytest.mark.parametrize("form", ["rows", "covariance"])
+def test_fractional_weights(form: Form, scale: bool) -> None:
+    """Against the formula: the weighted covariance with divisor Σw − 1."""
+    X = rows(60, 5, 0.6 ** np.arange(5.0), 0, offset=1.0)
+    w = np.random.default_rng(0).uniform(0.2, 3.0, 60)
+    parts = [slice(0, 10), slice(10, 12), slice(12, 60)]
+    for kind in (np.asarray, sparse.csr_array):
+        sources = [as_source(kind(X[part]), f"agent {j}") for j, part in enumerate(parts)]
+        network = SimulatedNetwork(deepca.topology.path(3))
+        settings = Settings(2, form=form, scale=scale)
+        found = decompose(sources, network, settings, weights=[w[part] for part in parts])
+        mean = w @ X / w.sum()
+        Y = X - mean
+        if scale:
+            Y /= np.sqrt(w @ np.square(Y) / w.sum())
+        values, vectors = np.linalg.eigh((Y * w[:, None]).T @ Y / (w.sum() - 1.0))
+        close(found.variances, values[::-1][:2], rtol=1e-10)
+        close(np.abs(np.vecdot(found.components, vectors[:, ::-1][:, :2].T)), 1.0, rtol=1e-12)
+        close(found.mean, mean, atol=1e-13)
+        close(found.total_variance, values.sum(), rtol=1e-10)
+        close(found.weight, w.sum(), rtol=1e-13)
+
+
+def test_weights_of_another_scale() -> None:
+    """The same directions and shares, whatever weights are measured in."""
+    X = rows(60, 5, 0.6 ** np.arange(5.0), 0, offset=1.0)
+    w = np.random.default_rng(0).uniform(0.2, 3.0, 60)
+    one = DecentralizedPCA(2).fit(X, sample_weight=w)
+    for factor in (0.1, 7.0, 1e6):
+        other = DecentralizedPCA(2).fit(X, sample_weight=factor * w)
+        close(other.components_, one.components_, atol=1e-9)
+        close(other.explained_variance_ratio_, one.explained_variance_ratio_, rtol=1e-9)
+        close(other.mean_, one.mean_, atol=1e-13)
+
+
+def test_equal_weights_are_none() -> None:
+    """Ones change nothing, bit by bit or nearly so."""
+    X = dataset("wine")
+    plain, ones = DecentralizedPCA(2).fit(X), DecentralizedPCA(2).fit(X, sample_weight=np.ones(len(X)))
+    close(ones.components_, plain.components_, atol=1e-11)
+    close(ones.explained_variance_, plain.explained_variance_, rtol=1e-12)
+    assert ones.n_samples_ == plain.n_samples_ == len(X)
+
+
+@pytest.mark.parametrize("shape", [(45, 5), (15, 30)], ids=["long", "wide"])
+def test_rows_without_weight_are_not_there(shape: tuple[int, int]) -> None:
+    """In fit and in fit_agents, down to the count of rows and what depends on it."""
+    X = rows(*shape, 0.6 ** np.arange(5.0), 0, offset=1.0)
+    w = np.ones(len(X))
+    w[::4] = 0.0
+    theirs = PCA(2, svd_solver="full").fit(X[w > 0])
+    thirds = np.array_split(np.arange(len(X)), 3)
+    for ours in (
+        DecentralizedPCA(2, n_agents=3).fit(X, sample_weight=w),
+        DecentralizedPCA(2).fit_agents([X[i] for i in thirds], sample_weight=[w[i] for i in thirds]),
+    ):
+        close(ours.components_, theirs.components_, atol=1e-9)
+        close(ours.explained_variance_, theirs.explained_variance_, rtol=1e-10)
+        assert ours.n_samples_ == theirs.n_samples_
+        close(ours.noise_variance_, theirs.noise_variance_, rtol=1e-9, atol=1e-14)
+
+
+@pytest.mark.parametrize("form", ["rows", "covariance"])
+def test_an_agent_without_any_weight(form: Form) -> None:
+    """It takes part in the talk, and its rows do not count."""
+    X = rows(60, 5, 0.6 ** np.arange(5.0), 0, offset=1.0)
+    X[20:40] += 1e3
+    theirs = PCA(2, svd_solver="full").fit(np.delete(X, np.s_[20:40], axis=0))
+    weights = [np.ones(20), np.zeros(20), np.ones(20)]
+    for kind in (np.asarray, sparse.csr_array):
+        parts = [kind(X[:20]), kind(X[20:40]), kind(X[40:])]
+        sources = [as_source(part, f"agent {j}") for j, part in enumerate(parts)]
+        network = SimulatedNetwork(deepca.topology.path(3))
+        found = decompose(sources, network, Settings(2, form=form), weights=weights)
+        close(found.components, theirs.components_, atol=1e-9)
+        close(found.variances, theirs.explained_variance_, rtol=1e-10)
+    ours = DecentralizedPCA(2).fit(X, agents=np.repeat([0, 1, 2], 20), sample_weight=np.concatenate(weights))
+    close(ours.components_, theirs.components_, atol=1e-9)
+    assert ours.n_samples_ == 40
+
+
+def test_weights_travel_through_a_pipeline() -> None:
+    """By the name of the step, as everywhere in scikit-learn."""
+    X = dataset("wine")
+    w = np.random.default_rng(0).integers(1, 4, len(X))
+    fitted = Pipeline([("pca", DecentralizedPCA(2))]).fit(X, pca__sample_weight=w)
+    theirs = PCA(2, svd_solver="full").fit(np.repeat(X, w, axis=0))
+    close(fitted[-1].components_, theirs.components_, atol=1e-9)
+
+
+# ------------------------------------------------------------------------------------------- whitening and conversions
+
+
+@pytest.mark.parametrize("scale", [False, True], ids=["plain", "scaled"])
+def test_whitened_scores(scale: bool) -> None:
+    """Variance one each; back again with the same."""
+    X = dataset("wine")
+    ours = DecentralizedPCA(3, whiten=True, scale=scale).fit(X)
+    steps = [StandardScaler()] if scale else []
+    theirs = make_pipeline(*steps, PCA(3, whiten=True, svd_solver="full")).fit(X)
+    close(ours.transform(X), theirs.transform(X), atol=1e-8)
+    close(ours.transform(X).var(axis=0, ddof=1), 1.0, rtol=1e-8)
+    scores = theirs.transform(X)
+    close(ours.inverse_transform(scores), theirs.inverse_transform(scores), rtol=1e-8)
+    # scikit-learn inverts the covariance through whitened components: its own solvers differ by 4e-8 here
+    close(ours.score_samples(X), theirs.score_samples(X), rtol=1e-6)
+    close(ours.get_covariance(), theirs[-1].get_covariance(), rtol=1e-8, atol=1e-8)
+    close(ours.to_sklearn_pipeline().transform(X), scores, atol=1e-8)
+
+
+def test_whiten_may_be_changed_after_fitting() -> None:
+    """As in scikit-learn, where it is read when it is needed."""
+    X = dataset("wine")
+    ours, theirs = DecentralizedPCA(2).fit(X), PCA(2, svd_solver="full").fit(X)
+    close(ours.set_params(whiten=True).transform(X), theirs.set_params(whiten=True).transform(X), atol=1e-8)
+    close(ours.to_sklearn().transform(X), theirs.transform(X), atol=1e-8)
+
+
+@pytest.mark.parametrize("whiten", [False, True])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_to_scikit_learn(dtype: type, whiten: bool) -> None:
+    """A PCA as if it had been fitted by scikit-learn: attributes, types, scores; and it stays as it is."""
+    X: npt.NDArray[Any] = rows(60, 6, 0.6 ** np.arange(6.0), 0, offset=1.0).astype(dtype)
+    ours = DecentralizedPCA(3, whiten=whiten).fit(X)
+    theirs = PCA(3, whiten=whiten, svd_solver="full").fit(X)
+    given = ours.to_sklearn()
+    assert type(given) is PCA
+    limit = 1e-9 if dtype == np.float64 else 1e-4
+    fitted = {name for name in vars(theirs) if name.endswith("_") and not name.startswith("_")}
+    assert fitted <= set(vars(given))
+    for name in fitted:
+        one, other = getattr(given, name), getattr(theirs, name)
+        assert np.asarray(one).dtype == np.asarray(other).dtype, name
+        close(one, other, rtol=limit, atol=limit, err_msg=name)
+    close(given.transform(X), ours.transform(X), atol=1e-12 if dtype == np.float64 else 1e-5)
+    close(given.inverse_transform(given.transform(X)), theirs.inverse_transform(theirs.transform(X)), atol=limit)
+    close(given.score(X), theirs.score(X), rtol=1e-6 if dtype == np.float64 else 1e-3)
+    close(given.get_covariance(), theirs.get_covariance(), atol=limit)
+    assert given.get_feature_names_out().tolist() == ["pca0", "pca1", "pca2"]
+    given.components_[:] = 0.0
+    assert ours.components_.any()
+
+
+def test_to_scikit_learn_keeps_names() -> None:
+    """Of the columns, in PCA and in the pipeline."""
+    pd = pytest.importorskip("pandas")
+    X = pd.DataFrame(dataset("wine"), columns=[f"c{j}" for j in range(13)])
+    plain = DecentralizedPCA(2).fit(X)
+    assert plain.to_sklearn().feature_names_in_.tolist() == X.columns.tolist()
+    close(plain.to_sklearn().transform(X), plain.transform(X), atol=1e-9)
+    scaled = DecentralizedPCA(2, scale=True).fit(X)
+    close(scaled.to_sklearn_pipeline().transform(X), scaled.transform(X), atol=1e-9)
+
+
+# ----------------------------------------------------------------------------------------- a citizen of scikit-learn
+
+
+def test_pipeline_and_grid_search() -> None:
+    """The same number of components wins as with scikit-learn's PCA, by the same scores."""
+    X, y = load_wine(return_X_y=True)
+
+    def search(pca: Any) -> GridSearchCV:
+        steps = Pipeline([("scale", StandardScaler()), ("pca", pca), ("classify", LogisticRegression(max_iter=500))])
+        return GridSearchCV(steps, {"pca__n_components": [1, 2, 3, 5, 0.9]}, cv=3).fit(X, y)
+
+    ours, theirs = search(DecentralizedPCA()), search(PCA(svd_solver="full"))
+    assert ours.best_params_ == theirs.best_params_
+    close(ours.cv_results_["mean_test_score"], theirs.cv_results_["mean_test_score"], atol=1e-12)
+
+
+def test_grid_search_by_likelihood() -> None:
+    """Without labels: ``score`` says which k fits best."""
+    X = rows(150, 8, np.array([9.0, 6.0, 4.0, 0.1, 0.1, 0.1, 0.1, 0.1]), 0)
+    grid = {"n_components": [1, 2, 3, 4, 5]}
+    ours = GridSearchCV(DecentralizedPCA(n_agents=4), grid, cv=3).fit(X)
+    theirs = GridSearchCV(PCA(svd_solver="full"), grid, cv=3).fit(X)
+    assert ours.best_params_ == theirs.best_params_
+    close(ours.cv_results_["mean_test_score"], theirs.cv_results_["mean_test_score"], rtol=1e-8)
+
+
+def test_names_of_the_scores() -> None:
+    """As scikit-learn makes them: the class, in lower case, and a number."""
+    ours = DecentralizedPCA(2).fit(dataset("wine"))
+    assert ours.get_feature_names_out().tolist() == ["decentralizedpca0", "decentralizedpca1"]
+
+
+def test_data_frames_come_out() -> None:
+    """With ``set_output``; names and index of the rows stay."""
+    pd = pytest.importorskip("pandas")
+    X = pd.DataFrame(dataset("wine"), columns=[f"c{j}" for j in range(13)]).set_index(np.arange(178) * 2)
+    ours = DecentralizedPCA(2).set_output(transform="pandas")
+    scores = ours.fit_transform(X)
+    assert scores.columns.tolist() == ["decentralizedpca0", "decentralizedpca1"]
+    assert scores.index.equals(X.index)
+    close(scores.to_numpy(), PCA(2, svd_solver="full").fit_transform(X), atol=1e-8)
+    assert ours.feature_names_in_.tolist() == X.columns.tolist()
+    assert ours.model_.columns == tuple(X.columns)
+    with pytest.raises(ValueError, match="feature names"):
+        ours.transform(X.rename(columns={"c0": "other"}))
+
+
+def test_names_go_away_with_the_next_fit() -> None:
+    """Of fit and fit_agents alike; so does the width."""
+    pd = pytest.importorskip("pandas")
+    X = dataset("wine")
+    frame = pd.DataFrame(X, columns=[f"c{j}" for j in range(13)])
+    ours = DecentralizedPCA(2).fit(frame)
+    ours.fit_agents([X[:90, :6], X[90:, :6]])
+    assert not hasattr(ours, "feature_names_in_")
+    assert ours.n_features_in_ == 6
+    assert_pooled(ours, X[:, :6], 2)
+    ours.fit_agents([frame[:90], frame[90:]])
+    assert ours.feature_names_in_.tolist() == frame.columns.tolist()
+    assert_pooled(ours.fit(X[:, :4]), X[:, :4], 2)
+    assert not hasattr(ours, "feature_names_in_")
+    with pytest.raises(ValueError, match="4 features"):
+        ours.transform(X)
+
+
+def test_parameters_clone_and_repr() -> None:
+    """Every argument is a parameter, kept as it was given."""
+    given: dict[str, Any] = {
+        "n_components": 0.9,
+        "whiten": True,
+        "center": False,
+        "scale": True,
+        "topology": deepca.topology.ring(4),
+        "n_agents": 4,
+        "rounds": 7,
+        "algorithm": "deepca",
+        "messages": "float32",
+        "tol": 1e-6,
+        "max_iter": 123,
+        "random_state": 5,
+        "warm_start": True,
+        "forgetting": 0.5,
+        "verbose": 1,
+        "engine": "mpi",
+        "allreduce": True,
+        "checkpoints": "kept",
+    }
+    pca = DecentralizedPCA(**given)
+    assert pca.get_params() == given
+    copy = clone(pca)
+    assert {name: value for name, value in copy.get_params().items() if name != "topology"} == {
+        name: value for name, value in given.items() if name != "topology"
+    }
+    assert not hasattr(clone(DecentralizedPCA(2).fit(dataset("wine"))), "components_")
+    assert repr(DecentralizedPCA(2, topology="ring")) == "DecentralizedPCA(n_components=2, topology='ring')"
+    assert DecentralizedPCA().set_params(tol=1e-3).tol == 1e-3
+
+
+@pytest.mark.parametrize("settings", [{}, {"topology": deepca.topology.ring(5)}, {"scale": True, "warm_start": True}])
+def test_pickle(settings: dict[str, Any]) -> None:
+    """There and back, fitted or not; and it can be fitted again."""
+    X = dataset("wine")
+    pickle.loads(pickle.dumps(DecentralizedPCA(2, **settings)))
+    ours = DecentralizedPCA(2, **settings).fit(X)
+    again = pickle.loads(pickle.dumps(ours))
+    np.testing.assert_array_equal(again.transform(X), ours.transform(X))
+    assert again.result_.certificate == ours.result_.certificate
+    assert again.traffic_ == ours.traffic_
+    assert again.topology_.n_agents == ours.topology_.n_agents
+    close(again.fit(X).components_, ours.components_, atol=1e-9)
+
+
+@pytest.mark.parametrize("method", ["transform", "inverse_transform", "score", "score_samples"])
+def test_not_fitted(method: str) -> None:
+    """As scikit-learn says it."""
+    with pytest.raises(NotFittedError):
+        getattr(DecentralizedPCA(2), method)(np.zeros((3, 2)))
+    for other in ("get_covariance", "get_precision", "to_sklearn", "to_sklearn_pipeline", "get_feature_names_out"):
+        with pytest.raises(NotFittedError):
+            getattr(DecentralizedPCA(2), other)()
+
+
+def test_rows_are_left_as_they_are() -> None:
+    """No argument is written to, read-only ones are fine."""
+    X = rows(50, 5, 0.6 ** np.arange(5.0), 0, offset=1.0)
+    kept = X.copy()
+    X.flags.writeable = False
+    ours = DecentralizedPCA(2, scale=True).fit(X)
+    ours.transform(X)
+    DecentralizedPCA(2, scale=True).fit_agents([X[:20], sparse.csr_array(X[20:])])
+    np.testing.assert_array_equal(X, kept)
+
+
+# -------------------------------------------------------------------------------------------------- the run itself
+
+
+@pytest.mark.parametrize("algorithm", ["auto", "deepca"])
+def test_the_seed_changes_no_more_than_the_tolerance(algorithm: str) -> None:
+    """Another network and another start: the same answer."""
+    X = rows(80, 8, 0.5 ** np.arange(8.0), 0)
+    found = [
+        DecentralizedPCA(3, random_state=seed, algorithm=algorithm).fit(X)
+        for seed in (0, 1, np.random.RandomState(3), None, np.int64(7))
+    ]
+    for other in found[1:]:
+        close(other.components_, found[0].components_, atol=1e-9)
+        close(other.explained_variance_, found[0].explained_variance_, rtol=1e-11)
+    again = DecentralizedPCA(3, random_state=0, algorithm=algorithm).fit(X)
+    np.testing.assert_array_equal(again.components_, found[0].components_)
+    assert again.traffic_ == found[0].traffic_
+
+
+@pytest.mark.parametrize("tol", [1e-4, 1e-7, 1e-10])
+@pytest.mark.parametrize("algorithm", ["auto", "deepca"])
+def test_the_certificate_proves_the_tolerance(algorithm: str, tol: float) -> None:
+    """And tells the truth: scipy's angle is below its bound; agents and rows are all there."""
+    X = rows(120, 10, 0.7 ** np.arange(10.0), 0, offset=3.0)
+    ours = DecentralizedPCA(3, algorithm=algorithm, tol=tol, n_agents=6).fit(X)
+    proof = ours.result_.certificate
+    assert proof is not None
+    assert ours.result_.status.code == "converged"
+    assert proof.proves(tol)
+    theirs = PCA(3, svd_solver="full").fit(X)
+    angle = scipy.linalg.subspace_angles(ours.components_.T, theirs.components_.T).max()
+    assert np.tan(angle) <= proof.angle + 1e-14
+    assert (proof.n_agents, proof.n_rows) == (6, 120)
+    close(proof.eigenvalues, ours.explained_variance_)
+    outside = float(np.linalg.eigvalsh(np.cov(X.T))[-4])
+    assert outside <= proof.bound * (1 + 1e-12)
+    close(proof.next_eigenvalue, outside, rtol=0.1)
+
+
+@pytest.mark.parametrize("gap", [0.02, 0.01, 0.003])
+def test_a_small_gap_is_proven_too(gap: float) -> None:
+    """One leading direction, a little above hundreds of others."""
+    tail = (1.0 - gap) * (1.0 - 0.5 * np.arange(199) / 199)
+    X = rows(400, 200, np.concatenate([[1.0], tail]), 0)
+    ours = DecentralizedPCA(1, topology="complete", n_agents=4).fit(X)
+    assert_pooled(ours, X, 1)
+    assert ours.result_.certificate is not None
+    assert ours.result_.certificate.proves(1e-10), ours.result_.status
+
+
+def test_traffic_grows_with_the_network() -> None:
+    """More agents send more, and a longer way takes more rounds."""
+    X = rows(120, 8, 0.6 ** np.arange(8.0), 0)
+    found = [DecentralizedPCA(2, topology="ring", n_agents=m).fit(X).traffic_ for m in (2, 4, 8, 16)]
+    for small, large in pairwise(found):
+        assert large.bytes_sent > small.bytes_sent
+        assert large.messages > small.messages
+        assert large.rounds > small.rounds
+    first = DecentralizedPCA(2, topology="ring", n_agents=8).fit(X)
+    inner = first.result_.traffic.bytes_sent
+    assert first.result_.certificate is not None
+    # counting, centring and turning of axes come on top of iterating and proving
+    assert first.traffic_.bytes_sent > inner + first.result_.certificate.traffic.bytes_sent
+
+
+@pytest.mark.parametrize("algorithm", ["deepca", "auto"])
+def test_too_few_iterations_warn(algorithm: str) -> None:
+    """With what is missing, and the parameter to raise."""
+    X = rows(200, 120, 0.995 ** np.arange(120.0), 0)
+    with pytest.warns(ConvergenceWarning, match=r"did not converge.*Raise max_iter"):
+        ours = DecentralizedPCA(2, algorithm=algorithm, max_iter=3).fit(X)
+    assert not ours.result_.status.ok
+    assert ours.n_iter_ == 3
+    assert ours.components_.shape == (2, 120)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        DecentralizedPCA(2, algorithm="auto").fit(X)
+
+
+def test_no_gap_behind_k_warns() -> None:
+    """No answer is the right one; the advice names k that have one."""
+    X = rows(60, 8, np.array([4.0, 2.0, 2.0, 2.0, 1.0, 0.5, 0.25, 0.1]), 0)
+    with pytest.warns(ConvergenceWarning, match=r"not unique.*k = 1 or k = 4"):
+        DecentralizedPCA(2).fit(X)
+
+
+def test_the_warning_points_at_the_callers_line() -> None:
+    """Not into the library."""
+    X = rows(200, 120, 0.995 ** np.arange(120.0), 0)
+    with pytest.warns(ConvergenceWarning) as heard:
+        DecentralizedPCA(2, algorithm="deepca", max_iter=3).fit(X)
+    assert heard[0].filename == __file__
+    with pytest.warns(ConvergenceWarning) as heard:
+        DecentralizedPCA(2, algorithm="deepca", max_iter=3).fit_agents([X[:100], X[100:]])
+    assert heard[0].filename == __file__
+
+
+def test_a_fixed_number_of_rounds() -> None:
+    """As in the paper; the answer is the same."""
+    X = rows(80, 8, 0.5 ** np.arange(8.0), 0)
+    ours = DecentralizedPCA(3, algorithm="deepca", rounds=12, topology="ring", n_agents=6).fit(X)
+    assert_pooled(ours, X, 3)
+
+
+def test_progress_is_shown_when_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    """And not otherwise."""
+    pytest.importorskip("rich")
+    X = dataset("wine")
+    DecentralizedPCA(2).fit(X)
+    assert capsys.readouterr() == ("", "")
+    DecentralizedPCA(2, verbose=True).fit(X)
+    shown = capsys.readouterr()
+    assert "Krylov" in shown.out + shown.err
+
+
+# ------------------------------------------------------------------------------------------------------ warm starts
+
+
+@pytest.mark.parametrize("algorithm", ["auto", "deepca"])
+def test_a_warm_start_on_the_same_rows(algorithm: str) -> None:
+    """The answer is known already: fewer iterations than from a random start."""
+    warm = cold = 0
+    for seed in range(3):
+        X = rows(300, 30, 0.8 ** np.arange(30.0), seed)
+        ours = DecentralizedPCA(5, warm_start=True, algorithm=algorithm).fit(X)
+        cold += ours.n_iter_
+        ours.fit(X)
+        warm += ours.n_iter_
+        assert_pooled(ours, X, 5)
+    assert warm < cold
+
+
+@pytest.mark.parametrize("algorithm", ["auto", "deepca"])
+def test_a_warm_start_with_more_components(algorithm: str) -> None:
+    """Fewer iterations than from a random start, for the same answer."""
+    warm = cold = 0
+    for seed in range(3):
+        X = rows(300, 30, np.array([10.0, 9.0, 8.0, 7.0, 6.0, 5.0, *(0.9 ** np.arange(24.0))]), seed)
+        ours = DecentralizedPCA(5, warm_start=True, algorithm=algorithm).fit(X)
+        ours.set_params(n_components=6).fit(X)
+        fresh = DecentralizedPCA(6, algorithm=algorithm).fit(X)
+        assert_pooled(ours, X, 6)
+        warm, cold = warm + ours.n_iter_, cold + fresh.n_iter_
+    assert warm < cold
+
+
+def test_a_warm_start_with_fewer_components_or_other_rows() -> None:
+    """Whatever came before, the answer is that of the rows at hand."""
+    X = rows(100, 8, 0.6 ** np.arange(8.0), 0)
+    other = rows(100, 8, 0.6 ** np.arange(8.0), 1)
+    wide = rows(100, 11, 0.6 ** np.arange(8.0), 1)
+    ours = DecentralizedPCA(5, warm_start=True).fit(X)
+    assert_pooled(ours.set_params(n_components=2).fit(X), X, 2)
+    assert_pooled(ours.set_params(n_components=4).fit(other), other, 4)
+    assert_pooled(ours.fit(wide), wide, 4)
+    assert_pooled(ours.set_params(n_components=0.9).fit(X), X, PCA(0.9, svd_solver="full").fit(X).n_components_)
+    assert_pooled(
+        ours.set_params(n_components=3).fit(X.astype(np.float32).astype(np.float64)),
+        X.astype(np.float32).astype(np.float64),
+        3,
+    )
+
+
+def test_a_warm_start_that_knows_nothing() -> None:
+    """Rows that vary in columns only where those before did not, equally much in each of five directions."""
+    rng = np.random.default_rng(0)
+    first, second = np.zeros((60, 12)), np.zeros((60, 12))
+    first[:, :6] = rows(60, 6, 0.6 ** np.arange(6.0), 0)
+    Q = rng.standard_normal((60, 5))
+    second[:, 6:11] = np.linalg.qr(Q - Q.mean(axis=0))[0]
+    ours = DecentralizedPCA(5, warm_start=True).fit(first)
+    ours.fit(second)
+    assert ours.result_.status.ok, ours.result_.status
+    close(ours.explained_variance_, np.full(5, 1.0 / 59.0), rtol=1e-9)
+    assert not np.abs(ours.components_[:, :6]).max() > 1e-9
+
+
+def test_sparse_rows_are_never_filled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """2,000 × 100,000 with 40,000 entries: centring is two products, and no block of rows ever becomes dense."""
+    rng = np.random.default_rng(0)
+    places = (rng.integers(0, 2000, 40_000), rng.integers(0, 100_000, 40_000))
+    places[1][:300] = 7  # one column that stands out
+    X: Any = sparse.csr_array((rng.uniform(1.0, 2.0, 40_000), places), shape=(2000, 100_000))
+
+    fill = sparse.csr_array.toarray
+
+    def narrow(self: Any, *given: Any, **options: Any) -> Any:
+        assert self.shape[1] < 100_000, "rows were made dense"
+        return fill(self, *given, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sparse.csr_array, "toarray", narrow)
+        ours = DecentralizedPCA(1, n_agents=5).fit(X)
+    theirs = PCA(1, svd_solver="arpack").fit(X)
+    close(ours.explained_variance_, theirs.explained_variance_, rtol=1e-9)
+    close(ours.components_, theirs.components_, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "agents"),
+    [("ring", 1, 10), ("ring", 10, 10), ("ring", 12, 12), ("torus", 13, 14), ("ring:7", 12, 7)],
+)
+def test_agents_by_default_on_many_ranks(name: str, ranks: int, agents: int) -> None:
+    """As many as there are ranks, or the next number that has such a network; a number in the name stays."""
+    assert DecentralizedPCA(topology=name)._topology(None, most=500, seed=0, ranks=ranks).n_agents == agents
+
+
+def test_agents_by_default_are_never_more_than_rows() -> None:
+    assert DecentralizedPCA(topology="ring")._topology(None, most=8, seed=0, ranks=12).n_agents == 8
+
+
+@pytest.mark.parametrize(
+    ("given", "words"), [({"Xs": 3}, "rows of the agents: 3"), ({"sample_weight": 2.0}, "weights of the agents: 2.0")]
+)
+def test_what_is_no_collection_of_agents_is_named(given: dict[str, Any], words: str) -> None:
+    asked = {"Xs": [np.eye(4), np.eye(4)], **given}
+    for method in (DecentralizedPCA(1).fit_agents, DecentralizedPCA(1).partial_fit_agents):
+        with pytest.raises(deepca.errors.DataError, match=words):
+            method(**asked)

@@ -1,0 +1,703 @@
+"""Messages in float32 and float16: half and a quarter of the bytes, and the same answer to the last digits."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import deepca
+from deepca import Chebyshev, DeEPCA, DePCA, FastMix, Gossip, Tolerance, topology
+from deepca._util.typing import Array, Csr
+from deepca.algorithms import TrackedState
+from deepca.consensus.exact import DimensionExchange, TreeSweep
+from deepca.consensus.mixers import Mixer
+from deepca.errors import InvalidInput, MixingError, NetworkError
+from deepca.network import AgentNetwork, Network, SimulatedNetwork
+from deepca.network.base import Averaging
+from deepca.network.compression import REFRESHED, Code, Copies, Messages, decode, encode, graph_of
+from deepca.network.transports import Message
+from deepca.operators import from_matrices
+from deepca.solver.result import Result
+from deepca.topology import Topology
+from tests.laws.strategies import mixed_topologies, quick, seeds
+from tests.support.engines import (
+    ENGINES,
+    Engine,
+    Stepwise,
+    assert_same_traffic,
+    at_every_agent,
+    everyone,
+    mine,
+    network_of,
+    over_mpi,
+    payload,
+    ranks_of,
+    run_apart,
+    total,
+)
+from tests.support.helpers import GRAPHS, AtIteration, Recorder, tangents, worst_tangent
+from tests.support.problems import pooled_answer, spectrum, spectrum_problem
+
+CODES: tuple[Code, ...] = ("float32", "float16")
+BYTES: dict[Messages, int] = {"float64": 8, "float32": 4, "float16": 2}
+DIGITS: dict[Code, float] = {"float32": 2.0**-24, "float16": 2.0**-11}  # what rounding changes, relatively
+MIXERS: tuple[type[Mixer], ...] = (Gossip, FastMix, Chebyshev)
+M, D, K = 8, 30, 3
+PLACE = topology.erdos_renyi(M, 0.5, seed=1)
+STACK = spectrum_problem(M, D, spectrum(D, K, gap=0.5), 3, heterogeneity=0.5)
+U = pooled_answer(STACK, K)[1]
+W0 = deepca.operators.linalg.random_orthonormal(D, K, seed=5)
+ENOUGH = 60  # iterations to 1e-12 on this problem, and some
+
+
+def algorithm_on(network: Network, mixer: Mixer, stack: Array = STACK) -> DeEPCA:
+    return DeEPCA(from_matrices(stack), W0, network, mixer)
+
+
+def iterate(algorithm: DeEPCA | DePCA, iterations: int) -> list[TrackedState]:
+    states = [algorithm.init()]
+    for t in range(iterations):
+        algorithm.network.begin(0, t)
+        states.append(algorithm.step(states[-1]))
+    return states
+
+
+def mean_tangent(state: TrackedState, exact: Array = U) -> float:
+    """Over all agents."""
+    return float(np.mean(everyone(tangents(exact, state.W), M)))
+
+
+def needed(states: list[TrackedState], accuracy: float = 1e-12) -> int:
+    """Iterations until the mean tangent is that small."""
+    return next(state.t for state in states if mean_tangent(state) <= accuracy)
+
+
+def equal(one: TrackedState, other: TrackedState) -> None:
+    """The same bits, copies included."""
+    for name in ("W", "S", "AW"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+    assert (one.t, one.K) == (other.t, other.K)
+    assert (one.memory is None) == (other.memory is None)
+    if isinstance(one.memory, Copies) and isinstance(other.memory, Copies):
+        np.testing.assert_array_equal(one.memory.own, other.memory.own)
+        for mine, yours in zip(one.memory.others, other.memory.others, strict=True):
+            np.testing.assert_array_equal(mine, yours)
+
+
+# ---------------------------------------------------------------------------------------------------- accuracy
+
+
+@pytest.mark.parametrize("kind", MIXERS)
+def test_all_digits_are_reached_as_fast_with_half_and_a_quarter_of_the_bytes(kind: type[Mixer]) -> None:
+    """Against scipy's eigenvectors of the pooled matrix.
+
+    A coded message has one row more, for the exponents, and the first of all is float64.
+    """
+    iterations: dict[Messages, int] = {}
+    sent: dict[Messages, int] = {}
+    for messages, size in BYTES.items():
+        network = network_of(PLACE)
+        states = iterate(algorithm_on(network, kind(5, messages)), ENOUGH)
+        iterations[messages], sent[messages] = needed(states), total(network.traffic, M).bytes_sent
+        assert mean_tangent(states[-1]) <= 1e-12
+        rows, first = (D, 0) if messages == "float64" else (D + 1, 8 - size)
+        assert sent[messages] == 2 * PLACE.n_edges * rows * K * (ENOUGH * 5 * size + first)
+    assert max(iterations.values()) - min(iterations.values()) <= 1
+    assert sent["float32"] <= 0.53 * sent["float64"]
+    assert sent["float16"] <= 0.265 * sent["float64"]
+
+
+class Cast(Stepwise):
+    """What is sent is rounded, and nothing else is done about it."""
+
+    code: Code = "float32"
+
+    def gossip(self, x: Array, weights: Csr | None = None, /) -> Array:
+        own = np.diag(self.topology.gossip_matrix)[self.local, None, None]
+        sent = x.astype(self.code).astype(np.float64)
+        return super().gossip(sent, weights) + own * (x - sent)
+
+
+class Forgetful(Engine):
+    """Coded rounds in which the copies are empty at the beginning of every mix."""
+
+    def begin(self, epoch: int, t: int, /, phase: str = "step") -> None:
+        super().begin(epoch, t, phase)
+        self.fresh = True
+
+    def gossip_coded(self, x: Array, copies: Copies | None, code: Code, /) -> tuple[Array, Copies]:
+        if self.fresh and copies is not None:
+            others = tuple(np.zeros_like(other) for other in copies.others)
+            copies = replace(copies, own=np.zeros_like(copies.own), others=others)
+        self.fresh = False
+        return super().gossip_coded(x, copies, code)
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_messages_that_are_simply_rounded_stall(code: Code) -> None:
+    """So the test above is no easy one."""
+    network = Cast(PLACE)
+    network.code = code
+    states = iterate(algorithm_on(network, FastMix(5)), 3 * ENOUGH)
+    assert min(mean_tangent(state) for state in states) > 1e-9
+
+
+def test_copies_that_are_forgotten_in_every_iteration_stall() -> None:
+    """The copies must be part of the state."""
+    states = iterate(algorithm_on(Forgetful(PLACE), FastMix(3, "float16")), 3 * ENOUGH)
+    assert min(mean_tangent(state) for state in states) > 1e-9
+    assert needed(iterate(algorithm_on(network_of(PLACE), FastMix(3, "float16")), ENOUGH)) <= ENOUGH
+
+
+@pytest.mark.parametrize("kind", MIXERS)
+@pytest.mark.parametrize("code", CODES)
+def test_the_mean_is_tracked_in_every_iteration(code: Code, kind: type[Mixer]) -> None:
+    """``mean S^{t+1} = mean A W^t``, the product made here."""
+    states = iterate(algorithm_on(network_of(PLACE), kind(3, code)), 2 * ENOUGH)
+    for before, after in pairwise(states):
+        expected = np.einsum("jde,jek->dk", STACK, everyone(before.W, M)) / M
+        off = np.linalg.norm(everyone(after.S, M).mean(axis=0) - expected) / np.linalg.norm(expected)
+        assert off <= 1e-14, f"iteration {before.t}"
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_without_tracking_the_stall_is_that_of_float64(code: Code) -> None:
+    """DePCA injects disagreement anew in every iteration; rounding adds little to it."""
+    errors = []
+    for messages in ("float64", code):
+        algorithm = DePCA(from_matrices(STACK), W0, network_of(PLACE), FastMix(6, messages))
+        errors.append(mean_tangent(iterate(algorithm, ENOUGH)[-1]))
+    assert errors[0] > 1e-9
+    assert errors[1] <= 1.5 * errors[0]
+
+
+def test_float64_is_what_it_was() -> None:
+    """By default nothing is coded, and there is nothing to remember."""
+    network = network_of(PLACE)
+    mixed, copies = FastMix(4).remember(network, STACK[mine(M)], None)
+    assert copies is None
+    np.testing.assert_array_equal(mixed, network.mix(FastMix(4), STACK[mine(M)], 4))
+    assert FastMix(4).messages == "float64"
+    assert iterate(algorithm_on(network, FastMix(4)), 2)[-1].memory is None
+
+
+# ------------------------------------------------------------------------------------------------ several engines
+
+
+def on_every_agent(place: Topology, work: Callable[[AgentNetwork], Any]) -> list[Any]:
+    return deepca.run_agents(place, work, timeout=20.0)
+
+
+def known_by(network: Network) -> list[int]:
+    """Whose copies a network keeps beside those of its own agents, in their order; none where it holds all agents."""
+    held = {int(j) for j in np.atleast_1d(network.local)}
+    return sorted({i for j in held for i in network.topology.neighbors(j)} - held)
+
+
+def check_copies(network: Network, copies: Copies, everybodys: Array) -> None:
+    """They are those that their owners have, to the last bit."""
+    np.testing.assert_array_equal(copies.own, everybodys[network.local])
+    others = copies.others if not network.batch or not copies.others else tuple(copies.others[0])
+    for i, other in zip(known_by(network), others, strict=True):
+        np.testing.assert_array_equal(other, everybodys[i])
+
+
+@pytest.mark.parametrize("code", CODES)
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_one_round_sends_the_same_bits_on_every_engine(graph: str, code: Code) -> None:
+    """Two rounds: both ends hold the same copies, on every engine, and the round is ``x + (𝐋 − I) D``."""
+    place = GRAPHS[graph]()
+    m = place.n_agents
+    x = np.random.default_rng(0).standard_normal((2, m, 5, 2)) * np.array([1.0, 1e-6])
+    network = SimulatedNetwork(place)
+    y, first = network.gossip_coded(x[0], None, code)
+    np.testing.assert_allclose(y, np.einsum("ij,jdk->idk", place.gossip_matrix, x[0]), rtol=0, atol=1e-14)
+    np.testing.assert_array_equal(first.own, x[0])
+    y, second = network.gossip_coded(x[1], first, code)
+    expected = x[1] + np.einsum("ij,jdk->idk", place.gossip_matrix - np.eye(m), second.own)
+    np.testing.assert_allclose(y, expected, rtol=0, atol=1e-14)
+    assert 0.0 < np.abs(second.own - x[1]).max() <= DIGITS[code] * np.abs(x[1] - x[0]).max()
+
+    def work(apart: Network) -> Array:
+        _, copies = apart.gossip_coded(x[0, apart.local], None, code)
+        z, copies = apart.gossip_coded(x[1, apart.local], copies, code)
+        check_copies(apart, copies, second.own)
+        return z
+
+    done = at_every_agent(ENGINES[-1], place, work)
+    np.testing.assert_allclose(done.values, y, rtol=0, atol=1e-14)
+    sent = done.traffic.bytes_sent
+    assert sent == network.traffic.bytes_sent == 2 * place.n_edges * 6 * 2 * (8 + BYTES[code])
+
+
+@pytest.mark.threads(reason="the messages of AgentNetwork")
+def test_what_is_sent_is_a_small_array() -> None:
+    """Not a float64 that is counted as less."""
+    sent: list[Message] = []
+
+    class Watched(AgentNetwork):
+        def _exchange(self, message: Message, *links: tuple[int, ...]) -> dict[int, Message]:
+            sent.append(message)
+            return super()._exchange(message, *links)
+
+    def work(network: AgentNetwork) -> int:
+        watched = Watched(PLACE, network.agent, network._transport)
+        FastMix(4, "float16")(watched, STACK[network.agent])
+        return watched.traffic.bytes_sent
+
+    counted = on_every_agent(PLACE, work)
+    payloads = [message.payload for message in sent if message.payload is not None]
+    assert {payload.shape for payload in payloads} == {(D + 1, D)}
+    assert sorted(payload.dtype.name for payload in payloads) == 3 * M * ["float16"] + M * ["float64"]
+    assert sum(counted) == 2 * PLACE.n_edges * (D + 1) * D * (8 + 3 * 2)
+
+
+@pytest.mark.parametrize("kind", MIXERS)
+@pytest.mark.parametrize("code", CODES)
+@pytest.mark.parametrize("method", [DeEPCA, DePCA])
+def test_agents_apart_match_the_simulator(method: type[DeEPCA | DePCA], code: Code, kind: type[Mixer]) -> None:
+    """Numbers, iterations and traffic, with a fixed number of iterations."""
+    A = from_matrices(STACK)
+    networks: dict[int, Network] = {}
+
+    def make(operator: deepca.operators.Operator, network: Network) -> DeEPCA | DePCA:
+        networks[int(np.min(network.local))] = network
+        return method(operator, W0, network, kind(4, code))
+
+    simulated = deepca.solve(make(A, SimulatedNetwork(PLACE)), max_iter=12)
+    networks.clear()
+    apart = run_apart(PLACE, A, make, max_iter=12)
+    # A difference of 1e-16 may turn a rounding the other way: by one last digit of the code, in few messages.
+    for one, other in ((apart.whole.W, simulated.W), (apart.whole.state.S, simulated.state.S)):
+        np.testing.assert_allclose(one, other, rtol=0, atol=float(np.finfo(code).eps))
+        assert np.median(np.abs(one - other)) < 1e-9
+    assert_same_traffic(apart.whole.traffic, simulated.traffic, PLACE)
+    copies = [result.state.memory for result in apart.parts]
+    everybodys = np.stack([c.own for c in copies]) if len(copies) > 1 else everyone(copies[0].own, M)
+    for part, known in zip(sorted(networks), copies, strict=True):
+        check_copies(networks[part], known, everybodys)
+
+
+@pytest.mark.parametrize("rounds", [4, "auto"])
+@pytest.mark.parametrize("code", CODES)
+def test_a_stop_rule_ends_all_engines_alike_and_the_answer_is_proven(code: Code, rounds: Any) -> None:
+    """Numbers under way to agreement ride along with coded messages, in all engines."""
+    A, mixer = from_matrices(STACK), FastMix(rounds, code)
+    simulated = deepca.solve(algorithm_on(SimulatedNetwork(PLACE), mixer), max_iter=400, stop=Tolerance(1e-11))
+    apart = run_apart(
+        PLACE, A, lambda operator, net: DeEPCA(operator, W0, net, mixer), max_iter=400, stop=Tolerance(1e-11)
+    )
+    for result in (simulated, apart.whole):
+        assert result.status.code == "converged"
+        assert result.iterations == simulated.iterations < 400
+        assert worst_tangent(U, result.W) <= 1e-11
+    for result in (simulated, *apart.parts):
+        assert result.certificate is not None
+        assert result.certificate.proves(1e-11)
+    assert_same_traffic(apart.whole.traffic, simulated.traffic, PLACE)
+    for sent in (simulated.traffic, apart.whole.traffic):
+        assert sent.control_rounds == 0
+        assert sent.control_bytes > 0 or (over_mpi() and ranks_of(M) == 1)
+        full = -(-simulated.iterations // REFRESHED)
+        numbers = 2 * PLACE.n_edges * (D + 1) * K
+        assert payload(sent) == numbers * ((sent.rounds - full) * BYTES[code] + full * 8)
+
+
+@pytest.mark.threads(reason="ranks run one program, which has one kind of messages")
+def test_agents_with_other_messages_are_named() -> None:
+    def work(network: AgentNetwork) -> Array:
+        return FastMix(2, "float16" if network.agent == 1 else "float32")(network, STACK[network.agent])
+
+    with pytest.raises(NetworkError, match=r"float(16|32) numbers.*float(16|32) numbers.*kind of messages"):
+        on_every_agent(PLACE, work)
+
+
+@pytest.mark.simulator(reason="which matrix it keeps")
+def test_a_coded_mixer_is_not_collapsed_to_a_matrix() -> None:
+    """It is not linear: the codes of a sum are not the sum of codes."""
+    network = SimulatedNetwork(PLACE)
+    mixer, x = FastMix(3, "float16"), STACK[:, :, :2]
+    mixed = mixer(network, x)
+    assert not network._maps
+    assert network.traffic.rounds == 3
+    assert 1e-9 < np.abs(mixed - FastMix(3)(network, x)).max() < 1e-2
+
+
+# --------------------------------------------------------------------------------- states, retries and restarts
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_a_step_that_is_retried_gives_the_same_state(code: Code) -> None:
+    algorithm = algorithm_on(network_of(PLACE), FastMix(3, code))
+    state = iterate(algorithm, 6)[-1]
+    kept = pickle.loads(pickle.dumps(state))
+    first = algorithm.step(state)
+    equal(state, kept)
+    equal(algorithm.step(state), first)
+    equal(algorithm_on(network_of(PLACE), FastMix(3, code)).step(kept), first)
+
+
+@pytest.mark.threads(reason="the test above, in threads")
+def test_an_agent_that_retries_a_step_gives_the_same_state() -> None:
+    """All agents make the step twice from the same state, as after a fault."""
+
+    def work(network: AgentNetwork) -> tuple[TrackedState, TrackedState]:
+        algorithm = DeEPCA(STACK[network.agent], W0, network, FastMix(3, "float16"))
+        state = iterate(algorithm, 4)[-1]
+        network.begin(0, 4)
+        first = algorithm.step(state)
+        network.begin(0, 4)
+        return first, algorithm.step(state)
+
+    for first, second in on_every_agent(PLACE, work):
+        equal(first, second)
+
+
+def test_copies_cannot_be_written_to() -> None:
+    state = iterate(algorithm_on(network_of(PLACE), FastMix(3, "float32")), 1)[-1]
+    assert isinstance(state.memory, Copies)
+    with pytest.raises(ValueError, match="read-only"):
+        state.memory.own[0] = 0.0
+    for array in state.memory.others:
+        assert not array.flags.writeable
+    alone = AgentNetwork(topology.complete(1), 0).gossip_coded(np.ones((2, 1)), None, "float32")[1]
+    for array in (alone.own, *alone.others):
+        assert not array.flags.writeable
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_a_run_that_is_resumed_is_the_run_in_one_go(code: Code) -> None:
+    def run(iterations: int, start: TrackedState | None = None) -> Result[TrackedState]:
+        algorithm = algorithm_on(network_of(PLACE), FastMix(3, code))
+        return deepca.solve(algorithm, max_iter=iterations, start=start, certify=False)
+
+    equal(run(8, run(7).state).state, run(15).state)
+
+
+def test_a_restart_uses_no_copy_of_before() -> None:
+    algorithm = algorithm_on(network_of(PLACE), FastMix(3, "float16"))
+    state = iterate(algorithm, 6)[-1]
+    assert isinstance(state.memory, Copies)
+    others = tuple(other + 1.0 for other in state.memory.others)
+    spoilt = replace(state, memory=replace(state.memory, own=state.memory.own + 1.0, others=others))
+    restarted = algorithm.restart(state, 20)
+    equal(algorithm.restart(spoilt, 20), restarted)
+    equal(algorithm.restart(replace(state, memory=None), 20), restarted)
+    baseline = DePCA(from_matrices(STACK), W0, network_of(PLACE), FastMix(3, "float16"))
+    assert baseline.restart(spoilt, 20).memory is None
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_a_new_epoch_loses_nothing(code: Code) -> None:
+    """Restarted at full accuracy: the first mix, from empty copies, is as exact as with float64."""
+    network, recorder = network_of(PLACE), Recorder()
+    announce = AtIteration(ENOUGH, lambda: network.announce_epoch(1))
+    result = deepca.solve(
+        algorithm_on(network, FastMix(4, code)), max_iter=ENOUGH + 20, observers=[recorder, announce], certify=False
+    )
+    assert network.epoch == 1
+    assert result.restarts == 1
+    for step in recorder.steps[ENOUGH - 1 :]:
+        assert worst_tangent(U, step.after.W) <= 2e-12
+
+
+def test_copies_of_another_shape_or_graph_are_not_used() -> None:
+    """Both are the same at every agent, so all begin anew, or none; other weights on the same edges change nothing."""
+    x = STACK[mine(M), :, :2]
+    network = network_of(PLACE)
+    _, copies = network.gossip_coded(STACK[mine(M), :, :3], None, "float16")
+    fresh, _ = network.gossip_coded(x, None, "float16")
+    np.testing.assert_array_equal(network.gossip_coded(x, copies, "float16")[0], fresh)
+    _, copies = network.gossip_coded(2.0 * x, None, "float16")
+    assert everyone(np.abs(network.gossip_coded(x, copies, "float16")[0] - fresh), M).max() > 0.0
+    elsewhere = network_of(topology.ring(M))
+    fresh, _ = elsewhere.gossip_coded(x, None, "float16")
+    np.testing.assert_array_equal(elsewhere.gossip_coded(x, copies, "float16")[0], fresh)
+    assert graph_of(topology.ring(M)) == graph_of(topology.ring(M, rule="metropolis")) != graph_of(topology.path(M))
+
+
+def test_agents_who_move_to_another_graph_begin_anew_and_stay_exact() -> None:
+    """From a ring to a path: two agents lose a neighbour, and all of them empty their copies."""
+    A, mixer = from_matrices(STACK), FastMix(6, "float16")
+    ring, path = topology.ring(M), topology.path(M)
+
+    def make(operator: deepca.operators.Operator, network: Network) -> DeEPCA:
+        return DeEPCA(operator, W0, network, mixer)
+
+    first = run_apart(ring, A, make, max_iter=10)
+    second = run_apart(path, A, make, max_iter=6, start=[result.state for result in first.parts]).whole
+    mean, expected = second.state.S.mean(axis=0), second.state.AW.mean(axis=0)
+    assert np.linalg.norm(mean - expected) <= 1e-13 * np.linalg.norm(expected)
+
+
+# -------------------------------------------------------------------------------------------------- lost messages
+
+
+class Lossy(Engine):
+    """In some iteration agent 0 misses a message of agent 1: from then on its copy of agent 1 lacks that difference."""
+
+    when, lost = 2, False
+    missing: Array | None = None
+
+    def gossip_coded(self, x: Array, copies: Copies | None, code: Code, /) -> tuple[Array, Copies]:
+        y, after = super().gossip_coded(x, copies, code)
+        if copies is None:
+            self.missing = None
+        elif self._phase == "step" and self._t == self.when and not self.lost:
+            self.lost, self.missing = True, everyone(after.own - copies.own, M)[1]
+        if self.missing is not None:
+            y[self.local == 0] -= self.topology.gossip_matrix[0, 1] * self.missing
+        return y, after
+
+
+class LossyAgent(AgentNetwork):
+    """The same for one agent of several."""
+
+    when, lost = 2, False
+
+    def _exchange(self, message: Message, receivers: tuple[int, ...], sources: tuple[int, ...]) -> dict[int, Message]:
+        received = super()._exchange(message, receivers, sources)
+        if self.agent == 0 and self._phase == "step" and self._t == self.when and self._round > 1 and not self.lost:
+            self.lost, payload = True, received[1].payload
+            assert payload is not None
+            received[1] = replace(received[1], payload=np.zeros_like(payload))
+        return received
+
+
+def run_lossy(kind: str, code: Code, when: int, **options: Any) -> tuple[list[Result[Any]], Array]:
+    place, mixer = topology.ring(M), FastMix(8, code)
+    if kind != "threads":
+        network = Lossy(place)
+        network.when = when
+        result = deepca.solve(algorithm_on(network, mixer), **options)
+        return [result], everyone(result.W, M)
+
+    def work(network: AgentNetwork) -> Result[Any]:
+        lossy = LossyAgent(place, network.agent, network._transport)
+        lossy.when = when
+        return deepca.solve(DeEPCA(STACK[network.agent], W0, lossy, mixer), **options)
+
+    results = deepca.run_agents(place, work)
+    return results, np.stack([result.W for result in results])
+
+
+@pytest.mark.parametrize("code", CODES)
+@pytest.mark.parametrize("kind", ENGINES)
+def test_a_lost_message_is_noticed(kind: str, code: Code) -> None:
+    """Copies that differ move the mean; fresh averages contradict what is tracked."""
+    results, W = run_lossy(kind, code, 10, max_iter=100)
+    assert worst_tangent(U, W) > 1e-6
+    for result in results:
+        assert result.status.code == "tracking_lost"
+        assert not result.status.ok
+
+
+@pytest.mark.parametrize("when", [2, 10])
+@pytest.mark.parametrize("code", CODES)
+@pytest.mark.parametrize("kind", ENGINES)
+def test_a_lost_message_is_repaired_when_a_tolerance_is_asked_for(kind: str, code: Code, when: int) -> None:
+    """Tracking begins again, without copies, and the answer is right.
+
+    In iteration 2 differences are as large as what is tracked. The mean then moves so far, until copies are made anew,
+    that only from there on anything settles, and can be found wrong.
+    """
+    results, W = run_lossy(kind, code, when, max_iter=600, stop=Tolerance(1e-10))
+    assert worst_tangent(U, W) <= 1e-10
+    for result in results:
+        assert result.status.code == "converged"
+        assert result.restarts == 1, "the loss had no effect, or was not noticed"
+
+
+# ------------------------------------------------------------------------------------------------------- scales
+
+
+@pytest.mark.parametrize("code", CODES)
+@pytest.mark.parametrize("scale", [1e150, 1e-150, 1e300, 1e-290, 1.0])
+def test_columns_of_any_size_are_coded_to_the_same_digits(scale: float, code: Code) -> None:
+    rng = np.random.default_rng(0)
+    x = scale * rng.standard_normal((4, 50, 3)) * np.array([1.0, 1e-6, 0.0])
+    message = encode(x, code, 1)
+    assert message.dtype == code
+    assert message.shape == (4, 51, 3)
+    assert np.isfinite(message).all()
+    back = decode(message, x.shape)
+    peak = np.abs(x).max(axis=1, keepdims=True)
+    assert (np.abs(back - x) <= DIGITS[code] * peak).all()
+    assert np.abs(back - x)[..., 0].max() > 0.05 * DIGITS[code] * peak[..., 0].min()  # and no more digits than that
+    np.testing.assert_array_equal(back[..., 2], 0.0)
+    one = encode(x[1], code, 0)
+    np.testing.assert_array_equal(one, message[1])
+    np.testing.assert_array_equal(decode(one, x[1].shape), back[1])
+
+
+@pytest.mark.parametrize("code", CODES)
+@pytest.mark.parametrize("shape", [(), (1,), (7,), (0,), (4, 2), (0, 2), (4, 0), (3, 4, 2)])
+def test_arrays_of_any_shape_and_memory_order_are_coded(shape: tuple[int, ...], code: Code) -> None:
+    x = np.random.default_rng(1).standard_normal((3, *shape))
+    swapped = np.asfortranarray(x)
+    for values in (x, swapped):
+        back = decode(encode(values, code, 1), values.shape)
+        assert back.shape == x.shape
+        np.testing.assert_allclose(back, x, rtol=0, atol=DIGITS[code] * np.abs(x).max(initial=0.0))
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_the_ends_of_the_range_are_coded(code: Code) -> None:
+    """Numbers that only just are numbers, powers of two, and a column whose rounding goes up to the next power."""
+    largest, least = 1e308, 5e-324
+    x = np.array([[largest, least, 1.0, 2.0 - 2.0**-40, -(2.0**-1022)], [1.0, 0.0, 2.0**-60, 1.0, 2.0**-1030]])
+    back = decode(encode(x, code, 0), x.shape)
+    peak = np.abs(x).max(axis=0)
+    assert (np.abs(back - x) <= np.maximum(DIGITS[code] * peak, 2.0**-1010)).all()
+    assert back[0, 2] == 1.0
+    assert back[0, 3] == 2.0
+
+
+def test_what_is_not_finite_stays_in_its_column() -> None:
+    """It must reach everyone, to be found and named, and leave the others alone."""
+    x = np.array([[1.0, np.nan, np.inf], [0.5, 2.0, 3.0]])
+    back = decode(encode(x, "float16", 0), x.shape)
+    np.testing.assert_array_equal(back[:, 0], x[:, 0])
+    assert np.isnan(back[0, 1])
+    assert np.isinf(back[0, 2])
+    stack = STACK.copy()
+    network = network_of(PLACE)
+    algorithm = algorithm_on(network, FastMix(3, "float16"), stack)
+    state = algorithm.init()
+    spoilt = replace(state, S=np.full_like(state.S, np.nan))
+    with pytest.raises(deepca.errors.NotFiniteError):
+        deepca.solve(algorithm, max_iter=20, stop=Tolerance(1e-8), start=spoilt)
+
+
+@pytest.mark.parametrize("code", CODES)
+@pytest.mark.parametrize("scale", [1e150, 1e-150])
+def test_scaling_the_data_changes_nothing(scale: float, code: Code) -> None:
+    """float32 ends at 3e38 and float16 at 65504; the exponents travel apart."""
+    algorithm = algorithm_on(network_of(PLACE), FastMix(4, code), scale * STACK)
+    states = iterate(algorithm, ENOUGH)
+    assert mean_tangent(states[-1]) <= 1e-12
+    assert np.isfinite(states[-1].S).all()
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_eigenvalues_over_six_orders_are_as_exact_as_with_float64(code: Code) -> None:
+    """Columns of S are as long as their eigenvalues: each has its own exponent."""
+    values = np.concatenate([10.0 ** -np.arange(0.0, 7.0), np.full(D - 7, 1e-8)])
+    stack = spectrum_problem(M, D, values, 2, heterogeneity=0.5)
+    k = 6
+    exact = pooled_answer(stack, k)[1]
+    start = deepca.operators.linalg.random_orthonormal(D, k, seed=1)
+    errors = []
+    for messages in ("float64", code):
+        algorithm = DeEPCA(stack, start, network_of(PLACE), FastMix(6, messages))
+        errors.append(mean_tangent(iterate(algorithm, ENOUGH)[-1], exact))
+    assert errors[0] <= 1e-8  # rounding, magnified by λ_1 / λ_k
+    assert errors[1] <= 3.0 * errors[0] + 1e-12
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_matrices_of_zeros(code: Code) -> None:
+    network = network_of(PLACE)
+    states = iterate(algorithm_on(network, FastMix(3, code), np.zeros_like(STACK)), 5)
+    np.testing.assert_array_equal(states[-1].S, 0.0)
+    assert np.isfinite(states[-1].W).all()
+
+
+@pytest.mark.parametrize("code", CODES)
+@given(mixed_topologies(max_rounds=12), seeds, st.integers(-250, 250), st.integers(0, 60))
+@quick(60)
+def test_the_mean_is_kept_whatever_is_mixed(
+    code: Code, made: tuple[Topology, Mixer], seed: int, exponent: int, orders: int
+) -> None:
+    """Entries over many orders of magnitude, copies of something else: the mean stays, to rounding of the largest."""
+    place, mixer = made
+    m = place.n_agents
+    rng = np.random.default_rng(seed)
+
+    def values() -> Array:
+        sizes = 10.0 ** (exponent - orders * rng.random((1, 6, 2)))
+        return np.asarray(sizes * rng.standard_normal((m, 6, 2)))
+
+    network, coded = network_of(place), replace(mixer, messages=code)
+    _, copies = coded.remember(network, values()[mine(m)], None)
+    x = values()
+    y, _ = coded.remember(network, x[mine(m)], copies)
+    y = everyone(y, m)
+    reach = max(
+        np.abs(x).max(), np.abs(y).max(), np.abs(everyone(copies.own, m)).max() if isinstance(copies, Copies) else 0.0
+    )
+    assert np.abs(y.mean(axis=0) - x.mean(axis=0)).max() <= 1e-15 * 40 * reach
+
+
+@pytest.mark.parametrize("code", CODES)
+@pytest.mark.parametrize("kind", MIXERS)
+def test_a_long_mix_from_empty_copies_reaches_the_mean_to_rounding(kind: type[Mixer], code: Code) -> None:
+    """Rounding shrinks with what is left to say, so nothing of it remains."""
+    x = np.random.default_rng(0).standard_normal((M, 20, 2))
+    K_ = kind().rounds_for(PLACE, 1e-15) + 4
+    mixed = kind(K_, code)(network_of(PLACE), x[mine(M)])
+    np.testing.assert_allclose(mixed, np.broadcast_to(x.mean(axis=0), mixed.shape), rtol=0, atol=5e-14)
+
+
+# ---------------------------------------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize("kind", MIXERS)
+@pytest.mark.parametrize("bad", ["float8", "f4", "", None, 32, np.float32])
+def test_unknown_messages_are_refused(bad: Any, kind: type[Mixer]) -> None:
+    with pytest.raises(InvalidInput, match="'float64', 'float32', 'float16'"):
+        kind(3, bad)
+
+
+@pytest.mark.parametrize("kind", [TreeSweep, DimensionExchange])
+def test_exact_averages_refuse_coded_messages(kind: type[Mixer]) -> None:
+    with pytest.raises(MixingError, match=r"all digits.*FastMix"):
+        kind(messages="float32")
+    assert kind().messages == "float64"
+
+
+@dataclass(frozen=True)
+class Half(Mixer):
+    """A mixer with weights of its own in every round."""
+
+    def run(self, network: Averaging, x: Array, K: int, /) -> Array:
+        return network.gossip(x, network.topology.gossip_sparse)
+
+    def contraction(self, topology: Topology, K: int) -> float:
+        return 0.5
+
+
+def test_weights_of_their_own_in_each_round_refuse_coded_messages() -> None:
+    network: Network = network_of(PLACE)
+    with pytest.raises(MixingError, match=r"every neighbour in every round.*float64"):
+        Half(1, "float32")(network, STACK[mine(M)])
+    Half(1)(network, STACK[mine(M)])
+
+
+def test_what_the_graph_says_of_a_mixer_does_not_depend_on_its_messages() -> None:
+    for kind in MIXERS:
+        plain, coded = kind(3), kind(3, "float16")
+        assert plain.contraction(PLACE, 3) == coded.contraction(PLACE, 3)
+        assert plain.rounds_for(PLACE, 1e-9) == coded.rounds_for(PLACE, 1e-9)
+        np.testing.assert_array_equal(
+            deepca.consensus.rates.responses(plain, PLACE, 3), deepca.consensus.rates.responses(coded, PLACE, 3)
+        )
+        assert coded.with_rounds(5).messages == "float16"
+
+
+def test_one_agent_alone_sends_nothing() -> None:
+    place = topology.complete(1)
+    x: npt.NDArray[np.float64] = STACK[:1]
+    for kind in MIXERS:
+        for network, values in ((network_of(place), x), (AgentNetwork(place, 0), x[0])):
+            np.testing.assert_allclose(kind(3, "float16")(network, values), values, rtol=1e-14)
+            assert network.traffic.bytes_sent == 0

@@ -1,0 +1,298 @@
+"""Operators: every way to give A_j multiplies like the dense matrix that numpy makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.linalg
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import sparse
+from scipy.sparse.linalg import LinearOperator, aslinearoperator
+
+import deepca
+from deepca import DeEPCA, FastMix
+from deepca._util.typing import Array
+from deepca.network import SimulatedNetwork
+from deepca.operators import Form, Operator, as_operator, choose_form, from_linear_operators, from_matrices, from_rows
+from deepca.operators import split_rows as split
+from tests.support.helpers import worst_tangent
+from tests.support.problems import pooled_answer, spectrum, spectrum_problem
+
+D, K_COMPONENTS = 7, 3
+COUNTS = {"equal": [6, 6, 6, 6], "ragged": [9, 1, 4, 17], "one agent": [8], "very uneven": [1, 1, 1, 900]}
+
+
+def sparse_like(X: Array) -> Array:
+    """X with two thirds of its entries zero."""
+    return np.where(np.abs(X) > 1.0, X, 0.0)
+
+
+def rows_of(counts: list[int], d: int = D, seed: int = 0) -> list[Array]:
+    rng = np.random.default_rng(seed)
+    return [sparse_like(rng.standard_normal((n, d)) * 2) for n in counts]
+
+
+def multiplied(rows: list[Array], scales: list[float] | float, W: Array) -> Array:
+    """``c_j X_jᵀ X_j W_j``, agent by agent, by numpy."""
+    each = [scales] * len(rows) if isinstance(scales, float) else scales
+    return np.stack(
+        [c * (np.asarray(X, float).T @ (np.asarray(X, float) @ w)) for c, X, w in zip(each, rows, W, strict=True)]
+    )
+
+
+def basis(m: int, d: int = D, k: int = K_COMPONENTS, seed: int = 9) -> Array:
+    return np.random.default_rng(seed).standard_normal((m, d, k))
+
+
+def assert_is(A: Operator, expected: list[Array], *, rtol: float = 1e-13) -> None:
+    """A is the operator with these dense matrices: products in both memory orders, agents, dense, mean."""
+    m, d = len(expected), expected[0].shape[0]
+    size = max(float(np.abs(E).max()) for E in expected)
+    W = basis(m, d)
+    assert (A.batch, A.d, A.n_local) == ((m,), d, m)
+    product = np.stack([E @ w for E, w in zip(expected, W, strict=True)])
+    atol = rtol * size * d * 10
+    np.testing.assert_allclose(A @ W, product, rtol=0, atol=atol)
+    fortran = np.swapaxes(np.ascontiguousarray(np.swapaxes(W, 1, 2)), 1, 2)
+    np.testing.assert_allclose(A @ fortran, product, rtol=0, atol=atol)
+    np.testing.assert_allclose(A.dense(), np.stack(expected), rtol=0, atol=atol)
+    np.testing.assert_allclose(A.mean(), sum(expected) / m, rtol=0, atol=atol)
+    for j in range(m):
+        alone = A.agent(j)
+        assert (alone.batch, alone.d, alone.n_local) == ((), d, 1)
+        np.testing.assert_allclose(alone @ W[j], product[j], rtol=0, atol=atol)
+        np.testing.assert_allclose(alone.dense(), expected[j], rtol=0, atol=atol)
+        np.testing.assert_allclose(alone.mean(), expected[j], rtol=0, atol=atol)
+        np.testing.assert_allclose(alone.agent(0) @ W[j], product[j], rtol=0, atol=atol)
+    x, y = W[..., :1], W[..., 1:2]  # symmetric
+    np.testing.assert_allclose((y * (A @ x)).sum(axis=1), (x * (A @ y)).sum(axis=1), atol=atol * 10)
+
+
+KINDS: dict[str, Callable[[int, Array], Any]] = {
+    "dense": lambda j, X: X,
+    "csr": lambda j, X: sparse.csr_array(X),
+    "csr matrix": lambda j, X: sparse.csr_matrix(X),
+    "coo": lambda j, X: sparse.coo_array(X),
+    "mixed": lambda j, X: sparse.csr_array(X) if j % 2 else X,
+    "lists": lambda j, X: X.tolist(),
+    "fortran order": lambda j, X: np.asfortranarray(X),
+}
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.125, "per agent"])
+@pytest.mark.parametrize("form", ["rows", "covariance", "auto"])
+@pytest.mark.parametrize("counts", COUNTS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_of_every_kind(kind: str, counts: str, form: Form, scale: float | str) -> None:
+    """Dense, sparse and mixed rows; equal and ragged; kept as rows or turned into covariances; scaled."""
+    rows = rows_of(COUNTS[counts])
+    scales = [1.0 / n for n in COUNTS[counts]] if scale == "per agent" else [float(scale)] * len(rows)
+    given_scale: Any = scales if scale == "per agent" else scale
+    A = from_rows([KINDS[kind](j, X) for j, X in enumerate(rows)], scale=given_scale, form=form)
+    if form == "covariance":
+        assert A.form == "covariance"
+    elif form == "rows":
+        assert A.form == ("mixed" if kind == "mixed" and len(rows) > 1 else "rows")
+    assert_is(A, [c * (X.T @ X) for c, X in zip(scales, rows, strict=True)])
+
+
+@pytest.mark.parametrize("form", ["rows", "covariance"])
+@pytest.mark.parametrize("dtype", [np.float32, np.int64, np.int8, np.uint8, np.bool_])
+def test_rows_of_other_number_types(dtype: type[np.generic], form: Form) -> None:
+    """Products are made in float64, so that small integers do not wrap and float32 loses nothing more."""
+    rng = np.random.default_rng(1)
+    rows = [(rng.standard_normal((30, D)) * 40).astype(np.int8 if dtype is not np.float32 else dtype) for _ in range(3)]
+    typed = [X.astype(dtype) for X in rows]
+    expected = [X.astype(np.float64).T @ X.astype(np.float64) for X in typed]
+    assert_is(from_rows(typed, form=form), expected)
+    if dtype is not np.bool_:
+        assert_is(from_rows([sparse.csr_array(X) for X in typed], form=form), expected)
+
+
+def test_rows_large_enough_for_blocks() -> None:
+    """An agent with so many entries that the product is made block by block."""
+    rng = np.random.default_rng(2)
+    X = rng.standard_normal((6000, 90))
+    A = from_rows([X, X[:5000]], form="rows")
+    W = basis(2, 90, 5)
+    np.testing.assert_allclose(A @ W, multiplied([X, X[:5000]], 1.0, W), rtol=0, atol=1e-9)
+    np.testing.assert_allclose(A.agent(1) @ W[1], X[:5000].T @ (X[:5000] @ W[1]), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_the_number_of_workers_does_not_change_the_product(workers: int) -> None:
+    """Large enough to be shared over cores: the same bits however many share it."""
+    rng = np.random.default_rng(3)
+    m, d = 9, 260
+    stack = rng.standard_normal((m, d, d))
+    stack = stack + np.swapaxes(stack, 1, 2)
+    W = basis(m, d, 4)
+    np.testing.assert_allclose(from_matrices(stack, workers=workers) @ W, stack @ W, rtol=0, atol=1e-10)
+    np.testing.assert_array_equal(from_matrices(stack, workers=workers) @ W, from_matrices(stack, workers=1) @ W)
+    rows = [rng.standard_normal((300 + 10 * j, d)) for j in range(m)]
+    A = from_rows(rows, form="rows", workers=workers)
+    assert A.bytes_read > 4 << 20
+    np.testing.assert_allclose(A @ W, multiplied(rows, 1.0, W), rtol=0, atol=1e-9)
+    np.testing.assert_array_equal(A @ W, from_rows(rows, form="rows", workers=1) @ W)
+
+
+# ------------------------------------------------------------------------------------- matrices and operators
+
+
+def symmetric(m: int, d: int = D, seed: int = 4) -> Array:
+    stack = np.random.default_rng(seed).standard_normal((m, d, d))
+    return stack + np.swapaxes(stack, 1, 2)
+
+
+def test_explicit_matrices() -> None:
+    """An (m, d, d) stack, a list of matrices, and whatever as_operator takes; indefinite ones too."""
+    stack = symmetric(4)
+    assert_is(from_matrices(stack), list(stack))
+    assert_is(as_operator(stack), list(stack))
+    assert_is(as_operator(list(stack)), list(stack))
+    assert as_operator(A := from_matrices(stack)) is A
+
+
+def test_one_matrix_is_one_agent_alone() -> None:
+    """A (d, d) matrix has no agents' axis."""
+    A = symmetric(1)[0]
+    operator = as_operator(A)
+    assert operator.batch == ()
+    W = basis(1)[0]
+    np.testing.assert_allclose(operator @ W, A @ W, atol=1e-13)
+    np.testing.assert_allclose(operator.mean(), A)
+
+
+def test_linear_operators() -> None:
+    """scipy LinearOperators, one per agent, with only a matvec or with a matmat."""
+    stack = symmetric(3)
+    operators: list[LinearOperator[Any]] = [aslinearoperator(stack[0]), aslinearoperator(stack[1])]
+    operators.append(LinearOperator((D, D), matvec=lambda x: stack[2] @ x, dtype=np.float64))
+    assert_is(from_linear_operators(operators), list(stack))
+    assert_is(as_operator(operators), list(stack))
+    alone = as_operator(operators[2])
+    assert alone.batch == ()
+    np.testing.assert_allclose(alone.dense(), stack[2], atol=1e-13)
+
+
+@pytest.mark.parametrize("kind", ["rows", "csr", "stack", "list", "linear operators"])
+def test_solve_gives_the_pooled_answer_for_every_kind(kind: str) -> None:
+    """What DeEPCA makes of each, passed as it is, is what scipy makes of the pooled matrix."""
+    rng = np.random.default_rng(5)
+    scales = np.array([3.0, 2.0, 1.2, 0.5, 0.4, 0.3, 0.2])
+    rows = [rng.standard_normal((20, D)) * scales for _ in range(5)]
+    stack = np.stack([X.T @ X for X in rows])
+    kinds: dict[str, Callable[[], Any]] = {
+        "rows": lambda: from_rows(rows, form="rows"),
+        "csr": lambda: from_rows([sparse.csr_array(X) for X in rows], form="rows"),
+        "stack": lambda: stack,
+        "list": lambda: list(stack),
+        "linear operators": lambda: [aslinearoperator(matrix) for matrix in stack],
+    }
+    A = kinds[kind]()
+    _, U = pooled_answer(stack, K_COMPONENTS)
+    W0 = deepca.operators.linalg.random_orthonormal(D, K_COMPONENTS, seed=0)
+    network = SimulatedNetwork(deepca.topology.ring(5))
+    result = deepca.solve(DeEPCA(A, W0, network, FastMix(8)), max_iter=150)
+    assert worst_tangent(U, result.W) <= 1e-12
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_indefinite_matrices_with_a_positive_mean(seed: int) -> None:
+    """Every A_j has negative eigenvalues, the mean has none: still the exact answer, as the paper promises."""
+    m = 8
+    stack = spectrum_problem(m, D, spectrum(D, K_COMPONENTS, decay=0.8, gap=0.3), seed, 0.9, indefinite=True)
+    assert all(np.linalg.eigvalsh(A)[0] < -1e-2 for A in stack)
+    pooled = stack.mean(axis=0)
+    assert scipy.linalg.eigh(pooled, eigvals_only=True)[0] > 0
+    _, U = pooled_answer(stack, K_COMPONENTS)
+    W0 = deepca.operators.linalg.random_orthonormal(D, K_COMPONENTS, seed=seed)
+    network = SimulatedNetwork(deepca.topology.erdos_renyi(m, 0.5, seed=seed))
+    result = deepca.solve(DeEPCA(stack, W0, network, FastMix(12)), max_iter=300)
+    assert result.status.code == "completed"
+    assert worst_tangent(U, result.W) <= 1e-12
+    expected = scipy.linalg.eigh(pooled, eigvals_only=True)[::-1][:K_COMPONENTS]
+    np.testing.assert_allclose(result.eigenvalues, np.broadcast_to(expected, (m, K_COMPONENTS)), rtol=1e-10)
+
+
+# ----------------------------------------------------------------------------------------- rows or covariance
+
+PLENTY = 1 << 50
+
+
+def test_many_rows_of_few_features_become_covariances_and_few_rows_of_many_features_stay() -> None:
+    """The two clear cases."""
+    assert choose_form(n=1_000_000, d=50, m=10, memory=PLENTY) == "covariance"
+    assert choose_form(n=1_000, d=20_000, m=10, memory=PLENTY) == "rows"
+    assert choose_form(n=1_000_000, d=10_000, m=10, nnz=10_000_000, memory=PLENTY) == "rows"
+
+
+def test_covariances_that_do_not_fit_are_not_made() -> None:
+    """They may take a quarter of the memory: 10 × 50 × 50 × 8 bytes are 200,000."""
+    assert choose_form(n=1_000_000, d=50, m=10, memory=4 * 200_000) == "covariance"
+    assert choose_form(n=1_000_000, d=50, m=10, memory=4 * 200_000 - 4) == "rows"
+
+
+@settings(deadline=None)
+@given(
+    n=st.integers(1, 10**7),
+    d=st.integers(1, 5000),
+    m=st.integers(1, 1000),
+    more=st.integers(1, 100),
+    nnz_per_row=st.integers(1, 50),
+    is_sparse=st.booleans(),
+)
+def test_the_choice_is_monotone(n: int, d: int, m: int, more: int, nnz_per_row: int, is_sparse: bool) -> None:
+    """If covariances pay, they still pay with fewer agents and with more memory; with more rows while d is small."""
+    nnz = n * min(nnz_per_row, d) if is_sparse else None
+    if choose_form(n, d, m, nnz=nnz, memory=PLENTY) == "covariance":
+        assert choose_form(n, d, max(1, m // more), nnz=nnz, memory=PLENTY) == "covariance"
+        grown = None if nnz is None else nnz * more
+        assert choose_form(n * more, d, m, nnz=grown, memory=PLENTY) == "covariance"
+    else:
+        assert choose_form(n, d, m * more, nnz=nnz, memory=PLENTY) == "rows"
+        assert choose_form(n, d, m, nnz=nnz, memory=0) == "rows"
+
+
+def test_the_automatic_choice_is_the_one_of_choose_form() -> None:
+    """from_rows asks for what it was given."""
+    tall = [np.ones((2000, 4)) for _ in range(3)]
+    assert from_rows(tall).form == choose_form(6000, 4, 3) == "covariance"
+    wide = [np.ones((2, 400)) for _ in range(3)]
+    assert from_rows(wide).form == choose_form(6, 400, 3) == "rows"
+
+
+# -------------------------------------------------------------------------------------------------- split_rows
+
+
+@settings(deadline=None)
+@given(n=st.integers(1, 200), m=st.integers(1, 200))
+def test_splitting_keeps_every_row_once_and_in_order(n: int, m: int) -> None:
+    """Blocks of nearly equal size, none empty; more agents than rows is an error."""
+    X = np.arange(2 * n).reshape(n, 2)
+    if m > n:
+        with pytest.raises(deepca.errors.DataError, match="at least one row"):
+            split(X, m)
+        return
+    blocks = split(X, m)
+    assert len(blocks) == m
+    np.testing.assert_array_equal(np.concatenate(blocks), X)
+    sizes = [len(block) for block in blocks]
+    assert min(sizes) >= 1
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_splitting_as_in_the_paper_takes_the_first_rows() -> None:
+    """m blocks of a given size from the top; sparse ones stay sparse."""
+    X = np.arange(40.0).reshape(20, 2)
+    blocks = split(sparse.csr_array(X), 3, rows_per_agent=5)
+    assert [block.shape for block in blocks] == [(5, 2)] * 3
+    np.testing.assert_array_equal(np.concatenate([block.toarray() for block in blocks]), X[:15])
+    with pytest.raises(deepca.errors.DataError, match="need 21 rows, there are 20"):
+        split(X, 3, rows_per_agent=7)
+    with pytest.raises(deepca.errors.DataError):
+        split(X, 0)

@@ -1,0 +1,385 @@
+"""Trying a network before it is built, from Python and from the command line."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import scipy.linalg
+from sklearn.datasets import load_digits
+
+import deepca
+from deepca import Links, Machines, Simulation, simulate
+from deepca import topology as tp
+from deepca.cli.commands.plan import duration
+from deepca.data.sources import ArraySource, Source
+from deepca.errors import DataError, InvalidInput
+from deepca.planning.clock import PARTS
+from deepca.planning.links_csv import EXAMPLE
+from deepca.planning.simulation import COMPARED, stand_in_rows
+from tests.support.helpers import json_of, run_cli
+from tests.support.paths import ROOT
+
+Array = npt.NDArray[np.float64]
+HEADER = "from,to,latency_ms,mbit_per_s"
+TRIANGLE = f"{HEADER}\na,b,10,100\nb,c,20,50\nc,a,30,25\n"
+
+
+def _rows(m: int, n: int = 60, d: int = 10, seed: int = 0) -> list[Array]:
+    rng = np.random.default_rng(seed)
+    return [rng.standard_normal((n, d)) * 0.7 ** np.arange(d) + rng.standard_normal(d) for _ in range(m)]
+
+
+def _sources(rows: list[Array]) -> list[Source]:
+    return [ArraySource(X, f"agent {j}", None) for j, X in enumerate(rows)]
+
+
+@pytest.fixture
+def network(tmp_path: Path) -> Path:
+    path = tmp_path / "links.csv"
+    path.write_text(TRIANGLE, encoding="utf-8")
+    return path
+
+
+# ------------------------------------------------------------------------------------------------------- Python
+
+
+def test_every_method_is_certified_and_has_the_pooled_answer() -> None:
+    """With losses, jitter, stragglers and little bandwidth: time is lost, no digit."""
+    rows = _rows(6)
+    machines = Machines.of(6, slowdown=[1, 1, 5, 1, 1, 1], stall=0.1, pause=0.05)
+    links = Links.of(tp.ring(6), latency=0.02, bandwidth=1e6, loss=0.05, jitter=0.01, machines=machines)
+    found = simulate(_sources(rows), links, 3, gflops=0.01)
+    assert [trial.algorithm for trial in found.trials] == list(COMPARED)
+    values, vectors = scipy.linalg.eigh(np.cov(np.concatenate(rows).T))
+    assert values[-3] > values[-4]
+    for trial in found.trials:
+        network = deepca.TimedNetwork(links, gflops=0.01)
+        model = deepca.decomposition.fit.decompose(
+            _sources(rows),
+            network,
+            deepca.decomposition.settings.Settings(n_components=3, algorithm=trial.algorithm, tol=1e-8),
+        )
+        assert scipy.linalg.subspace_angles(vectors[:, -3:], model.components.T).max() < 1e-8
+        assert model.result.iterations == trial.iterations
+        assert trial.certified
+        assert trial.error < 1e-8
+        assert trial.resent > 0
+        assert sum(trial.parts.values()) == pytest.approx(trial.seconds, rel=1e-9)
+        assert sum(trial.phases.values()) == pytest.approx(trial.seconds, rel=1e-9)
+        times, errors = np.array(trial.curve).T
+        assert len(times) == trial.iterations
+        assert (np.diff(times) >= 0.0).all()
+        assert times[-1] <= trial.seconds
+        assert errors[-1] < 1e-8
+    fastest = min(found.trials, key=lambda trial: trial.seconds)
+    assert found.recommended == fastest.algorithm
+    assert found[fastest.algorithm] is fastest
+
+
+def test_the_slow_link_is_named() -> None:
+    topology = tp.ring(6)
+    links = Links.of(topology)
+    slow = ((links.senders == 2) & (links.receivers == 3)) | ((links.senders == 3) & (links.receivers == 2))
+    names = ("a", "b", "c", "d", "e", "f")
+    links = Links.of(topology, latency=np.where(slow, 0.5, 0.001), names=names)
+    for trial in simulate(_sources(_rows(6)), links, 2, algorithms=["accelerated", "deepca"]).trials:
+        assert trial.bottlenecks[0].kind == "link"
+        assert trial.bottlenecks[0].agents == ("c", "d")
+        assert trial.bottlenecks[0].seconds > 0.9 * trial.seconds
+
+
+def test_the_straggler_is_named() -> None:
+    machines = Machines.of(5, slowdown=[1, 1, 1, 30, 1])
+    links = Links.of(tp.complete(5), latency=1e-4, machines=machines)
+    [trial] = simulate(_sources(_rows(5)), links, 2, algorithms=["krylov"], gflops=1e-4).trials
+    assert str(trial.bottlenecks[0]) == "agent 3"
+    assert trial.parts["stragglers"] > 0.9 * trial.seconds
+
+
+def test_which_is_fastest_depends_on_the_links() -> None:
+    """A tree saves bytes and costs latencies: few long messages along a path against many short ones side by side."""
+    sources = _sources(_rows(8))
+    far = simulate(sources, Links.of(tp.complete(8), latency=0.1), 2, algorithms=["krylov", "deepca"])
+    assert far["krylov"].seconds < far["deepca"].seconds
+    assert far["krylov"].parts["transmission"] == 0.0
+    thin = simulate(sources, Links.of(tp.complete(8), bandwidth=1e5), 2, algorithms=["krylov", "deepca"])
+    assert thin["deepca"].parts["latency"] == 0.0
+    assert thin["deepca"].seconds == pytest.approx(thin["deepca"].parts["transmission"], rel=1e-3)
+
+
+@pytest.mark.parametrize("name", ["torus:3x4", "star:12"])
+def test_a_plan_and_a_simulation_agree_on_a_uniform_network(name: str) -> None:
+    """Stand-ins there, Gaussian rows here; a plan leaves out computing, and what is agreed before the iterations."""
+    values, topology = 0.8 ** np.arange(20.0), tp.from_name(name)
+    planned = deepca.plan(topology, 3, eigenvalues=values, latency=0.05, bandwidth=1e9, rows_per_agent=400)
+    links = Links.of(topology, latency=0.05, bandwidth=1e9)
+    found = simulate(stand_in_rows(values, 12, 400, 0), links, 3, algorithms=["krylov", "accelerated", "deepca"])
+    for trial in found.trials:
+        seconds = trial.phases["iterations"] + trial.phases["proof"]
+        assert seconds == pytest.approx(planned[trial.algorithm].total.seconds, rel=0.3), trial.algorithm
+    assert found.recommended == planned.recommended
+
+
+def test_covariance_is_tried_when_named_and_never_recommended() -> None:
+    links = Links.of(tp.complete(4), latency=0.1)
+    found = simulate(_sources(_rows(4)), links, 2, algorithms=["covariance", "deepca"])
+    assert found["covariance"].certified
+    assert found["covariance"].seconds < found["deepca"].seconds
+    assert found.recommended == "deepca"
+
+
+def test_coded_messages_save_bytes() -> None:
+    """In the iterations; a proof needs all digits."""
+    links = Links.of(tp.ring(5), bandwidth=1e5)
+    rows = _sources(_rows(5, d=60))
+    plain, coded = (
+        simulate(rows, links, 2, algorithms=["krylov", "deepca"], messages=messages)
+        for messages in ("float64", "float32")
+    )
+    before, after = (found["deepca"] for found in (plain, coded))
+    assert after.iterations <= before.iterations + 3
+    assert after.phases["iterations"] < 0.7 * before.phases["iterations"]
+    assert after.phases["proof"] == pytest.approx(before.phases["proof"], rel=1e-9)
+    assert coded["krylov"].seconds == plain["krylov"].seconds
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"n_components": 2.5}, "whole number"),
+        ({"n_components": 11}, "at most 10"),
+        ({"algorithms": []}, "no algorithm"),
+        ({"algorithms": ["magic"]}, "magic"),
+        ({"tol": 2.0}, "tol"),
+        ({"gflops": 0.0}, "gflops"),
+    ],
+)
+def test_mistakes(more: dict[str, Any], words: str) -> None:
+    given = {"n_components": 2, **more}
+    with pytest.raises(InvalidInput, match=words):
+        simulate(_sources(_rows(4)), Links.of(tp.ring(4)), **given)
+
+
+def test_rows_for_every_agent() -> None:
+    with pytest.raises(DataError, match="rows of 3 agents for a network of 4"):
+        simulate(_sources(_rows(3)), Links.of(tp.ring(4)), 2)
+    with pytest.raises(InvalidInput, match="at least two"):
+        stand_in_rows(np.ones(3), 2, 1, 0)
+    with pytest.raises(InvalidInput, match="was not tried"):
+        simulate(_sources(_rows(3)), Links.of(tp.ring(3)), 2, algorithms=["krylov"])["deepca"]
+
+
+def test_stand_ins_have_the_spectrum_asked_for() -> None:
+    values = 0.5 ** np.arange(6.0)
+    rows = [source.matrix() for source in stand_in_rows(values, 4, 5000, 1)]
+    pooled = np.concatenate([X for X in rows if isinstance(X, np.ndarray)])
+    assert pooled.shape == (20_000, 6)
+    found = scipy.linalg.eigh(np.cov(pooled.T))[0][::-1]
+    np.testing.assert_allclose(found, values, rtol=5.0 * math.sqrt(2.0 / 20_000))
+
+
+# ------------------------------------------------------------------------------------------------- command line
+
+
+def _names(found: dict[str, Any]) -> list[str]:
+    return [trial["algorithm"] for trial in found["trials"]]
+
+
+def test_the_table_says_what_json_says(network: Path) -> None:
+    arguments = ("simulate", "--network", str(network), "-k", "3")
+    done = run_cli(*arguments, "--quiet", columns=80)
+    assert done.exit_code == 0, done.stderr
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert "…" not in done.stdout
+    found = json_of(*arguments)
+    assert _names(found) == list(COMPARED)
+    for trial in found["trials"]:
+        line = next(row for row in done.stdout.splitlines() if row.lstrip(" ▸").startswith(f"{trial['algorithm']} "))
+        cells = line.replace("▸", "").split()
+        assert cells[1:4] == ["certified", str(trial["iterations"]), f"{trial['rounds'] + trial['control_rounds']:,}"]
+        assert duration(trial["seconds"]) in line
+        assert " – ".join(trial["bottlenecks"][0]["agents"]) in line
+    assert f"✔ {found['recommended']}: least simulated time" in done.stdout
+    assert "links: 3 agents, 3 links" in done.stdout
+    assert "3 components of 1,797 rows × 64 columns" in done.stdout
+
+
+def test_json_has_everything(network: Path) -> None:
+    found = json_of("simulate", "--network", str(network), "-k", "2", "--algorithms", "krylov, deepca", "--tol", "1e-6")
+    assert found.keys() == {*Simulation.__dataclass_fields__, "data", "plot"}
+    assert found["agents"] == ["a", "b", "c"]
+    assert (found["dim"], found["n_rows"], found["components"], found["tol"]) == (64, 1797, 2, 1e-6)
+    assert _names(found) == ["krylov", "deepca"]
+    for trial in found["trials"]:
+        assert trial["parts"].keys() == set(PARTS)
+        assert trial["phases"].keys() == {"preparation", "iterations", "proof"}
+        assert trial["status"] == "converged"
+        assert trial["bottlenecks"][0].keys() == {"kind", "agents", "seconds"}
+        assert len(trial["curve"]) == trial["iterations"]
+
+
+def test_the_example_goes_in_as_it_comes_out(tmp_path: Path) -> None:
+    shown = run_cli("simulate", "--example")
+    assert shown.exit_code == 0
+    assert shown.stdout == EXAMPLE
+    (tmp_path / "links.csv").write_text(shown.stdout, encoding="utf-8")
+    found = json_of("simulate", "--network", str(tmp_path / "links.csv"), "--algorithms", "krylov")
+    assert found["agents"] == ["north", "south", "west", "coast", "island"]
+    assert found["trials"][0]["bottlenecks"][0]["agents"] == ["coast", "island"]
+
+
+def test_files_of_the_agents_are_found_by_their_names(network: Path, tmp_path: Path) -> None:
+    """Whatever their order: the slow agent is that with many rows."""
+    rows = _rows(3, n=50, d=6)
+    for name, X in zip("abc", rows, strict=True):
+        np.save(tmp_path / f"{name}.npy", np.tile(X, (200, 1)) if name == "c" else X)
+    files = [str(tmp_path / f"{name}.npy") for name in "cab"]
+    words = ("simulate", "--network", str(network), "-k", "2", "--algorithms", "krylov", "--compute-gflops", "1e-4")
+    found = json_of(*words, *files)
+    assert found["n_rows"] == 50 + 50 + 10_000
+    worst = found["trials"][0]["bottlenecks"][0]
+    assert (worst["kind"], worst["agents"]) == ("agent", ["c"])
+
+
+def test_one_file_is_split_and_agents_may_be_slow(network: Path, tmp_path: Path) -> None:
+    X = load_digits().data
+    np.save(tmp_path / "all.npy", X)
+    (tmp_path / "agents.csv").write_text("agent,slowdown\nb,1000\n", encoding="utf-8")
+    words = ("simulate", str(tmp_path / "all.npy"), "--network", str(network), "--algorithms", "krylov")
+    fast, slow = json_of(*words), json_of(*words, "--agents", str(tmp_path / "agents.csv"))
+    assert fast["n_rows"] == len(X)
+    assert slow["trials"][0]["seconds"] > fast["trials"][0]["seconds"]
+    assert slow["trials"][0]["parts"]["stragglers"] > 0.0
+    assert fast["trials"][0]["parts"]["stragglers"] == 0.0
+
+
+def test_without_data_a_spectrum_will_do(network: Path, tmp_path: Path) -> None:
+    (tmp_path / "values.txt").write_text("8\n4\n2\n1\n", encoding="utf-8")
+    words = ("simulate", "--network", str(network), "-k", "2", "--algorithms", "krylov")
+    found = json_of(*words, "--eigenvalues", str(tmp_path / "values.txt"), "--dim", "12", "--rows-per-agent", "50")
+    assert (found["dim"], found["n_rows"]) == (12, 150)
+    assert "values.txt" in found["data"]
+    assert json_of(*words, "--dim", "9")["n_rows"] == 3000
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg"])
+def test_a_picture(network: Path, tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / "new" / f"picture.{suffix}"
+    words = ("simulate", "--network", str(network), "-k", "2", "--algorithms", "krylov,deepca", "--plot", str(path))
+    done = run_cli(*words, "--quiet")
+    assert done.exit_code == 0, done.stderr
+    assert path.stat().st_size > 10_000
+    assert f"Figure: {path}" in done.stdout.replace("\n", "")
+
+
+def test_what_takes_no_time(tmp_path: Path) -> None:
+    """Names are shown as they are."""
+    (tmp_path / "zero.csv").write_text(f'{HEADER}\n[red]a,b,0,inf\nb,"c,d",0,inf\n', encoding="utf-8")
+    words = ("simulate", "--network", str(tmp_path / "zero.csv"), "--algorithms", "krylov", "--compute-gflops", "inf")
+    found = json_of(*words)
+    assert found["agents"] == ["[red]a", "b", "c,d"]
+    assert found["trials"][0]["seconds"] == 0.0
+    assert found["trials"][0]["bottlenecks"] == []
+    assert run_cli(*words, "--quiet").exit_code == 0
+    done = run_cli(*words, "--plot", str(tmp_path / "zero.png"), "--quiet")
+    assert done.exit_code == 2
+    assert "no time to draw" in done.stderr
+
+
+def test_without_certificate_exit_code_1(network: Path) -> None:
+    done = run_cli("simulate", "--network", str(network), "--algorithms", "deepca", "--max-iter", "3", "--quiet")
+    assert done.exit_code == 1
+    assert "✘ no method" in done.stdout
+    assert "out of iterations" in done.stdout
+    assert "▸" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "which network? Give its links as --network links.csv"),
+        (("--network", "nowhere.csv"), "nowhere.csv does not exist; deepca simulate --example"),
+        (("--network", "{links}", "-k", "65"), "at most 64"),
+        (("--network", "{links}", "--algorithms", "magic"), "magic"),
+        (("--network", "{links}", "--algorithms", ","), "no algorithm"),
+        (("--network", "{links}", "--plot", "a.pdf"), "PNG or SVG"),
+        (("--network", "{links}", "--dim", "5", "rows.npy"), "stand in for data"),
+        (("--network", "{links}", "--label-column", "class"), "speak of data"),
+        (("--network", "{links}", "--rows-per-agent", "5"), "give --dim"),
+        (("--network", "{links}", "--dim", "5", "-k", "2", "--rows-per-agent", "0"), "0 rows per agent"),
+        (("--network", "{links}", "rows.npy"), "rows.npy does not exist"),
+        (("--network", "{links}", "rows.npy", "more.npy"), "2 files for 3 agents (a, b, c)"),
+        (("--network", "{links}", "rows.npy", "rows.npy", "more.npy"), "named twice"),
+        (("--network", "{links}", "--agents", "nowhere.csv"), "nowhere.csv does not exist"),
+        (("--network", "{links}", "--compute-gflops", "0"), "gflops = 0"),
+        (("--network", "{links}", "--messages", "int8"), "float32"),
+        (("--network", "{bad}"), "line 2, column latency_ms: '-3' must be milliseconds, 0 or more"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_code_2(
+    arguments: tuple[str, ...], words: str, network: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "bad.csv").write_text(f"{HEADER}\na,b,-3,1\n", encoding="utf-8")
+    places = {"links": str(network), "bad": str(tmp_path / "bad.csv")}
+    done = run_cli("simulate", *(word.format(**places) for word in arguments))
+    assert done.exit_code == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("error:")
+    assert words in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+
+
+def test_help_shows_how_it_is_called() -> None:
+    done = run_cli("simulate", "--help")
+    assert done.exit_code == 0
+    assert done.stdout.count("deepca simulate") >= 4
+    for option in ("--network", "--agents", "--algorithms", "--compute-gflops", "--example", "--plot", "--json"):
+        assert option in done.stdout
+
+
+def test_a_process_of_its_own_prints_json_only(network: Path, tmp_path: Path) -> None:
+    call = ["simulate", "--network", str(network), "--algorithms", "krylov", "--compute-gflops", "inf", "--json"]
+    command = [sys.executable, "-W", "error", "-c", "from deepca.cli import main; main()", *call]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert json.loads(done.stdout)["gflops"] is None
+
+
+# ------------------------------------------------------------------------------------------------------ the page
+
+
+def test_the_page_shows_what_its_commands_print(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (ROOT / "docs" / "simulate.md").read_text(encoding="utf-8")
+    [commands] = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
+    [agents] = re.findall(r"```csv\n(.*?)```", page, re.DOTALL)
+    said = re.findall(r"```text\n(.*?)```", page, re.DOTALL)[0]
+    monkeypatch.chdir(tmp_path)
+    Path("agents.csv").write_text(agents, encoding="utf-8")
+    example, run = (shlex.split(line)[1:] for line in commands.splitlines())
+    assert example[-2:] == [">", "links.csv"]
+    Path("links.csv").write_text(run_cli(*example[:-2]).stdout, encoding="utf-8")
+    done = run_cli(*run, "--quiet", columns=90)
+    assert done.exit_code == 0, done.stderr
+    printed = [line.split() for line in done.stdout.splitlines() if line.strip()]
+    shown = [line.split() for line in said.splitlines() if line.strip()]
+    for there, here in zip(shown, printed, strict=False):
+        assert len(there) == len(here), there
+        for word, other in zip(there, here, strict=True):
+            assert word == other or _number(word) == pytest.approx(_number(other), rel=0.1, abs=2.0), there
+    assert Path("simulate.png").exists()
+
+
+def _number(word: str) -> float:
+    """What a word of a table says; nothing like any other if it is no number."""
+    return float(word.replace(",", "")) if re.fullmatch(r"[\d.,]+", word) else math.nan

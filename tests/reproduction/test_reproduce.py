@@ -1,0 +1,418 @@
+"""The experiments: cells, the runner, the studies, and the verdicts on real data."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import deepca
+from deepca.cli.app import app
+from deepca.errors import DataError, InvalidInput
+from deepca.reproduction import STUDIES, Cell, Outcome, Source, paper_cells, reproduce, run_cells
+from deepca.reproduction import runner as runner_module
+from deepca.reproduction.claims.baseline import ground_of
+from deepca.reproduction.claims.extensions import as_good, by_gossip, compared, judge_extensions
+from deepca.reproduction.claims.paper import claim_cells, judge
+from deepca.reproduction.claims.setting import Setting
+from deepca.reproduction.claims.spectra import pair_error, verdict_of
+from deepca.reproduction.problems import PAPER_GAP, compute, graph_of, operator_of, pooled_of
+from deepca.reproduction.studies import PAPER, base_cell, study_named
+from deepca.topology import directed
+from tests.reproduction.test_pages import needs_chromium, visit
+from tests.support.paths import SHARED
+
+DATA = SHARED
+needs_data = [
+    pytest.mark.shared_data,
+    pytest.mark.skipif(not (DATA / "a9a.bz2").exists(), reason="needs a9a.bz2 and w8a.bz2 in ../shared/data"),
+]
+
+
+@pytest.fixture(scope="session")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
+    return Source(DATA, tmp_path_factory.mktemp("cache"))
+
+
+def _outcome(cell: Cell, curve: list[float]) -> Outcome:
+    n = len(curve)
+    rounds = np.arange(1, n + 1) * cell.K
+    return Outcome(cell, np.array(curve), np.ones(n), np.ones(n), rounds, 1.0, 0.5, 2.0, 0.1)
+
+
+CELL = Cell("a9a", "DeEPCA", 5, 5, 50, 600, 100)
+
+
+# ---------------------------------------------------------------------------------------------------- plain data
+
+
+def test_cells_have_names_of_their_own() -> None:
+    cells = [CELL, *(CELL.at(**{name: value}) for name, value in (("K", 6), ("draw", 1), ("spread", 2.0), ("k", 4)))]
+    assert len({cell.key for cell in cells}) == len(cells)
+    assert CELL.key == Cell("a9a", "DeEPCA", 5, 5, 50, 600, 100).key
+
+
+def test_outcomes_survive_being_stored() -> None:
+    outcome = _outcome(CELL, [1.0, 0.1, 1e-9])
+    again = Outcome.from_bytes(outcome.to_bytes())
+    assert again.cell == CELL
+    np.testing.assert_array_equal(again.tan_theta, outcome.tan_theta)
+    np.testing.assert_array_equal(again.rounds, outcome.rounds)
+    assert (again.lambda2, again.tan_start, again.bytes_per_agent) == (0.5, 2.0, 1.0)
+
+
+@pytest.mark.parametrize("damage", [b"", b"PK\x03\x04 not a zip", b"\x93NUMPY"])
+def test_a_damaged_outcome_is_a_named_error(damage: bytes) -> None:
+    with pytest.raises(DataError, match="cannot be read"):
+        Outcome.from_bytes(damage)
+
+
+def test_an_accuracy_counts_only_from_where_it_is_kept() -> None:
+    outcome = _outcome(CELL, [1.0, 1e-7, 1.0, 1e-7, 1e-8])
+    assert outcome.iterations_to(1e-6) == 4
+    assert outcome.rounds_to(1e-6) == 20
+    assert outcome.iterations_to(1e-9) is None
+    assert _outcome(CELL, [1e-9, 1e-9]).iterations_to(1e-6) == 1
+    assert _outcome(CELL, [1.0, float("nan")]).iterations_to(1e-6) is None
+
+
+def test_the_paper_has_ten_curves_for_each_draw() -> None:
+    cells = paper_cells("w8a", 5, 100, 2)
+    assert len(cells) == len(set(cells)) == 20
+    assert {(c.K, c.method) for c in cells if c.draw == 0} == {
+        (0, "CPCA"),
+        *((K, m) for K in (3, 5, 10) for m in ("DeEPCA", "DePCA")),
+    }
+    assert {c.rows for c in cells} == {800}
+    assert {c.rows for c in paper_cells("a9a", 5, 100, 1)} == {600}
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_studies_are_products_of_their_axes(name: str) -> None:
+    study = study_named(name)
+    cells = study.cells(base_cell("a9a", 5, 50))
+    expected = int(np.prod([len(values) for _, values in study.axes])) * study.draws
+    assert len(cells) == len(set(cells)) == expected
+    assert study.columns in dict(study.axes)
+    for field, value in study.changes:
+        assert {getattr(cell, field) for cell in cells} == {value}
+
+
+def test_an_unknown_study_lists_the_known() -> None:
+    with pytest.raises(InvalidInput, match="threshold"):
+        study_named("nothing")
+
+
+def test_the_graphs_of_the_paper_have_its_gap_and_differ() -> None:
+    graphs = [graph_of("paper", 50, draw) for draw in range(3)]
+    for graph in graphs:
+        values = np.linalg.eigvalsh(graph.gossip_matrix)
+        assert abs((1 - values[-2]) - PAPER_GAP) < 0.005
+    assert len({graph.n_edges for graph in graphs} | {graph.lambda2 for graph in graphs}) > 3
+
+
+@pytest.mark.parametrize(
+    "name", ["erdos-renyi", "ring", "path", "torus", "hypercube", "star", "complete", "random-regular"]
+)
+def test_every_graph_can_be_had(name: str) -> None:
+    assert graph_of(name, 16, 0).n_agents == 16
+
+
+def test_graphs_that_cannot_be_had_are_named() -> None:
+    with pytest.raises(InvalidInput, match="power of two"):
+        graph_of("hypercube", 50, 0)
+    with pytest.raises(InvalidInput, match="'moebius'"):
+        graph_of("moebius", 50, 0)
+
+
+# ------------------------------------------------------------------------------------------------------ the runner
+
+
+def _fake(cell: Cell, source: Source) -> Outcome:
+    if cell.draw == 99:
+        raise KeyboardInterrupt
+    return _outcome(cell, [1.0, 10.0 ** -(cell.K + 3)])
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner_module, "compute", _fake)
+    monkeypatch.setattr(runner_module, "edition_of", lambda *_: "0" * 64)
+
+
+@pytest.mark.usefixtures("fake")
+def test_finished_cells_are_kept_and_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cells = [CELL.at(draw=draw) for draw in range(3)]
+    seen: list[tuple[float, float]] = []
+    with pytest.raises(KeyboardInterrupt):
+        run_cells([*cells, CELL.at(draw=99, iterations=1)], Source(), tmp_path, jobs=1)
+    monkeypatch.setattr(runner_module, "compute", lambda *_: pytest.fail("ran again"))
+    found = run_cells(cells, Source(), tmp_path, jobs=1, progress=lambda done, total: seen.append((done, total)))
+    assert list(found) == cells
+    assert seen[-1][0] == seen[-1][1] > 0
+
+
+@pytest.mark.usefixtures("fake")
+def test_a_damaged_file_is_run_again(tmp_path: Path) -> None:
+    run_cells([CELL], Source(), tmp_path, jobs=1)
+    (file,) = tmp_path.glob(f"{CELL.key}-*.npz")
+    file.write_bytes(file.read_bytes()[:40])
+    assert run_cells([CELL], Source(), tmp_path, jobs=1)[CELL].cell == CELL
+    assert Outcome.from_bytes(file.read_bytes()).cell == CELL
+    assert [path.suffix for path in tmp_path.iterdir()] == [".npz"], "nothing half-written"
+
+
+class TestRealData:
+    pytestmark = needs_data
+
+    def test_the_split_is_the_papers(self, source: Source) -> None:
+        """``A_j`` is the sum of v vᵀ over 600 rows in file order, from an independent reading."""
+        from sklearn.datasets import load_svmlight_file
+
+        X = load_svmlight_file(str(DATA / "a9a.bz2"), n_features=123)[0][:30000].toarray()
+        A = operator_of(source, "a9a", 50, 600, "file")
+        np.testing.assert_allclose(A.agent(7).dense(), X[4200:4800].T @ X[4200:4800], atol=1e-9)
+        np.testing.assert_allclose(
+            pooled_of(source, "a9a", 50, 600).values, np.linalg.eigvalsh(X.T @ X / 50)[::-1], atol=1e-8
+        )
+
+    @pytest.mark.parametrize("order", ["label", "shuffled"])
+    def test_another_order_keeps_the_pooled_problem(self, source: Source, order: str) -> None:
+        there = operator_of(source, "a9a", 50, 600, order)
+        here = operator_of(source, "a9a", 50, 600, "file")
+        np.testing.assert_allclose(there.mean(), here.mean(), atol=1e-9)
+        assert np.abs(there.agent(0).dense() - here.agent(0).dense()).max() > 1.0
+
+    def test_spread_keeps_the_mean_and_makes_agents_indefinite(self, source: Source) -> None:
+        wide = operator_of(source, "a9a", 50, 600, "file", 4.0)
+        np.testing.assert_allclose(wide.mean(), operator_of(source, "a9a", 50, 600, "file").mean(), atol=1e-8)
+        assert np.linalg.eigvalsh(wide.dense())[:, 0].min() < -1.0
+
+    def test_a_cell_does_what_it_says(self, source: Source) -> None:
+        """Against a run put together by hand."""
+        outcome = compute(CELL.at(iterations=30, draw=1), source)
+        A = operator_of(source, "a9a", 50, 600, "file")
+        U = np.linalg.eigh(A.mean())[1][:, ::-1][:, :5]
+        trace = deepca.solver.observers.Trace(U=U)
+        network = deepca.SimulatedNetwork(graph_of("paper", 50, 1))
+        W0 = deepca.operators.linalg.random_orthonormal(123, 5, seed=1)
+        algorithm = deepca.DeEPCA(A, W0, network, deepca.FastMix(rounds=5), deepca.QRSignAdjust(W0))
+        deepca.solve(algorithm, max_iter=30, observers=[trace])
+        np.testing.assert_allclose(outcome.tan_theta, trace.tan_theta, rtol=1e-6)
+        assert outcome.rounds[-1] == 150
+
+    @pytest.mark.parametrize("name", STUDIES)
+    def test_every_study_makes_its_page(
+        self, name: str, source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """With made-up outcomes: the cells that a study asks for are those that its page can show."""
+
+        def made_up(cells: list[Cell], *_: object, **__: object) -> dict[Cell, Outcome]:
+            return {cell: _outcome(cell, [1.0, 1e-3, 10.0 ** -(3 + cell.K + cell.draw % 3)]) for cell in cells}
+
+        monkeypatch.setattr(reproduce, "run_cells", made_up)
+        report = reproduce.run_study(study_named(name), reproduce.Request(["a9a"], tmp_path, source))
+        (table,) = report.tables
+        columns = dict(study_named(name).axes)[study_named(name).columns]
+        assert len(table.header) == len(columns) + table.heads
+        assert (tmp_path / f"study-{name}-a9a.png").stat().st_size > 10_000
+        assert f"study-{name}-a9a.png" in (tmp_path / f"study-{name}.md").read_text(encoding="utf-8")
+
+    def test_iterations_follow_from_the_spectrum(self, source: Source) -> None:
+        setting = Setting("a9a", 5, 1, source)
+        values = pooled_of(source, "a9a", 50, 600).values
+        assert setting.iterations(5) == int(np.ceil(np.log(1e-11) / np.log(values[5] / values[4]))) + 10
+        assert Setting("a9a", 5, 1, source, limit=50).iterations(5) == 50
+
+
+@pytest.fixture(scope="session")
+def reproduced(source: Source, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, object]]:
+    """`deepca reproduce a9a`, with just enough iterations for 1e-10."""
+    out = tmp_path_factory.mktemp("reproduced")
+    arguments = ["reproduce", "a9a", "--data", str(DATA), "--out", str(out), "--seeds", "1", "--iterations", "190"]
+    done = CliRunner().invoke(app, [*arguments, "--json", "--quiet"])
+    assert done.exit_code == 0, done.output
+    return out, json.loads(done.stdout)
+
+
+@pytest.mark.xdist_group("reproduced")
+class TestVerdicts:
+    pytestmark = needs_data
+
+    def _claim(self, found: dict[str, object], words: str) -> dict[str, str]:
+        claims = found["claims"]
+        assert isinstance(claims, list)
+        return next(claim for claim in claims if words in claim["statement"])
+
+    def _outcomes(self, out: Path) -> dict[Cell, Outcome]:
+        outcomes = [Outcome.from_bytes(path.read_bytes()) for path in (out / "cells").glob("*.npz")]
+        return {outcome.cell: outcome for outcome in outcomes}
+
+    def test_deepca_is_as_fast_as_centralised_power_iterations(
+        self, reproduced: tuple[Path, dict[str, object]]
+    ) -> None:
+        out, found = reproduced
+        outcomes = self._outcomes(out)
+        base = next(cell for cell in outcomes if cell.method == "CPCA" and cell.k == 5 and cell.draw == 0)
+        for K in (5, 10):
+            for accuracy in (1e-6, 1e-10):
+                tracked = outcomes[base.at(method="DeEPCA", K=K)].iterations_to(accuracy)
+                pooled = outcomes[base].iterations_to(accuracy)
+                assert tracked is not None
+                assert pooled is not None
+                assert abs(tracked - pooled) <= 2
+        assert self._claim(found, "as fast as centralised")["verdict"] == "holds"
+
+    def test_depca_stalls_where_it_should(self, reproduced: tuple[Path, dict[str, object]]) -> None:
+        out, found = reproduced
+        outcomes = self._outcomes(out)
+        base = next(cell for cell in outcomes if cell.method == "CPCA" and cell.k == 5 and cell.draw == 0)
+        assert 1e-5 < outcomes[base.at(method="DePCA", K=5)].plateau < 1e-2
+        assert 1e-8 < outcomes[base.at(method="DePCA", K=10)].plateau < 1e-4
+        assert self._claim(found, "without growing K")["verdict"] == "holds"
+
+    def test_what_else_the_page_says(self, reproduced: tuple[Path, dict[str, object]]) -> None:
+        _, found = reproduced
+        verdicts = {
+            "does not depend on the accuracy": "holds",
+            "great advantages in communication": "holds",
+            "with K rounds per iteration, after T iterations": "holds",
+            "need not be positive semi-definite": "holds",
+            "which reflects the heterogeneity": "partly",
+            "FastMix contracts": "differs",
+            "extend to directed graphs": "holds",
+            "links change from round to round": "holds",
+            "one pair of neighbours wakes at a time": "holds",
+            "decentralized eigenvalue decomposition": "holds",
+            "decentralized SVD": "holds",
+            "low-rank matrix approximation": "holds",
+            "decentralized spectral analysis": "holds",
+        }
+        assert {words: self._claim(found, words)["verdict"] for words in verdicts} == verdicts
+        mixing = self._claim(found, "FastMix contracts")["measured"]
+        assert "K ≤ 34" in mixing
+        assert "expands by 1.12" in mixing
+        signs = self._claim(found, "Adjusting signs")["measured"]
+        assert "fails in draws 4, 5" in signs, "the draws in which SignAdjust breaks convergence"
+
+    def test_figures_curves_and_pages_are_there(self, reproduced: tuple[Path, dict[str, object]]) -> None:
+        out, _ = reproduced
+        for name in ("a9a-iterations", "a9a-rounds"):
+            assert (out / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+            assert "<svg" in (out / f"{name}.svg").read_text(encoding="utf-8")[:2000]
+        page = (out / "report.html").read_text(encoding="utf-8")
+        assert 'src="http' not in page
+        assert re.search(r"\d+ of \d+ claims hold", page)
+        header, first, *_ = (out / "curves.csv").read_text(encoding="utf-8").splitlines()
+        row = dict(zip(header.split(","), first.split(","), strict=True))
+        assert row["data"] == "a9a"
+        assert float(row["tan_theta"]) > 0
+        assert not list(out.glob("*.part"))
+
+    @needs_chromium
+    def test_the_page_opens_in_a_browser(self, reproduced: tuple[Path, dict[str, object]], tmp_path: Path) -> None:
+        document, console, asked = visit(reproduced[0] / "report.html", tmp_path)
+        assert "claims hold" in document
+        assert (console, asked) == ([], [])
+
+    def test_a_second_call_runs_nothing_again(
+        self, reproduced: tuple[Path, dict[str, object]], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        out, _ = reproduced
+        before = {path: path.stat().st_mtime_ns for path in (out / "cells").iterdir()}
+        arguments = ["reproduce", "a9a", "--data", str(DATA), "--out", str(out), "--seeds", "1", "--iterations", "190"]
+        assert CliRunner().invoke(app, [*arguments, "--quiet"]).exit_code == 0
+        assert {path: path.stat().st_mtime_ns for path in (out / "cells").iterdir()} == before
+
+    def test_a_study_writes_its_page(self, source: Source, tmp_path: Path) -> None:
+        arguments = ["reproduce", "a9a", "--data", str(DATA), "--out", str(tmp_path), "--study", "heterogeneity"]
+        done = CliRunner().invoke(app, [*arguments, "--iterations", "20", "--quiet", "--jobs", "2"])
+        assert done.exit_code == 0, done.output
+        assert (tmp_path / "study-heterogeneity.html").exists()
+        assert (tmp_path / "study-heterogeneity-a9a.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("iterations", [20, 60])
+@pytest.mark.parametrize("k", [1, 5])
+def test_runs_that_are_too_short_are_not_judged(iterations: int, k: int, tmp_path: Path, source: Source) -> None:
+    if not (DATA / "a9a.bz2").exists():
+        pytest.skip("needs a9a.bz2 in ../shared/data")
+    setting = Setting("a9a", k, 1, source, limit=iterations)
+    curve = [0.5 * 0.99**t for t in range(iterations)]
+    outcomes = {cell: _outcome(cell, curve[: cell.iterations]) for cell in claim_cells(setting)}
+    (claim,) = judge(setting, outcomes)
+    assert claim.verdict == "not judged"
+
+
+def test_a_claim_can_fail(source: Source) -> None:
+    """Where tracked runs stall and untracked ones do not, the page says so."""
+    if not (DATA / "a9a.bz2").exists():
+        pytest.skip("needs a9a.bz2 in ../shared/data")
+    setting = Setting("a9a", 5, 1, source)
+    good, bad = [0.8**t for t in range(200)], [max(0.8**t, 1e-2) for t in range(200)]
+    outcomes = {cell: _outcome(cell, bad if cell.method == "DeEPCA" else good) for cell in claim_cells(setting)}
+    verdicts = {claim.statement.split(":")[-1][:30]: claim.verdict for claim in judge(setting, outcomes)}
+    assert set(verdicts.values()) == {"differs"}, verdicts
+
+
+def test_vectors_that_are_no_numbers_are_far_from_scipys() -> None:
+    """Whatever their eigenvalues are."""
+    network = deepca.SimulatedNetwork(deepca.topology.ring(3))
+    found = deepca.eigenpairs(np.stack([np.diag([3.0, 2.0, 1.0])] * 3), network, 1)
+    assert verdict_of(pair_error(found, np.array([3.0]), np.eye(3)[:, :1])) == "holds"
+    lost = replace(found, vectors=np.full((3, 1), np.nan))
+    assert verdict_of(pair_error(lost, np.array([3.0]), np.eye(3)[:, :1])) == "differs"
+
+
+def test_extensions_that_are_too_short_are_not_judged_and_others_can_fail(source: Source) -> None:
+    if not (DATA / "a9a.bz2").exists():
+        pytest.skip("needs a9a.bz2 in ../shared/data")
+    (claim,) = judge_extensions(Setting("a9a", 5, 1, source, limit=30))
+    assert claim.verdict == "not judged"
+    ground = ground_of(Setting("a9a", 5, 1, source))
+    far, near = directed.ring(50), directed.exponential(50)
+    runs = by_gossip(ground, [far, near])  # five rounds on a ring that goes one way are far too few
+    assert runs[far.name].iterations is None
+    assert as_good(ground, runs) == "partly"
+    assert as_good(ground, {"far": runs[far.name]}) == "differs"
+    assert as_good(ground, {"near": runs[near.name]}) == "holds"
+    assert [verdict_of(*errors) for errors in ((1e-11, 0.0), (1e-9, 0.0), (1e-9, float("nan")))] == [
+        "holds",
+        "partly",
+        "differs",
+    ]
+    assert "directed-ring(50): not reached" in compared(ground, runs)
+    slow = replace(runs[near.name], iterations=2 * (ground.static.iterations or 0))
+    assert as_good(ground, {"near": slow}) == "partly"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("a9a", "--components", "123", "--data", str(DATA)), "between 1 and 122"),
+        (("a9a", "--jobs", "0"), "at least one process"),
+        (("mnist",), "w8a, a9a or all"),
+        (("a9a", "--study", "nothing"), "there is no study"),
+        (("a9a", "--components", "0"), "at least 1"),
+        (("a9a", "--seeds", "0"), "at least 1"),
+        (("a9a", "--iterations", "3"), "at least 20"),
+        (("a9a", "--data", "nowhere"), "nowhere"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_code_2(
+    arguments: tuple[str, ...], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["reproduce", *arguments, "--quiet"])
+    assert done.exit_code == 2
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_settings_can_be_written_down() -> None:
+    assert json.loads(json.dumps(asdict(PAPER["w8a"])))["rounds"] == [3, 5, 10]

@@ -1,0 +1,603 @@
+"""Lists of revoked certificates: numbered, with an end, passed on, and never replaced by an older one."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("grpc")
+pytest.importorskip("cryptography")
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+
+from deepca.errors import CertificateError, InvalidInput, Refused, RevocationListError
+from deepca.sites.admin.findings import Finding
+from deepca.sites.admin.site_checks import check_certificates
+from deepca.sites.config.network_file import NetworkFile, SiteEntry, write_network
+from deepca.sites.config.site_file import SiteFile, read_site, write_site
+from deepca.sites.pki.authority import Authority
+from deepca.sites.pki.certificates import pem, request
+from deepca.sites.pki.enrolment import ask, examine_request, install, install_list, sign_request
+from deepca.sites.pki.identity import Identity
+from deepca.sites.pki.keys import new_key, write_key
+from deepca.sites.pki.revocation import LARGEST_LIST, SeenLists, load_list, parse_list
+from deepca.sites.protocol import wire_pb2 as wire
+from deepca.sites.transport.streams import Peer, Streams
+from tests.sites.transport.test_streams import FAST, Recorder
+
+NET = "hospitals"
+NOW = datetime.now(UTC)
+SITES = ("north", "south", "west")
+DAY = timedelta(days=1)
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority.create(tmp_path / "authority", NET)
+
+
+def site(tmp_path: Path, authority: Authority, name: str = "north") -> SiteFile:
+    """Lay out a site that has everything but a list."""
+    folder = tmp_path / name
+    entries = tuple(SiteEntry(one, f"127.0.0.1:{j + 1}") for j, one in enumerate(SITES))
+    write_network(folder / "network.toml", NetworkFile(NET, entries, 2, topology_name="complete"))
+    write_site(folder / "site.toml", name, "rows.csv")
+    (folder / "authority.pem").write_bytes(pem(authority.certificate))
+    key = new_key()
+    (folder / "site.pem").write_bytes(pem(authority.sign(request(name, NET, key))))
+    write_key(folder / "site.key", key)
+    return read_site(folder)
+
+
+def hand_out(authority: Authority, *sites: SiteFile) -> int:
+    """Put the authority's list beside these; its number."""
+    for one in sites:
+        one.revoked.write_bytes((authority.folder / "revoked.pem").read_bytes())
+    found = authority.revocations()
+    assert found is not None
+    return found.number
+
+
+def unnumbered(authority: Authority, *serials: int, number: int | None = None, critical: bool = False) -> bytes:
+    """Build a list as it is not made any more, PEM."""
+    builder = (
+        x509.CertificateRevocationListBuilder()
+        .issuer_name(authority.certificate.subject)
+        .last_update(NOW)
+        .next_update(NOW + 3000 * DAY)
+    )
+    if number is not None:
+        builder = builder.add_extension(x509.CRLNumber(number), critical=critical)
+    for serial in serials:
+        entry = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(NOW)
+        builder = builder.add_revoked_certificate(entry.build())
+    return pem(builder.sign(authority.key, hashes.SHA256()))
+
+
+def reason_of(action: Callable[[], object]) -> str:
+    with pytest.raises(RevocationListError) as error:
+        action()
+    return error.value.reason
+
+
+# -------------------------------------------------------------------------------------------------------- the authority
+
+
+def test_numbers_grow_whatever_happens_to_the_folder(authority: Authority) -> None:
+    numbers = [authority.reissue().number]
+    authority.sign(request("north", NET, new_key()))
+    authority.revoke("north")
+    numbers.append(hand_out(authority))
+    (authority.folder / "revoked.pem").unlink()
+    numbers.append(authority.reissue().number)
+    state = authority.folder / "issued.json"
+    state.write_text(json.dumps({"issued": json.loads(state.read_text())["issued"]}))  # as earlier versions wrote it
+    numbers.append(Authority.load(authority.folder).reissue().number)
+    assert numbers == sorted(set(numbers))
+    assert numbers[0] == 2  # the first came with the authority
+
+
+def test_a_list_lasts_as_long_as_was_said_but_not_longer_than_its_authority(authority: Authority) -> None:
+    assert timedelta(days=9) < authority.reissue(10).ends - NOW < timedelta(days=11)
+    assert authority.reissue(10**6).ends == authority.certificate.not_valid_after_utc
+    with pytest.raises(InvalidInput):
+        authority.reissue(0)
+
+
+def test_a_list_without_number_is_migrated_with_all_that_is_on_it(authority: Authority) -> None:
+    """Also what issued.json does not know of."""
+    leaf, other, good = (authority.sign(request("north", NET, new_key())) for _ in range(3))
+    authority.revoke(f"{leaf.serial_number:x}")
+    (authority.folder / "revoked.pem").write_bytes(unnumbered(authority, leaf.serial_number, other.serial_number))
+    assert authority.revocations() is None
+    found = authority.up_to_date_list()
+    assert found.number >= 1
+    assert [found.revokes(one) for one in (leaf, other, good)] == [True, True, False]
+    assert authority.up_to_date_list().number == found.number
+
+
+def test_a_list_is_renewed_when_something_is_signed_in_the_second_half_of_its_time(authority: Authority) -> None:
+    first = authority.up_to_date_list()
+    assert authority.up_to_date_list(now=NOW + 180 * DAY).number == first.number
+    assert authority.up_to_date_list(now=NOW + 190 * DAY).number > first.number
+
+
+# -------------------------------------------------------------------------------------------------------------- a site
+
+
+def test_a_site_that_never_had_a_list_needs_none(tmp_path: Path, authority: Authority) -> None:
+    assert Identity.load(site(tmp_path, authority)).list_number == 0
+
+
+def test_once_a_list_was_seen_a_missing_or_older_one_is_refused(tmp_path: Path, authority: Authority) -> None:
+    north = site(tmp_path, authority)
+    hand_out(authority, north)
+    older = north.revoked.read_bytes()
+    authority.reissue()
+    number = hand_out(authority, north)
+    Identity.load(north)
+    north.revoked.write_bytes(older)
+    with pytest.raises(RevocationListError) as error:
+        Identity.load(north)
+    assert (error.value.reason, error.value.number, error.value.seen) == ("older", number - 1, number)
+    north.revoked.unlink()
+    with pytest.raises(RevocationListError) as error:
+        Identity.load(north)
+    assert (error.value.reason, error.value.seen, error.value.path) == ("missing", number, str(north.revoked))
+    hand_out(authority, north)
+    Identity.load(north)
+
+
+def test_another_authority_starts_anew(tmp_path: Path, authority: Authority) -> None:
+    north = site(tmp_path, authority)
+    for _ in range(3):
+        authority.reissue()
+    hand_out(authority, north)
+    Identity.load(north)
+    other = Authority.create(tmp_path / "other", NET)
+    again = site(tmp_path, other)
+    hand_out(other, again)
+    assert Identity.load(again).list_number == 1
+    assert SeenLists.of(north, authority.certificate).number() == 4
+
+
+def test_an_expired_list_is_refused(tmp_path: Path, authority: Authority) -> None:
+    north, south = site(tmp_path, authority), site(tmp_path, authority, "south")
+    authority.reissue(1, now=NOW - 2 * DAY)
+    hand_out(authority, north)
+    assert reason_of(lambda: Identity.load(north)) == "expired"
+    assert reason_of(lambda: install_list(north.path, authority.folder / "revoked.pem")) == "expired"
+    authority.reissue(20)
+    hand_out(authority, north)
+    me, other = Identity.load(north), Identity.load(south)
+    me.check_peer(other.certificate_der, "south")
+    assert me.revocations is not None
+    me = replace(me, revocations=replace(me.revocations, ends=NOW - DAY))
+    with pytest.raises(Refused) as error:  # it has expired while the agent runs
+        me.check_peer(other.certificate_der, "south")
+    assert error.value.reason == "list expired"
+
+
+def test_lists_that_agents_do_not_take(tmp_path: Path, authority: Authority) -> None:
+    north = site(tmp_path, authority)
+    north.revoked.write_bytes(unnumbered(authority))
+    assert reason_of(lambda: Identity.load(north)) == "unnumbered"
+    north.revoked.write_bytes(unnumbered(authority, number=5, critical=True))
+    assert reason_of(lambda: Identity.load(north)) == "unreadable"
+    north.revoked.write_bytes(unnumbered(authority, number=1 << 80))
+    assert reason_of(lambda: Identity.load(north)) == "unreadable"
+    north.revoked.write_bytes((Authority.create(tmp_path / "x", NET).folder / "revoked.pem").read_bytes())
+    assert reason_of(lambda: Identity.load(north)) == "foreign"
+    assert SeenLists.of(north, authority.certificate).number() == 0
+
+
+def test_a_damaged_record_of_what_was_seen_is_refused(tmp_path: Path, authority: Authority) -> None:
+    north = site(tmp_path, authority)
+    hand_out(authority, north)
+    Identity.load(north)
+    for content in ("", "[]", "{", '{"x": "y"}', "7"):
+        (north.state / "revocations.json").write_text(content)
+        assert reason_of(lambda: Identity.load(north)) == "memory"
+
+
+def test_where_nothing_can_be_recorded_that_is_said(tmp_path: Path, authority: Authority) -> None:
+    north = site(tmp_path, authority)
+    hand_out(authority, north)
+    north.state.write_text("a file, not a folder")
+    warnings: list[str] = []
+    assert Identity.load(north, warn=warnings.append).list_number == 1
+    assert len(warnings) == 1
+
+
+def test_looking_writes_nothing(tmp_path: Path, authority: Authority) -> None:
+    north = site(tmp_path, authority)
+    hand_out(authority, north)
+    me = Identity.look(north)
+    assert not north.state.exists()
+    newer = authority.reissue()
+    before = north.revoked.read_bytes()
+    assert me.adopt(newer.der).list_number == newer.number
+    assert north.revoked.read_bytes() == before
+    assert not north.state.exists()
+
+
+# --------------------------------------------------------------------------------------------------------------- join
+
+
+def test_the_answer_to_a_request_brings_the_newest_list(tmp_path: Path, authority: Authority) -> None:
+    """So a kit whose list has no number is migrated when its site joins or renews."""
+    north = site(tmp_path, authority)
+    north.revoked.write_bytes(unnumbered(authority))
+    (authority.folder / "revoked.pem").write_bytes(unnumbered(authority))
+    assert reason_of(lambda: Identity.load(north)) == "unnumbered"
+    asked = ask(north.path, renew=True)
+    done = sign_request(asked.request, authority.folder, expected=asked.fingerprint, renewal=True)
+    install(north.path, done.certificate)
+    assert Identity.load(north).list_number == done.list.number > 0
+    assert x509.load_pem_x509_certificates(north.certificate.read_bytes())
+    assert b"CRL" not in north.certificate.read_bytes()
+
+
+def test_an_older_list_that_comes_with_a_certificate_does_not_replace_a_newer_one(
+    tmp_path: Path, authority: Authority
+) -> None:
+    north = site(tmp_path, authority)
+    asked = ask(north.path, renew=True)
+    done = sign_request(asked.request, authority.folder, expected=asked.fingerprint, renewal=True)
+    authority.reissue()
+    number = hand_out(authority, north)
+    install(north.path, done.certificate)
+    assert Identity.load(north).list_number == number > done.list.number
+
+
+def test_a_list_is_installed_alone(tmp_path: Path, authority: Authority) -> None:
+    north, newest = site(tmp_path, authority), authority.folder / "revoked.pem"
+    older = tmp_path / "older.pem"
+    older.write_bytes(newest.read_bytes())
+    number = authority.reissue().number
+    north.revoked.write_bytes(unnumbered(authority))
+    done = install_list(north.path, newest)
+    assert (done.list.number, done.replaced) == (number, True)
+    assert Identity.load(north).list_number == number
+    assert reason_of(lambda: install_list(north.path, older)) == "older"
+    north.revoked.unlink()
+    assert reason_of(lambda: install_list(north.path, older)) == "older"
+    assert not install_list(north.path, newest).replaced
+    foreign = Authority.create(tmp_path / "x", NET).folder / "revoked.pem"
+    assert reason_of(lambda: install_list(north.path, foreign)) == "foreign"
+
+
+def test_a_certificate_on_its_own_list_is_not_installed(tmp_path: Path, authority: Authority) -> None:
+    north = site(tmp_path, authority)
+    asked = ask(north.path, renew=True)
+    done = sign_request(asked.request, authority.folder, expected=asked.fingerprint, renewal=True)
+    authority.revoke(done.serial)
+    newest = authority.revocations()
+    assert newest is not None
+    leaf = x509.load_pem_x509_certificates(done.certificate.read_bytes())[0]
+    done.certificate.write_bytes(pem(leaf) + newest.pem)
+    before = north.certificate.read_bytes()
+    with pytest.raises(InvalidInput):
+        install(north.path, done.certificate)
+    assert north.certificate.read_bytes() == before
+
+
+def test_revoked_or_expired_certificates_do_not_count_as_valid(tmp_path: Path, authority: Authority) -> None:
+    north = site(tmp_path, authority)
+    asked = ask(north.path, renew=True)
+    assert len(examine_request(asked.request, authority.folder).valid) == 1
+    authority.revoke("north")
+    authority.sign(request("north", NET, new_key()), 1, now=NOW - 9 * DAY)
+    assert examine_request(asked.request, authority.folder).valid == ()
+
+
+# -------------------------------------------------------------------------------------------------------------- doctor
+
+
+def finding(of: SiteFile) -> Finding:
+    return next(one for one, _ in check_certificates(of) if one.check == "revoked list")
+
+
+def test_what_the_doctor_says_of_lists(tmp_path: Path, authority: Authority) -> None:
+    north = site(tmp_path, authority)
+    assert finding(north).verdict == "ok"
+    hand_out(authority, north)
+    assert (finding(north).verdict, finding(north).who) == ("ok", "")
+    authority.reissue(31)
+    hand_out(authority, north)
+    assert finding(north).verdict == "ok"
+    authority.reissue(29)
+    hand_out(authority, north)
+    assert (finding(north).verdict, finding(north).who) == ("warning", "whoever keeps the authority")
+    Identity.load(north)
+    north.revoked.unlink()
+    assert finding(north).verdict == "wrong"
+    authority.reissue(1, now=NOW - 3 * DAY)
+    hand_out(authority, north)
+    assert finding(north).verdict == "wrong"
+    assert "whoever keeps the authority" in finding(north).who
+
+
+# ----------------------------------------------------------------------------------------------------------- passed on
+
+
+def test_a_newer_list_is_adopted_and_kept(tmp_path: Path, authority: Authority) -> None:
+    north, south = site(tmp_path, authority), site(tmp_path, authority, "south")
+    hand_out(authority, north)
+    me, other = Identity.load(north), Identity.load(south)
+    assert me.adopt(parse_list(north.revoked.read_bytes(), authority.certificate, north.revoked).der) is me
+    authority.revoke("south")
+    newest = authority.revocations()
+    assert newest is not None
+    after = me.adopt(newest.der)
+    with pytest.raises(Refused) as error:
+        after.check_peer(other.certificate_der, "south")
+    assert error.value.reason == "revoked"
+    assert not after.changed()
+    kept = load_list(north.revoked, authority.certificate)
+    assert kept is not None
+    assert kept.number == newest.number == SeenLists.of(north, authority.certificate).number()
+    expired = authority.reissue(1, now=NOW - 3 * DAY)
+    assert after.adopt(expired.der) is after
+
+
+def test_a_list_that_can_be_neither_written_nor_recorded_counts_while_the_agent_runs(
+    tmp_path: Path, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    north, south = site(tmp_path, authority), site(tmp_path, authority, "south")
+    hand_out(authority, north)
+    north.state.write_text("a file, not a folder")
+    warnings: list[str] = []
+    me, other = Identity.load(north, warn=warnings.append), Identity.load(south)
+    authority.revoke("south")
+    newest = authority.revocations()
+    assert newest is not None
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("deepca.sites.pki.identity.write_whole", full)
+        after = me.adopt(newest.der)
+    assert len(warnings) == 3
+    north.certificate.touch()
+    assert after.changed()
+    again = after.reload()
+    assert again.list_number == newest.number
+    with pytest.raises(Refused):
+        again.check_peer(other.certificate_der, "south")
+
+
+def test_no_list_that_the_authority_has_not_signed_is_adopted(tmp_path: Path, authority: Authority) -> None:
+    north = site(tmp_path, authority)
+    hand_out(authority, north)
+    me = Identity.load(north)
+    other = Authority.create(tmp_path / "x", NET)
+    foreign, genuine = other.reissue(), authority.reissue()
+    rng = random.Random(3)
+    bad = [foreign.der, b"x", genuine.pem, genuine.der[:-1], bytes(LARGEST_LIST + 1)]
+    for _ in range(50):
+        broken = bytearray(genuine.der)
+        broken[rng.randrange(len(broken) // 2)] ^= 1 << rng.randrange(8)  # of what is signed
+        bad.append(bytes(broken))
+    before = north.revoked.read_bytes()
+    for content in bad:
+        with pytest.raises(Refused) as error:
+            me.adopt(content)
+        assert error.value.reason == "list"
+    assert north.revoked.read_bytes() == before
+    assert me.adopt(genuine.der).list_number == genuine.number
+
+
+def test_a_site_whose_own_certificate_is_revoked_does_not_start_again(tmp_path: Path, authority: Authority) -> None:
+    north = site(tmp_path, authority)
+    me = Identity.load(north)
+    authority.revoke("north")
+    newest = authority.revocations()
+    assert newest is not None
+    me.adopt(newest.der)
+    with pytest.raises(CertificateError) as error:
+        Identity.load(north)
+    assert error.value.reason == "revoked"
+
+
+@dataclass
+class Side:
+    """One site's streams. ``notices`` : what was said about lists."""
+
+    streams: Streams
+    heard: Recorder
+    port: int
+    notices: list[str] = field(default_factory=list)
+
+    @property
+    def number(self) -> int:
+        credentials = self.streams.credentials
+        return 0 if credentials is None else credentials.list_number
+
+
+@contextmanager
+def up(name: str, mine: Identity, others: dict[str, int | None]) -> Iterator[Side]:
+    """Streams of a site to others: those with a port are dialled, the rest dial."""
+    heard, notices = Recorder(), list[str]()
+    peers = [
+        Peer(SITES.index(one), one, f"127.0.0.1:{port}" if port else None, dial=port is not None)
+        for one, port in others.items()
+    ]
+    listen = "127.0.0.1:0" if any(not peer.dial for peer in peers) else None
+    me = Peer(SITES.index(name), name, None, dial=False)
+    streams = Streams(heard, me, peers, listen, mine, pace=FAST, notice=notices.append)
+    port = streams.start()
+    try:
+        yield Side(streams, heard, port, notices)
+    finally:
+        streams.stop()
+
+
+def test_the_newer_list_is_passed_on_when_neighbours_meet(tmp_path: Path, authority: Authority) -> None:
+    """From whoever dials, and to whoever dials."""
+    north, south, west = (site(tmp_path, authority, name) for name in SITES)
+    hand_out(authority, north)
+    me = Identity.load(north)
+    authority.reissue()
+    number = hand_out(authority, south)
+    with up("north", me, {"south": None, "west": None}) as first:
+        with up("south", Identity.load(south), {"north": first.port}) as second:
+            second.heard.wait_for("opened")
+            first.heard.wait_for("opened")
+            assert first.number == second.number == number
+        with up("west", Identity.load(west), {"north": first.port}) as third:
+            third.heard.wait_for("opened")
+            assert third.number == number
+    assert len(first.notices) == len(third.notices) == 1
+    for one in (north, west):
+        assert Identity.load(one).list_number == number
+
+
+@pytest.mark.parametrize("dials", [False, True])
+def test_an_agent_whose_list_has_expired_is_let_in_again_with_the_next(
+    tmp_path: Path, authority: Authority, dials: bool
+) -> None:
+    north, south = site(tmp_path, authority), site(tmp_path, authority, "south")
+    hand_out(authority, north, south)
+    before, other = Identity.load(north), Identity.load(south)
+    assert before.revocations is not None
+    over = replace(before, revocations=replace(before.revocations, ends=NOW - DAY))
+    with pytest.raises(Refused):
+        over.check_peer(other.certificate_der, "south")
+    authority.reissue()
+    number = hand_out(authority, south)
+    names, mine = ("south", "north") if dials else ("north", "south"), {"north": over, "south": Identity.load(south)}
+    with (
+        up(names[0], mine[names[0]], {names[1]: None}) as first,
+        up(names[1], mine[names[1]], {names[0]: first.port}) as second,
+    ):
+        first.heard.wait_for("opened")
+        second.heard.wait_for("opened")
+        assert first.number == second.number == number
+
+
+def test_an_agent_whose_list_expires_lets_go_of_everybody(tmp_path: Path, authority: Authority) -> None:
+    north, south = site(tmp_path, authority), site(tmp_path, authority, "south")
+    number = hand_out(authority, north, south)
+    me = Identity.load(north)
+    assert me.revocations is not None
+    ending = replace(me, revocations=replace(me.revocations, ends=datetime.now(UTC) + timedelta(seconds=3)))
+    with (
+        up("north", ending, {"south": None}) as first,
+        up("south", Identity.load(south), {"north": first.port}) as second,
+    ):
+        first.heard.wait_for("opened")
+        first.heard.wait_for("closed")
+        first.heard.wait_for("refused")
+        authority.reissue()
+        assert hand_out(authority, north) == number + 1  # and with the next list all is well again
+        first.heard.wait_for("opened", 2)
+        _until(lambda: second.number == number + 1)
+
+
+@pytest.mark.parametrize("how", ["older", "missing"])
+def test_a_running_agent_goes_by_the_newest_list_whatever_is_put_in_its_place(
+    tmp_path: Path, authority: Authority, how: str
+) -> None:
+    north, south = site(tmp_path, authority), site(tmp_path, authority, "south")
+    older = (authority.folder / "revoked.pem").read_bytes()
+    other = Identity.load(south)
+    authority.revoke("south")
+    number = hand_out(authority, north)
+    with up("north", Identity.load(north), {"south": None}) as first:
+        if how == "older":
+            north.revoked.write_bytes(older)
+        else:
+            north.revoked.unlink()
+        first.heard.wait_for("refused")
+        assert first.number == number
+        with up("south", other, {"north": first.port}) as second:
+            second.heard.wait_for("refused")
+            assert second.heard.count("opened") == 0
+
+
+def test_a_revoked_site_is_refused_by_those_who_were_passed_the_list(tmp_path: Path, authority: Authority) -> None:
+    """West is revoked; only south was given the list."""
+    north, south, west = (site(tmp_path, authority, name) for name in SITES)
+    hand_out(authority, north, west)
+    authority.revoke("west")
+    identities = [Identity.load(one) for one in (north, west)]
+    hand_out(authority, south)
+    with (
+        up("north", identities[0], {"south": None, "west": None}) as first,
+        up("south", Identity.load(south), {"north": first.port}) as second,
+    ):
+        second.heard.wait_for("opened")
+        with up("west", identities[1], {"north": first.port}) as third:
+            third.heard.wait_for("refused")
+            first.heard.wait(lambda: ("refused", 2) in {one[:2] for one in first.heard.events})
+            assert third.heard.count("opened") == 0
+
+
+def test_a_live_stream_of_a_revoked_site_is_dropped_where_the_list_arrives_and_beyond(
+    tmp_path: Path, authority: Authority
+) -> None:
+    north, south, west = (site(tmp_path, authority, name) for name in SITES)
+    hand_out(authority, north, south, west)
+    mine = [Identity.load(one) for one in (north, south, west)]
+    with (
+        up("north", mine[0], {"south": None, "west": None}) as first,
+        up("south", mine[1], {"north": first.port}) as second,
+        up("west", mine[2], {"north": first.port}) as third,
+    ):
+        first.heard.wait_for("opened", 2)
+        second.heard.wait_for("opened")
+        third.heard.wait_for("opened")
+        authority.revoke("west")
+        number = hand_out(authority, south)  # nobody else is given it
+        first.heard.wait(lambda: ("closed", 2) in {one[:2] for one in first.heard.events})
+        assert first.number == second.number == number
+        assert ("closed", 1) not in {one[:2] for one in first.heard.events}  # south's stream goes on
+
+
+def test_a_forged_list_ends_the_stream_and_changes_nothing(tmp_path: Path, authority: Authority) -> None:
+    north, south = site(tmp_path, authority), site(tmp_path, authority, "south")
+    other = Authority.create(tmp_path / "x", NET)
+    for _ in range(5):
+        other.reissue()
+    forged = other.reissue().der
+    with (
+        up("north", Identity.load(north), {"south": None}) as first,
+        up("south", Identity.load(south), {"north": first.port}) as second,
+    ):
+        second.heard.wait_for("opened")
+        second.heard.out[0] = deque([wire.Frame(revocations=wire.Revocations(list=forged))])
+        second.streams.wake(0)
+        first.heard.wait_for("closed")
+        first.heard.wait_for("refused")
+        assert first.number == 0
+
+
+def test_a_list_that_will_expire_is_warned_of_while_the_agent_runs(tmp_path: Path, authority: Authority) -> None:
+    north = site(tmp_path, authority)
+    authority.reissue(29)
+    hand_out(authority, north)
+    with up("north", Identity.load(north), {"south": None}) as side:
+        _until(lambda: bool(side.notices))
+    assert len(side.notices) == 1
+    authority.reissue(31)
+    hand_out(authority, north)
+    assert Identity.load(north).warning() == ""
+
+
+def _until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)

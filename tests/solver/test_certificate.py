@@ -1,0 +1,533 @@
+"""Agreement is not correctness: each wrong answer here is one on which all agents agree to 1e-12."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import scipy.linalg
+
+import deepca
+from deepca import AgentNetwork, DeEPCA, FastMix, SimulatedNetwork, Tolerance, certify, solve
+from deepca._util.typing import Csr, Orthonormalise
+from deepca.network import Network
+from deepca.network.transports.base import Message
+from deepca.operators import from_matrices, from_rows
+from deepca.operators.linalg import polar, qr
+from deepca.solver.certificate.bounds import Certificate
+from deepca.solver.certificate.probing import probe
+from deepca.solver.result import Result
+from deepca.topology import Topology
+from tests.support.engines import ENGINES, Stepwise, everyone, mine, network_of, of_all, of_mine
+from tests.support.helpers import worst_tangent
+from tests.support.problems import pooled_answer, spectrum, spectrum_problem
+
+Array = npt.NDArray[np.float64]
+M, D, K = 6, 9, 3
+PLACE = deepca.topology.ring(M)
+
+
+def problem(m: int = M, seed: int = 3) -> tuple[Array, Array]:
+    stack = spectrum_problem(m, D, spectrum(D, K, decay=0.6), seed, heterogeneity=0.6)
+    return stack, pooled_answer(stack, K)[1]
+
+
+def certified(kind: str, topology: Topology, stack: Array, X: Array, **options: Any) -> list[tuple[Certificate, Array]]:
+    """What every agent is told about X, all at once or with one thread per agent."""
+    A, m = from_matrices(stack), topology.n_agents
+    everywhere = np.broadcast_to(X, (m, *X.shape[-2:])) if X.ndim == 2 else X
+    if kind != "threads":
+        return [certify(A.agents(mine(m)), everywhere[mine(m)], network_of(topology), **options)]
+    return deepca.run_agents(topology, lambda net: certify(A.agent(net.agent), everywhere[net.agent], net, **options))
+
+
+# ------------------------------------------------------------------------------------------- the four wrong answers
+
+
+def unreliable(network: AgentNetwork) -> AgentNetwork:
+    network.reliable = False
+    return network
+
+
+def unheard(network: Network, x: Array, y: Array) -> Array:
+    """A round after which agent 0 has its own value in place of agent 1's."""
+    values = everyone(x, network.n_agents)
+    y[network.local == 0] += network.topology.gossip_matrix[0, 1] * (values[0] - values[1])
+    return y
+
+
+class Lossy(Stepwise):
+    """In iteration 2 agent 0 misses its neighbour's first message and puts its own value in its place."""
+
+    reliable = False
+
+    def gossip(self, x: Array, weights: Csr | None = None, /) -> Array:
+        y = super().gossip(x, weights)
+        if self._phase == "step" and self._t == 2 and not getattr(self, "lost", False):
+            self.lost = True
+            y = unheard(self, x, y)
+        return y
+
+
+class LossyAgent(AgentNetwork):
+    """The same for one agent of several."""
+
+    def _exchange(self, message: Message, receivers: tuple[int, ...], sources: tuple[int, ...]) -> dict[int, Message]:
+        received = super()._exchange(message, receivers, sources)
+        if self.agent == 0 and self._phase == "step" and self._t == 2 and not getattr(self, "lost", False):
+            self.lost = True
+            received[1] = replace(received[1], payload=message.payload)
+        return received
+
+
+def run_lossy(kind: str, stack: Array, how: Orthonormalise, **options: Any) -> tuple[list[Result[Any]], Array]:
+    W0 = deepca.operators.linalg.random_orthonormal(D, K, seed=1)
+    A = from_matrices(stack)
+    if kind != "threads":
+        result = solve(DeEPCA(A, W0, Lossy(PLACE), FastMix(5), how), **options)
+        return [result], everyone(result.W, M)
+
+    def work(network: AgentNetwork) -> Result[Any]:
+        lossy = LossyAgent(PLACE, network.agent, network._transport)
+        return solve(DeEPCA(A.agent(network.agent), W0, lossy, FastMix(5), how), **options)
+
+    results = deepca.run_agents(PLACE, work)
+    return results, np.stack([result.W for result in results])
+
+
+@pytest.mark.parametrize("kind", ENGINES)
+def test_a_message_lost_and_absorbed_by_reweighting_is_noticed(kind: str) -> None:
+    """All agree to 1e-12 on a wrong subspace; the fresh average contradicts them."""
+    stack, U = problem()
+    results, W = run_lossy(kind, stack, qr, max_iter=300)
+    assert np.ptp(W, axis=0).max() <= 1e-12
+    assert worst_tangent(U, W) > 1e-6
+    for result in results:
+        assert result.status.code == "tracking_lost"
+        assert not result.status.ok
+        assert result.certificate is not None
+        assert not result.certificate.proves(1e-8)
+        assert result.certificate.worst_angle >= worst_tangent(U, W)
+
+
+@pytest.mark.parametrize("how", [qr, polar])
+@pytest.mark.parametrize("kind", ENGINES)
+def test_a_lost_message_is_repaired_when_a_tolerance_is_asked_for(kind: str, how: Orthonormalise) -> None:
+    """Tracking begins again by itself, and the answer is right."""
+    stack, U = problem()
+    results, W = run_lossy(kind, stack, how, max_iter=400, stop=Tolerance(1e-10))
+    assert worst_tangent(U, W) <= 1e-10
+    for result in results:
+        assert result.status.code == "converged"
+        assert result.restarts == 1, "the loss had no effect, or was not noticed"
+
+
+@pytest.mark.parametrize("kind", ENGINES)
+def test_losing_an_agent_without_restarting_is_noticed_and_repaired(kind: str) -> None:
+    """The state of five agents who once were six: what they track is the old mean."""
+    six, _ = problem(6)
+    five = deepca.topology.ring(5)
+    stack = six[:5]
+    U = pooled_answer(stack, K)[1]
+    W0 = deepca.operators.linalg.random_orthonormal(D, K, seed=1)
+    before = of_all(solve(DeEPCA(six, W0, network_of(PLACE), FastMix(5)), max_iter=120).state, 6)
+    left = replace(before, W=before.W[:5].copy(), S=before.S[:5].copy(), AW=before.AW[:5].copy())
+    A = from_matrices(stack)
+
+    def run(stop: Tolerance | None, max_iter: int) -> list[Result[Any]]:
+        if kind != "threads":
+            network: Network = network_of(five)
+            return [solve(DeEPCA(A, W0, network, FastMix(6)), max_iter=max_iter, stop=stop, start=of_mine(left, 5))]
+
+        def work(network: AgentNetwork) -> Result[Any]:
+            j = network.agent
+            own = replace(left, W=left.W[j].copy(), S=left.S[j].copy(), AW=left.AW[j].copy())
+            return solve(DeEPCA(A.agent(j), W0, network, FastMix(6)), max_iter=max_iter, stop=stop, start=own)
+
+        return deepca.run_agents(five, work)
+
+    wrong = run(None, 60)
+    W = everyone(wrong[0].W, 5) if kind != "threads" else np.stack([result.W for result in wrong])
+    assert np.ptp(W, axis=0).max() <= 1e-12
+    assert worst_tangent(U, W) > 1e-4
+    assert {result.status.code for result in wrong} == {"tracking_lost"}
+    right = run(Tolerance(1e-9), 400)
+    W = everyone(right[0].W, 5) if kind != "threads" else np.stack([result.W for result in right])
+    assert {result.status.code for result in right} == {"converged"}
+    assert worst_tangent(U, W) <= 1e-9
+
+
+@pytest.mark.parametrize("kind", ENGINES)
+def test_eigenvectors_two_to_k_plus_one_are_not_the_top(kind: str) -> None:
+    """The residual is zero, everybody agrees to the last bit, and something larger lies outside."""
+    stack, _ = problem()
+    values, vectors = pooled_answer(stack, K + 1)
+    for certificate, _ in certified(kind, PLACE, stack, vectors[:, 1:], tol=1e-12):
+        assert certificate.residual <= 1e-11
+        assert certificate.missed
+        assert not certificate.proves(1e-3)
+        assert certificate.next_eigenvalue == pytest.approx(values[0], rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", ENGINES)
+def test_a_start_without_part_in_the_top_ends_with_that_status(kind: str) -> None:
+    """Features that do not mix: power iterations never find what W⁰ has no part in."""
+    values = np.array([5.0, 4.0, 3.0, 2.0, 1.0, 0.5])
+    stack = np.stack([np.diag(values)] * 4)
+    W0 = np.eye(6)[:, 1:3]
+    place = deepca.topology.ring(4)
+    if kind != "threads":
+        results = [solve(DeEPCA(stack, W0, network_of(place)), max_iter=200, stop=Tolerance(1e-8))]
+    else:
+        results = deepca.run_agents(
+            place, lambda net: solve(DeEPCA(stack[net.agent], W0, net), max_iter=200, stop=Tolerance(1e-8))
+        )
+    for result in results:
+        assert result.status.code == "not_top"
+        assert "5" in result.status.advice
+        assert "random_orthonormal" in result.status.advice
+
+
+@pytest.mark.parametrize("kind", ENGINES)
+def test_one_agent_with_a_stale_operator_is_noticed(kind: str) -> None:
+    """Agent 2 computed with yesterday's rows: all agree to 1e-12, and the check against today's fails."""
+    stack, U = problem()
+    stale = stack.copy()
+    stale[2] = 0.7 * stack[2] + 0.3 * np.roll(np.roll(stack[2], 1, axis=0), 1, axis=1)
+    W0 = deepca.operators.linalg.random_orthonormal(D, K, seed=1)
+    result = solve(DeEPCA(stale, W0, network_of(PLACE)), max_iter=300, stop=Tolerance(1e-12))
+    assert result.status.code == "converged"
+    components = everyone(result.components, M)
+    assert np.ptp(components, axis=0).max() <= 1e-12
+    wrong = worst_tangent(U, components)
+    assert wrong > 1e-3
+    for certificate, _ in certified(kind, PLACE, stack, components):
+        assert not certificate.proves(1e-3)
+        assert certificate.worst_angle >= wrong
+
+
+# ------------------------------------------------------------------------------------------------ what it rests on
+
+
+@pytest.mark.parametrize("kind", ENGINES)
+def test_averaging_that_is_broken_for_good_is_found_by_a_number_whose_mean_is_known(kind: str) -> None:
+    """Agent 0 never hears agent 1 and counts itself instead: fresh averages are as wrong as tracked ones."""
+
+    class Deaf(Stepwise):
+        reliable = False
+
+        def gossip(self, x: Array, weights: Csr | None = None, /) -> Array:
+            return unheard(self, x, super().gossip(x, weights))
+
+    class DeafAgent(AgentNetwork):
+        def _exchange(
+            self, message: Message, receivers: tuple[int, ...], sources: tuple[int, ...]
+        ) -> dict[int, Message]:
+            received = super()._exchange(message, receivers, sources)
+            if self.agent == 0 and message.payload is not None:
+                received[1] = replace(received[1], payload=message.payload)
+            return received
+
+    stack, U = problem()
+    A, W0 = from_matrices(stack), deepca.operators.linalg.random_orthonormal(D, K, seed=1)
+    if kind != "threads":
+        result = solve(DeEPCA(A, W0, Deaf(PLACE), FastMix(8)), max_iter=80, stop=Tolerance(1e-8))
+        results, W = [result], everyone(result.W, M)
+    else:
+        results = deepca.run_agents(
+            PLACE,
+            lambda net: solve(
+                DeEPCA(A.agent(net.agent), W0, unreliable(DeafAgent(PLACE, net.agent, net._transport)), FastMix(8)),
+                max_iter=80,
+                stop=Tolerance(1e-8),
+            ),
+        )
+        W = np.stack([result.W for result in results])
+    assert worst_tangent(U, W) > 1e-3
+    for result in results:
+        assert result.status.code == "averaging_failed"
+        assert not result.status.ok
+
+
+def test_messages_lost_while_probes_are_averaged_prove_nothing() -> None:
+    """Every fresh average can go wrong by itself: the one of A_j X is fine here, those of the probes are not."""
+
+    class LateLoss(Stepwise):
+        reliable = False
+        first: tuple[int, ...] = ()
+
+        def gossip(self, x: Array, weights: Csr | None = None, /) -> Array:
+            self.first = self.first or x.shape
+            y = super().gossip(x, weights)
+            return y if x.shape == self.first else unheard(self, x, y)
+
+    m, d = 4, 3
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        Q = np.linalg.qr(rng.standard_normal((d, d)))[0]
+        E = rng.standard_normal((m, d, d))
+        E = E + np.swapaxes(E, 1, 2)
+        stack = (Q * [1.0, 0.8, 0.6]) @ Q.T + 5.0 * (E - E.mean(axis=0))
+        missing_the_second = np.broadcast_to(Q[:, [0, 2]], (m, d, 2))[mine(m)].copy()
+        network = LateLoss(deepca.topology.ring(m))
+        found, _ = certify(from_matrices(stack).agents(mine(m)), missing_the_second, network, tol=1e-6)
+        assert not found.averaging_ok
+        assert found.angle == np.inf
+        assert not found.proves(1e-6)
+
+
+@pytest.mark.parametrize("graph", ["ring", "star", "complete"])
+@pytest.mark.parametrize("error", [1e-2, 1e-5, 1e-9, 0.0])
+def test_the_bound_holds_and_is_not_far_from_the_truth(graph: str, error: float) -> None:
+    """For subspaces turned by a known angle, by scipy; with gaps from wide to narrow."""
+    place = {"ring": deepca.topology.ring, "star": deepca.topology.star, "complete": deepca.topology.complete}[graph](M)
+    for seed, gap in enumerate((0.9, 0.5, 0.1, 0.01)):
+        stack = spectrum_problem(M, D, spectrum(D, K, gap=1.0 - gap, decay=0.8), seed, heterogeneity=0.6)
+        _, U = pooled_answer(stack, K)
+        noise = np.random.default_rng(seed).standard_normal((D, K))
+        X = np.linalg.qr(U + error * noise / np.linalg.norm(noise, 2))[0]
+        true = worst_tangent(U, X)
+        ((certificate, _),) = certified(ENGINES[0], place, stack, X, tol=1e-12)
+        assert true <= certificate.angle
+        if certificate.resolved and error > 0.0:
+            assert certificate.angle <= 3.0 * true / gap + 1e-10  # the residual cannot tell which eigenvalues mix
+
+
+@pytest.mark.threads(reason="one AgentNetwork, alone")
+def test_probes_find_eigenvalues_from_below_and_bound_them_from_above() -> None:
+    """Against scipy, for many spectra and every number of products; the bound must hold each time."""
+    network = AgentNetwork(deepca.topology.complete(1), 0)
+    looked = 0
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        values = np.sort(rng.uniform(0.0, 1.0, 80) ** rng.integers(1, 6))[::-1]
+        Q = np.linalg.qr(rng.standard_normal((80, 80)))[0]
+        A = (Q * values) @ Q.T
+        A = (A + A.T) / 2.0
+        X = Q[:, :3]
+        outside = scipy.linalg.eigvalsh((np.eye(80) - X @ X.T) @ A @ (np.eye(80) - X @ X.T))[::-1]
+        last = -np.inf
+        for found, _ in probe(from_matrices(A), X, network, seed=seed, accuracy=1e-15):
+            few = min(len(found.values), 3)
+            assert (found.values[:few] <= outside[:few] + 1e-12).all()
+            assert found.values[0] >= last - 1e-12  # more products never find less
+            assert found.bound(1e-6) >= outside[0] - 1e-12
+            last, looked = found.values[0], looked + 1
+        assert found.exact
+        assert found.values[0] == pytest.approx(outside[0], abs=1e-12)
+    assert looked > 200
+
+
+@pytest.mark.threads(reason="one AgentNetwork, alone")
+def test_the_bound_is_wrong_as_rarely_as_it_says() -> None:
+    """With a failure probability that can be counted: over many starts, and for both ways to bound."""
+    network, failure, starts = AgentNetwork(deepca.topology.complete(1), 0), 0.3, 100
+    rng = np.random.default_rng(0)
+    for values in (np.linspace(1.0, 0.0, 60), 0.9 ** np.arange(60.0), np.r_[1.0, np.linspace(0.9, 0.1, 59)]):
+        Q = np.linalg.qr(rng.standard_normal((60, 60)))[0]
+        A = from_matrices(deepca.operators.linalg.symmetric_part((Q * values) @ Q.T))
+        X = Q[:, -1:]  # so that the largest eigenvalue lies outside
+        wrong = np.zeros((5, 2))
+        better = 0
+        for seed in range(starts):
+            for q, (found, _) in zip(range(5), probe(A, X, network, seed=seed, accuracy=1e-15), strict=False):
+                if found.exact:
+                    break
+                two = np.array([found._beforehand(failure), found._afterwards(failure)])
+                wrong[q] += two < 1.0 - 1e-12
+                better += bool(found._afterwards(1e-6) < found._beforehand(1e-6))
+        assert (wrong <= (failure + 3.0 * np.sqrt(failure / starts)) * starts).all()
+        assert better > 2 * starts  # most of the looks
+
+
+@pytest.mark.threads(reason="one AgentNetwork, alone")
+def test_the_stated_probability_is_not_an_understatement() -> None:
+    """With a failure probability of one half the bound fails in at most half of many draws (it is a bound on it)."""
+    network = AgentNetwork(deepca.topology.complete(1), 0)
+    values = np.r_[1.0, np.full(399, 0.5)]
+    A, X = from_matrices(np.diag(np.r_[2.0, values])), np.eye(401)[:, :1]
+    draws, fails, told = 200, 0, 0
+    for seed in range(draws):
+        for found, _ in probe(A, X, network, seed=seed, accuracy=1e-15):
+            bound = found.bound(0.5)
+            if np.isfinite(bound):
+                told += 1
+                fails += bound < 1.0
+                break
+    assert told == draws
+    assert fails <= draws / 2
+
+
+@pytest.mark.parametrize("kind", ENGINES)
+def test_everyone_gets_the_same_bits_and_knows_who_contributed(kind: str) -> None:
+    """Rows are counted without showing who has how many; the hash is that of the components."""
+    rng = np.random.default_rng(0)
+    counts = [3, 17, 5, 40, 11, 8]
+    rows = [rng.standard_normal((n, D)) * 0.6 ** np.arange(D) for n in counts]
+    W0 = deepca.operators.linalg.random_orthonormal(D, K, seed=1)
+    for form in ("rows", "covariance"):
+        A = from_rows(rows, form=form)
+        if kind != "threads":
+            result = solve(DeEPCA(A, W0, network_of(PLACE)), max_iter=500, stop=Tolerance(1e-9))
+            results, components = [result], list(everyone(result.components, M))
+        else:
+            results = deepca.run_agents(
+                PLACE,
+                lambda net, A=A: solve(DeEPCA(A.agent(net.agent), W0, net), max_iter=500, stop=Tolerance(1e-9)),  # type: ignore[misc]
+            )
+            components = [result.components for result in results]
+        certificates = [result.certificate for result in results]
+        assert all(certificate is not None for certificate in certificates)
+        for certificate in certificates:
+            assert certificate is not None
+            assert certificate.n_agents == M
+            assert certificate.n_rows == sum(counts)
+            for X in components:
+                assert hashlib.sha256(np.ascontiguousarray(X).tobytes()).hexdigest() == certificate.digest
+        pooled = np.concatenate(rows)
+        values, U = pooled_answer(pooled.T @ pooled / M, K)
+        assert worst_tangent(U, np.stack(components)) <= 1e-9
+        np.testing.assert_allclose(certificates[0].eigenvalues, values, rtol=1e-9)  # type: ignore[union-attr]
+
+
+def test_rows_are_unknown_where_one_operator_does_not_know_them() -> None:
+    stack, _ = problem()
+    ((certificate, _),) = certified(ENGINES[0], PLACE, stack, np.eye(D)[:, :K])
+    assert certificate.n_rows is None
+    assert certificate.n_agents == M
+
+
+def test_agents_apart_and_simulator_certify_alike() -> None:
+    stack, U = problem()
+    one, X = certify(from_matrices(stack), np.stack([U] * M), SimulatedNetwork(PLACE))
+    for certificate, other in certified(ENGINES[-1], PLACE, stack, U):
+        np.testing.assert_array_equal(other, X)
+        assert certificate.digest == one.digest
+        assert certificate.products == one.products
+        np.testing.assert_allclose(certificate.others, one.others, rtol=1e-9)
+        np.testing.assert_allclose(certificate.eigenvalues, one.eigenvalues, rtol=1e-12)
+        assert certificate.traffic.rounds == one.traffic.rounds
+        if ENGINES[-1] == "threads":
+            assert certificate.traffic.control_rounds == one.traffic.control_rounds
+
+
+def test_the_rounds_of_the_certificate_are_counted_apart() -> None:
+    stack, _ = problem()
+    W0, network = deepca.operators.linalg.random_orthonormal(D, K, seed=1), network_of(PLACE)
+    result = solve(DeEPCA(stack, W0, network, FastMix(5)), max_iter=50)
+    assert result.traffic.rounds == 250
+    assert result.certificate is not None
+    assert result.certificate.traffic.rounds > 0
+    assert network.traffic.rounds == 250 + result.certificate.traffic.rounds
+    without = solve(DeEPCA(stack, W0, network_of(PLACE), FastMix(5)), max_iter=50, certify=False)
+    assert without.certificate is None
+    np.testing.assert_array_equal(without.W, result.W)
+
+
+@pytest.mark.parametrize("k", [1, 4])
+def test_one_agent_alone_and_all_components(k: int) -> None:
+    """m = 1 needs nobody; k = d leaves nothing outside to be missed."""
+    A = np.diag([4.0, 3.0, 2.0, 1.0])
+    result = solve(
+        deepca.CPCA(A, deepca.operators.linalg.random_orthonormal(4, k, seed=0)), max_iter=300, stop=Tolerance(1e-9)
+    )
+    assert result.status.code == "converged"
+    assert result.certificate is not None
+    assert result.certificate.n_agents == 1
+    np.testing.assert_allclose(result.certificate.eigenvalues, [4.0, 3.0, 2.0, 1.0][:k], rtol=1e-12)
+
+
+@pytest.mark.parametrize("scale", [1e-120, 1e-30, 1.0, 1e30, 1e120])
+def test_scaling_the_data_changes_nothing(scale: float) -> None:
+    stack, U = problem()
+    ((certificate, _),) = certified(ENGINES[0], PLACE, stack * scale, U)
+    ((plain, _),) = certified(ENGINES[0], PLACE, stack, U)
+    assert certificate.angle == pytest.approx(plain.angle, rel=0.5)
+    np.testing.assert_allclose(np.array(certificate.eigenvalues) / scale, plain.eigenvalues, rtol=1e-12)
+    assert certificate.proves(1e-8)
+
+
+def test_a_spectrum_that_is_nearly_flat_is_not_taken_for_explored() -> None:
+    """λ = 1 + 2e-11, 1 + 1e-11, 1, 1, …, started at the second: after one product nothing new is left but rounding."""
+    d, m, tiny = 50, 4, 2e-11
+    A = np.eye(d)
+    A[0, 0] += tiny
+    A[1, 1] += tiny / 2.0
+    X = np.eye(d)[:, [1]]
+    network = network_of(deepca.topology.complete(m))
+    result = solve(DeEPCA(np.stack([A] * m), X, network), max_iter=300, stop=Tolerance(1e-2))
+    assert not result.status.ok
+    assert result.certificate is not None
+    assert not result.certificate.proves(1e-2)
+
+
+def test_data_of_low_rank_do_not_hide_a_broken_network() -> None:
+    """Rank 2 of k = 3: what carries data must be proven before the rank excuses the rest."""
+
+    class Silent(Stepwise):
+        """From iteration 5 on agent 2 loses all it hears."""
+
+        reliable = False
+
+        def gossip(self, x: Array, weights: Csr | None = None, /) -> Array:
+            y = super().gossip(x, weights)
+            if self._t >= 5:
+                y[self.local == 2] = 0.0
+            return y
+
+    stack = spectrum_problem(6, 6, np.array([2.0, 1.0, 0.0, 0.0, 0.0, 0.0]), 1, 0.9)
+    W0 = deepca.operators.linalg.random_orthonormal(6, 3, seed=1)
+    result = solve(DeEPCA(stack, W0, Silent(PLACE), FastMix(4)), max_iter=120, stop=Tolerance(1e-8))
+    assert not result.status.ok, str(result.status)
+    healthy = solve(DeEPCA(stack, W0, network_of(PLACE), FastMix(4)), max_iter=400, stop=Tolerance(1e-8))
+    assert healthy.status.code == "below_rounding"  # only rows could tell zero from small
+    assert healthy.certificate is not None
+    assert healthy.certificate.known(1e-8) == 2
+    true = worst_tangent(pooled_answer(stack, 2)[1], healthy.components[:, :, :2])
+    assert true <= healthy.certificate.leading(2) <= 1e-8
+
+
+@pytest.mark.parametrize("place", [PLACE, deepca.topology.ring(9), deepca.topology.star(7)], ids=lambda p: p.name)
+@pytest.mark.parametrize("error", [0.0, 1e-6, 1e-3])
+def test_averages_by_gossip_prove_what_exact_averages_prove(place: Topology, error: float) -> None:
+    """Where messages may get lost, averages are mixed and their error measured; the bound holds, and is as sharp."""
+    stack = spectrum_problem(place.n_agents, D, spectrum(D, K), 3, 0.5)
+    _, U = pooled_answer(stack, K)
+    X = np.linalg.qr(U + error * np.random.default_rng(0).standard_normal(U.shape))[0]
+    everywhere, found = np.stack([X] * place.n_agents), {}
+    for reliable in (True, False):
+        network = network_of(place)
+        network.reliable = reliable
+        A = from_matrices(stack[network.local])
+        found[reliable], _ = certify(A, everywhere[network.local], network, tol=1e-9)
+        assert worst_tangent(U, X) <= found[reliable].worst_angle + 1e-14
+        np.testing.assert_allclose(found[reliable].eigenvalues, scipy_values(stack, X), rtol=1e-9)
+    assert found[False].traffic.rounds > found[True].traffic.rounds
+    assert found[False].worst_angle <= 2.0 * found[True].worst_angle + 1e-9
+
+
+def scipy_values(stack: Array, X: Array) -> Array:
+    """Eigenvalues of the mean within X, by scipy."""
+    return np.asarray(scipy.linalg.eigvalsh(X.T @ stack.mean(axis=0) @ X)[::-1])
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_leading_parts_of_any_subspace(seed: int) -> None:
+    """Columns that are no principal components, or in another order, have no bound that the truth exceeds."""
+    rng = np.random.default_rng(seed)
+    d, k = 4 + seed % 3, 3
+    Q = np.linalg.qr(rng.standard_normal((d, d)))[0]
+    values = 10.0 ** -np.sort(rng.uniform(0.0, 4.0, d))
+    stack = np.stack([(Q * values) @ Q.T] * 3)
+    if seed % 2:
+        X = np.linalg.qr(rng.standard_normal((d, k)))[0]
+    else:  # eigenvectors, nearly, in another order
+        X = np.linalg.qr(Q[:, rng.permutation(k)] + 1e-3 * rng.standard_normal((d, k)))[0]
+    certificate, _ = certify(stack, np.stack([X] * 3), SimulatedNetwork(deepca.topology.complete(3)))
+    for r in range(1, k):
+        truth = worst_tangent(Q[:, :r], X[None, :, :r])
+        assert truth <= certificate.leading(r), (r, truth)

@@ -1,0 +1,254 @@
+"""Every status is reached, by a run that deserves it, and its advice is worth following."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import deepca
+from deepca import AgentNetwork, DeEPCA, DePCA, FastMix, Tolerance, solve
+from deepca.operators import from_matrices
+from deepca.solver.result import Result
+from deepca.topology import Topology
+from tests.support.engines import ENGINES, everyone, network_of, over_mpi, whole
+from tests.support.helpers import AtIteration, worst_tangent
+from tests.support.problems import pooled_answer, spectrum, spectrum_problem
+
+Array = npt.NDArray[np.float64]
+RING = deepca.topology.ring(6)
+
+
+def run(
+    kind: str, stack: Array, k: int, place: Topology = RING, method: Any = DeEPCA, mix: Any = None, **how: Any
+) -> Any:
+    """A Result per agent, or one for all."""
+    W0, A = deepca.operators.linalg.random_orthonormal(stack.shape[-1], k, seed=1), from_matrices(stack)
+    if kind != "threads":
+        result = solve(method(A, W0, network_of(place), mix), **how)
+        return [whole([result], place.n_agents) if over_mpi() else result]
+
+    def work(network: AgentNetwork) -> Result[Any]:
+        return solve(method(A.agent(network.agent), W0, network, mix), **how)
+
+    return deepca.run_agents(place, work)
+
+
+def the_status(results: list[Result[Any]]) -> deepca.Status:
+    assert len({result.status.code for result in results}) == 1, "all agents end alike"
+    assert len({result.iterations for result in results}) == 1
+    return results[0].status
+
+
+@pytest.mark.parametrize("kind", ENGINES)
+def test_converged_says_what_is_proven(kind: str) -> None:
+    stack = spectrum_problem(6, 8, spectrum(8, 2, decay=0.7), 3)
+    results = run(kind, stack, 2, max_iter=300, stop=Tolerance(1e-9))
+    status = the_status(results)
+    assert status.code == "converged"
+    assert status.ok
+    assert "6 agents" in status.advice
+    proven = float(re.findall(r"tan θ ≤ (\S+)", status.advice)[0])
+    _, U = pooled_answer(stack, 2)
+    assert all(worst_tangent(U, result.W) <= proven * 1.05 <= 1.05e-9 for result in results)
+
+
+@pytest.mark.parametrize("kind", ENGINES)
+@pytest.mark.parametrize("place", [RING, deepca.topology.star(6)])
+def test_a_tolerance_below_rounding_ends_at_the_floor(kind: str, place: Topology) -> None:
+    stack = spectrum_problem(6, 8, spectrum(8, 2, decay=0.7), 3)
+    results = run(kind, stack, 2, place, max_iter=2000, stop=Tolerance(1e-17))
+    status = the_status(results)
+    assert status.code == "rounding_floor"
+    assert results[0].iterations < 300
+    _, U = pooled_answer(stack, 2)
+    assert all(worst_tangent(U, result.W) <= 1e-13 for result in results)
+
+
+@pytest.mark.parametrize("condition", [1e4, 1e8])
+def test_the_floor_is_found_where_rounding_is_magnified(condition: float) -> None:
+    """Products carry errors of 1e-16 λ₁, large beside λ_k; the run must not go on for what cannot be reached."""
+    values = np.r_[np.geomspace(1.0, 1.0 / condition, 3), 0.5 / condition * 0.8 ** np.arange(7)]
+    stack = spectrum_problem(6, 10, values, 3)
+    (result,) = run(ENGINES[0], stack, 3, max_iter=5000, stop=Tolerance(1e-15))
+    assert result.status.code == "rounding_floor", str(result.status)
+    assert result.iterations < 1000
+    _, U = pooled_answer(stack, 3)
+    assert worst_tangent(U, result.W) <= 1e-14 * condition
+
+
+@pytest.mark.parametrize("kind", ENGINES)
+@pytest.mark.parametrize("tol", [1e-3, 1e-9])
+def test_no_gap_names_the_k_that_are_well_defined(kind: str, tol: float) -> None:
+    """λ = 5, 4, 3, 3, 3, 2, 1, …: k = 3 and k = 4 are not, k = 2 and k = 5 are."""
+    values = np.array([5.0, 4.0, 3.0, 3.0, 3.0, 2.0, 1.0, 0.5, 0.2])
+    stack = spectrum_problem(6, 9, values, 3)
+    for k in (3, 4):
+        status = the_status(run(kind, stack, k, max_iter=2000, stop=Tolerance(tol)))
+        assert status.code == "not_unique"
+        assert not status.ok
+        assert "subspace not unique" in status.advice
+        assert "k = 2 or k = 5" in status.advice
+
+
+def test_everything_equal_is_not_unique_for_any_k() -> None:
+    status = the_status(run(ENGINES[0], np.stack([np.eye(5)] * 6), 2, max_iter=50, stop=Tolerance(1e-9)))
+    assert status.code == "not_unique"
+
+
+@pytest.mark.parametrize("kind", ENGINES)
+def test_a_small_gap_is_a_gap(kind: str) -> None:
+    """Where it is small, changes alone are far below the tolerance long before the error is."""
+    gap = 1e-2 if over_mpi() else 1e-3  # as many iterations as it is small
+    values = np.r_[1.0, 0.9, 0.9 * (1.0 - gap), 0.5 * 0.8 ** np.arange(5)]
+    stack = spectrum_problem(4, 8, values, 3)
+    _, U = pooled_answer(stack, 2)
+    results = run(kind, stack, 2, deepca.topology.complete(4), max_iter=20_000, stop=Tolerance(1e-2))
+    assert the_status(results).code == "converged"
+    assert all(worst_tangent(U, result.W) <= 1e-2 for result in results)
+
+
+@pytest.mark.parametrize("kind", ENGINES)
+@pytest.mark.parametrize("gap", [0.3, 0.05])
+def test_out_of_iterations_tells_how_many_more(kind: str, gap: float) -> None:
+    """The advice is followed, and it is neither too few nor three times too many."""
+    stack = spectrum_problem(6, 9, spectrum(9, 3, gap=1.0 - gap, decay=0.9), 3)
+    made = 30 if gap > 0.1 else 120
+    results = run(kind, stack, 3, max_iter=made, stop=Tolerance(1e-10))
+    status = the_status(results)
+    assert status.code == "out_of_iterations"
+    assert "max_iter" in status.advice
+    more = int(re.findall(r"about ([\d,]+) more", status.advice)[0].replace(",", ""))
+    full = run(ENGINES[0], stack, 3, max_iter=5000, stop=Tolerance(1e-10))[0]
+    assert full.status.code == "converged"
+    needed = full.iterations - made
+    assert 0.7 * needed <= more <= 3.0 * needed + 5
+
+
+@pytest.mark.parametrize("kind", ENGINES)
+def test_diverging_names_too_few_rounds(kind: str) -> None:
+    place = deepca.topology.ring(14)
+    stack = spectrum_problem(14, 8, spectrum(8, 2, decay=0.8), 5, heterogeneity=0.9)
+    status = the_status(run(kind, stack, 2, place, mix=FastMix(3), max_iter=150, stop=Tolerance(1e-8)))
+    assert status.code == "diverging"
+    assert 'rounds="auto"' in status.advice
+    repaired = the_status(run(kind, stack, 2, place, max_iter=1000, stop=Tolerance(1e-8)))
+    assert repaired.code == "converged"  # the advice, followed
+
+
+@pytest.mark.parametrize("kind", ENGINES)
+def test_disagreement_is_what_holds_depca_back(kind: str) -> None:
+    stack = spectrum_problem(6, 8, spectrum(8, 2, decay=0.6), 3, heterogeneity=0.6)
+    status = the_status(run(kind, stack, 2, method=DePCA, mix=FastMix(3), max_iter=200, stop=Tolerance(1e-10)))
+    assert status.code == "disagreement"
+    assert "rounds" in status.advice
+
+
+@pytest.mark.parametrize("kind", ENGINES)
+def test_an_indefinite_mean_is_named(kind: str) -> None:
+    """The default flips its columns there and does not settle; the status must not blame the network."""
+    values = np.array([1.0, 0.8, 0.4, 0.2, 0.1, 0.05])
+    Q = np.linalg.qr(np.random.default_rng(0).standard_normal((6, 6)))[0]
+    signs = np.array([1.0, -1.0, 1.0, 1.0, 1.0, 1.0])
+    noise = spectrum_problem(6, 6, values, 2, heterogeneity=0.4)
+    stack = noise - noise.mean(axis=0) + (Q * (values * signs)) @ Q.T
+    status = the_status(run(kind, stack, 2, max_iter=200, stop=Tolerance(1e-8)))
+    assert status.code == "indefinite_mean"
+    assert "identity" in status.advice
+
+
+@pytest.mark.parametrize("accuracy", [1e-3, 1e-8, 1e-12])
+@pytest.mark.parametrize("kind", ENGINES)
+def test_a_restart_loses_at_most_three_iterations(kind: str, accuracy: float) -> None:
+    """The network is disturbed when the accuracy is reached, with few rounds per iteration; three later it is back."""
+    place = deepca.topology.ring(8)
+    stack = spectrum_problem(8, 9, spectrum(9, 3, gap=0.6, decay=0.8), 3, heterogeneity=0.8)
+    _, U = pooled_answer(stack, 3)
+    W0, A = deepca.operators.linalg.random_orthonormal(9, 3, seed=1), from_matrices(stack)
+
+    class Watch:
+        """tan θ after every iteration; announces a new epoch when told to."""
+
+        def __init__(self, when: int = 0, announce: Any = None) -> None:
+            self.errors: list[float] = []
+            self._when, self._announce = when, announce
+
+        def begin(self, start: Any) -> None: ...
+
+        def observe(self, step: Any) -> None:
+            W = step.after.W if step.after.W.ndim == 2 else everyone(step.after.W, 8)
+            self.errors.append(worst_tangent(U, W))
+            if self._announce is not None and step.after.t == self._when:
+                self._announce()
+
+        def end(self, result: Any) -> None: ...
+
+    quiet = Watch()
+    solve(DeEPCA(A, W0, network_of(place), FastMix(4)), max_iter=120, observers=[quiet])
+    when = next(t for t, error in enumerate(quiet.errors, 1) if error <= accuracy)
+    if kind != "threads":
+        network = network_of(place)
+        watch = [Watch(when, lambda: network.announce_epoch(1))]
+        result = solve(DeEPCA(A, W0, network, FastMix(4)), max_iter=when + 30, stop=Tolerance(1e-17), observers=watch)
+        assert network.epoch == 1
+        assert result.restarts == 1
+    else:
+        hub = deepca.network.transports.MemoryHub(8)
+        watch = [Watch(when, (lambda: hub.announce_epoch(1)) if j == 0 else None) for j in range(8)]
+        results = deepca.run_agents(
+            place,
+            lambda net: solve(
+                DeEPCA(A.agent(net.agent), W0, net, FastMix(4)),
+                max_iter=when + 30,
+                stop=Tolerance(1e-17),
+                observers=[watch[net.agent]],
+            ),
+            hub=hub,
+        )
+        assert all(result.restarts == 1 for result in results)
+    reached = max(w.errors[when - 1] for w in watch)
+    for w in watch:
+        after = w.errors[when : when + 3]
+        assert min(after) <= max(reached, 1e-14)
+        assert max(after) <= 3.0 * reached + 1e-13  # nothing was lost on the way
+
+
+@pytest.mark.parametrize("stop", [None, Tolerance(1e-9)])
+@pytest.mark.parametrize("last", [1, 2, 3, 5])
+def test_a_network_that_changes_in_the_last_iteration_is_no_crash(last: int, stop: Tolerance | None) -> None:
+    """The epoch changes when the verdict or the certificate is under way; the state can be gone on from."""
+    stack = spectrum_problem(5, 8, np.linspace(1.0, 0.6, 8), 0)
+    network, W0 = network_of(deepca.topology.ring(5)), deepca.operators.linalg.random_orthonormal(8, 2, seed=1)
+    announce = AtIteration(last, lambda: network.announce_epoch(1))
+    result = solve(DeEPCA(stack, W0, network), max_iter=last, stop=stop, observers=[announce])
+    assert result.restarts == 1
+    assert result.status.code == "out_of_iterations"
+    again = solve(DeEPCA(stack, W0, network), max_iter=2000, stop=Tolerance(1e-9), start=result.state)
+    assert again.status.code == "converged"
+    assert worst_tangent(pooled_answer(stack, 2)[1], again.W) <= 1e-9
+
+
+@pytest.mark.parametrize("gap", [1e-3, 1e-5])
+@pytest.mark.parametrize("agents", [1, 5])
+def test_slow_is_not_diverging(gap: float, agents: int) -> None:
+    """A gap this small gains less per iteration than one can see; the advice must not blame rounds or signs."""
+    values = np.r_[1.0, 0.9, 0.9 * (1.0 - gap), 0.5 * 0.8 ** np.arange(5)]
+    stack = spectrum_problem(agents, 8, values, 3)
+    place = deepca.topology.complete(agents) if agents < 3 else deepca.topology.ring(agents)
+    status = the_status(run(ENGINES[0], stack, 2, place, max_iter=700, stop=Tolerance(1e-9)))
+    assert status.code == "out_of_iterations", str(status)
+    more = int(re.findall(r"about ([\d,]+) more", status.advice)[0].replace(",", ""))
+    assert 5.0 / gap <= more <= 60.0 / gap
+    assert "rounds" not in status.advice
+
+
+def test_without_certificates_a_run_is_not_ended_for_standing_still() -> None:
+    """Standing still is a reason to look closer; where nobody can, iterations go on."""
+    stack = spectrum_problem(4, 8, np.r_[1.0, 0.9, 0.9 * (1.0 - 1e-6), 0.5 * 0.8 ** np.arange(5)], 3)
+    W0 = deepca.operators.linalg.random_orthonormal(8, 2, seed=1)
+    network = network_of(deepca.topology.complete(4))
+    result = solve(DeEPCA(stack, W0, network), max_iter=300, stop=Tolerance(1e-12), certify=False)
+    assert result.iterations == 300

@@ -1,0 +1,154 @@
+"""Five hundred cases of the adversary with a fixed seed, and that it can fail. ``make adversary`` runs ten thousand."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from multiprocessing.connection import Connection
+
+import numpy as np
+import pytest
+import scipy.linalg
+
+from deepca.operators import linalg
+from deepca.solver.certificate import bounds as certificate
+from studies import adversary
+from studies.adversary import pool, reference, report
+from studies.adversary.trial import Outcome, Trial, run_case
+from tests.support.paths import ROOT
+from tests.support.problems import orthogonal, spectrum_problem
+
+SEED, CHUNKS = 20_000, 10
+FOUND = {
+    "a leading part of columns in another order": ("certificates", 245157008),
+    "an average that messages got lost in, called rounding": ("networks", 245156784),
+    "a gap that rounding hides, called a tie": ("spectra", 914782868),
+    "squares that overflow, about zero only": ("estimators", 914784575),
+    "what rounding leaves beyond the rank, shown as zero": ("estimators", 245158964),
+    "a product that comes out as zero, called a rank": ("streams", 342026219),
+    "axes that messages got lost in": ("networks", 342026049),
+    "modulus below rounding, called a tie": ("spectra", 342026350),
+    "variances that fit into float32, and not times the rows": ("estimators", 342026774),
+    "a variance with two digits, called lost where nothing lies outside": ("streams", 551000828),
+    "the same after rounds of gossip": ("networks", 342025881),
+    "the same after lost messages": ("networks", 914782560),
+    "variances that float32 holds few digits of": ("estimators", 601350499),
+    "an average that was not waited for, called rounding": ("networks", 601348509),
+    "a leading part near the rounding of the rows, called proven": ("estimators", 914784854),
+    "weights that sum to hardly more than one": ("estimators", 596994122),
+    "a gap that the rounding of rows hides, called a tie": ("estimators", 596994879),
+    "an average with lost messages that was not waited for": ("networks", 596993623),
+    "residuals without the rounding of what is averaged": ("spectra", 386224146),
+}
+CASES = [(family, SEED + i) for family, n in adversary.cases_of(500).items() for i in range(n)]
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_no_case_is_answered_wrongly(chunk: int) -> None:
+    outcomes = [adversary.run(*case) for case in CASES[chunk::CHUNKS]]
+    wrong = [(o.family, o.seed, o.violations, o.about) for o in outcomes if o.violations]
+    assert not wrong
+    assert sum(o.proven for o in outcomes) > 0.4 * len(outcomes)  # or it would show nothing
+
+
+@pytest.mark.parametrize("what", FOUND)
+def test_what_was_found_once_stays_mended(what: str) -> None:
+    assert adversary.run(*FOUND[what]).violations == ()
+
+
+def test_there_are_enough_cases_of_every_family() -> None:
+    assert len(CASES) >= 500
+    assert sum(adversary.cases_of(10_000).values()) >= 10_000
+    assert {family for family, _ in CASES} == set(adversary.FAMILIES)
+
+
+def test_a_case_is_the_same_every_time() -> None:
+    first, second = (adversary.run("certificates", 3) for _ in range(2))
+    assert (first.about, first.status, first.claims) == (second.about, second.status, second.claims)
+
+
+@pytest.mark.parametrize("family", ["certificates", "solve", "estimators"])
+def test_a_bound_that_is_too_small_is_found(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = certificate.tangent
+    monkeypatch.setattr(certificate, "tangent", lambda residual, reach: 1e-3 * honest(residual, reach))
+    found = [adversary.run(family, SEED + i) for i in range(25)]
+    assert any("angle" in violation for o in found for violation in o.violations)
+
+
+def test_probes_that_see_nothing_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Invariant subspaces that are not the top one pass for proven then."""
+    monkeypatch.setattr("deepca.solver.certificate.probing.Outside.bound", lambda self, failure: -math.inf)
+    found = [adversary.run("certificates", SEED + i) for i in range(25)]
+    assert any("proven" in violation for o in found for violation in o.violations)
+
+
+def _raises(trial: Trial) -> None:
+    raise ZeroDivisionError
+
+
+def _warns(trial: Trial) -> None:
+    np.log(np.zeros(1))
+
+
+@pytest.mark.parametrize("family", [_raises, _warns])
+def test_errors_and_warnings_are_violations(family: adversary.Family) -> None:
+    assert run_case("here", family, 0).violations
+
+
+def test_what_the_reference_cannot_tell_is_undecided() -> None:
+    trial = Trial("here", 0, np.random.default_rng(0))
+    trial.claim("near", 1.5, 1.0, 0.6)
+    trial.claim("held", 0.5, 1.0, 0.6)
+    assert (trial.undecided, trial.violations) == (1, [])
+    trial.claim("far", 1.5, 1.0, 0.4)
+    assert trial.violations
+
+
+def test_a_case_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "_serve", _asleep)
+    began = time.monotonic()
+    [outcome] = pool.run_all([("solve", 0)], processes=1, deadline=0.2)
+    assert outcome.hung
+    assert time.monotonic() - began < 60.0
+
+
+def _asleep(pipe: Connection) -> None:
+    pipe.send(None)
+    time.sleep(600.0)
+
+
+def test_eigenvectors_of_the_reference_are_those_of_lapack() -> None:
+    A = spectrum_problem(1, 12, 0.7 ** np.arange(12.0), seed=3)[0]
+    values, vectors = scipy.linalg.eigh(A)
+    found = reference.of_matrix(A)
+    np.testing.assert_allclose(found.values.astype(np.float64), values[::-1], rtol=1e-12)
+    assert float(linalg.tan_theta(vectors[:, ::-1][:, :4], found.top(4).astype(np.float64))) < 1e-13
+    residual = A.astype(np.longdouble) @ found.vectors - found.vectors * found.values
+    assert float(np.abs(residual).max()) <= found.doubt
+
+
+def test_small_singular_values_of_the_reference_are_exact() -> None:
+    """Columns of orthogonal matrices times powers of two that span 26 decades in their squares."""
+    sigma = 2.0 ** -np.arange(0.0, 44.0, 6.0)
+    left, right = orthogonal(20, 1)[:, : sigma.size], orthogonal(sigma.size, 2)
+    found = reference.of_rows((left.astype(np.longdouble) * sigma) @ right.T.astype(np.longdouble))
+    off = np.abs(np.sqrt(found.values).astype(np.float64) - sigma)
+    assert (off <= 1e-15 * sigma + 20 * found.doubt).all()
+
+
+def test_the_page_lists_what_was_found() -> None:
+    good = Outcome("solve", 1, "converged", True, 1e-9, 1e-10, 5, 0, (), 0.1)
+    bad = Outcome("streams", 7, "converged", True, 1e-9, 1e-3, 5, 0, ("angle: 1e-3",), 0.1)
+    about = report.Run("command", 1, 60.0, 2, "0")
+    text = report.page([good, bad], about)
+    assert "--family streams --seed 7" in text
+    assert "--family solve" not in text
+
+
+def test_the_counts_of_the_page_are_those_that_are_promised() -> None:
+    text = (ROOT / "docs" / "adversary.md").read_text(encoding="utf-8")
+    counts = re.search(r"\*\*([\d,]+) cases, .* (\d+) with a violation, (\d+) hung\.\*\*", text)
+    assert counts is not None
+    assert int(counts[1].replace(",", "")) >= 10_000
+    assert counts[2] == counts[3] == "0"

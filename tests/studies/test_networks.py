@@ -1,0 +1,126 @@
+"""The study of networks: its runs, its judgement, its page, and the commands that the page shows."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.linalg
+from sklearn.datasets import load_digits
+from sklearn.decomposition import PCA
+
+import deepca
+from deepca.reproduction.problems import Source
+from studies.networks import __main__ as command
+from studies.networks import costs, losses
+from studies.networks.usage import USAGE
+from studies.shared.problems import Problem, operator_of, truth_of
+from tests.support.helpers import check_wrong_options_of_a_study, run_cli, run_study
+from tests.support.paths import ROOT
+
+PAGE = ROOT / "docs" / "networks.md"
+SMALL = Problem("digits", 3, 6, arrangement="file")
+KINDS = (costs.NETWORKS[0], costs.Kind("changes", "one-peer"), costs.Kind("pairs meet", "ring", "pairwise"))
+METHODS: tuple[costs.Method, ...] = ("accelerated", "deepca")
+TASKS = [costs.Task(SMALL, kind, method) for kind in KINDS for method in METHODS]
+
+
+def test_the_truth_is_that_of_scipy() -> None:
+    U = scipy.linalg.eigh(operator_of(SMALL, Source()).dense().mean(axis=0))[1][:, ::-1][:, :3]
+    assert np.abs(np.abs(U.T @ truth_of(SMALL, Source()).U(3)) - np.eye(3)).max() < 1e-12
+
+
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: f"{task.kind.name}-{task.method}")
+def test_a_run_counts_what_was_sent(task: costs.Task) -> None:
+    found = costs.Outcome(**costs.work(Source(), task))
+    assert found.proven
+    assert found.error <= 1e-10
+    assert found.iterations > 5
+    assert found.rounds >= found.iterations
+    assert (found.control_rounds > 0) == (task.kind.how == "pairwise")  # nothing rides on meetings
+    everything = found.rounds + found.control_rounds + found.proof_rounds
+    if task.kind.name == "one-peer":  # one message each in every round
+        assert found.messages == everything
+    assert found.proof_rounds > 0
+
+
+def test_losses_are_found_and_repaired_or_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(losses, "_ITERATIONS", 250)
+    ended = losses.Outcome(**losses.work(Source(), losses.Task(1e-2, 100, 0)))
+    assert ended.blind > 1e-6
+    assert (ended.status, ended.proven, ended.restarts) == ("converged", True, 1)
+    assert ended.error <= 1e-10
+    lasting = losses.Outcome(**losses.work(Source(), losses.Task(1e-2, None, 0)))
+    assert (lasting.status, lasting.proven) == ("averaging_failed", False)
+    assert lasting.error > 1e-6
+
+
+def test_the_study_would_see_a_failure() -> None:
+    good = costs.Outcome(20, 100, 0, 30, 200.0, 1.0, 1e-12, True)
+    outcomes = dict.fromkeys(TASKS, good)
+    assert costs._judged(outcomes).holds
+    wrongs = (replace(good, error=1e-9), replace(good, proven=False), replace(good, iterations=40))
+    for i, wrong in enumerate(wrongs):
+        section = costs._judged(outcomes | {TASKS[3]: wrong})
+        assert [assertion.holds for assertion in section.assertions].count(False) == 1, i
+    fine = losses.Outcome(1e-3, 1e-4, "disagreement", 1e-12, 1, "converged", True)
+    made = {losses.Task(1e-3, until, seed): fine for until in (300, None) for seed in range(3)}
+    assert losses._judged(made).holds
+    for other in (replace(fine, error=1e-3), replace(fine, status="max_iter", proven=False)):
+        assert not losses._judged(made | {losses.Task(1e-3, 300, 0): other}).holds
+    assert not losses._judged(dict.fromkeys(made, replace(fine, blind=1e-12))).holds
+
+
+def test_the_command_writes_the_page_and_keeps_its_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(costs, "_tasks", lambda reduced: TASKS)
+    monkeypatch.setattr(losses, "_LOSSES", (1e-2,))
+    words = ("--reduced", "--jobs", "1", "--store", str(tmp_path / "runs"), "--out", str(tmp_path / "page.md"))
+    done = run_study(command.main, *words)
+    assert done.exit_code == 0, done.output
+    first = (tmp_path / "page.md").read_text(encoding="utf-8")
+    assert "6 of 6 assertions hold" in first
+    assert USAGE.text.strip() in first
+    assert "| changes | `one-peer` |" in first
+    assert len(list((tmp_path / "runs").glob("*.json"))) == 6 + 2
+    monkeypatch.setattr(costs, "work", lambda source, task: pytest.fail("was kept, and is run again"))
+    assert run_study(command.main, *words).exit_code == 0
+    assert (tmp_path / "page.md").read_text(encoding="utf-8") == first
+
+
+def test_wrong_options_are_one_line(tmp_path: Path) -> None:
+    check_wrong_options_of_a_study(command.main, tmp_path)
+
+
+# ---------------------------------------------------------------------------------------------------------- the page
+
+
+def test_the_page_is_of_a_complete_run() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert USAGE.text.strip() in page, "run make study-networks"
+    [held, of] = map(int, re.findall(r"\*\*(\d+) of (\d+) assertions hold", page)[0])
+    assert held == of == 6
+    for data in ("digits", "a9a", "w8a"):
+        for method in ("the accelerated method", "DeEPCA"):
+            assert re.search(rf"### {data}, \d+ agents, k = 5: {method}", page)
+    for kind in costs.NETWORKS:
+        assert page.count(f"| {kind.group} | {kind.label} |") == 6
+
+
+def test_its_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    [block] = re.findall(r"```sh\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    pooled = PCA(5).fit(load_digits().data)
+    for line in block.splitlines():
+        words = shlex.split(line)[1:]
+        files = [str(path) for path in sorted(tmp_path.glob("sites/*.csv"))]
+        words = [word for each in words for word in (files if each == "sites/*.csv" else [each])]
+        done = run_cli(*words)
+        assert done.exit_code == 0, done.output
+        if words[0] == "fit":
+            found = deepca.load("model.npz")
+            np.testing.assert_allclose(np.abs(found.components @ pooled.components_.T), np.eye(5), atol=1e-9)
+    assert {path.name for path in tmp_path.glob("*.png")} == {"digraph.png", "matchings.png"}

@@ -1,0 +1,267 @@
+"""The engine under a test: the simulator, or the ranks of an MPI job, by ``pytest --engine mpi`` under ``mpiexec``.
+
+Tests take their networks from here. Over MPI every rank runs the same test and holds some of the agents: arrays of a
+result are those of the local agents, what is asserted of them is asserted of all by all ranks together, and where a
+test needs all agents at once it asks for :func:`everyone`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+import deepca
+from deepca.algorithms import State, TrackedState
+from deepca.network import AgentNetwork, Network, SimulatedNetwork, Traffic
+from deepca.operators import Operator
+from deepca.solver.observers import Observer
+from deepca.solver.result import Result
+from deepca.solver.stopping import StopRule
+from deepca.topology import Topology
+from tests.support.helpers import Make, RoundByRound, added, run_threads, summed
+
+__all__ = [
+    "ENGINES",
+    "Apart",
+    "Done",
+    "Engine",
+    "Stepwise",
+    "assert_same_traffic",
+    "at_every_agent",
+    "everyone",
+    "gossip_messages",
+    "mine",
+    "network_of",
+    "of_all",
+    "of_mine",
+    "over_mpi",
+    "payload",
+    "ranks_of",
+    "run_apart",
+    "total",
+    "use_mpi",
+    "whole",
+]
+
+Array = npt.NDArray[np.float64]
+S_ = TypeVar("S_", bound=State)
+
+Engine = SimulatedNetwork
+"""What a network that a test alters derives from."""
+Stepwise = RoundByRound
+"""The same where every round of a mixer is to be a round of gossip."""
+ENGINES: tuple[str, ...] = ("simulator", "threads")
+"""For tests that run over several engines one after the other."""
+
+
+def use_mpi() -> None:
+    """From now on. Called before tests are imported, which take the names above."""
+    from tests.support.mpi_ranks import RankNetwork
+
+    globals().update(Engine=RankNetwork, Stepwise=RankNetwork, ENGINES=("mpi",))
+
+
+def over_mpi() -> bool:
+    return "mpi" in ENGINES
+
+
+def network_of(topology: Topology) -> Network:
+    """A new network, closed when the test is over."""
+    return Engine(topology)
+
+
+# --------------------------------------------------------------------------------------------- local and all agents
+
+
+def mine(m: int) -> npt.NDArray[np.int64]:
+    """The numbers of the agents held here, of m."""
+    if not over_mpi():
+        return np.arange(m)
+    from deepca.engines.shares import even_shares
+    from tests.support.mpi_ranks import group
+
+    ranks = group(m)
+    shares = even_shares(m, ranks.size)
+    first = sum(shares[: ranks.rank])
+    return np.arange(first, first + shares[ranks.rank])
+
+
+def ranks_of(m: int) -> int:
+    """How many ranks hold m agents together; 1 where there are none."""
+    if not over_mpi():
+        return 1
+    from tests.support.mpi_ranks import group
+
+    return group(m).size
+
+
+def everyone(x: npt.ArrayLike, m: int) -> npt.NDArray[Any]:
+    """What all m agents hold, from what is held here."""
+    local = np.asarray(x)
+    if not over_mpi():
+        return local
+    from tests.support.mpi_ranks import gathered
+
+    return gathered(local, m)
+
+
+def of_all(state: S_, m: int) -> S_:
+    """A state with the arrays of all m agents, from one with those held here."""
+    return _changed(state, lambda x: everyone(x, m))
+
+
+def of_mine(state: S_, m: int) -> S_:
+    """A state with the arrays of the agents held here, from one with those of all m."""
+    return _changed(state, lambda x: x[mine(m)])
+
+
+def _changed(state: S_, change: Callable[[Array], Array]) -> S_:
+    held = {name: x for name, x in vars(state).items() if isinstance(x, np.ndarray) and x.ndim == 3}
+    changed: dict[str, Any] = {name: change(x) for name, x in held.items()}
+    return replace(state, **changed)
+
+
+def _stacked(states: Sequence[S_]) -> S_:
+    held = {name: x.shape for name, x in vars(states[0]).items() if isinstance(x, np.ndarray) and x.ndim == 2}
+    alike = {name for name, shape in held.items() if all(getattr(state, name).shape == shape for state in states)}
+    stacks: dict[str, Any] = {name: np.stack([getattr(state, name) for state in states]) for name in alike}
+    return replace(states[0], **stacks)
+
+
+def total(traffic: Traffic, m: int) -> Traffic:
+    """Of all m agents together: rounds are common, messages and bytes add up."""
+    if not over_mpi():
+        return traffic
+    found = everyone(np.repeat([_numbers(traffic)], len(mine(m)), axis=0), m)
+    assert (found[:, :2] == found[0, :2]).all(), "ranks have counted different rounds"
+    _, firsts = np.unique(found[:, -1], return_index=True)  # one row per rank
+    rounds, control_rounds = (int(n) for n in found[0, :2])
+    messages, sent, control = (int(n) for n in found[firsts, 2:5].sum(axis=0))
+    return Traffic(rounds, control_rounds, messages, sent, control, m)
+
+
+def _numbers(traffic: Traffic) -> list[int]:
+    from tests.support.mpi_ranks import WORLD
+
+    sent = (traffic.messages, traffic.bytes_sent, traffic.control_bytes)
+    return [traffic.rounds, traffic.control_rounds, *sent, WORLD.rank]
+
+
+def payload(traffic: Traffic) -> int:
+    """Bytes of arrays, without values on their way to agreement: the same on every engine."""
+    return traffic.bytes_sent - traffic.control_bytes
+
+
+def gossip_messages(traffic: Traffic, topology: Topology) -> int:
+    """Messages, without those of control rounds: of all agents together, the same on every engine."""
+    if not over_mpi():
+        return traffic.messages - 2 * topology.n_edges * traffic.control_rounds
+    return traffic.messages - ranks_of(topology.n_agents) * traffic.control_rounds
+
+
+def assert_same_traffic(one: Traffic, simulated: Traffic, topology: Topology) -> None:
+    """``one``, of all agents, against the simulator's count. Ranks agree by other means; only payload is alike."""
+    if not over_mpi():
+        assert one == simulated
+        return
+    assert one.agents == simulated.agents
+    assert one.rounds == simulated.rounds
+    assert payload(one) == payload(simulated)
+    links = 2 * topology.n_edges
+    assert gossip_messages(one, topology) == simulated.messages - links * simulated.control_rounds
+    assert (one.control_rounds == 0) == (simulated.control_rounds == 0 or ranks_of(topology.n_agents) == 1)
+
+
+# ------------------------------------------------------------------------------------------------- one engine or other
+
+
+@dataclass(frozen=True)
+class Done:
+    """What all agents have got, and sent together."""
+
+    values: npt.NDArray[Any]
+    traffic: Traffic
+
+
+def at_every_agent(kind: str, topology: Topology, work: Callable[[Network], npt.ArrayLike]) -> Done:
+    """``work`` over one of ENGINES: for all agents held here at once, or in a thread for each.
+
+    ``x[network.local]`` is what the network is to be given of an array of all agents.
+    """
+    m = topology.n_agents
+    if kind != "threads":
+        network = network_of(topology)
+        return Done(everyone(work(network), m), total(network.traffic, m))
+
+    def alone(network: AgentNetwork) -> tuple[npt.NDArray[Any], Traffic]:
+        return np.asarray(work(network)), network.traffic
+
+    values, sent = zip(*deepca.run_agents(topology, alone, timeout=20.0), strict=True)
+    return Done(np.stack(values), added(sent))
+
+
+# ----------------------------------------------------------------------------------------------------- agents apart
+
+
+@dataclass(frozen=True)
+class Apart:
+    """A run in which agents are apart: one per thread, or on several ranks.
+
+    parts : the results here, one per thread, or that of this rank.  whole : the result of all agents, as from the
+    simulator.
+    """
+
+    parts: list[Result[Any]]
+    whole: Result[Any]
+
+
+def run_apart(
+    topology: Topology,
+    A: Operator,
+    make: Make,
+    *,
+    max_iter: int,
+    stop: StopRule | None = None,
+    observers: Callable[[int], Sequence[Observer]] = lambda part: (),
+    start: Sequence[TrackedState] | None = None,
+) -> Apart:
+    """One agent per thread, or some per rank. ``observers`` is asked for each part; ``start`` has one state each."""
+    if not over_mpi():
+        parts = run_threads(topology, A, make, max_iter=max_iter, stop=stop, observers=observers, start=start)
+        return Apart(parts, whole(parts, topology.n_agents))
+    result = deepca.solve(
+        make(A, network_of(topology)),
+        max_iter=max_iter,
+        stop=stop,
+        observers=observers(0),
+        start=None if start is None else start[0],
+    )
+    return Apart([result], whole([result], topology.n_agents))
+
+
+def whole(parts: Sequence[Result[Any]], m: int) -> Result[Any]:
+    """One result of all m agents, from those of single agents, or from that of this rank. All have ended alike."""
+    first = parts[0]
+    ends = [(r.iterations, r.status.code, r.rank, r.restarts, r.state.t) for r in parts]
+    assert len(set(ends)) == 1, f"agents ended differently: {ends}"
+
+    def all_of(part: Callable[[Result[Any]], Array]) -> Array:
+        return everyone(part(first), m) if over_mpi() else np.stack([part(r) for r in parts])
+
+    if over_mpi():
+        numbers = np.array([[first.iterations, first.rank, first.restarts, first.state.t]] * len(mine(m)))
+        assert (everyone(numbers, m) == numbers[0]).all(), "ranks ended differently"
+        codes = np.array([list(first.status.code.ljust(24).encode())] * len(mine(m)))
+        assert (everyone(codes, m) == codes[0]).all(), "ranks ended with different statuses"
+    return replace(
+        first,
+        W=all_of(lambda r: r.W),
+        components=all_of(lambda r: r.components),
+        eigenvalues=all_of(lambda r: r.eigenvalues),
+        traffic=total(first.traffic, m) if over_mpi() else summed(parts),
+        state=of_all(first.state, m) if over_mpi() else _stacked([r.state for r in parts]),
+    )

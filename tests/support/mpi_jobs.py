@@ -1,0 +1,358 @@
+"""Ranks for tests: jobs of mpiexec that are over in time, many commands in one job, and threads that act as ranks.
+
+``python -m tests.support.mpi_jobs FOLDER``, started by mpiexec, is one rank of :func:`run_commands`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from deepca.engines.local import Engine
+from tests.support.helpers import run_cli
+from tests.support.paths import ROOT
+
+__all__ = [
+    "Answer",
+    "Batch",
+    "Command",
+    "Job",
+    "ThreadEngine",
+    "as_words",
+    "assert_over",
+    "faulty_job",
+    "lines_with",
+    "mpi_job",
+    "names_in",
+    "run_commands",
+    "run_job",
+    "run_ranks",
+    "user_environment",
+]
+
+WITHIN = 15.0  # seconds for a job to be over, from the moment that one rank fails
+_GRACE = 5.0  # seconds for the processes of a job to be gone after mpiexec
+_OF_A_JOB = ("OMPI_COMM_WORLD", "PMIX_", "PMI_")  # set by a launcher for its ranks
+T_ = TypeVar("T_")
+
+
+# ------------------------------------------------------------------------------------------------------------ one job
+
+
+@dataclass(frozen=True)
+class Job:
+    """What came of a job.
+
+    code : of mpiexec.  over : when it and all its processes were (``time.time()``).
+    left : command lines of processes that were still there after that, and had to be ended.
+    """
+
+    code: int
+    stdout: str
+    stderr: str
+    over: float
+    left: tuple[str, ...]
+
+    @property
+    def said(self) -> str:
+        return f"exit code {self.code}\n{self.stdout[-2000:]}\n{self.stderr[-6000:]}"
+
+
+def mpi_job(
+    ranks: int,
+    *command: str | Path,
+    cwd: Path | None = None,
+    deadline: float = 200.0,
+    more: Mapping[str, str] | None = None,
+) -> Job:
+    """``mpiexec -n ranks command``; see :func:`run_job`."""
+    return run_job(_mpiexec(), "-n", str(ranks), "--oversubscribe", *command, cwd=cwd, deadline=deadline, more=more)
+
+
+def run_job(
+    *command: str | Path, cwd: Path | None = None, deadline: float = 200.0, more: Mapping[str, str] | None = None
+) -> Job:
+    """Run a command that starts others; a test failure if it is not over by the deadline. Nothing is left running.
+
+    ``more`` : of the environment, which is that of a user: no PYTHONPATH, one BLAS thread per rank.
+    """
+    words = list(map(str, command))
+    process = subprocess.Popen(
+        words,
+        cwd=cwd,
+        env={**user_environment(), **(more or {})},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # ranks have process groups of their own, but stay in the session
+    )
+    try:
+        stdout, stderr = process.communicate(timeout=deadline)
+    except subprocess.TimeoutExpired:
+        running = _of_session(process.pid)
+        _end(process)
+        stdout, stderr = process.communicate()
+        pytest.fail(
+            f"not over after {deadline:.0f} s: {' '.join(words)}\nrunning: {sorted(running.values())}\n"
+            f"{stdout[-2000:]}\n{stderr[-4000:]}"
+        )
+    except BaseException:
+        _end(process)
+        raise
+    patience = time.monotonic() + _GRACE
+    while (left := _of_session(process.pid)) and time.monotonic() < patience:
+        time.sleep(0.05)
+    over = time.time()
+    _end(process)
+    return Job(process.returncode, stdout, stderr, over, tuple(left.values()))
+
+
+def user_environment() -> dict[str, str]:
+    """That of these tests, but for what a launcher or a checkout would add; root may start ranks."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_OF_A_JOB)}
+    kept.pop("PYTHONPATH", None)
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        kept |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return kept | dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+
+
+def _mpiexec() -> str:
+    """The launcher that came with this Python's packages, else that of the system."""
+    beside = Path(sys.executable).with_name("mpiexec")
+    found = str(beside) if beside.exists() else shutil.which("mpiexec")
+    assert found is not None, "there is no mpiexec: pip install 'deepca[test]' brings it along"
+    return found
+
+
+def _of_session(session: int) -> dict[int, str]:
+    """Processes of a session that still run, by their number, with their command lines (Linux; nothing elsewhere)."""
+    found = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it is over meanwhile
+            state, _, _, of, *_ = (entry / "stat").read_text().rpartition(")")[2].split()
+            if int(of) == session and state not in "ZX":
+                found[int(entry.name)] = (entry / "cmdline").read_text().replace("\0", " ").strip()
+    return found
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """It and all of its session."""
+    process.kill()  # nothing happens if it is over
+    for pid in _of_session(process.pid):
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+
+
+# ------------------------------------------------------------------------------------------ a job in which a rank fails
+
+
+_FAULTY = """
+    import os, signal, sys, time
+    from pathlib import Path
+    from mpi4py import MPI
+    import deepca.cli.commands.fit as command
+    from deepca.cli import main
+    from deepca.errors import DataError
+
+    what, rank, t = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    del sys.argv[1:4]
+
+    def fail():
+        if what == "unexpected":
+            return 1 // 0
+        if what == "known":
+            raise DataError("the disk of this rank is full of holes")
+        if what == "sleeps":
+            time.sleep(1000.0)
+        os.kill(os.getpid(), {"stops": signal.SIGSTOP, "is killed": signal.SIGKILL}[what])
+
+    class Faulty(command.ProgressBar):
+        def observe(self, step):
+            super().observe(step)
+            if MPI.COMM_WORLD.rank == rank and step.after.t == t:
+                Path("moment").write_text(repr(time.time()))
+                fail()
+
+    command.ProgressBar = Faulty
+    main()
+"""
+
+
+def faulty_job(ranks: int, folder: Path, what: str, rank: int, t: int, *words: object) -> Job:
+    """``deepca`` with these words, in a folder, where one rank fails after iteration t."""
+    (folder / "faulty.py").write_text(textwrap.dedent(_FAULTY), encoding="utf-8")
+    (folder / "moment").unlink(missing_ok=True)
+    return mpi_job(ranks, *as_words(sys.executable, "faulty.py", what, rank, t, *words), cwd=folder, deadline=120.0)
+
+
+def assert_over(job: Job, folder: Path, within: float = WITHIN) -> None:
+    """The job has failed as a whole, within some seconds, with nothing left running or half-written."""
+    moment = float((folder / "moment").read_text())
+    assert job.code != 0, job.said
+    assert job.left == ()
+    assert job.over - moment < within, job.said
+    assert not list(folder.rglob("*.npz*"))
+
+
+# ------------------------------------------------------------------------------------------- many commands in one job
+
+
+@dataclass(frozen=True)
+class Command:
+    """``deepca`` with these words, run by all ranks at once. ``within`` : folder to be in; ``{rank}`` is replaced."""
+
+    words: tuple[str, ...]
+    within: str = "."
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one rank made of a command.
+
+    read, written : files of the batch's folder that were opened.  error : the text of an exception, if one came out.
+    """
+
+    code: int
+    stdout: str
+    stderr: str
+    read: list[str] = field(default_factory=list)
+    written: list[str] = field(default_factory=list)
+    error: str | None = None
+
+
+class Batch:
+    """The answers of a job that runs one command after the other."""
+
+    def __init__(self, job: Job, folder: Path, ranks: int) -> None:
+        self.job, self._folder, self._ranks = job, folder, ranks
+
+    def __getitem__(self, name: str) -> list[Answer]:
+        """Of every rank."""
+        files = [_answer_file(self._folder, name, rank) for rank in range(self._ranks)]
+        if not all(file.exists() for file in files):
+            pytest.fail(f"the job has not come to the end of {name}\n{self.job.said}")
+        return [Answer(**json.loads(file.read_text(encoding="utf-8"))) for file in files]
+
+
+def run_commands(ranks: int, folder: Path, commands: Mapping[str, Command], *, deadline: float = 200.0) -> Batch:
+    """Run commands, in their order, on the same ranks: starting a job takes longer than most of them.
+
+    ``folder`` : where they run, and where answers go. Of a job that breaks off, answers up to there can be asked for.
+    """
+    listed = {name: asdict(command) for name, command in commands.items()}
+    (folder / "commands.json").write_text(json.dumps(listed), encoding="utf-8")
+    job = mpi_job(ranks, sys.executable, "-m", "tests.support.mpi_jobs", folder, cwd=ROOT, deadline=deadline)
+    return Batch(job, folder, ranks)
+
+
+def _answer_file(folder: Path, name: str, rank: int) -> Path:
+    return folder / "answers" / f"{name}.{rank}.json"
+
+
+def _be_a_rank(folder: Path) -> None:
+    from mpi4py import MPI
+
+    rank = MPI.COMM_WORLD.rank
+    opened: list[tuple[str, bool]] = []
+
+    def watch(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open" and isinstance(arguments[0], (str, os.PathLike)):
+            path, _, flags = arguments
+            opened.append((str(Path(path).resolve()), bool((flags or 0) & (os.O_WRONLY | os.O_RDWR))))
+
+    sys.addaudithook(watch)
+    (folder / "answers").mkdir(exist_ok=True)
+    for name, listed in json.loads((folder / "commands.json").read_text(encoding="utf-8")).items():
+        command = Command(**listed)
+        os.chdir(folder / command.within.format(rank=rank))
+        MPI.COMM_WORLD.Barrier()
+        opened.clear()
+        done = run_cli(*command.words)
+        mine = [(Path(path).relative_to(folder), write) for path, write in opened if Path(path).is_relative_to(folder)]
+        unexpected = done.exception if not isinstance(done.exception, SystemExit) else None
+        answer = Answer(
+            done.exit_code,
+            done.stdout,
+            done.stderr,
+            sorted({str(path) for path, write in mine if not write}),
+            sorted({str(path) for path, write in mine if write}),
+            None if unexpected is None else repr(unexpected),
+        )
+        _answer_file(folder, name, rank).write_text(json.dumps(asdict(answer)), encoding="utf-8")
+
+
+# ------------------------------------------------------------------------------------------------ threads act as ranks
+
+
+class _Meeting:
+    """Where threads exchange texts."""
+
+    def __init__(self, ranks: int) -> None:
+        self._barrier = threading.Barrier(ranks, timeout=30.0)
+        self._said = [""] * ranks
+
+    def texts(self, rank: int, own: str) -> list[str]:
+        self._said[rank] = own
+        self._barrier.wait()
+        found = list(self._said)
+        self._barrier.wait()
+        return found
+
+
+class ThreadEngine(Engine):
+    """One of several ranks that are threads of this process: what engines have in common, without MPI."""
+
+    name = "threads"
+
+    def __init__(self, meeting: _Meeting, rank: int, ranks: int) -> None:
+        self._meeting, self.rank, self.ranks = meeting, rank, ranks
+
+    def texts(self, own: str) -> list[str]:
+        return self._meeting.texts(self.rank, own)
+
+
+def run_ranks(ranks: int, work: Callable[[ThreadEngine], T_]) -> list[T_ | Exception]:
+    """What every rank returns, or raises."""
+    meeting = _Meeting(ranks)
+
+    def one(rank: int) -> T_ | Exception:
+        try:
+            return work(ThreadEngine(meeting, rank, ranks))
+        except Exception as error:
+            return error
+
+    with ThreadPoolExecutor(ranks) as pool:
+        return list(pool.map(one, range(ranks)))
+
+
+def as_words(*words: object) -> tuple[str, ...]:
+    """Words of a command line."""
+    return tuple(map(str, words))
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def lines_with(text: str, part: str) -> Sequence[str]:
+    return [line for line in text.splitlines() if part in line]
+
+
+if __name__ == "__main__":
+    _be_a_rank(Path(sys.argv[1]).resolve())

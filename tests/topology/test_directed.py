@@ -1,0 +1,351 @@
+"""Directed graphs: weights that keep the sum, ratios that agree, and the pooled answer at every agent."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import numpy.typing as npt
+import pytest
+import scipy.linalg
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import sparse
+
+import deepca
+from deepca.algorithms.accelerated import AcceleratedState
+from deepca.consensus.averaging import average
+from deepca.consensus.centring import agreed_mean
+from deepca.consensus.exact import TreeSweep, exact_average
+from deepca.consensus.mixer_state import PushSum, mean_of
+from deepca.consensus.rates import accelerated_rate, tracking_rate
+from deepca.errors import DisconnectedError, MassError, MixingError, TopologyError
+from deepca.network import Network, SimulatedNetwork
+from deepca.operators import from_matrices
+from deepca.solver.stopping import Tolerance
+from deepca.topology import directed
+from deepca.topology.directed import Digraph
+from tests.laws.strategies import quick
+from tests.support.engines import ENGINES, at_every_agent, everyone, mine, network_of, run_apart
+from tests.support.helpers import worst_tangent
+from tests.support.problems import spectrum, spectrum_problem
+
+Array = npt.NDArray[np.float64]
+M, D, K_TOP = 12, 24, 3
+GRAPHS: dict[str, Digraph] = {
+    **{f"random {seed}": directed.random_digraph(M, 0.2, seed=seed) for seed in range(10)},
+    "ring": directed.ring(M),
+    "exponential": directed.exponential(M),
+    "star with one way back": directed.from_arcs(
+        M, [*((j, 0) for j in range(1, M)), *((j, j + 1) for j in range(M - 1))]
+    ),
+}
+
+
+def problem(seed: int = 0) -> tuple[Array, Array, Array]:
+    """Matrices of agents that differ much, and what pooling them gives."""
+    stack = spectrum_problem(M, D, spectrum(D, K_TOP, gap=0.7, decay=0.8), seed)
+    values, vectors = scipy.linalg.eigh(stack.mean(axis=0))
+    return stack, np.ascontiguousarray(vectors[:, ::-1][:, :K_TOP]), values[::-1][:K_TOP]
+
+
+# -------------------------------------------------------------------------------------------------------------- graphs
+
+
+@given(st.integers(2, 9), st.integers(0, 10_000))
+@quick(40)
+def test_weights_follow_from_out_degrees_alone(m: int, seed: int) -> None:
+    graph = nx.gnp_random_graph(m, 0.6, seed=seed, directed=True)
+    if not nx.is_strongly_connected(graph):
+        with pytest.raises(DisconnectedError, match="not strongly connected"):
+            directed.from_arcs(m, graph.edges())
+        return
+    found = directed.from_arcs(m, graph.edges())
+    C = found.gossip_matrix
+    np.testing.assert_allclose(C.sum(axis=0), 1.0, rtol=1e-15)
+    for i in range(m):
+        assert found.receivers(i) == tuple(sorted(graph.successors(i)))
+        assert found.senders(i) == tuple(sorted(graph.predecessors(i)))
+        share = 1.0 / (1 + graph.out_degree(i))
+        np.testing.assert_allclose(C[[i, *graph.successors(i)], i], share, rtol=1e-15)
+        assert np.count_nonzero(C[:, i]) == 1 + graph.out_degree(i)
+    assert found.n_messages == graph.number_of_edges()
+    assert found.degrees.tolist() == [graph.out_degree(i) for i in range(m)]
+    assert found.flood_rounds == nx.diameter(graph)
+    values = np.sort(np.abs(np.linalg.eigvals(C)))
+    assert found.lambda2 == pytest.approx(values[-2], abs=1e-12)
+    np.testing.assert_allclose(C @ found.limit, found.limit, atol=1e-14)
+    assert found.limit.min() > 0.0
+    assert set(found.to_networkx().edges()) == set(graph.edges())
+    for root in range(m):
+        there, back = found.paths_to(root), found.paths_from(root)
+        for j in range(m):
+            assert there[0][j] == nx.shortest_path_length(graph, j, root)
+            assert back[0][j] == nx.shortest_path_length(graph, root, j)
+            if j != root:
+                assert graph.has_edge(j, there[1][j])
+                assert graph.has_edge(back[1][j], j)
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_the_contraction_that_is_promised(name: str) -> None:
+    """Of ratios, from any start: what is promised holds, and is reached by some start to within a factor."""
+    graph = GRAPHS[name]
+    rng = np.random.default_rng(0)
+    for K in (1, 3, 10, 40):
+        power = np.linalg.matrix_power(graph.gossip_matrix, K)
+        x = rng.standard_normal((M, 200))
+        x = np.concatenate([x, np.linalg.svd(power - power.sum(axis=1, keepdims=True) / M)[2].T[:, :1]], axis=1)
+        ratio = (power @ x) / power.sum(axis=1, keepdims=True)
+        left = np.linalg.norm(ratio - x.mean(axis=0), axis=0) / np.linalg.norm(x - x.mean(axis=0), axis=0)
+        assert left.max() <= graph.contraction(K) * (1 + 1e-9) + 1e-14
+    rounds = deepca.Gossip().rounds_for(graph, 1e-6)
+    assert graph.contraction(rounds) <= 1e-6 < graph.contraction(rounds - 1)
+
+
+def test_a_single_agent_and_two() -> None:
+    alone = directed.from_arcs(1, [])
+    assert (alone.n_messages, alone.flood_rounds, alone.contraction(1)) == (0, 0, 0.0)
+    assert directed.ring(1).n_agents == 1
+    assert directed.ring(2).gossip_matrix.tolist() == [[0.5, 0.5], [0.5, 0.5]]
+
+
+@pytest.mark.parametrize(
+    ("arcs", "said"),
+    [
+        ([(0, 1), (1, 2)], r"nothing that agents \{2\} send reaches the others"),
+        ([(0, 1), (1, 0), (2, 0), (2, 1)], r"nothing that agents \{0, 1\} send reaches the others"),
+        ([(0, 1), (1, 2), (2, 0), (0, 3)], r"arc \(0, 3\) names an agent outside 0 … 2"),
+        ([(0, 0), (0, 1)], r"arc \(0, 0\) joins an agent to itself"),
+    ],
+)
+def test_arcs_that_are_no_network(arcs: list[tuple[int, int]], said: str) -> None:
+    with pytest.raises(TopologyError, match=said):
+        directed.from_arcs(3, arcs)
+
+
+def test_weights_that_lose_mass() -> None:
+    C = directed.ring(4).gossip_matrix
+    assert directed.from_weights(C).lambda2 == pytest.approx(directed.ring(4).lambda2)
+    assert directed.from_weights(sparse.csr_array(C)).n_messages == 4
+    leaking = C.copy()
+    leaking[3, 2] = 0.3
+    with pytest.raises(MassError, match=r"agent 2 loses mass: .* column 2 of the weights, sum to 0\.8"):
+        directed.from_weights(leaking)
+    leaking[3, 2] = 0.7
+    with pytest.raises(MassError, match="agent 2 makes mass out of nothing"):
+        directed.from_weights(leaking)
+    negative = C.copy()
+    negative[:, 1] = [0.0, 1.5, -0.5, 0.0]
+    with pytest.raises(TopologyError, match="agent 1 sends a negative part"):
+        directed.from_weights(negative)
+    with pytest.raises(TopologyError, match="goes round for ever"):
+        directed.from_weights(np.roll(np.eye(4), 1, axis=0))  # nobody keeps anything
+    with pytest.raises(DisconnectedError, match="not strongly connected"):
+        directed.from_weights([[0.5, 0.0], [0.5, 1.0]])
+    with pytest.raises(DisconnectedError, match="raise p"):
+        directed.random_digraph(30, 0.01, seed=0, attempts=3)
+
+
+# -------------------------------------------------------------------------------------------------------------- mixing
+
+
+@pytest.mark.parametrize("mixer", [deepca.FastMix(4), deepca.Chebyshev(4), deepca.PositiveChebyshev(4)])
+def test_mixers_with_memory_are_refused(mixer: deepca.consensus.mixers.Mixer) -> None:
+    stack, _, _ = problem()
+    network = network_of(GRAPHS["ring"])
+    with pytest.raises(
+        MixingError, match=f"{type(mixer).__name__} needs one symmetric .* directed-ring.* deepca.Gossip"
+    ):
+        mixer(network, stack[mine(M)])
+    with pytest.raises(MixingError, match="go one way"):
+        deepca.DeEPCA(from_matrices(stack), np.eye(D)[:, :2], network, mixer)
+    with pytest.raises(MixingError, match='use messages="float64" on directed-ring'):
+        deepca.Gossip(4, messages="float32")(network, stack[mine(M)])
+
+
+def test_why_they_are_refused() -> None:
+    """FastMix's recurrence with a directed ring's weights: a factor above one in every round, for some start."""
+    C, eta = GRAPHS["ring"].gossip_matrix, deepca.consensus.mixers.fastmix_eta(GRAPHS["ring"].lambda2)
+    step = np.block([[(1 + eta) * C, -eta * np.eye(M)], [np.eye(M), np.zeros((M, M))]])
+    assert np.abs(np.linalg.eigvals(step)).max() > 1.05
+
+
+@pytest.mark.parametrize("kind", ENGINES)
+@pytest.mark.parametrize("name", ["random 0", "ring", "star with one way back"])
+def test_a_mix_is_the_mean(name: str, kind: str) -> None:
+    """On every engine: ratios agree, the sum stays in x itself, and what is sent is what the arcs say."""
+    graph = GRAPHS[name]
+    x = np.random.default_rng(1).standard_normal((M, 5, 2))
+    rounds = deepca.Gossip().rounds_for(graph, 1e-13)
+    done = at_every_agent(kind, graph, lambda network: deepca.Gossip(rounds)(network, x[network.local]))
+    np.testing.assert_allclose(done.values, np.broadcast_to(x.mean(axis=0), x.shape), atol=1e-12)
+    assert done.traffic.rounds == rounds
+    assert done.traffic.messages == rounds * graph.n_messages
+    assert done.traffic.bytes_sent == rounds * graph.n_messages * 11 * 8  # ten numbers and the weight
+
+    def parts(network: Network) -> Array:
+        kept, memory = deepca.Gossip(7).remember(network, x[network.local], None)
+        assert isinstance(memory, PushSum)
+        np.testing.assert_allclose(mean_of(kept, memory) * memory.y[..., None, None], kept)
+        return np.concatenate([kept.reshape(*network.batch, -1), memory.y[..., None]], axis=-1)
+
+    after = at_every_agent(kind, graph, parts).values
+    power = np.linalg.matrix_power(graph.gossip_matrix, 7)
+    np.testing.assert_allclose(after[:, :-1], power @ x.reshape(M, -1), atol=1e-14)
+    np.testing.assert_allclose(after[:, -1], power.sum(axis=1), atol=1e-14)
+    np.testing.assert_allclose(after[:, :-1].sum(axis=0), x.reshape(M, -1).sum(axis=0), atol=1e-13)
+
+
+@pytest.mark.parametrize("kind", ENGINES)
+def test_exact_averages_and_reductions_go_along_the_arcs(kind: str) -> None:
+    for graph in (GRAPHS["random 1"], GRAPHS["ring"], GRAPHS["star with one way back"]):
+        x = np.random.default_rng(2).standard_normal((M, 4))
+
+        def work(network: Network, x: Array = x) -> Array:
+            mean = exact_average(network, x[network.local])
+            high = network.reduce(x[network.local], "max")
+            return np.broadcast_to(np.concatenate([mean, high]), (*network.batch, 8))
+
+        found = at_every_agent(kind, graph, work).values
+        np.testing.assert_allclose(found[:, :4], np.broadcast_to(x.mean(axis=0), (M, 4)), atol=1e-14)
+        assert (found[:, 4:] == x.max(axis=0)).all()
+        root = graph.middle
+        assert TreeSweep().length(graph) == graph.paths_to(root)[0].max() + graph.paths_from(root)[0].max()
+
+
+def test_an_average_with_its_error_where_messages_may_get_lost() -> None:
+    class Unreliable(SimulatedNetwork):
+        reliable = False
+
+    x = np.random.default_rng(3).standard_normal((M, 6)) * 10.0 ** np.arange(-3, 3)
+    for graph in GRAPHS.values():
+        rounds = deepca.Gossip().rounds_for(graph, 1e-3)
+        found = average(Unreliable(graph), x, rounds, lambda averaged: averaged.doubt < 1e-9)
+        assert (np.abs(found.mean - x.mean(axis=0)) <= found.error + 1e-15).all()
+        assert found.doubt < 1e-9
+
+
+@given(st.integers(2, 8), st.integers(0, 1000), st.integers(1, 6))
+@quick(30)
+def test_settling_rates_are_those_of_the_recurrence(m: int, seed: int, K: int) -> None:
+    """With complex eigenvalues, against the spectral radius of the recurrence itself."""
+    graph = directed.random_digraph(m, 0.7, seed=seed)
+    p = graph.modes**K
+    worst = max(np.abs(np.roots([1.0, -2.0 * v, v])).max() for v in p)
+    assert tracking_rate(deepca.Gossip(), graph, K) == pytest.approx(worst, rel=1e-6, abs=1e-7)
+    assert 0.0 < accelerated_rate(deepca.Gossip(), graph, 60) < 1.0
+
+
+# ---------------------------------------------------------------------------------------------------------- algorithms
+
+
+@pytest.mark.parametrize("algorithm", [deepca.DeEPCA, deepca.AcceleratedDeEPCA, deepca.BlockKrylov])
+@pytest.mark.parametrize("name", GRAPHS)
+def test_every_agent_ends_with_the_pooled_answer(
+    name: str, algorithm: type[deepca.DeEPCA | deepca.AcceleratedDeEPCA | deepca.BlockKrylov]
+) -> None:
+    stack, U, values = problem()
+    W0 = deepca.operators.linalg.random_orthonormal(D, K_TOP, seed=1)
+    network = network_of(GRAPHS[name])
+    solver: Any = algorithm(from_matrices(stack), W0, network)
+    result = deepca.solve(solver, max_iter=2000, stop=Tolerance(1e-12))
+    assert result.status.code == "converged"
+    assert worst_tangent(U, result.W) <= 1e-12
+    np.testing.assert_allclose(result.eigenvalues, np.broadcast_to(values, result.eigenvalues.shape), atol=1e-13)
+    assert result.certificate is not None
+    assert result.certificate.n_agents == M
+
+
+@pytest.mark.parametrize("algorithm", [deepca.DeEPCA, deepca.AcceleratedDeEPCA])
+def test_the_sum_is_tracked_and_the_ratio_agrees(algorithm: type[deepca.DeEPCA | deepca.AcceleratedDeEPCA]) -> None:
+    stack, _, _ = problem()
+    A, W0 = from_matrices(stack), deepca.operators.linalg.random_orthonormal(D, K_TOP, seed=1)
+    solver: Any = algorithm(A, W0, SimulatedNetwork(GRAPHS["star with one way back"]), deepca.Gossip(30))
+    state = solver.init()
+    for _ in range(60):
+        state = solver.step(state)
+        assert isinstance(state.memory, PushSum)
+        assert state.memory.y.sum() == pytest.approx(M, rel=1e-13)
+        assert np.abs(state.excess.mean(axis=0)).max() <= 1e-13
+    ratio = state.estimate
+    assert np.abs(ratio - ratio[0]).max() <= 1e-9
+    assert np.abs(state.S - state.S[0]).max() >= 0.3 * np.abs(state.S[0]).max()
+
+
+@pytest.mark.parametrize("algorithm", [deepca.DeEPCA, deepca.AcceleratedDeEPCA])
+def test_agents_apart_match_the_simulator(algorithm: type[deepca.DeEPCA | deepca.AcceleratedDeEPCA]) -> None:
+    stack, U, _ = problem()
+    W0 = deepca.operators.linalg.random_orthonormal(D, K_TOP, seed=1)
+    graph = GRAPHS["random 2"]
+
+    def make(A: deepca.operators.Operator, network: Network) -> deepca.DeEPCA:
+        return algorithm(A, W0, network)  # type: ignore[return-value]
+
+    A = from_matrices(stack)
+    apart = run_apart(graph, A, make, max_iter=500, stop=Tolerance(1e-10)).whole
+    together = deepca.solve(make(A, SimulatedNetwork(graph)), max_iter=500, stop=Tolerance(1e-10))
+    assert apart.iterations == together.iterations
+    np.testing.assert_allclose(apart.W, together.W, atol=1e-12)
+    assert worst_tangent(U, apart.W) <= 1e-10
+
+
+def test_tracking_begins_again_after_a_disturbance() -> None:
+    """Weights begin again at one, and so does the invariant."""
+    stack, U, _ = problem()
+    W0 = deepca.operators.linalg.random_orthonormal(D, K_TOP, seed=1)
+    for algorithm in (deepca.DeEPCA, deepca.AcceleratedDeEPCA):
+        network = network_of(GRAPHS["random 3"])
+        solver: Any = algorithm(from_matrices(stack), W0, network)
+        first = deepca.solve(solver, max_iter=500, stop=Tolerance(1e-9))
+        tracked = "T" if isinstance(first.state, AcceleratedState) else "S"
+        spoilt = replace(first.state, **{tracked: getattr(first.state, tracked) + 1.0})
+        assert np.abs(everyone(spoilt.excess, M).mean(axis=0)).max() >= 0.9
+        restarted = solver.restart(spoilt, 60)
+        assert isinstance(restarted.memory, PushSum)
+        drift = everyone(restarted.excess, M).mean(axis=0)
+        assert np.abs(drift).max() <= 1e-13
+        again = deepca.solve(solver, max_iter=500, stop=Tolerance(1e-12), start=restarted)
+        assert worst_tangent(U, again.W) <= 1e-12
+
+
+def test_depca_stalls_as_it_does_elsewhere_and_is_measured_by_ratios() -> None:
+    stack, U, values = problem()
+    W0 = deepca.operators.linalg.random_orthonormal(D, K_TOP, seed=1)
+    found = {}
+    for K in (5, 60):
+        solver = deepca.DePCA(from_matrices(stack), W0, network_of(GRAPHS["random 4"]), deepca.Gossip(K))
+        result = deepca.solve(solver, max_iter=200, certify=False)
+        found[K] = worst_tangent(U, result.W)
+        ritz = np.sort(np.linalg.eigvalsh(np.swapaxes(result.W, -1, -2) @ result.state.estimate))[..., ::-1]
+        np.testing.assert_allclose(ritz, np.broadcast_to(values, ritz.shape), rtol=0.5 if K == 5 else 1e-6)
+    assert found[60] < 1e-6 < found[5]
+
+
+# ---------------------------------------------------------------------------------------------------------------- data
+
+
+def test_centred_rows() -> None:
+    """The mean of rows far from zero, by ratios; unequal numbers of rows."""
+    rng = np.random.default_rng(5)
+    rows = [rng.standard_normal((3 + 4 * j, 5)) + 1e6 for j in range(M)]
+    graph = GRAPHS["random 5"]
+    sums = np.stack([X.sum(axis=0) for X in rows])
+    counts = np.array([float(len(X)) for X in rows])
+    network = network_of(graph)
+    mean = agreed_mean(network, deepca.Gossip(), sums[mine(M)], counts[mine(M)])
+    np.testing.assert_allclose(mean, np.broadcast_to(np.concatenate(rows).mean(axis=0), mean.shape), rtol=1e-14)
+
+
+@pytest.mark.parametrize("algorithm", ["auto", "deepca", "accelerated"])
+def test_the_estimator(algorithm: str) -> None:
+    decomposition = pytest.importorskip("sklearn.decomposition")
+    rng = np.random.default_rng(6)
+    X = rng.standard_normal((600, 20)) * 0.8 ** np.arange(20) + 100.0
+    pca = deepca.DecentralizedPCA(3, topology=GRAPHS["random 6"], algorithm=algorithm, tol=1e-11).fit(X)
+    pooled = decomposition.PCA(3).fit(X)
+    np.testing.assert_allclose(pca.explained_variance_, pooled.explained_variance_, rtol=1e-10)
+    np.testing.assert_allclose(np.abs(pca.components_ @ pooled.components_.T), np.eye(3), atol=1e-9)
+    np.testing.assert_allclose(pca.mean_, pooled.mean_, rtol=1e-12)
