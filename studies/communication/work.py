@@ -26,7 +26,7 @@ from deepca.network.agent import AgentNetwork
 from deepca.network.base import Network
 from deepca.operators import Operator
 from deepca.operators.linalg import tan_theta
-from deepca.reproduction.problems import Source, graph_of
+from deepca.reproduction.problems import DataSource, graph_of
 from deepca.solver.loop import solve
 from deepca.solver.observers import Start, Step
 from deepca.solver.result import Result
@@ -52,7 +52,7 @@ def problem_of(data: Data, k: int, draw: int) -> Problem:
     return Problem(wanted, k, AGENTS, draw=draw, data_seed=_SEED)
 
 
-def work(source: Source, task: Run) -> Record:
+def work(source: DataSource, task: Run) -> Record:
     """Run a method until the mean tan θ is within every limit, or will not be."""
     problem = problem_of(task.data, task.k, task.draw)
     A, W0 = operator_of(problem, source), start_of(problem, source)

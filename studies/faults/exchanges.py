@@ -37,9 +37,9 @@ class _Ours:
 
     def __init__(self, site: Path, limit: int) -> None:
         from deepca.sites.config.site_file import read_site
-        from deepca.sites.pki.identity import Identity as Certificates
-        from deepca.sites.protocol.incarnation import Identity
-        from deepca.sites.protocol.records import Offer, Plan
+        from deepca.sites.pki.identity import Identity
+        from deepca.sites.protocol.incarnation import Incarnation
+        from deepca.sites.protocol.records import Offer, RunPlan
         from deepca.sites.runtime.agent import run_of
         from deepca.sites.runtime.clocks import RealClock
         from deepca.sites.runtime.node import Membership, Node, Policy
@@ -49,20 +49,20 @@ class _Ours:
         network, me = file.network, file.index
         names = tuple(entry.name for entry in network.sites)
         membership = Membership(names, me, network.links, run_of(network), {"measured": b"yes"}, limit)
-        identity = Identity(time.time_ns(), secrets.randbits(63) | 1)
+        identity = Incarnation(time.time_ns(), secrets.randbits(63) | 1)
         self._node = Node(membership, Policy(deadline=300.0), RealClock(), identity)
         self._peers = membership.neighbors
         here, *others = (
             Peer(j, names[j], network.sites[j].address, j != me and network.dials(me, j)) for j in (me, *self._peers)
         )
-        self._streams = Streams(self._node, here, others, file.listen, Certificates.load(file))
+        self._streams = Streams(self._node, here, others, file.listen, Identity.load(file))
         self._node.attach(self._streams.wake)
         self._streams.start()
         self._over = threading.Event()
         self._ticking = threading.Thread(target=self._tick, daemon=True)
         self._ticking.start()
         plan = self._node.gather(Offer())
-        assert isinstance(plan, Plan)
+        assert isinstance(plan, RunPlan)
         self._plan, self._count = plan, 0
 
     def _tick(self) -> None:

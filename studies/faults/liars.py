@@ -252,10 +252,10 @@ def _announce(node: Any, claim: Any, content: bytes) -> None:
 
 def _same_epoch() -> list[tuple[Any, str, Any]]:
     """Sign other bytes than those that were proposed, for the same plan."""
-    from deepca.sites.protocol.claims import Claim
+    from deepca.sites.protocol.claims import ResultClaim
     from deepca.sites.runtime.node import Node
 
-    def compare(self: Any, computed: Any, claim: Claim) -> None:
+    def compare(self: Any, computed: Any, claim: ResultClaim) -> None:
         content = _fabricated(self._outcomes[claim.outcome])
         _announce(self, replace(claim, outcome=hashlib.sha256(content).digest()), content)
 
@@ -264,14 +264,14 @@ def _same_epoch() -> list[tuple[Any, str, Any]]:
 
 def _at_the_end(change: Callable[[Any], Any]) -> list[tuple[Any, str, Any]]:
     """Announce a claim that differs from that of the plan when the run has come to its end."""
-    from deepca.sites.protocol.claims import Claim
+    from deepca.sites.protocol.claims import ResultClaim
     from deepca.sites.runtime.node import Node
 
     honest = Node.settle
 
     def settle(self: Any, plan: Any, differs: Any, proposal: Any) -> Any:
         content = _fabricated(proposal())
-        true = Claim(plan.epoch, plan.digest, plan.members, hashlib.sha256(content).digest())
+        true = ResultClaim(plan.epoch, plan.digest, plan.members, hashlib.sha256(content).digest())
         with self._changed:
             _announce(self, change(true), content)
             self._publish(phase="finished")

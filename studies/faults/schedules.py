@@ -15,8 +15,8 @@ from deepca.data.sources import ArraySource
 from deepca.decomposition.settings import Settings
 from deepca.engines.checkpoint_format import Checkpoint
 from deepca.errors import DeepcaError, Unfinished
-from deepca.sites.protocol.incarnation import Identity
-from deepca.sites.protocol.records import Kept
+from deepca.sites.protocol.incarnation import Incarnation
+from deepca.sites.protocol.records import RecordedCheckpoint
 from deepca.sites.runtime.node import Membership, Node, Policy
 from deepca.sites.runtime.run import Ending, Job, run_site, schema_of
 from deepca.sites.runtime.vault import MemoryVault
@@ -85,8 +85,8 @@ class _Disk:
         self._kept = [*self._kept, checkpoint][-2:]
         return True
 
-    def kept(self) -> tuple[Kept, ...]:
-        return tuple(Kept(one.iteration, one.key, one.members) for one in self._kept)
+    def kept(self) -> tuple[RecordedCheckpoint, ...]:
+        return tuple(RecordedCheckpoint(one.iteration, one.key, one.members) for one in self._kept)
 
     def load(self, key: bytes) -> Checkpoint | None:
         return next((one for one in self._kept if one.key == key), None)
@@ -199,7 +199,7 @@ class Play:
             self.names, site, self.edges, self.run_id, schema_of(source, schedule.settings), 1 << 24
         )
         # incarnations that all begin at one: what an agent is told of its earlier starts has to suffice
-        identity = Identity(1, int(self.rng.integers(1, 2**63)))
+        identity = Incarnation(1, int(self.rng.integers(1, 2**63)))
         node = Node(membership, policy, self.clock, identity, self.tell, lambda: 0.0, disk.vault)
         job = Job("run", self.names, site, schedule.topology, schedule.settings, lambda: source, schedule.every)
 

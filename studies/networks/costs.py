@@ -11,7 +11,7 @@ from deepca.consensus.mixers import Gossip, Mixer
 from deepca.consensus.pairwise import Pairwise
 from deepca.network import SimulatedNetwork
 from deepca.operators.linalg import tan_theta
-from deepca.reproduction.problems import Source
+from deepca.reproduction.problems import DataSource
 from deepca.solver.loop import solve
 from deepca.solver.stopping import Tolerance
 from deepca.topology.names import from_name
@@ -98,7 +98,7 @@ class Outcome:
     proven: bool
 
 
-def work(source: Source, task: Task) -> Record:
+def work(source: DataSource, task: Task) -> Record:
     """The run, and how far from scipy's answer it ended."""
     problem, m = task.problem, task.problem.agents
     network = SimulatedNetwork(from_name(task.kind.name, m, seed=0))

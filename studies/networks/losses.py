@@ -14,7 +14,7 @@ from deepca.algorithms import AcceleratedDeEPCA
 from deepca.consensus.mixers import Gossip
 from deepca.network import SimulatedNetwork
 from deepca.operators.linalg import tan_theta
-from deepca.reproduction.problems import Source
+from deepca.reproduction.problems import DataSource
 from deepca.solver.loop import solve
 from deepca.solver.stopping import Tolerance
 from deepca.topology import time_varying
@@ -60,7 +60,7 @@ class Outcome:
     proven: bool
 
 
-def work(source: Source, task: Task) -> Record:
+def work(source: DataSource, task: Task) -> Record:
     """Digits on an Erdős–Rényi graph, five rounds of gossip per iteration."""
     problem = Problem("digits", 5, _AGENTS, arrangement="file")
     base = graphs.erdos_renyi(_AGENTS, 0.5, seed=0)

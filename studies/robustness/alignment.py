@@ -15,7 +15,7 @@ from deepca.algorithms import DeEPCA
 from deepca.algorithms.base import QRSignAdjust
 from deepca.network import SimulatedNetwork
 from deepca.operators.linalg import polar, qr
-from deepca.reproduction.problems import Source
+from deepca.reproduction.problems import DataSource
 from studies.robustness.convergence import centralised, decentralised, settle
 from studies.robustness.families import Family, MixerName, families, few_rounds, mixer_of, work_of
 from studies.shared.problems import (
@@ -89,7 +89,7 @@ Outcomes = dict[Alignment, list[Outcome]]
 """Of one family, by orthonormalisation, draw by draw."""
 
 
-def work(source: Source, task: Task) -> Record:
+def work(source: DataSource, task: Task) -> Record:
     """Run the power method for the yardstick, then DeEPCA."""
     problem = task.problem
     A, W0, truth = operator_of(problem, source), start_of(problem, source), truth_of(problem, source)

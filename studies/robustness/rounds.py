@@ -15,7 +15,7 @@ from deepca.algorithms import DeEPCA
 from deepca.consensus.mixers import FastMix
 from deepca.network import SimulatedNetwork
 from deepca.operators.linalg import tan_theta
-from deepca.reproduction.problems import Source
+from deepca.reproduction.problems import DataSource
 from deepca.solver.loop import solve
 from deepca.solver.observers import Start, Step
 from deepca.solver.result import Result
@@ -97,7 +97,7 @@ class _Reached:
         """Nothing to close."""
 
 
-def work(source: Source, task: Task) -> Record:
+def work(source: DataSource, task: Task) -> Record:
     """Automatic rounds first, then fixed ones, each as far as it could still be the best."""
     problem = task.problem
     A, W0, truth = operator_of(problem, source), start_of(problem, source), truth_of(problem, source)

@@ -14,7 +14,7 @@ from deepca._util.typing import Array
 from deepca.algorithms import DeEPCA
 from deepca.network import SimulatedNetwork
 from deepca.operators.linalg import tan_theta
-from deepca.reproduction.problems import Source
+from deepca.reproduction.problems import DataSource
 from deepca.solver.loop import solve
 from deepca.solver.observers import Start, Step
 from deepca.solver.result import Result
@@ -94,7 +94,7 @@ class _Oracle:
         """Nothing to close."""
 
 
-def work(source: Source, task: Task) -> Record:
+def work(source: DataSource, task: Task) -> Record:
     """Solve, and compare with the pooled answer."""
     problem = task.problem
     A, W0, truth = operator_of(problem, source), start_of(problem, source), truth_of(problem, source)
@@ -141,7 +141,7 @@ def study(setting: Setting) -> Section:
 STUDY = Study("stopping", study)
 
 
-def _here(tasks: Sequence[Task], source: Source) -> bool:
+def _here(tasks: Sequence[Task], source: DataSource) -> bool:
     return all(is_available(task.problem, source) for task in tasks)
 
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from deepca.errors import InvalidInput
-from deepca.reproduction.problems import Source
+from deepca.reproduction.problems import DataSource
 from deepca.solver.progress import bars
 from studies.shared.report import Section, Setting, page
 
@@ -54,7 +54,7 @@ class Command:
                 return lambda done, total: bar.update(task, completed=done, total=total)
 
             tellers = [teller(name) for name in names]
-            yield [Setting(Source(self.data), self.store, self.jobs, self.reduced, tell) for tell in tellers]
+            yield [Setting(DataSource(self.data), self.store, self.jobs, self.reduced, tell) for tell in tellers]
 
     def write(self, sections: Sequence[Section]) -> None:
         """The page, with the command that makes it again."""

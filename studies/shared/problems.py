@@ -17,7 +17,7 @@ from deepca.data.libsvm import SETS, load
 from deepca.errors import InvalidInput
 from deepca.operators import Operator, from_matrices, from_rows
 from deepca.operators.linalg import random_orthonormal
-from deepca.reproduction.problems import Pooled, Source, graph_of
+from deepca.reproduction.problems import DataSource, Pooled, graph_of
 from deepca.topology import Topology
 from studies.shared.synthetic import Division, Synthetic, matrices
 
@@ -79,17 +79,17 @@ class Problem:
         return graph, 1000 + 2 * self.draw if self.data_seed is None else self.data_seed
 
 
-def is_available(problem: Problem, source: Source) -> bool:
+def is_available(problem: Problem, source: DataSource) -> bool:
     """Whether the data are here: the LIBSVM sets are taken from a folder only, nothing is downloaded."""
     return problem.data not in LIBSVM or source.folder is not None
 
 
-def edition_of(problem: Problem, source: Source) -> str:
+def edition_of(problem: Problem, source: DataSource) -> str:
     """Which edition of a data set it is; nothing for data that are the same everywhere."""
     return _edition(source, problem.data) if problem.data in ("w8a", "a9a") else ""
 
 
-def operator_of(problem: Problem, source: Source) -> Operator:
+def operator_of(problem: Problem, source: DataSource) -> Operator:
     """The ``A_j``: ``X_jᵀX_j`` for rows, of digits with the pooled mean taken off, uncentred for the others."""
     if isinstance(problem.data, Synthetic):
         division = cast("Division", problem.arrangement)
@@ -104,12 +104,12 @@ def topology_of(problem: Problem) -> Topology:
     return _fixed(problem.graph, problem.agents)
 
 
-def start_of(problem: Problem, source: Source) -> Array:
+def start_of(problem: Problem, source: DataSource) -> Array:
     """W⁰."""
     return random_orthonormal(operator_of(problem, source).d, problem.k, seed=problem.draw)
 
 
-def truth_of(problem: Problem, source: Source) -> Pooled:
+def truth_of(problem: Problem, source: DataSource) -> Pooled:
     """Eigenvalues and eigenvectors of the mean, all of them, descending."""
     if isinstance(problem.data, Synthetic):
         division = cast("Division", problem.arrangement)
@@ -130,7 +130,7 @@ def accuracy_of(truth: Pooled, k: int) -> float:
 
 
 @lru_cache(maxsize=4)
-def _edition(source: Source, data: str) -> str:
+def _edition(source: DataSource, data: str) -> str:
     return load(data, source.folder, cache=source.cache).digest[:8]
 
 
@@ -145,7 +145,7 @@ def _synthetic_truth(data: Synthetic, k: int, agents: int, division: Division, s
 
 
 @lru_cache(maxsize=4)
-def _real(source: Source, data: Real, agents: int, arrangement: Arrangement) -> Operator:
+def _real(source: DataSource, data: Real, agents: int, arrangement: Arrangement) -> Operator:
     X, labels = _rows(source, data)
     if arrangement == "label":
         X = X[np.argsort(labels, kind="stable")]
@@ -154,7 +154,7 @@ def _real(source: Source, data: Real, agents: int, arrangement: Arrangement) -> 
 
 
 @lru_cache(maxsize=4)
-def _real_truth(source: Source, data: Real, agents: int) -> Pooled:
+def _real_truth(source: DataSource, data: Real, agents: int) -> Pooled:
     return _pooled(_real(source, data, agents, "file").mean())  # who holds which row does not matter
 
 
@@ -173,7 +173,7 @@ def _pooled(mean: Array) -> Pooled:
     return Pooled(values[::-1].copy(), vectors[:, ::-1].copy())
 
 
-def _rows(source: Source, data: Real) -> tuple[Any, Array]:
+def _rows(source: DataSource, data: Real) -> tuple[Any, Array]:
     """Rows, dense or sparse, and their labels."""
     if data == "digits":
         X, labels = load_digits(return_X_y=True)

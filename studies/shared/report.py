@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deepca.reproduction.pages.report import Table
-from deepca.reproduction.problems import Source
+from deepca.reproduction.problems import DataSource
 
 __all__ = ["Assertion", "Section", "Setting", "Study", "Table", "page"]
 
@@ -16,7 +16,7 @@ __all__ = ["Assertion", "Section", "Setting", "Study", "Table", "page"]
 class Setting:
     """How studies are run. reduced : fewer draws, for every change of the code.  progress : told (done, total)."""
 
-    source: Source
+    source: DataSource
     store: Path
     jobs: int | None = None
     reduced: bool = False

@@ -27,7 +27,7 @@ from deepca.data.readers import open_source
 from deepca.errors import DataError, InvalidInput, NetworkError
 from deepca.sites.admin import trial_network as cluster
 from deepca.sites.admin.trial_agent import Sight
-from deepca.sites.admin.trial_network import Outcome, run_cluster
+from deepca.sites.admin.trial_network import TrialOutcome, run_cluster
 from deepca.sites.admin.trial_setup import Share, deal, describe
 
 pytestmark = pytest.mark.xdist_group("real")
@@ -169,7 +169,7 @@ def acting(text: str) -> Callable[[Path, Path], list[str]]:
     return lambda site, log: [sys.executable, "-I", "-S", "-c", HEAD + text, str(site), str(log)]
 
 
-def play(folder: Path, text: str, *, n: int = 3, deadline: float = 30.0, **options: Any) -> Outcome:
+def play(folder: Path, text: str, *, n: int = 3, deadline: float = 30.0, **options: Any) -> TrialOutcome:
     watch = options.pop("watch", lambda sights: None)
     shares = [Share(f"s{j}", folder / "rows.npy", 5) for j in range(n)]
     network = describe(shares, **{"name": "t", "components": 1, "topology_name": "ring", **options})

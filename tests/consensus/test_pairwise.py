@@ -19,7 +19,7 @@ from deepca.consensus.rates import first_rounds, response, responses, tracking_r
 from deepca.errors import InvalidInput, MixingError
 from deepca.network import Network, SimulatedNetwork
 from deepca.operators import from_matrices
-from deepca.planning.metered import Link, MeteredNetwork
+from deepca.planning.metered import LinkSpeed, MeteredNetwork
 from deepca.solver.stopping import Tolerance
 from deepca.topology import directed, time_varying
 from tests.laws.strategies import quick, seeds
@@ -282,7 +282,7 @@ def _announcer(network: Network) -> Callable[[], None]:
 
 @pytest.mark.simulator("a meter is a simulator")
 def test_a_meter_counts_who_met() -> None:
-    network, mixer = MeteredNetwork(deepca.topology.star(6), Link(0.1, 8e3)), Pairwise(4)
+    network, mixer = MeteredNetwork(deepca.topology.star(6), LinkSpeed(0.1, 8e3)), Pairwise(4)
     x = np.ones((6, 10))
     mixer(network, x)
     pairs = mixer.pairs(network.topology, 4, SimulatedNetwork(network.topology).moment)

@@ -21,7 +21,7 @@ from sklearn.datasets import load_svmlight_file
 
 from deepca._util.typing import Csr, csr
 from deepca.data import libsvm
-from deepca.data.libsvm import LibsvmSet, Rows
+from deepca.data.libsvm import LibsvmRows, LibsvmSet
 from deepca.errors import DataError, MissingExtraError, NetworkError
 from tests.support.paths import SHARED
 
@@ -53,7 +53,7 @@ def small(url: str = "http://127.0.0.1:9/small", text: bytes = TEXT) -> dict[str
     return {"small": LibsvmSet("small", url, N_FEATURES, N_USED, (digest,))}
 
 
-def assert_right(rows: Rows, text: bytes = TEXT) -> None:
+def assert_right(rows: LibsvmRows, text: bytes = TEXT) -> None:
     """What came is what scikit-learn reads."""
     X, y = by_sklearn(text)
     assert isinstance(rows.X, sparse.csr_array)

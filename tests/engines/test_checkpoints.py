@@ -27,7 +27,7 @@ from deepca.algorithms.covariance import CovarianceAveraging, CovarianceState
 from deepca.algorithms.krylov import BlockKrylov, KrylovState
 from deepca.engines import checkpoint_format
 from deepca.engines.checkpoint_format import Checkpoint
-from deepca.engines.checkpoints import Checkpoints, Kept
+from deepca.engines.checkpoints import Checkpoints, KeptCheckpoint
 from deepca.network.agent import AgentNetwork, run_agents
 from deepca.network.compression import Copies
 from deepca.operators import as_operator
@@ -284,7 +284,7 @@ def test_the_last_two_written_are_kept(folder: Folder) -> None:
     assert iterations(found) == iterations(folder.open()) == [30, 15]
     assert len(folder.files()) == 2
     one = made_of(small(15))
-    assert found.kept()[-1] == Kept(15, one.key, MEMBERS, K)
+    assert found.kept()[-1] == KeptCheckpoint(15, one.key, MEMBERS, K)
     assert folder.warnings == []
 
 

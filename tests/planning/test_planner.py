@@ -25,7 +25,7 @@ from deepca.decomposition.settings import algorithm_of
 from deepca.errors import DataError, InvalidInput, TopologyError
 from deepca.planning import rehearsal
 from deepca.planning.inputs import spectrum_of
-from deepca.planning.metered import Cost, Link, MeteredNetwork, Sent
+from deepca.planning.metered import Cost, LinkSpeed, MeteredNetwork, Sent
 from deepca.planning.planner import (
     METHODS,
     Plan,
@@ -44,8 +44,8 @@ from tests.support.problems import spectrum_problem
 
 Array = npt.NDArray[np.float64]
 TOL = 1e-8
-LINK = Link(0.03, 30e6)
-SLOW = Link(0.001, 1e6)  # bytes decide, not rounds
+LINK = LinkSpeed(0.03, 30e6)
+SLOW = LinkSpeed(0.001, 1e6)  # bytes decide, not rounds
 
 GRAPHS_OF_THE_SUITE: dict[str, Callable[[], Topology]] = {
     "erdos-renyi": lambda: tp.erdos_renyi(20, 0.5, seed=0),
@@ -81,7 +81,7 @@ class Measured:
 
 
 @lru_cache
-def _measured(data: str, graph: str, k: int, link: Link = LINK, *, unreliable: bool = False) -> Measured:
+def _measured(data: str, graph: str, k: int, link: LinkSpeed = LINK, *, unreliable: bool = False) -> Measured:
     net = GRAPHS_OF_THE_SUITE[graph]()
     X = _rows(data)
     m, n = net.n_agents, len(X)
@@ -432,7 +432,7 @@ def test_every_agent_sends_what_it_sends_when_it_runs_by_itself(name: str) -> No
 
 def test_time_is_latency_and_what_the_busiest_agent_sends() -> None:
     """A star of five, by hand: the middle sends four messages in a round of gossip, and one message comes from it."""
-    link = Link(0.5, 1000.0)
+    link = LinkSpeed(0.5, 1000.0)
     network = MeteredNetwork(tp.star(5), link)
     network.gossip(np.zeros((5, 10)))
     assert network.running.cost() == Cost(1, 0, 8 / 5 * 80, 320.0, 0.5 + 4 * 80 * 8 / 1000)

@@ -23,9 +23,9 @@ from deepca.network import AgentNetwork, Network
 from deepca.network.transports import MemoryHub, Message, Tag
 from deepca.network.transports.memory import MemoryTransport
 from deepca.operators import Operator, as_operator, from_rows
-from deepca.planning.clock import Arcs, Clock
+from deepca.planning.clock import Arcs, SimulatedClock
 from deepca.planning.links import SHORTEST_PATIENCE
-from deepca.planning.metered import Link, MeteredNetwork
+from deepca.planning.metered import LinkSpeed, MeteredNetwork
 from deepca.planning.timed import TimedOperator, operations
 from deepca.solver.result import Result
 from deepca.topology import Topology, time_varying
@@ -223,7 +223,7 @@ def test_operations_of_rows_and_matrices() -> None:
 
 def test_a_stall_takes_its_pause_as_often_as_it_should() -> None:
     links = Links.of(tp.complete(1), machines=Machines.of(1, stall=0.2, pause=0.5))
-    clock = Clock(links, flops=1e9)
+    clock = SimulatedClock(links, flops=1e9)
     for _ in range(4000):
         clock.compute(np.array([0.0]))
     stalls = clock.elapsed / 0.5
@@ -342,7 +342,7 @@ def test_without_bytes_it_is_the_time_of_a_plan(graph: str, method: str) -> None
     """A plan counts a latency for each round. So does the clock, except where a round of a tree makes few wait."""
     topology = GRAPHS[graph]()
     A, W0 = _problem(topology.n_agents)
-    timed, planned = TimedNetwork(Links.of(topology, latency=TAU)), MeteredNetwork(topology, Link(TAU, 1e300))
+    timed, planned = TimedNetwork(Links.of(topology, latency=TAU)), MeteredNetwork(topology, LinkSpeed(TAU, 1e300))
     for network in (timed, planned):
         _solved(method, network, A, W0)
     seconds = planned.running.seconds + planned.proving.seconds
@@ -357,7 +357,7 @@ def test_with_bytes_a_plan_is_never_too_fast(graph: str) -> None:
     m = topology.n_agents
     A, W0 = _problem(m)
     timed = TimedNetwork(Links.of(topology, latency=0.001, machines=Machines.of(m, uplink=1e5)))
-    planned = MeteredNetwork(topology, Link(0.001, 1e5))
+    planned = MeteredNetwork(topology, LinkSpeed(0.001, 1e5))
     for network in (timed, planned):
         _solved("deepca", network, A, W0)
     seconds = planned.running.seconds + planned.proving.seconds
@@ -438,7 +438,7 @@ def test_an_event_driven_simulation_agrees(seed: int) -> None:
     topology = tp.erdos_renyi(m, 0.5, seed=seed)
     uplink = np.where(rng.random(m) < 0.4, rng.uniform(1e4, 1e5, m), np.inf)
     links = _random_links(topology, seed, loss=0.2, jitter=0.05, machines=Machines.of(m, uplink=uplink))
-    clock, drawn = Clock(links), _Drawn()
+    clock, drawn = SimulatedClock(links), _Drawn()
     clock._rng = drawn  # type: ignore[assignment]
     rounds, nbytes = [], []
     for _ in range(60):

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import deepca
 from deepca.cli.app import app
 from deepca.errors import DataError, InvalidInput
-from deepca.reproduction import STUDIES, Cell, Outcome, Source, paper_cells, reproduce, run_cells
+from deepca.reproduction import STUDIES, Cell, DataSource, Outcome, paper_cells, reproduce, run_cells
 from deepca.reproduction import runner as runner_module
 from deepca.reproduction.claims.baseline import ground_of
 from deepca.reproduction.claims.extensions import as_good, by_gossip, compared, judge_extensions
@@ -35,8 +35,8 @@ needs_data = [
 
 
 @pytest.fixture(scope="session")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
-    return Source(DATA, tmp_path_factory.mktemp("cache"))
+def source(tmp_path_factory: pytest.TempPathFactory) -> DataSource:
+    return DataSource(DATA, tmp_path_factory.mktemp("cache"))
 
 
 def _outcome(cell: Cell, curve: list[float]) -> Outcome:
@@ -133,7 +133,7 @@ def test_graphs_that_cannot_be_had_are_named() -> None:
 # ------------------------------------------------------------------------------------------------------ the runner
 
 
-def _fake(cell: Cell, source: Source) -> Outcome:
+def _fake(cell: Cell, source: DataSource) -> Outcome:
     if cell.draw == 99:
         raise KeyboardInterrupt
     return _outcome(cell, [1.0, 10.0 ** -(cell.K + 3)])
@@ -150,19 +150,19 @@ def test_finished_cells_are_kept_and_not_run_again(tmp_path: Path, monkeypatch: 
     cells = [CELL.at(draw=draw) for draw in range(3)]
     seen: list[tuple[float, float]] = []
     with pytest.raises(KeyboardInterrupt):
-        run_cells([*cells, CELL.at(draw=99, iterations=1)], Source(), tmp_path, jobs=1)
+        run_cells([*cells, CELL.at(draw=99, iterations=1)], DataSource(), tmp_path, jobs=1)
     monkeypatch.setattr(runner_module, "compute", lambda *_: pytest.fail("ran again"))
-    found = run_cells(cells, Source(), tmp_path, jobs=1, progress=lambda done, total: seen.append((done, total)))
+    found = run_cells(cells, DataSource(), tmp_path, jobs=1, progress=lambda done, total: seen.append((done, total)))
     assert list(found) == cells
     assert seen[-1][0] == seen[-1][1] > 0
 
 
 @pytest.mark.usefixtures("fake")
 def test_a_damaged_file_is_run_again(tmp_path: Path) -> None:
-    run_cells([CELL], Source(), tmp_path, jobs=1)
+    run_cells([CELL], DataSource(), tmp_path, jobs=1)
     (file,) = tmp_path.glob(f"{CELL.key}-*.npz")
     file.write_bytes(file.read_bytes()[:40])
-    assert run_cells([CELL], Source(), tmp_path, jobs=1)[CELL].cell == CELL
+    assert run_cells([CELL], DataSource(), tmp_path, jobs=1)[CELL].cell == CELL
     assert Outcome.from_bytes(file.read_bytes()).cell == CELL
     assert [path.suffix for path in tmp_path.iterdir()] == [".npz"], "nothing half-written"
 
@@ -170,7 +170,7 @@ def test_a_damaged_file_is_run_again(tmp_path: Path) -> None:
 class TestRealData:
     pytestmark = needs_data
 
-    def test_the_split_is_the_papers(self, source: Source) -> None:
+    def test_the_split_is_the_papers(self, source: DataSource) -> None:
         """``A_j`` is the sum of v vᵀ over 600 rows in file order, from an independent reading."""
         from sklearn.datasets import load_svmlight_file
 
@@ -182,18 +182,18 @@ class TestRealData:
         )
 
     @pytest.mark.parametrize("order", ["label", "shuffled"])
-    def test_another_order_keeps_the_pooled_problem(self, source: Source, order: str) -> None:
+    def test_another_order_keeps_the_pooled_problem(self, source: DataSource, order: str) -> None:
         there = operator_of(source, "a9a", 50, 600, order)
         here = operator_of(source, "a9a", 50, 600, "file")
         np.testing.assert_allclose(there.mean(), here.mean(), atol=1e-9)
         assert np.abs(there.agent(0).dense() - here.agent(0).dense()).max() > 1.0
 
-    def test_spread_keeps_the_mean_and_makes_agents_indefinite(self, source: Source) -> None:
+    def test_spread_keeps_the_mean_and_makes_agents_indefinite(self, source: DataSource) -> None:
         wide = operator_of(source, "a9a", 50, 600, "file", 4.0)
         np.testing.assert_allclose(wide.mean(), operator_of(source, "a9a", 50, 600, "file").mean(), atol=1e-8)
         assert np.linalg.eigvalsh(wide.dense())[:, 0].min() < -1.0
 
-    def test_a_cell_does_what_it_says(self, source: Source) -> None:
+    def test_a_cell_does_what_it_says(self, source: DataSource) -> None:
         """Against a run put together by hand."""
         outcome = compute(CELL.at(iterations=30, draw=1), source)
         A = operator_of(source, "a9a", 50, 600, "file")
@@ -208,7 +208,7 @@ class TestRealData:
 
     @pytest.mark.parametrize("name", STUDIES)
     def test_every_study_makes_its_page(
-        self, name: str, source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, name: str, source: DataSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """With made-up outcomes: the cells that a study asks for are those that its page can show."""
 
@@ -223,7 +223,7 @@ class TestRealData:
         assert (tmp_path / f"study-{name}-a9a.png").stat().st_size > 10_000
         assert f"study-{name}-a9a.png" in (tmp_path / f"study-{name}.md").read_text(encoding="utf-8")
 
-    def test_iterations_follow_from_the_spectrum(self, source: Source) -> None:
+    def test_iterations_follow_from_the_spectrum(self, source: DataSource) -> None:
         setting = Setting("a9a", 5, 1, source)
         values = pooled_of(source, "a9a", 50, 600).values
         assert setting.iterations(5) == int(np.ceil(np.log(1e-11) / np.log(values[5] / values[4]))) + 10
@@ -231,7 +231,7 @@ class TestRealData:
 
 
 @pytest.fixture(scope="session")
-def reproduced(source: Source, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, object]]:
+def reproduced(source: DataSource, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, object]]:
     """`deepca reproduce a9a`, with just enough iterations for 1e-10."""
     out = tmp_path_factory.mktemp("reproduced")
     arguments = ["reproduce", "a9a", "--data", str(DATA), "--out", str(out), "--seeds", "1", "--iterations", "190"]
@@ -329,7 +329,7 @@ class TestVerdicts:
         assert CliRunner().invoke(app, [*arguments, "--quiet"]).exit_code == 0
         assert {path: path.stat().st_mtime_ns for path in (out / "cells").iterdir()} == before
 
-    def test_a_study_writes_its_page(self, source: Source, tmp_path: Path) -> None:
+    def test_a_study_writes_its_page(self, source: DataSource, tmp_path: Path) -> None:
         arguments = ["reproduce", "a9a", "--data", str(DATA), "--out", str(tmp_path), "--study", "heterogeneity"]
         done = CliRunner().invoke(app, [*arguments, "--iterations", "20", "--quiet", "--jobs", "2"])
         assert done.exit_code == 0, done.output
@@ -339,7 +339,7 @@ class TestVerdicts:
 
 @pytest.mark.parametrize("iterations", [20, 60])
 @pytest.mark.parametrize("k", [1, 5])
-def test_runs_that_are_too_short_are_not_judged(iterations: int, k: int, tmp_path: Path, source: Source) -> None:
+def test_runs_that_are_too_short_are_not_judged(iterations: int, k: int, tmp_path: Path, source: DataSource) -> None:
     if not (DATA / "a9a.bz2").exists():
         pytest.skip("needs a9a.bz2 in ../shared/data")
     setting = Setting("a9a", k, 1, source, limit=iterations)
@@ -349,7 +349,7 @@ def test_runs_that_are_too_short_are_not_judged(iterations: int, k: int, tmp_pat
     assert claim.verdict == "not judged"
 
 
-def test_a_claim_can_fail(source: Source) -> None:
+def test_a_claim_can_fail(source: DataSource) -> None:
     """Where tracked runs stall and untracked ones do not, the page says so."""
     if not (DATA / "a9a.bz2").exists():
         pytest.skip("needs a9a.bz2 in ../shared/data")
@@ -369,7 +369,7 @@ def test_vectors_that_are_no_numbers_are_far_from_scipys() -> None:
     assert verdict_of(pair_error(lost, np.array([3.0]), np.eye(3)[:, :1])) == "differs"
 
 
-def test_extensions_that_are_too_short_are_not_judged_and_others_can_fail(source: Source) -> None:
+def test_extensions_that_are_too_short_are_not_judged_and_others_can_fail(source: DataSource) -> None:
     if not (DATA / "a9a.bz2").exists():
         pytest.skip("needs a9a.bz2 in ../shared/data")
     (claim,) = judge_extensions(Setting("a9a", 5, 1, source, limit=30))

@@ -18,7 +18,7 @@ from deepca.algorithms.base import State
 from deepca.consensus.mixers import FastMix
 from deepca.network import SimulatedNetwork
 from deepca.network.traffic import Traffic
-from deepca.reproduction.problems import Source, graph_of
+from deepca.reproduction.problems import DataSource, graph_of
 from deepca.solver.loop import solve
 from deepca.solver.observers import Step, Trace
 from studies.communication import __main__ as command
@@ -46,7 +46,7 @@ from studies.shared.report import Setting, page
 from studies.shared.store import Record, key, run
 from tests.support.helpers import check_wrong_options_of_a_study, run_study
 
-HERE = Source()  # what needs no folder
+HERE = DataSource()  # what needs no folder
 ER, W8A, A9A = Case("close", 3, "paper"), Case("w8a", 5, "paper"), Case("a9a", 5, "paper")
 
 
@@ -291,7 +291,7 @@ def test_K_is_chosen_from_few_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     """K = 1 fails in every draw and is given up after five; K = 3 works, so that 5 and more cannot win."""
     made: list[Run] = []
 
-    def fake(source: Source, task: Run) -> Record:
+    def fake(source: DataSource, task: Run) -> Record:
         made.append(task)
         if task.graph is None:
             return _record(_outcome(0, iterations=100))
@@ -330,7 +330,7 @@ def _record(outcome: Outcome) -> Record:
 def test_an_interrupted_study_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Run] = []
 
-    def fake(stop_after: int, source: Source, task: Run) -> Record:
+    def fake(stop_after: int, source: DataSource, task: Run) -> Record:
         if len(made) == stop_after:
             raise KeyboardInterrupt
         made.append(task)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from deepca.reproduction.problems import Source
+from deepca.reproduction.problems import DataSource
 from studies.communication.cells import LIMITS, Data, Run, sample
 from studies.communication.report import assertions
 from studies.communication.study import study
@@ -29,7 +29,7 @@ def test_every_assertion_holds_on_the_sample(
     data: Data, other: Data, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scope = sample().without(other)
-    source = Source(FOLDER if data == "a9a" else None, tmp_path / "cache")
+    source = DataSource(FOLDER if data == "a9a" else None, tmp_path / "cache")
     results = study(Setting(source, tmp_path / "store", jobs=1, reduced=True), scope)
     judged = assertions(results)
     assert len(judged) == expected
@@ -50,5 +50,5 @@ def test_every_assertion_holds_on_the_sample(
     assert again.outcomes == results.outcomes
 
 
-def _refuse(source: Source, task: Run) -> Record:
+def _refuse(source: DataSource, task: Run) -> Record:
     raise AssertionError(f"{task} is made anew")

@@ -14,7 +14,7 @@ from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 
 import deepca
-from deepca.reproduction.problems import Source
+from deepca.reproduction.problems import DataSource
 from studies.networks import __main__ as command
 from studies.networks import costs, losses
 from studies.networks.usage import USAGE
@@ -30,13 +30,13 @@ TASKS = [costs.Task(SMALL, kind, method) for kind in KINDS for method in METHODS
 
 
 def test_the_truth_is_that_of_scipy() -> None:
-    U = scipy.linalg.eigh(operator_of(SMALL, Source()).dense().mean(axis=0))[1][:, ::-1][:, :3]
-    assert np.abs(np.abs(U.T @ truth_of(SMALL, Source()).U(3)) - np.eye(3)).max() < 1e-12
+    U = scipy.linalg.eigh(operator_of(SMALL, DataSource()).dense().mean(axis=0))[1][:, ::-1][:, :3]
+    assert np.abs(np.abs(U.T @ truth_of(SMALL, DataSource()).U(3)) - np.eye(3)).max() < 1e-12
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: f"{task.kind.name}-{task.method}")
 def test_a_run_counts_what_was_sent(task: costs.Task) -> None:
-    found = costs.Outcome(**costs.work(Source(), task))
+    found = costs.Outcome(**costs.work(DataSource(), task))
     assert found.proven
     assert found.error <= 1e-10
     assert found.iterations > 5
@@ -50,11 +50,11 @@ def test_a_run_counts_what_was_sent(task: costs.Task) -> None:
 
 def test_losses_are_found_and_repaired_or_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(losses, "_ITERATIONS", 250)
-    ended = losses.Outcome(**losses.work(Source(), losses.Task(1e-2, 100, 0)))
+    ended = losses.Outcome(**losses.work(DataSource(), losses.Task(1e-2, 100, 0)))
     assert ended.blind > 1e-6
     assert (ended.status, ended.proven, ended.restarts) == ("converged", True, 1)
     assert ended.error <= 1e-10
-    lasting = losses.Outcome(**losses.work(Source(), losses.Task(1e-2, None, 0)))
+    lasting = losses.Outcome(**losses.work(DataSource(), losses.Task(1e-2, None, 0)))
     assert (lasting.status, lasting.proven) == ("averaging_failed", False)
     assert lasting.error > 1e-6
 

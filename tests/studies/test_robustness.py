@@ -17,7 +17,7 @@ from sklearn.datasets import load_digits
 
 from deepca.errors import InvalidInput, NotFiniteError
 from deepca.reproduction import problems as paper
-from deepca.reproduction.problems import Source
+from deepca.reproduction.problems import DataSource
 from studies.robustness import __main__ as command
 from studies.robustness import alignment
 from studies.robustness.convergence import Settled, settle
@@ -41,7 +41,7 @@ from tests.support.paths import SHARED
 from tests.support.problems import close, pooled_answer, spectrum, spectrum_problem
 
 DATA = SHARED
-HERE = Source()  # what needs no folder
+HERE = DataSource()  # what needs no folder
 needs_data = [
     pytest.mark.shared_data,
     pytest.mark.skipif(not (DATA / "a9a.bz2").exists(), reason="needs a9a.bz2 and w8a.bz2 in ../shared/data"),
@@ -175,14 +175,14 @@ def test_digits_are_centred_and_all_there_however_they_are_arranged() -> None:
 def test_libsvm_sets_are_left_out_without_their_folder() -> None:
     problem = Problem("a9a", 5, 50, arrangement="file")
     assert not is_available(problem, HERE)
-    assert is_available(problem, Source(DATA))
+    assert is_available(problem, DataSource(DATA))
     assert is_available(Problem("digits", 5, 50, arrangement="file"), HERE)
     assert edition_of(Problem("digits", 5, 50, arrangement="file"), HERE) == ""
 
 
 @pytest.mark.parametrize("data", [pytest.param("a9a", marks=needs_data), pytest.param("w8a", marks=needs_data)])
 def test_libsvm_sets_are_those_of_the_paper(data: Any, tmp_path: Path) -> None:
-    source, rows = Source(DATA, tmp_path), {"a9a": 600, "w8a": 800}[data]
+    source, rows = DataSource(DATA, tmp_path), {"a9a": 600, "w8a": 800}[data]
     for order in ("file", "label"):
         problem = Problem(data, 5, 50, arrangement=order)
         expected = paper.operator_of(source, data, 50, rows, order)
@@ -313,7 +313,7 @@ def test_sign_adjust_is_seen_to_stall_and_polar_not() -> None:
 
 @pytest.mark.parametrize("draw", [pytest.param(4, marks=needs_data), pytest.param(5, marks=needs_data)])
 def test_sign_adjust_breaks_on_real_data_and_polar_does_not(draw: int, tmp_path: Path) -> None:
-    problem, source = Problem("a9a", 5, 50, arrangement="file", draw=draw), Source(DATA, tmp_path)
+    problem, source = Problem("a9a", 5, 50, arrangement="file", draw=draw), DataSource(DATA, tmp_path)
     expected: dict[alignment.Alignment, bool] = {"sign-adjust": False, "polar": True}
     for name, converges in expected.items():
         outcome = alignment.Outcome(**alignment.work(source, alignment.Task(problem, 1, "FastMix", name)))

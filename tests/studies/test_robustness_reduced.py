@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from deepca.reproduction.problems import Source
+from deepca.reproduction.problems import DataSource
 from studies.robustness import rounds, stopping
 from studies.shared.report import Setting, Study, page
 
 
 @pytest.mark.parametrize("study", [stopping.STUDY, rounds.STUDY], ids=lambda study: study.name)
 def test_every_assertion_holds_on_the_reduced_study(study: Study, tmp_path: Path) -> None:
-    section = study.run(Setting(Source(None), tmp_path, jobs=1, reduced=True))
+    section = study.run(Setting(DataSource(None), tmp_path, jobs=1, reduced=True))
     assert section.assertions
     assert section.holds, page("Robustness", [section], "make study-robustness")
     # what was stored is what is judged: the second time nothing is run
-    again = study.run(Setting(Source(None), tmp_path, jobs=1, reduced=True))
+    again = study.run(Setting(DataSource(None), tmp_path, jobs=1, reduced=True))
     assert again == section

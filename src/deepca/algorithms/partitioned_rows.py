@@ -20,7 +20,7 @@ from deepca.network.broadcasts import SEMI, counted, packed, unpacked
 from deepca.network.trees import SpanningTree
 from deepca.operators.linalg import symmetric_part
 
-__all__ = ["Rows", "RowsApart", "RowsState", "by_number", "split"]
+__all__ = ["PartitionedRows", "RowsApart", "RowsState", "by_number", "split"]
 
 _EPS = float(np.finfo(np.float64).eps)
 _GUARDS = 4  # columns beyond k, so that a close λ_{k+1} is seen beside λ_k and the filter has an edge
@@ -36,7 +36,7 @@ _SEEDS = 1 << 63
 _BLIND = 64  # products of a probe without a gap to aim at
 
 
-class Rows(Protocol):
+class PartitionedRows(Protocol):
     """A symmetric ``N × N`` matrix M whose rows live apart; arrays are ``(*B, n, w)``, zero in rows that only fill up.
 
     numbers : of the rows held here, ``(*B, n)``; −1 where they only fill up.
@@ -91,7 +91,7 @@ class RowsApart:
 
     def __init__(
         self,
-        M: Rows,
+        M: PartitionedRows,
         tree: SpanningTree,
         k: int,
         *,

@@ -33,7 +33,7 @@ from scipy import sparse
 from deepca._util.typing import Array, Csr
 from deepca.errors import DataError, MissingExtraError, NetworkError
 
-__all__ = ["SETS", "LibsvmSet", "Progress", "Rows", "features_digest", "load"]
+__all__ = ["SETS", "LibsvmRows", "LibsvmSet", "Progress", "features_digest", "load"]
 
 Progress = Callable[[int, int | None], None]
 """Told ``(bytes so far, bytes in all)`` while a file comes in; the second is None where the server does not say."""
@@ -56,7 +56,7 @@ class LibsvmSet:
 
 
 @dataclass(frozen=True)
-class Rows:
+class LibsvmRows:
     """All rows of a file."""
 
     X: Csr
@@ -95,7 +95,7 @@ def load(
     progress: Progress | None = None,
     timeout: float = 30.0,
     sets: Mapping[str, LibsvmSet] = SETS,
-) -> Rows:
+) -> LibsvmRows:
     """All rows of the set ``name``, from ``folder`` or, without one, from the network.
 
     A folder holds the file as plain text, ``.bz2`` or ``.gz``, with or without ``.txt`` before that. A download is
@@ -159,7 +159,7 @@ def _find(wanted: LibsvmSet, folder: Path) -> Path:
     )
 
 
-def _read(wanted: LibsvmSet, file: _File, store: Path) -> Rows:
+def _read(wanted: LibsvmSet, file: _File, store: Path) -> LibsvmRows:
     """The rows of a file: from the fast form if it was read before, else parsed, checked and kept."""
     fast = store / _fast_name(wanted, file)
     rows = _load_fast(wanted, file, fast)
@@ -169,7 +169,7 @@ def _read(wanted: LibsvmSet, file: _File, store: Path) -> Rows:
     return rows
 
 
-def _parse(wanted: LibsvmSet, file: _File) -> Rows:
+def _parse(wanted: LibsvmSet, file: _File) -> LibsvmRows:
     """The rows of a file that is what it should be."""
     try:
         from sklearn.datasets import load_svmlight_file
@@ -197,13 +197,13 @@ def _parse(wanted: LibsvmSet, file: _File) -> Rows:
     return rows
 
 
-def _rows(wanted: LibsvmSet, parts: tuple[Any, Any, Any], labels: Any, file: _File) -> Rows:
+def _rows(wanted: LibsvmSet, parts: tuple[Any, Any, Any], labels: Any, file: _File) -> LibsvmRows:
     data, indices, indptr = parts
     narrow = (data, indices.astype(np.int32, copy=False), indptr.astype(np.int32, copy=False))
     X = cast("Csr", sparse.csr_array(narrow, shape=(len(labels), wanted.n_features), dtype=np.float64))
     X.check_format(full_check=True)
     used = features_digest(X[: wanted.n_rows_used])
-    return Rows(X, np.asarray(labels, dtype=np.float64), file.path.name, used)
+    return LibsvmRows(X, np.asarray(labels, dtype=np.float64), file.path.name, used)
 
 
 def _unpacked(file: _File) -> bytes:
@@ -277,7 +277,7 @@ def _fast_name(wanted: LibsvmSet, file: _File) -> str:
     return f"{file.path.name}-{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]}.npz"
 
 
-def _load_fast(wanted: LibsvmSet, file: _File, fast: Path) -> Rows | None:
+def _load_fast(wanted: LibsvmSet, file: _File, fast: Path) -> LibsvmRows | None:
     """The rows as kept; None if they are not there or not whole."""
     try:
         with fast.open("rb") as stream, np.load(stream, allow_pickle=False) as kept:
@@ -288,7 +288,7 @@ def _load_fast(wanted: LibsvmSet, file: _File, fast: Path) -> Rows | None:
     return rows if rows.digest in wanted.digests else None
 
 
-def _save_fast(rows: Rows, fast: Path) -> None:
+def _save_fast(rows: LibsvmRows, fast: Path) -> None:
     """Keep the rows, whole or not at all. A folder that cannot be written is no fault: they are parsed again then."""
     with suppress(OSError), _folder_in(fast.parent) as place:
         new = Path(place) / fast.name
@@ -305,7 +305,7 @@ def _folder_in(store: Path) -> tempfile.TemporaryDirectory[str]:
 # --- fetching --------------------------------------------------------------------------------------------------------
 
 
-def _fetch(wanted: LibsvmSet, store: Path, progress: Progress | None, timeout: float) -> Rows:
+def _fetch(wanted: LibsvmSet, store: Path, progress: Progress | None, timeout: float) -> LibsvmRows:
     """Download, check, and only then keep under its name."""
     try:
         folder = _folder_in(store)

@@ -38,7 +38,7 @@ from deepca.engines.checkpoint_format import (
     write_checkpoint,
 )
 
-__all__ = ["Checkpoints", "Kept"]
+__all__ = ["Checkpoints", "KeptCheckpoint"]
 
 _KEPT = 2
 _NAME = re.compile(r"([0-9a-f]{8})-([0-9]{10})\.checkpoint")
@@ -46,7 +46,7 @@ _PART = re.compile(_NAME.pattern + r"\..*\.part")
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptCheckpoint:
     """What is known of a checkpoint without its State; see :class:`Checkpoint`."""
 
     iteration: int
@@ -58,7 +58,7 @@ class Kept:
 @dataclass(frozen=True)
 class _Stored:
     path: Path
-    kept: Kept
+    kept: KeptCheckpoint
 
 
 class Checkpoints:
@@ -121,7 +121,7 @@ class Checkpoints:
         self._trouble = ""
         return True
 
-    def kept(self) -> tuple[Kept, ...]:
+    def kept(self) -> tuple[KeptCheckpoint, ...]:
         """What could be loaded, in the order of writing: newest last."""
         waiting = self._waiting  # first: so what moves to the disk meanwhile is not left out
         found = {one.kept.key: one.kept for one in self._stored}
@@ -212,7 +212,7 @@ class Checkpoints:
         if (about["run"], about["data"]) != (self._run, self._data):
             foreign.append(path.name)
             return None
-        return _Stored(path, Kept(about["iteration"], about["key"], about["members"], about["k"]))
+        return _Stored(path, KeptCheckpoint(about["iteration"], about["key"], about["members"], about["k"]))
 
     @property
     def _prefix(self) -> str:
@@ -237,8 +237,8 @@ class Checkpoints:
         self._trouble = trouble
 
 
-def _kept_of(checkpoint: Checkpoint) -> Kept:
-    return Kept(checkpoint.iteration, checkpoint.key, checkpoint.members, checkpoint.k)
+def _kept_of(checkpoint: Checkpoint) -> KeptCheckpoint:
+    return KeptCheckpoint(checkpoint.iteration, checkpoint.key, checkpoint.members, checkpoint.k)
 
 
 # ------------------------------------------------------------------------------------------------------------- file

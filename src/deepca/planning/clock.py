@@ -21,7 +21,7 @@ import numpy.typing as npt
 from deepca._util.typing import Array
 from deepca.planning.links import Links
 
-__all__ = ["PARTS", "Arcs", "Clock", "Critical"]
+__all__ = ["PARTS", "Arcs", "Critical", "SimulatedClock"]
 
 PARTS = ("latency", "transmission", "losses", "compute", "stragglers")
 """What a time is made of. stragglers : what slow and stalled agents took longer than others."""
@@ -71,7 +71,7 @@ class Critical:
     at_agents: Array
 
 
-class Clock:
+class SimulatedClock:
     """The time of every agent.
 
     Parameters

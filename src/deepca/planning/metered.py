@@ -16,13 +16,13 @@ from deepca.network.base import LinearMixer, Moment, Pairs
 from deepca.network.simulated import SimulatedNetwork
 from deepca.topology.graph import Topology
 
-__all__ = ["PROVING", "Cost", "Link", "MeteredNetwork", "Sent", "round_weights"]
+__all__ = ["PROVING", "Cost", "LinkSpeed", "MeteredNetwork", "Sent", "round_weights"]
 
 PROVING = ("certificate", "axes")  # phases of a run that belong to its proof
 
 
 @dataclass(frozen=True)
-class Link:
+class LinkSpeed:
     """What connects agents: seconds until a message arrives, and bits per second that an agent can send."""
 
     latency: float
@@ -110,7 +110,7 @@ class MeteredNetwork(SimulatedNetwork):
     """
 
     def __init__(
-        self, topology: Topology, link: Link, length: Callable[[int], int] = int, *, reliable: bool = True
+        self, topology: Topology, link: LinkSpeed, length: Callable[[int], int] = int, *, reliable: bool = True
     ) -> None:
         super().__init__(topology)
         self.reliable = reliable

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from deepca.errors import InvalidInput
 from deepca.network.compression import Messages
 from deepca.planning.inputs import bits_per_second, probed_eigenvalues, read_eigenvalues, seconds, spectrum_of
-from deepca.planning.metered import Cost, Link
+from deepca.planning.metered import Cost, LinkSpeed
 from deepca.planning.rehearsal import ON_A_TREE, Alike, Prediction, Rehearsal, StandIns
 from deepca.solver.observers import Observer
 from deepca.solver.stopping import Tolerance
@@ -27,7 +27,7 @@ from deepca.topology.names import from_name
 __all__ = [
     "METHODS",
     "Cost",
-    "Link",
+    "LinkSpeed",
     "Plan",
     "Prediction",
     "bits_per_second",
@@ -57,7 +57,7 @@ class Plan:
     dim: int
     components: int
     tol: float
-    link: Link
+    link: LinkSpeed
     unreliable: bool
     messages: str
     rows_per_agent: int
@@ -127,7 +127,7 @@ def plan(
         )
     if net.n_agents < 2:
         raise InvalidInput("one agent alone sends nothing; there is nothing to plan")
-    link = Link(
+    link = LinkSpeed(
         seconds(latency) if isinstance(latency, str) else float(latency),
         bits_per_second(bandwidth) if isinstance(bandwidth, str) else float(bandwidth),
     )

@@ -20,7 +20,7 @@ from deepca.network.compression import Messages
 from deepca.operators.base import Operator
 from deepca.operators.covariances import Covariances
 from deepca.operators.linalg import tan_theta
-from deepca.planning.metered import Cost, Link, MeteredNetwork, Sent
+from deepca.planning.metered import Cost, LinkSpeed, MeteredNetwork, Sent
 from deepca.solver.loop import solve
 from deepca.solver.observers import Observer, Start, Step
 from deepca.solver.result import Result
@@ -147,7 +147,7 @@ class Rehearsal:
     """Runs the methods on stand-ins and counts what they would send."""
 
     topology: Topology
-    link: Link
+    link: LinkSpeed
     reliable: bool
     tol: float
     messages: Messages

@@ -24,7 +24,7 @@ from deepca.network.compression import Messages
 from deepca.network.simulated import SimulatedNetwork
 from deepca.operators.base import Operator
 from deepca.operators.linalg import tan_theta
-from deepca.planning.clock import PARTS, Clock
+from deepca.planning.clock import PARTS, SimulatedClock
 from deepca.planning.links import Links
 from deepca.planning.timed import TimedNetwork, TimedOperator, check_speed
 from deepca.solver.observers import Observer, Start, Step
@@ -192,7 +192,7 @@ def stand_in_rows(values: Array, m: int, rows: int, seed: int) -> tuple[Source, 
 class _TimedHoldings(Holdings):
     """Holdings whose products take the agents' time."""
 
-    clock: Clock
+    clock: SimulatedClock
 
     def operator(
         self,
@@ -209,7 +209,7 @@ class _TimedHoldings(Holdings):
 class _Course:
     """Simulated seconds and the largest angle after every iteration."""
 
-    def __init__(self, clock: Clock, U: Array) -> None:
+    def __init__(self, clock: SimulatedClock, U: Array) -> None:
         self._clock, self._U = clock, U
         self.seen: list[tuple[float, float]] = []
 
@@ -254,7 +254,7 @@ def _trial(
     )
 
 
-def _bottlenecks(links: Links, clock: Clock) -> tuple[Bottleneck, ...]:
+def _bottlenecks(links: Links, clock: SimulatedClock) -> tuple[Bottleneck, ...]:
     critical = clock.critical()
     m = links.topology.n_agents
     low, high = np.minimum(links.senders, links.receivers), np.maximum(links.senders, links.receivers)

@@ -16,7 +16,7 @@ from deepca.operators.base import Operator, PerAgent
 from deepca.operators.dense_rows import DenseRows
 from deepca.operators.rounding import Rounding
 from deepca.operators.sparse_rows import SparseRows
-from deepca.planning.clock import Arcs, Clock
+from deepca.planning.clock import Arcs, SimulatedClock
 from deepca.planning.links import Links
 from deepca.planning.metered import PROVING, round_weights
 
@@ -46,7 +46,7 @@ class TimedNetwork(SimulatedNetwork):
     def __init__(self, links: Links, *, gflops: float = np.inf, seed: int = 0) -> None:
         super().__init__(links.topology)
         check_speed(gflops)
-        self.links, self.clock = links, Clock(links, flops=gflops * 1e9, seed=seed)
+        self.links, self.clock = links, SimulatedClock(links, flops=gflops * 1e9, seed=seed)
         self._all = Arcs.of(links, np.arange(links.latency.size))
         self._arcs: dict[int, tuple[Csr, Arcs]] = {}
         self._using: Sequence[Arcs] = ()  # of the rounds being made, where not every link is used
@@ -144,7 +144,7 @@ class TimedNetwork(SimulatedNetwork):
 class TimedOperator(Operator):
     """``A_j`` whose products take the agents' time."""
 
-    def __init__(self, A: Operator, clock: Clock) -> None:
+    def __init__(self, A: Operator, clock: SimulatedClock) -> None:
         self._A, self._clock, self._each = A, clock, operations(A)
         self.batch, self.d, self.form, self.bytes_read = A.batch, A.d, A.form, A.bytes_read
         self.row_counts = A.row_counts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import matplotlib as mpl
 import numpy as np
@@ -10,8 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from deepca.errors import InvalidInput
-from deepca.planning.simulation import Simulation
 from deepca.plots.curves import style
+
+if TYPE_CHECKING:
+    from deepca.planning.simulation import Simulation
 
 __all__ = ["draw"]
 

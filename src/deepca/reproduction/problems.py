@@ -28,8 +28,8 @@ from deepca.topology.graph import Topology
 __all__ = [
     "PAPER_GAP",
     "PAPER_GRAPHS",
+    "DataSource",
     "Pooled",
-    "Source",
     "compute",
     "edition_of",
     "graph_of",
@@ -48,7 +48,7 @@ _ALIGNMENTS: dict[Alignment, Orthonormalise | None] = {
 
 
 @dataclass(frozen=True)
-class Source:
+class DataSource:
     """Where data sets come from: a folder with the files, or the network and a cache."""
 
     folder: Path | None = None
@@ -67,13 +67,13 @@ class Pooled:
         return self.vectors[:, :k]
 
 
-def edition_of(data: str, source: Source) -> str:
+def edition_of(data: str, source: DataSource) -> str:
     """Checksum of the features; reads, checks and caches the data set."""
     return load(data, source.folder, cache=source.cache).digest
 
 
 @lru_cache(maxsize=4)
-def operator_of(source: Source, data: str, agents: int, rows: int, order: Order, spread: float = 1.0) -> Operator:
+def operator_of(source: DataSource, data: str, agents: int, rows: int, order: Order, spread: float = 1.0) -> Operator:
     """The ``A_j`` of a data set split over agents."""
     loaded = load(data, source.folder, cache=source.cache)
     X, labels = loaded.X[: agents * rows], loaded.labels[: agents * rows]
@@ -89,7 +89,7 @@ def operator_of(source: Source, data: str, agents: int, rows: int, order: Order,
 
 
 @lru_cache(maxsize=8)
-def pooled_of(source: Source, data: str, agents: int, rows: int) -> Pooled:
+def pooled_of(source: DataSource, data: str, agents: int, rows: int) -> Pooled:
     """The pooled answer. It depends on which rows are used, not on who holds them."""
     values, vectors = np.linalg.eigh(operator_of(source, data, agents, rows, "file").mean())
     values = np.where(values > 1e-12 * values[-1], values, 0.0)  # what is rounding is zero
@@ -130,7 +130,7 @@ def _paper_seed(agents: int, draw: int) -> int:
     )
 
 
-def compute(cell: Cell, source: Source) -> Outcome:
+def compute(cell: Cell, source: DataSource) -> Outcome:
     """Run one cell."""
     began = time.perf_counter()
     A = operator_of(source, cell.data, cell.agents, cell.rows, cell.order, cell.spread)

@@ -20,7 +20,7 @@ from deepca.reproduction.pages.html import to_html
 from deepca.reproduction.pages.paper_figure import paper_page
 from deepca.reproduction.pages.report import Picture, Report, Table, to_markdown
 from deepca.reproduction.pages.tables import study_table
-from deepca.reproduction.problems import PAPER_GRAPHS, Source, edition_of
+from deepca.reproduction.problems import PAPER_GRAPHS, DataSource, edition_of
 from deepca.reproduction.runner import Outcomes, in_parallel, run_cells
 from deepca.reproduction.studies import PAPER, Paper, Study
 
@@ -38,7 +38,7 @@ class Request:
 
     data: Sequence[str]
     out: Path
-    source: Source
+    source: DataSource
     k: int = 5
     draws: int = 2
     limit: int | None = None

@@ -14,9 +14,9 @@ from deepca._util.files import write_whole
 from deepca._util.machine import usable_cores
 from deepca.errors import DataError
 from deepca.reproduction.cells import Cell, Outcome
-from deepca.reproduction.problems import Source, compute, edition_of
+from deepca.reproduction.problems import DataSource, compute, edition_of
 
-__all__ = ["Outcomes", "Source", "cost", "in_parallel", "run_cells"]
+__all__ = ["DataSource", "Outcomes", "cost", "in_parallel", "run_cells"]
 
 Outcomes = dict[Cell, Outcome]
 T = TypeVar("T")
@@ -30,7 +30,7 @@ def cost(cell: Cell) -> float:
 
 def run_cells(
     cells: Iterable[Cell],
-    source: Source,
+    source: DataSource,
     store: Path,
     *,
     jobs: int | None = None,
@@ -75,7 +75,7 @@ def in_parallel(work: Callable[[T], R], items: Sequence[T], jobs: int | None) ->
             raise
 
 
-def _compute(task: tuple[Cell, Source]) -> Outcome:
+def _compute(task: tuple[Cell, DataSource]) -> Outcome:
     return compute(*task)
 
 

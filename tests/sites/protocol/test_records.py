@@ -13,9 +13,17 @@ from hypothesis import strategies as st
 
 from deepca.errors import FrameError
 from deepca.sites.protocol import wire_pb2 as wire
-from deepca.sites.protocol.claims import Claim, Endorsement
-from deepca.sites.protocol.incarnation import Identity
-from deepca.sites.protocol.records import Failure, Kept, Offer, Phase, Record, Table, digest_of_members
+from deepca.sites.protocol.claims import Endorsement, ResultClaim
+from deepca.sites.protocol.incarnation import Incarnation
+from deepca.sites.protocol.records import (
+    Failure,
+    Offer,
+    Phase,
+    Record,
+    RecordedCheckpoint,
+    RecordTable,
+    digest_of_members,
+)
 
 SITES = 4
 EDGES = ((0, 1), (1, 2), (2, 3), (0, 3))
@@ -26,18 +34,20 @@ def _key(number: int) -> bytes:
     return bytes([number]) * 32
 
 
-def _kept(iteration: int, key: int | None = None, members: frozenset[int] = ALL) -> Kept:
-    return Kept(iteration, _key(iteration if key is None else key), digest_of_members(members))
+def _kept(iteration: int, key: int | None = None, members: frozenset[int] = ALL) -> RecordedCheckpoint:
+    return RecordedCheckpoint(iteration, _key(iteration if key is None else key), digest_of_members(members))
 
 
-def _record(site: int, *kept: Kept, reached: int = -1, epoch: int = 0, phase: Phase = "gathering") -> Record:
+def _record(
+    site: int, *kept: RecordedCheckpoint, reached: int = -1, epoch: int = 0, phase: Phase = "gathering"
+) -> Record:
     links = frozenset((site + step) % SITES for step in (1, -1))
     offer = Offer(kept, reached)
-    return Record(site, Identity(1, site + 10), 1, phase, links, {"k": b"3"}, epoch, b"", offer)
+    return Record(site, Incarnation(1, site + 10), 1, phase, links, {"k": b"3"}, epoch, b"", offer)
 
 
-def _table(*records: Record) -> Table:
-    table = Table(SITES, EDGES)
+def _table(*records: Record) -> RecordTable:
+    table = RecordTable(SITES, EDGES)
     for record in records:
         table.put(record)
     return table
@@ -51,9 +61,11 @@ def test_a_record_comes_back_as_it_was() -> None:
         _record(2, _kept(5), _kept(10), reached=12, epoch=7, phase="running"),
         plan=_key(1),
         computed=_key(2),
-        endorsement=Endorsement(2, Claim(7, _key(1), (0, 2, 3), _key(3)), b"certificate", b"signature"),
+        endorsement=Endorsement(2, ResultClaim(7, _key(1), (0, 2, 3), _key(3)), b"certificate", b"signature"),
         failure=Failure("array", "no rows", 3, "NaN", "mean", 4),
-        proposed=Endorsement(0, Claim(7, _key(1), (0, 2, 3), _key(3)), b"another certificate", b"another signature"),
+        proposed=Endorsement(
+            0, ResultClaim(7, _key(1), (0, 2, 3), _key(3)), b"another certificate", b"another signature"
+        ),
     )
     sent = wire.Record.FromString(record.to_wire().SerializeToString())
     assert Record.from_wire(sent, SITES) == record
@@ -143,7 +155,7 @@ def test_a_long_reason_is_cut() -> None:
 def test_only_what_is_newer_is_news() -> None:
     old = _record(1)
     table = _table(old)
-    newer, restarted = replace(old, version=2), replace(old, identity=Identity(2, 1), version=0)
+    newer, restarted = replace(old, version=2), replace(old, identity=Incarnation(2, 1), version=0)
     assert not table.put(old)
     assert table.put(newer)
     assert not table.put(old)
@@ -181,7 +193,7 @@ def test_everything_that_matters_changes_the_digest() -> None:
     others = [
         replace(plan, epoch=2),
         replace(plan, members=(0, 1, 2)),
-        replace(plan, identities=(Identity(1, 99), *plan.identities[1:])),
+        replace(plan, identities=(Incarnation(1, 99), *plan.identities[1:])),
         replace(plan, edges=plan.edges[1:]),
         replace(plan, resume=_key(9)),
         replace(plan, iteration=6),
@@ -250,7 +262,7 @@ def test_of_sites_not_heard_of_nothing_is_assumed() -> None:
 # --------------------------------------------------------------------------------------------------------- differences
 
 
-def _with_prints(*prints: dict[str, bytes]) -> Table:
+def _with_prints(*prints: dict[str, bytes]) -> RecordTable:
     return _table(*(replace(_record(site), fingerprint=one) for site, one in enumerate(prints)))
 
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import pytest
 
-from deepca.sites.protocol.incarnation import Identity
+from deepca.sites.protocol.incarnation import Incarnation
 from deepca.sites.protocol.records import Record
 from deepca.sites.runtime.assembly import Assembly, Membership, Policy
 
@@ -23,9 +23,11 @@ class Hall:
     def __init__(self, on_loss: Literal["wait", "shrink"]) -> None:
         membership = Membership(NAMES, 0, EDGES, b"n" * 32, {"run": b"1"}, 1 << 20)
         policy = Policy(on_loss, PATIENCE, 100.0, 10.0)
-        self.assembly = Assembly(membership, policy, Identity(1, 1), lambda *_, **__: None, 0.0)
+        self.assembly = Assembly(membership, policy, Incarnation(1, 1), lambda *_, **__: None, 0.0)
         for site in (1, 2):
-            self.assembly.learn(Record(site, Identity(1, site + 1), 0, "gathering", EVERYONE - {site}, {"run": b"1"}))
+            self.assembly.learn(
+                Record(site, Incarnation(1, site + 1), 0, "gathering", EVERYONE - {site}, {"run": b"1"})
+            )
         self.look(0.0)
         assert not self.assembly.agreed(0.0)
         assert self.assembly.proposal is not None

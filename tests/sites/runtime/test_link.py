@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 
 from deepca.errors import FrameError
 from deepca.sites.protocol import wire_pb2 as wire
-from deepca.sites.protocol.incarnation import Identity
+from deepca.sites.protocol.incarnation import Incarnation
 from deepca.sites.protocol.parcels import Parcel
 from deepca.sites.runtime.arrival import CHUNK, Arrived
 from deepca.sites.runtime.link import BEAT, SILENCE, Link
 
 RUN = b"r" * 32
-ANNA, BERT = Identity(5, 77), Identity(9, 33)
+ANNA, BERT = Incarnation(5, 77), Incarnation(9, 33)
 
 
 class Pair:
@@ -42,7 +42,7 @@ class Pair:
         self._order = count()
 
     @staticmethod
-    def new(me: Identity) -> Link:
+    def new(me: Incarnation) -> Link:
         link = Link(me, RUN)
         link.limit = 64 * CHUNK
         return link
@@ -57,7 +57,7 @@ class Pair:
         for link in self.links:
             link.closed()
 
-    def restart(self, side: int, me: Identity) -> None:
+    def restart(self, side: int, me: Incarnation) -> None:
         self.close()
         self.links[side] = self.new(me)
         self.arrived[side] = []
@@ -199,8 +199,8 @@ def test_a_lost_hello_is_said_again() -> None:
 # ----------------------------------------------------------------------------------------------------------- sessions
 
 
-@pytest.mark.parametrize("later", [Identity(10, 1), Identity(9, 34)])
-def test_a_restart_begins_a_new_session(later: Identity) -> None:
+@pytest.mark.parametrize("later", [Incarnation(10, 1), Incarnation(9, 34)])
+def test_a_restart_begins_a_new_session(later: Incarnation) -> None:
     pair = _up(Pair())
     pair.links[0].send(_parcel(0))
     pair.run(1.0)
@@ -221,7 +221,7 @@ def test_a_restart_begins_a_new_session(later: Identity) -> None:
 
 def test_an_earlier_start_learns_of_the_later_one_and_is_not_listened_to() -> None:
     pair = _up(Pair())
-    earlier = Identity(8, 1)
+    earlier = Incarnation(8, 1)
     pair.restart(1, earlier)
     pair.open()
     pair.links[1].send(_parcel(0))
@@ -241,7 +241,7 @@ def test_an_earlier_start_is_shown_its_own_record_and_not_without_end() -> None:
     pair = _up(Pair())
     record = wire.Sealed(record=b"of the later one", signature=b"its own")
     pair.links[0].heard_of(BERT, record)
-    pair.restart(1, Identity(8, 1))
+    pair.restart(1, Incarnation(8, 1))
     before = len(pair.written)
     pair.open()
     pair.run(10.0)
@@ -259,7 +259,7 @@ def test_a_new_name_on_a_living_stream_loses_nothing_that_is_said_after_it(seed:
     for number in range(30):
         pair.links[number % 2].send(_parcel(number))
         pair.step()
-    pair.links[0].renamed(ANNA.after(Identity(6, 1)))
+    pair.links[0].renamed(ANNA.after(Incarnation(6, 1)))
     before = len(pair.arrived[1])
     for number in range(100, 130):
         pair.links[0].send(_parcel(number))
@@ -276,11 +276,11 @@ def test_a_new_name_on_a_living_stream_loses_nothing_that_is_said_after_it(seed:
 
 
 def test_identities_that_follow_are_later_and_always_the_same() -> None:
-    seen = Identity(2**40, 3)
-    after = Identity(7, 9).after(seen)
+    seen = Incarnation(2**40, 3)
+    after = Incarnation(7, 9).after(seen)
     assert after > seen
-    assert after == Identity(7, 9).after(seen)
-    assert after != Identity(7, 10).after(seen)
+    assert after == Incarnation(7, 9).after(seen)
+    assert after != Incarnation(7, 10).after(seen)
 
 
 # ---------------------------------------------------------------------------------------------- replay, damage, limits
@@ -293,7 +293,7 @@ def test_what_was_said_before_has_no_effect_when_it_is_said_again() -> None:
         pair.step()
     pair.run(20.0, lambda: pair.quiet)
     old = list(pair.written)
-    pair.restart(1, Identity(10, 4))  # a new session
+    pair.restart(1, Incarnation(10, 4))  # a new session
     pair.open()
     pair.run(5.0, lambda: pair.quiet)
     for number in range(100, 110):

@@ -16,7 +16,7 @@ from deepca.network.agent import AgentNetwork
 from deepca.network.transports.base import Message, Tag
 from deepca.sites.protocol import wire_pb2 as wire
 from deepca.sites.protocol.parcels import Parcel, pack
-from deepca.sites.protocol.records import Failure, Offer, Plan
+from deepca.sites.protocol.records import Failure, Offer, RunPlan
 from deepca.sites.runtime import run
 from deepca.sites.runtime.node import Node
 from deepca.topology import Topology, path, ring
@@ -88,7 +88,7 @@ def _spoil(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     honest = Node.exchange
 
     def exchange(
-        self: Node, plan: Plan, tag: Tag, outgoing: Mapping[int, Message], sources: Collection[int]
+        self: Node, plan: RunPlan, tag: Tag, outgoing: Mapping[int, Message], sources: Collection[int]
     ) -> dict[int, Message]:
         if self._me == LIAR and tag.phase == "mean":
             with self._changed:
@@ -122,7 +122,7 @@ def test_a_neighbour_that_was_left_out_cannot_end_the_run(monkeypatch: pytest.Mo
     """Whatever it sends while the others settle on their result: they are not waiting for anything from it."""
     honest, spoilt = Node.settle, []
 
-    def settle(self: Node, plan: Plan, *more: Any) -> Any:
+    def settle(self: Node, plan: RunPlan, *more: Any) -> Any:
         if LIAR in self._links and LIAR not in plan.members:
             self._spoilt[LIAR] = self._links[LIAR].peer, "a message whose header cannot be read"
             spoilt.append(self._me)
@@ -147,7 +147,7 @@ def test_directions_that_cannot_be_are_not_believed(said: float, liar: int, monk
     def boasting(self: Node, offer: Offer, *more: Any) -> Any:
         return gather(self, Offer((), 1000) if self._me == liar else offer, *more)
 
-    def lying(self: Node, plan: Plan, tag: Tag, outgoing: Mapping[int, Message], sources: Collection[int]) -> Any:
+    def lying(self: Node, plan: RunPlan, tag: Tag, outgoing: Mapping[int, Message], sources: Collection[int]) -> Any:
         if self._me == liar and tag.phase == "directions":
             outgoing = {j: replace(one, payload=np.full_like(one.payload, said)) for j, one in outgoing.items()}
         return exchange(self, plan, tag, outgoing, sources)

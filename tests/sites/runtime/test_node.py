@@ -22,7 +22,7 @@ from deepca.errors import DeepcaError, InvalidInput, Unfinished
 from deepca.network.agent import AgentNetwork, run_agents
 from deepca.network.transports.base import Message, Tag
 from deepca.network.transports.memory import MemoryHub, MemoryTransport
-from deepca.sites.protocol.incarnation import Identity
+from deepca.sites.protocol.incarnation import Incarnation
 from deepca.sites.protocol.parcels import pack
 from deepca.sites.protocol.signatures import Seals
 from deepca.sites.runtime.agent import largest_message
@@ -117,7 +117,7 @@ class Town:
         limit = largest_message(source, settings)
         membership = Membership(self.names, site, self.edges, self.run_id, schema_of(source, settings), limit)
         policy = Policy(self.on_loss, self.patience, self.deadline - self.clock.time, self.linger)
-        identity = Identity(1, int(self._boots.integers(1, 2**63)))
+        identity = Incarnation(1, int(self._boots.integers(1, 2**63)))
         disk, tell = self.disks[site], partial(self._tell, site)
         seals = None if self.seals is None else self.seals(site)
         node = Node(membership, policy, self.clock, identity, tell, lambda: 0.0, disk.vault, seals)

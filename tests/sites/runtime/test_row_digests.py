@@ -19,9 +19,9 @@ from deepca.sites.admin.failure_report import report_of, write_report
 from deepca.sites.admin.kits import make_kits
 from deepca.sites.config.site_file import SiteFile, read_site
 from deepca.sites.pki.identity import Identity
-from deepca.sites.protocol.claims import Claim, Endorsement
+from deepca.sites.protocol.claims import Endorsement, ResultClaim
 from deepca.sites.protocol.signatures import CertificateSeals
-from deepca.sites.runtime.row_digests import Rows, RowsVault, next_name
+from deepca.sites.runtime.row_digests import RowsVault, SiteRows, next_name
 
 NAMES = ("north", "south", "west")
 RUN, OTHER = b"r" * 32, b"o" * 32
@@ -45,8 +45,8 @@ def _site(kits: Path, name: str = "north", rows: Any = None) -> SiteFile:
     return replace(site, data=data)
 
 
-def _rows(site: SiteFile) -> Rows:
-    return Rows(site, lambda text: None)
+def _rows(site: SiteFile) -> SiteRows:
+    return SiteRows(site, lambda text: None)
 
 
 # ---------------------------------------------------------------------------------------------------------- old results
@@ -79,7 +79,7 @@ def test_who_is_killed_after_it_has_signed_cannot_come_back_with_other_rows(kits
     np.save(site.data, np.zeros((3, 2)))
     _rows(site).check(RUN)  # nothing is signed yet
     np.save(site.data, np.ones((3, 2)))
-    vault.hold(b"model", Claim(1, b"p" * 32, (0, 1, 2), b"m" * 32), ())
+    vault.hold(b"model", ResultClaim(1, b"p" * 32, (0, 1, 2), b"m" * 32), ())
     _rows(site).check(RUN)
     np.save(site.data, np.zeros((3, 2)))
     with pytest.raises(OldResult):
@@ -90,7 +90,7 @@ def test_who_is_killed_after_it_has_signed_cannot_come_back_with_other_rows(kits
 def test_a_result_without_the_digest_of_its_rows_is_not_given_out(kits: Path, content: str | None) -> None:
     """Nobody can tell any more whether it is of these rows."""
     site = _site(kits, rows=np.ones((3, 2)))
-    content_of, claim = b"model", Claim(1, b"p" * 32, (0, 1, 2), hashlib.sha256(b"model").digest())
+    content_of, claim = b"model", ResultClaim(1, b"p" * 32, (0, 1, 2), hashlib.sha256(b"model").digest())
     signed = Endorsement(0, claim, b"s")
 
     def vault() -> RowsVault:
@@ -131,7 +131,7 @@ def test_a_damaged_file_is_said_and_replaced(kits: Path, content: str) -> None:
     said: list[str] = []
     _rows(site)
     (site.state / "rows.json").write_text(content, encoding="utf-8")
-    assert len(Rows(site, said.append).digest) == 32
+    assert len(SiteRows(site, said.append).digest) == 32
     assert said
 
 
@@ -186,7 +186,7 @@ def _seals(kits: Path, name: str, agreement: bytes = b"a" * 32, run: bytes = RUN
 
 
 def test_an_endorsement_holds_for_its_site_run_and_claim_only(kits: Path) -> None:
-    claim = Claim(3, b"p" * 32, (0, 1, 2), b"o" * 32)
+    claim = ResultClaim(3, b"p" * 32, (0, 1, 2), b"o" * 32)
     south, north = _seals(kits, "south"), _seals(kits, "north")
     signed = south.endorse(1, claim)
     assert north.endorsement_fault(signed) == ""
@@ -207,7 +207,7 @@ def test_an_endorsement_holds_for_its_site_run_and_claim_only(kits: Path) -> Non
 def test_a_record_is_no_endorsement(kits: Path) -> None:
     """The same key signs both; what is signed as one must not count as the other."""
     south, north = _seals(kits, "south", agreement=RUN), _seals(kits, "north", agreement=RUN)
-    bare = south.endorse(1, Claim(3, b"p" * 32, (0, 1, 2), b"o" * 32))
+    bare = south.endorse(1, ResultClaim(3, b"p" * 32, (0, 1, 2), b"o" * 32))
     sealed = south.seal(bare.statement)
     assert north.fault(1, sealed) == ""
     assert north.endorsement_fault(replace(bare, signature=sealed.signature))

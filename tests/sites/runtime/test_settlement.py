@@ -8,9 +8,9 @@ from typing import Any, Literal
 import pytest
 
 from deepca.errors import BadArray, DisputedResult
-from deepca.sites.protocol.claims import Claim, Endorsement
-from deepca.sites.protocol.incarnation import Identity
-from deepca.sites.protocol.records import Failure, Plan, Record
+from deepca.sites.protocol.claims import Endorsement, ResultClaim
+from deepca.sites.protocol.incarnation import Incarnation
+from deepca.sites.protocol.records import Failure, Record, RunPlan
 from deepca.sites.runtime.assembly import Assembly, Membership, Policy
 from deepca.sites.runtime.clocks import RealClock
 from deepca.sites.runtime.node import Node
@@ -19,9 +19,9 @@ from deepca.sites.runtime.settlement import Settling
 SITES = 5
 NAMES = tuple(f"site-{j}" for j in range(SITES))
 EDGES = tuple((i, j) for j in range(SITES) for i in range(j))
-IDENTITIES = tuple(Identity(1, j + 1) for j in range(SITES))
-PLAN = Plan(1, tuple(range(SITES)), IDENTITIES, EDGES)
-CLAIM = Claim(1, PLAN.digest, PLAN.members, b"r" * 32)
+IDENTITIES = tuple(Incarnation(1, j + 1) for j in range(SITES))
+PLAN = RunPlan(1, tuple(range(SITES)), IDENTITIES, EDGES)
+CLAIM = ResultClaim(1, PLAN.digest, PLAN.members, b"r" * 32)
 PATIENCE = 10.0
 
 
@@ -47,10 +47,10 @@ class Hall:
             known = Record(site, IDENTITIES[site], 0, "running", links, {"run": b"1"}, 1, PLAN.digest)
         self.assembly.learn(replace(known, version=known.version + 1, **changes))
 
-    def sign(self, *sites: int, claim: Claim = CLAIM) -> None:
+    def sign(self, *sites: int, claim: ResultClaim = CLAIM) -> None:
         self.settling.claims.extend(Endorsement(site, claim) for site in sites)
 
-    def sign_unproposed(self, site: int, claim: Claim) -> None:
+    def sign_unproposed(self, site: int, claim: ResultClaim) -> None:
         """A record with a signature, and without the proposal that it would have to rest on."""
         self.settling.signed(Endorsement(site, claim), None)
 
@@ -105,7 +105,7 @@ def test_who_comes_late_takes_what_most_have_signed() -> None:
 def test_who_has_lost_what_it_computed_is_not_waited_for() -> None:
     hall = Hall()
     hall.sign(0, 1, 4)
-    hall.say(2, identity=Identity(2, 9), phase="gathering", plan=b"")
+    hall.say(2, identity=Incarnation(2, 9), phase="gathering", plan=b"")
     hall.say(3, phase="gathering", plan=b"", computed=PLAN.digest)
     assert not hall.final()  # the last one may still find a difference
     hall.sign(3)
@@ -113,7 +113,7 @@ def test_who_has_lost_what_it_computed_is_not_waited_for() -> None:
 
 
 @pytest.mark.parametrize("plan", [PLAN, None])
-def test_nothing_is_written_against_a_member_that_has_refused(plan: Plan | None) -> None:
+def test_nothing_is_written_against_a_member_that_has_refused(plan: RunPlan | None) -> None:
     """However many have signed, also by a site that comes late; but not where the refusing one has signed itself."""
     hall = Hall()
     hall.sign(0, 1, 2, 4)
@@ -168,7 +168,7 @@ def test_of_an_even_number_one_may_deny_its_signature_while_another_is_away() ->
     "changes",
     [
         {"epoch": 2},
-        {"phase": "gathering", "plan": b"", "identity": Identity(2, 9)},
+        {"phase": "gathering", "plan": b"", "identity": Incarnation(2, 9)},
         {"phase": "failed", "failure": Failure("site", "no space left")},
     ],
 )
@@ -265,7 +265,7 @@ def test_other_members_are_refused_under_wait_whoever_hears_of_them() -> None:
 def test_a_result_of_the_others_is_no_lie_under_shrink() -> None:
     """While this site was away, a majority went on without it."""
     hall = Hall(on_loss="shrink")
-    hall.sign(0, 1, 2, claim=Claim(2, b"x" * 32, (0, 1, 2), b"y" * 32))
+    hall.sign(0, 1, 2, claim=ResultClaim(2, b"x" * 32, (0, 1, 2), b"y" * 32))
     hall.settling.check(PLAN)
 
 

@@ -11,10 +11,10 @@ import pytest
 
 from deepca.errors import DisputedResult, FrameError, PeerFault, Refused
 from deepca.sites.protocol import wire_pb2 as wire
-from deepca.sites.protocol.claims import Claim, Endorsement
-from deepca.sites.protocol.incarnation import Identity
+from deepca.sites.protocol.claims import Endorsement, ResultClaim
+from deepca.sites.protocol.incarnation import Incarnation
 from deepca.sites.protocol.parcels import Parcel
-from deepca.sites.protocol.records import Plan, Record
+from deepca.sites.protocol.records import Record, RunPlan
 from deepca.sites.protocol.signatures import CertificateSeals
 from deepca.sites.runtime import run
 from deepca.sites.runtime.arrival import Arrived
@@ -44,7 +44,7 @@ class Names:
     def fault(self, site: int, sealed: wire.Sealed, /) -> str:
         return "" if sealed.signature == b"%d" % site else "its signature is wrong"
 
-    def endorse(self, site: int, claim: Claim, /) -> Endorsement:
+    def endorse(self, site: int, claim: ResultClaim, /) -> Endorsement:
         return Endorsement(site, claim, signature=self._me)
 
     def endorsement_fault(self, endorsement: Endorsement, /) -> str:
@@ -73,7 +73,7 @@ def _node(town: Town, site: int) -> Node:
 # ----------------------------------------------------------------------------------------------------- one's own starts
 
 
-def _hello_of_the_liar(town: Town, known: Callable[[Link], Identity], every: float) -> None:
+def _hello_of_the_liar(town: Town, known: Callable[[Link], Incarnation], every: float) -> None:
     """From now on it tells its neighbours, again and again, that it knows of other starts of them."""
 
     def lying(link: Link) -> Callable[[float], wire.Frame | None]:
@@ -99,9 +99,9 @@ def _hello_of_the_liar(town: Town, known: Callable[[Link], Identity], every: flo
 def test_nobody_is_told_by_others_which_start_it_is(lie: str, monkeypatch: pytest.MonkeyPatch) -> None:
     town = Town(ring(3), seals=Names, deadline=40.0)
 
-    def known(link: Link) -> Identity:
+    def known(link: Link) -> Incarnation:
         assert link.peer is not None
-        return Identity((1 << 62) - 1 if lie == "last of all" else link.peer.incarnation + 1, 12345)
+        return Incarnation((1 << 62) - 1 if lie == "last of all" else link.peer.incarnation + 1, 12345)
 
     if lie == "made-up record":  # with the liar's own seal
         honest = Node.next_frame
@@ -109,7 +109,7 @@ def test_nobody_is_told_by_others_which_start_it_is(lie: str, monkeypatch: pytes
         def next_frame(self: Node, peer: int) -> wire.Frame | None:
             frame = honest(self, peer)
             if self._me == LIAR and frame is not None and frame.HasField("hello"):
-                record = Record(peer, Identity(10**6, 5), 1, fingerprint=self._at.fingerprint).to_wire()
+                record = Record(peer, Incarnation(10**6, 5), 1, fingerprint=self._at.fingerprint).to_wire()
                 frame.hello.yours.CopyFrom(self._seals.seal(record.SerializeToString()))
                 frame.hello.check = _hello_check(frame.hello)
             return frame
@@ -182,13 +182,13 @@ def test_an_epoch_made_up_in_the_middle_ends_the_run_with_its_site_named() -> No
 def _two_proposals(honest: Callable[..., Any]) -> Callable[..., Any]:
     """Site 0 shows every neighbour a record with another proposal, and hands out both."""
 
-    def settle(self: Node, plan: Plan, differs: Any, proposal: Callable[[], bytes]) -> Any:
+    def settle(self: Node, plan: RunPlan, differs: Any, proposal: Callable[[], bytes]) -> Any:
         if self._me != 0:
             return honest(self, plan, differs, proposal)
         with self._changed:
             for number, link in enumerate(self._links.values()):
                 content = proposal() + bytes(number)  # the same model in other bytes
-                claim = Claim(plan.epoch, plan.digest, plan.members, hashlib.sha256(content).digest())
+                claim = ResultClaim(plan.epoch, plan.digest, plan.members, hashlib.sha256(content).digest())
                 self._outcomes[claim.outcome] = content
                 own = self._seals.endorse(self._me, claim)
                 self._settling.claims.add(own)
@@ -223,14 +223,14 @@ def test_a_signature_without_a_proposal_is_named_and_holds_nothing_up(
     """The site that would have proposed is dead; another one signs what it makes up, perhaps with a forged proposal."""
     honest, town = Node.settle, Town(complete(4), "shrink", patience=3.0, deadline=60.0, seals=Names)
 
-    def settle(self: Node, plan: Plan, differs: Any, proposal: Callable[[], bytes]) -> Any:
+    def settle(self: Node, plan: RunPlan, differs: Any, proposal: Callable[[], bytes]) -> Any:
         if self._me == 0:
             town.at(town.clock.time + 0.5, town.kill, 0)  # others have its last numbers by then
             while True:
                 self._changed.wait(1.0)
         if self._me == 3 and plan.proposer == 0:
             with self._changed:
-                claim = Claim(plan.epoch, plan.digest, plan.members, b"x" * 32)
+                claim = ResultClaim(plan.epoch, plan.digest, plan.members, b"x" * 32)
                 own, proposed = self._seals.endorse(3, claim), self._seals.endorse(0, claim)
                 self._publish(endorsement=own, proposed=proposed if forged else None, computed=plan.digest)
         return honest(self, plan, differs, proposal)
@@ -291,7 +291,7 @@ def test_who_relied_on_a_certificate_that_has_ended_since_is_not_blamed(reason: 
     node = _alone(seals)
     signed, proposed = _endorsed(1, b"x"), _endorsed(0, b"x")
     node._settling.claims.add(signed)  # verified before
-    node._endorsed(1, Record(1, Identity(1, 2), endorsement=signed, proposed=proposed))
+    node._endorsed(1, Record(1, Incarnation(1, 2), endorsement=signed, proposed=proposed))
     if forged:
         with pytest.raises(DisputedResult, match="south signs a result of epoch 1 that north has not proposed"):
             node._settling.check(None)
@@ -306,11 +306,11 @@ SITES = ("north", "south", "west")
 
 def _alone(seals: Any = None) -> Node:
     membership = Membership(SITES, 0, ((0, 1), (0, 2), (1, 2)), b"n" * 32, {"run": b"1"}, 1 << 20)
-    return Node(membership, Policy(), VirtualClock(), Identity(1, 1), seals=seals or Names(0))
+    return Node(membership, Policy(), VirtualClock(), Incarnation(1, 1), seals=seals or Names(0))
 
 
 def _endorsed(site: int, content: bytes, epoch: int = 1) -> Endorsement:
-    claim = Claim(epoch, b"p" * 32, (0, 1, 2), hashlib.sha256(content).digest())
+    claim = ResultClaim(epoch, b"p" * 32, (0, 1, 2), hashlib.sha256(content).digest())
     return Names(site).endorse(site, claim)
 
 
@@ -356,16 +356,16 @@ def test_signatures_are_verified_once_and_not_kept_without_end(monkeypatch: pyte
     node = _alone(seals)
     signed = _endorsed(0, b"x")
     for _ in range(3):
-        node._endorsed(1, Record(1, Identity(1, 2), endorsement=_endorsed(1, b"x"), proposed=signed))
+        node._endorsed(1, Record(1, Incarnation(1, 2), endorsement=_endorsed(1, b"x"), proposed=signed))
     assert asked == [2]
     for number in range(100):
-        node._endorsed(1, Record(1, Identity(1, 2), endorsement=_endorsed(1, b"%d" % number), proposed=signed))
+        node._endorsed(1, Record(1, Incarnation(1, 2), endorsement=_endorsed(1, b"%d" % number), proposed=signed))
     assert len(list(node._settling.claims)) <= 9
 
 
 def test_a_record_that_makes_no_sense_names_its_site_whoever_hands_it_on() -> None:
     node = _alone()
-    said = Record(2, Identity(1, 3), 1).to_wire()
+    said = Record(2, Incarnation(1, 3), 1).to_wire()
     said.phase = "asleep"
     sealed = Names(2).seal(said.SerializeToString())
     with pytest.raises(FrameError, match="a record that makes no sense, of west"):
@@ -376,7 +376,7 @@ def test_a_record_that_makes_no_sense_names_its_site_whoever_hands_it_on() -> No
 
 def test_a_record_with_another_seal_accuses_nobody() -> None:
     node = _alone()
-    said = Record(2, Identity(1, 3), 1).to_wire()
+    said = Record(2, Incarnation(1, 3), 1).to_wire()
     said.phase = "asleep"
     node._records(1, wire.Records(sealed=[Names(1).seal(said.SerializeToString())]))
     node._check_deadline()

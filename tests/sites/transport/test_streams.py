@@ -36,7 +36,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from deepca.errors import FrameError, InvalidInput, NetworkError
 from deepca.sites.protocol import wire_pb2 as wire
 from deepca.sites.transport.grpc_errors import CoreLog
-from deepca.sites.transport.streams import FRAME_LIMIT, Credentials, Pace, Peer, Streams
+from deepca.sites.transport.streams import FRAME_LIMIT, Credentials, Peer, Streams, StreamTimes
 from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     _usable: type[Credentials] = Identity
 
 DAY = dt.timedelta(days=1)
-FAST = Pace(redial=(0.02, 0.05), recheck=0.1, repeat=5.0)
+FAST = StreamTimes(redial=(0.02, 0.05), recheck=0.1, repeat=5.0)
 
 
 def _name(text: str) -> x509.Name:
@@ -231,7 +231,7 @@ class Side:
 
 
 @contextmanager
-def listening(kit: Credentials | None, address: str = "127.0.0.1:0", pace: Pace = FAST) -> Iterator[Side]:
+def listening(kit: Credentials | None, address: str = "127.0.0.1:0", pace: StreamTimes = FAST) -> Iterator[Side]:
     """Site north, number 1, dialled by south and west."""
     heard = Recorder()
     neighbours = [Peer(0, "south", None, dial=False), Peer(2, "west", None, dial=False)]
@@ -244,7 +244,7 @@ def listening(kit: Credentials | None, address: str = "127.0.0.1:0", pace: Pace 
 
 
 @contextmanager
-def dialling(port: int, kit: Credentials | None, me: str = "south", pace: Pace = FAST) -> Iterator[Side]:
+def dialling(port: int, kit: Credentials | None, me: str = "south", pace: StreamTimes = FAST) -> Iterator[Side]:
     """Site south, number 0, that dials north."""
     heard = Recorder()
     north = Peer(1, "north", f"127.0.0.1:{port}", dial=True)
@@ -361,7 +361,7 @@ def test_a_newer_stream_replaces_the_older() -> None:
     authority = Authority()
     with listening(authority.issue("north")) as north, dialling(north.port, authority.issue("south")) as first:
         first.heard.wait_for("opened")
-        slow = Pace(redial=(30.0, 30.0))
+        slow = StreamTimes(redial=(30.0, 30.0))
         with dialling(north.port, authority.issue("south"), pace=slow) as second:
             second.heard.wait_for("opened")
             assert "new stream" in north.heard.wait_for("closed")
@@ -643,7 +643,7 @@ def serve_and_report(log: CoreLog, kit: Path, authority: Path) -> None:
     heard = Recorder()
     heard.refused = lambda peer, where, why: print(json.dumps([peer, where, why]), flush=True)  # type: ignore[method-assign]
     neighbours = [Peer(0, "south", None, dial=False)]
-    me, pace = Peer(1, "north", None, dial=False), Pace(step=1.0, repeat=0.0)
+    me, pace = Peer(1, "north", None, dial=False), StreamTimes(step=1.0, repeat=0.0)
     own = Kit(issuer, private, x509.load_pem_x509_certificate(content))
     streams = Streams(heard, me, neighbours, "127.0.0.1:0", own, pace=pace)
     print(streams.start(), flush=True)
@@ -735,7 +735,7 @@ def test_a_neighbour_that_is_killed_or_frozen(tmp_path: Path, how: signal.Signal
 @pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="needs signals")
 def test_frames_wait_with_whoever_makes_them(tmp_path: Path) -> None:
     """Towards a neighbour that does not read, a few frames are taken and no more."""
-    authority, slow = Authority(), Pace(ping=10.0)
+    authority, slow = Authority(), StreamTimes(ping=10.0)
     with (
         reporting(authority, tmp_path) as (port, _, process),
         dialling(port, authority.issue("south"), pace=slow) as south,

@@ -18,7 +18,7 @@ from deepca.cli.passphrase import VARIABLE, passphrase_for, terminal
 from deepca.errors import EnrolmentError, InvalidInput
 
 if TYPE_CHECKING:
-    from deepca.sites.pki.enrolment import Request
+    from deepca.sites.pki.enrolment import PendingRequest
 
 __all__ = ["join"]
 
@@ -223,7 +223,7 @@ class _Keeper:
         return said, facts
 
 
-def _confirmed(found: Request, told: str | None) -> str:
+def _confirmed(found: PendingRequest, told: str | None) -> str:
     """Return the fingerprint that the keeper expects: as given, or as seen and agreed to."""
     if told is not None:
         expected = "".join(told.split()).replace(":", "").lower()
@@ -252,7 +252,7 @@ def _confirmed(found: Request, told: str | None) -> str:
     return found.fingerprint
 
 
-def _renewal(found: Request, *, wanted: bool) -> bool:
+def _renewal(found: PendingRequest, *, wanted: bool) -> bool:
     """Warn of valid certificates that a site has, and ask whether it shall get another, unless that is wanted."""
     for one in found.valid:
         text = f"{found.site} has a certificate that is valid until {one.not_after[:10]}, serial {one.serial}."

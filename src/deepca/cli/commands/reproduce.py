@@ -53,7 +53,7 @@ def reproduce(
     with errors(resumes=True):
         require("sklearn", "matplotlib", "pooch", extra="experiments")
         from deepca.data.libsvm import load
-        from deepca.reproduction.problems import Source
+        from deepca.reproduction.problems import DataSource
         from deepca.reproduction.reproduce import Request, reproduce_paper, run_study
         from deepca.reproduction.studies import PAPER, study_named
 
@@ -67,7 +67,7 @@ def reproduce(
             raise InvalidInput(f"--jobs {jobs}: at least one process has to work")
         words = ["deepca reproduce", data, f"--study {study}" if study else f"--seeds {seeds}", f"-k {components}"]
         words += [f"--iterations {iterations}"] if iterations else []
-        request = Request(names, out, Source(folder), components, seeds, iterations, jobs, " ".join(words))
+        request = Request(names, out, DataSource(folder), components, seeds, iterations, jobs, " ".join(words))
         for name in names:
             request.setting(name)  # says at once if k is too large
         try:

@@ -21,8 +21,8 @@ from deepca.cli.view.model import show_model, show_status, size, summary
 
 if TYPE_CHECKING:
     from deepca.decomposition.model import Model
-    from deepca.sites.admin.trial_agent import Ended, Sight
-    from deepca.sites.admin.trial_network import Outcome
+    from deepca.sites.admin.trial_agent import AgentExit, Sight
+    from deepca.sites.admin.trial_network import TrialOutcome
     from deepca.sites.admin.trial_setup import Share
 
 
@@ -41,7 +41,7 @@ _COLOURS = {
 @dataclass(frozen=True)
 class Done:
     shares: tuple[Share, ...]
-    outcome: Outcome
+    outcome: TrialOutcome
     model: Model | None
 
 
@@ -114,7 +114,7 @@ def report_trial(done: Done, out: Path, *, as_json: bool, quiet: bool, kits: Pat
     return outcome.code
 
 
-def complain(notes: Console, outcome: Outcome, model: Model | None, *, shown: bool) -> None:
+def complain(notes: Console, outcome: TrialOutcome, model: Model | None, *, shown: bool) -> None:
     """Who failed, and its last words."""
     without = [agent for agent in outcome.agents if agent.model is None]
     for agent in sorted(without, key=lambda agent: not agent.first):
@@ -135,7 +135,7 @@ def complain(notes: Console, outcome: Outcome, model: Model | None, *, shown: bo
         notes.print(f"[bold yellow]The rows of {escape(names)} are not in this result.[/]", highlight=False)
 
 
-def _fate(agent: Ended) -> str:
+def _fate(agent: AgentExit) -> str:
     if agent.code < 0:
         try:
             name = signal.Signals(-agent.code).name

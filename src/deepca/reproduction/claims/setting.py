@@ -12,7 +12,7 @@ from deepca.algorithms import theory
 from deepca.data.libsvm import SETS
 from deepca.errors import InvalidInput
 from deepca.reproduction.cells import Cell
-from deepca.reproduction.problems import Source, operator_of, pooled_of
+from deepca.reproduction.problems import DataSource, operator_of, pooled_of
 from deepca.reproduction.studies import PAPER, base_cell
 
 __all__ = ["Setting", "problem_of"]
@@ -25,7 +25,7 @@ class Setting:
     data: str
     k: int
     draws: int
-    source: Source
+    source: DataSource
     limit: int | None = None
 
     def __post_init__(self) -> None:

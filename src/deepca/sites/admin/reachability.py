@@ -24,10 +24,10 @@ from deepca.sites.config.addresses import split_address
 from deepca.sites.config.network_file import NetworkFile
 from deepca.sites.config.site_file import SiteFile
 from deepca.sites.pki.certificates import site_of
-from deepca.sites.pki.identity import Identity as Certificates
+from deepca.sites.pki.identity import Identity
 from deepca.sites.pki.keys import pending
 from deepca.sites.protocol import wire_pb2 as wire
-from deepca.sites.protocol.incarnation import Identity
+from deepca.sites.protocol.incarnation import Incarnation
 from deepca.sites.protocol.records import Record
 from deepca.sites.runtime.link import Link
 
@@ -63,7 +63,7 @@ class Knock:
     reason: str = ""
 
 
-def knock(address: str, expected: str, site: SiteFile, mine: Certificates | None, patience: float = 3.0) -> Knock:
+def knock(address: str, expected: str, site: SiteFile, mine: Identity | None, patience: float = 3.0) -> Knock:
     """At ``address``, where the site ``expected`` should be. ``mine`` : None for a network without certificates."""
     host, port = split_address(address)
     try:
@@ -91,7 +91,7 @@ def knock(address: str, expected: str, site: SiteFile, mine: Certificates | None
             return _look_at(secured, address, expected, mine)
 
 
-def _look_at(secured: ssl.SSLSocket, address: str, expected: str, mine: Certificates) -> Knock:
+def _look_at(secured: ssl.SSLSocket, address: str, expected: str, mine: Identity) -> Knock:
     """Whose certificate it is, and whether ours is accepted."""
     shown = secured.getpeercert(binary_form=True) or b""
     owner, end = None, None
@@ -176,13 +176,13 @@ class Heard:
 
 
 def overhear(
-    site: SiteFile, mine: Certificates | None, run: bytes, seconds: float, *, most: int = 1 << 24
+    site: SiteFile, mine: Identity | None, run: bytes, seconds: float, *, most: int = 1 << 24
 ) -> dict[int, Heard]:
     """What the agents of the neighbours say within so many seconds, by place in the list of sites.
 
     most : bytes that anything they say may have. Raises InvalidInput if the own port is taken.
     """
-    from deepca.sites.transport.streams import Pace, Peer, Streams
+    from deepca.sites.transport.streams import Peer, Streams, StreamTimes
 
     network = site.network
     me, *peers = (
@@ -190,7 +190,7 @@ def overhear(
         for j in (site.index, *network.neighbors(site.site))
     )
     ear = _Ear(network, [peer.index for peer in peers], run, most)
-    streams = Streams(ear, me, peers, site.listen, mine, pace=Pace(step=max(seconds, 1.0)))
+    streams = Streams(ear, me, peers, site.listen, mine, pace=StreamTimes(step=max(seconds, 1.0)))
     ear.wake = streams.wake
     streams.start()
     try:
@@ -257,7 +257,7 @@ class _Ear:
         self._heard[peer] = replace(self._heard[peer], skew=skew, same_run=same, knows_us=met)
         if same and not met:
             # counts as earlier than any start of an agent: should one be known after all, this is not listened to
-            self._links[peer] = Link(Identity(hello.known + 1, secrets.randbits(63) | 1), self._run)
+            self._links[peer] = Link(Incarnation(hello.known + 1, secrets.randbits(63) | 1), self._run)
             self._links[peer].limit = self._most
             self._links[peer].opened(now)
 

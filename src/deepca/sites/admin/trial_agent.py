@@ -11,7 +11,7 @@ from typing import Any
 
 from deepca.sites.admin.trial_setup import Share
 
-__all__ = ["Ended", "Sight", "agent_command"]
+__all__ = ["AgentExit", "Sight", "agent_command"]
 
 _SHOWN = 6  # last lines of a log
 
@@ -44,7 +44,7 @@ class Sight:
 
 
 @dataclass(frozen=True)
-class Ended:
+class AgentExit:
     """An agent that has ended. model : where it holds a result.  last : its last words.  stopped : from here."""
 
     site: str
@@ -134,9 +134,9 @@ class TrialAgent:
             state = "stopped" if self.stopped and not self.holds else "killed" if code < 0 else state
         return Sight(self.share.site, self.share.rows, state, self.text, self.iteration, code)
 
-    def ended(self) -> Ended:
+    def ended(self) -> AgentExit:
         said = any(line.startswith(_LAST_WORDS) for line in self.lines[-1:])
-        return Ended(
+        return AgentExit(
             self.share.site,
             self.share.rows,
             self.process.returncode,

@@ -14,11 +14,11 @@ from pathlib import Path
 from deepca._util.files import write_whole
 from deepca._util.machine import usable_cores
 from deepca.errors import NetworkError
-from deepca.sites.admin.trial_agent import Ended, Sight, TrialAgent, agent_command
+from deepca.sites.admin.trial_agent import AgentExit, Sight, TrialAgent, agent_command
 from deepca.sites.admin.trial_setup import Share, lay_out, move_ports
 from deepca.sites.config.network_file import NetworkFile
 
-__all__ = ["Outcome", "keep_models", "run_cluster"]
+__all__ = ["TrialOutcome", "keep_models", "run_cluster"]
 
 _LOOK = 0.15  # seconds between two looks at the processes
 _GRACE = 3.0  # that the others have to end by themselves when nothing can come of the run any more
@@ -28,10 +28,10 @@ _THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLI
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TrialOutcome:
     """What came of a run. sha256 : of all model files.  content : their bytes; None if there is no result."""
 
-    agents: tuple[Ended, ...]
+    agents: tuple[AgentExit, ...]
     content: bytes | None
     sha256: str
     seconds: float
@@ -56,7 +56,7 @@ def run_cluster(
     deadline: float = 3600.0,
     watch: Callable[[Sequence[Sight]], None] = lambda sights: None,
     command: Callable[[Path, Path], list[str]] = agent_command,
-) -> Outcome:
+) -> TrialOutcome:
     """Start an agent for every share, wait until all have ended, and see that all came to the same.
 
     folder : for kits, logs and checkpoints.  deadline : seconds, of every agent; nothing here takes much longer.
@@ -74,7 +74,7 @@ def run_cluster(
         said = ", ".join(f"{site} {print_[:16]}" for site, print_ in prints.items())
         raise NetworkError(f"the sites ended with different model files, which must not be: {said}; none is kept")
     content = next(iter(models.values()), None)
-    return Outcome(
+    return TrialOutcome(
         agents,
         content,
         next(iter(prints.values()), ""),
@@ -83,7 +83,7 @@ def run_cluster(
     )
 
 
-def _code(agents: Sequence[Ended], *, any_result: bool) -> int:
+def _code(agents: Sequence[AgentExit], *, any_result: bool) -> int:
     """One exit code for all: that of whoever failed first, if anybody did."""
     codes = {agent.code for agent in agents}
     if codes == {0}:
@@ -101,7 +101,7 @@ def _run(
     deadline: float,
     watch: Callable[[Sequence[Sight]], None],
     command: Callable[[Path, Path], list[str]],
-) -> tuple[Ended, ...]:
+) -> tuple[AgentExit, ...]:
     with _started(shares, folder, command) as agents:
         end = time.monotonic() + deadline + _BEYOND
         hopeless: float | None = None
@@ -182,7 +182,7 @@ def _stop(agents: Sequence[TrialAgent]) -> None:
             agent.process.wait()
 
 
-def keep_models(outcome: Outcome, out: Path) -> dict[str, Path]:
+def keep_models(outcome: TrialOutcome, out: Path) -> dict[str, Path]:
     """Every site's model file as ``out/<site>/model.npz``."""
     places = {agent.site: out / agent.site / "model.npz" for agent in outcome.agents if agent.model is not None}
     for place in places.values():

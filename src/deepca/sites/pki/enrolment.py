@@ -40,7 +40,7 @@ __all__ = [
     "Asked",
     "Installed",
     "InstalledList",
-    "Request",
+    "PendingRequest",
     "Revoked",
     "Signed",
     "ask",
@@ -68,7 +68,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Request:
+class PendingRequest:
     """A request as the keeper sees it. ``valid`` : certificates of the same site that can still be used."""
 
     site: str
@@ -263,12 +263,12 @@ def _needs_certificates(site: SiteFile) -> None:
 # ----------------------------------------------------------------------------------------------------------- the keeper
 
 
-def examine_request(path: Path, authority: Path) -> Request:
+def examine_request(path: Path, authority: Path) -> PendingRequest:
     """Read a request for the keeper to decide on; an InvalidInput if it could not be signed anyway."""
     return _examined(path, authority)[0]
 
 
-def _examined(path: Path, authority: Path) -> tuple[Request, x509.CertificateSigningRequest]:
+def _examined(path: Path, authority: Path) -> tuple[PendingRequest, x509.CertificateSigningRequest]:
     if not authority.is_dir():
         raise InvalidInput(f"{authority}: there is no such folder; deepca init makes one called authority")
     asked = load_request(path)
@@ -280,7 +280,7 @@ def _examined(path: Path, authority: Path) -> tuple[Request, x509.CertificateSig
     _check_member(site, authority / "network.toml")
     now = now_utc()
     valid = tuple(one for one in read_issued(authority) if one.site == site and one.valid(now))
-    return Request(site, network_of(own), fingerprint(asked), valid), asked
+    return PendingRequest(site, network_of(own), fingerprint(asked), valid), asked
 
 
 def sign_request(

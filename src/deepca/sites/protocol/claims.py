@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from deepca.errors import FrameError
 from deepca.sites.protocol import wire_pb2 as wire
 
-__all__ = ["Claim", "Claims", "Endorsement"]
+__all__ = ["Claims", "Endorsement", "ResultClaim"]
 
 _MOST_KEPT = 8  # endorsements of one site; an honest one signs once per epoch
 _MOST = 1 << 62
 
 
 @dataclass(frozen=True, order=True)
-class Claim:
+class ResultClaim:
     """``outcome``, the SHA-256 of a model file, is the result of these members in this epoch, by this plan."""
 
     epoch: int
@@ -37,7 +37,7 @@ class Claim:
         return wire.Claim(epoch=self.epoch, plan=self.plan, members=self.members, outcome=self.outcome)
 
     @classmethod
-    def from_wire(cls, claim: wire.Claim, sites: int) -> Claim:
+    def from_wire(cls, claim: wire.Claim, sites: int) -> ResultClaim:
         """Read a claim; raise FrameError for one that no site could make."""
         members = tuple(claim.members)
         sane = (
@@ -57,7 +57,7 @@ class Endorsement:
     """A site's signature under a claim. certificate : DER; both are empty where sites have no certificates."""
 
     site: int
-    claim: Claim
+    claim: ResultClaim
     certificate: bytes = b""
     signature: bytes = b""
 
@@ -76,7 +76,7 @@ class Endorsement:
     @classmethod
     def from_wire(cls, said: wire.Endorsement, sites: int) -> Endorsement:
         """Read an endorsement; raise FrameError for one of a site that is no member. The signature is not checked."""
-        claim = Claim.from_wire(said.claim, sites)
+        claim = ResultClaim.from_wire(said.claim, sites)
         if said.site not in claim.members:
             raise FrameError("an endorsement by a site that is no member")
         return cls(said.site, claim, said.certificate, said.signature)
@@ -105,19 +105,19 @@ class Claims:
         for one in endorsements:
             self.add(one)
 
-    def __iter__(self) -> Iterator[Claim]:
+    def __iter__(self) -> Iterator[ResultClaim]:
         """All claims, the latest epoch first."""
         found = {one.claim for kept in self._of.values() for one in kept}
         return iter(sorted(found, reverse=True))
 
-    def endorsements(self, claim: Claim) -> tuple[Endorsement, ...]:
+    def endorsements(self, claim: ResultClaim) -> tuple[Endorsement, ...]:
         return tuple(one for kept in self._of.values() for one in kept if one.claim == claim)
 
-    def proposal(self, claim: Claim) -> Endorsement | None:
+    def proposal(self, claim: ResultClaim) -> Endorsement | None:
         """The signature of the proposer, on which all others rest."""
         return next((one for one in self.endorsements(claim) if one.site == claim.proposer), None)
 
-    def signers(self, claim: Claim) -> frozenset[int]:
+    def signers(self, claim: ResultClaim) -> frozenset[int]:
         return frozenset(one.site for one in self.endorsements(claim))
 
     def about(self, outcome: bytes) -> tuple[Endorsement, ...]:

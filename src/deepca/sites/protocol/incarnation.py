@@ -5,17 +5,17 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-__all__ = ["Identity"]
+__all__ = ["Incarnation"]
 
 
 @dataclass(frozen=True, order=True)
-class Identity:
+class Incarnation:
     """One start of an agent. Later starts are larger; ``boot`` is random and tells apart what counting cannot."""
 
     incarnation: int
     boot: int
 
-    def after(self, seen: Identity) -> Identity:
+    def after(self, seen: Incarnation) -> Incarnation:
         """This start, counted as later than one that others know of."""
         mixed = hashlib.sha256(f"{self.boot} {seen.incarnation}".encode()).digest()
-        return Identity(seen.incarnation + 1, int.from_bytes(mixed[:8], "little") | 1)
+        return Incarnation(seen.incarnation + 1, int.from_bytes(mixed[:8], "little") | 1)

@@ -17,18 +17,18 @@ from typing import Literal, cast
 from deepca.errors import FrameError
 from deepca.sites.protocol import wire_pb2 as wire
 from deepca.sites.protocol.claims import Endorsement
-from deepca.sites.protocol.incarnation import Identity
+from deepca.sites.protocol.incarnation import Incarnation
 
 __all__ = [
     "Difference",
     "Edge",
     "Failure",
-    "Kept",
     "Offer",
     "Phase",
-    "Plan",
     "Record",
-    "Table",
+    "RecordTable",
+    "RecordedCheckpoint",
+    "RunPlan",
     "digest_of_members",
 ]
 
@@ -44,7 +44,7 @@ _FAR = 1 << 20  # epochs; no site has entered so many more than others
 
 
 @dataclass(frozen=True)
-class Kept:
+class RecordedCheckpoint:
     """A checkpoint: those with the same key belong together. members : digest of the sites whose rows it is about."""
 
     iteration: int
@@ -56,7 +56,7 @@ class Kept:
 class Offer:
     """What a site can go on from. reached : iteration of its newest state, in memory or on disk; −1 for none."""
 
-    kept: tuple[Kept, ...] = ()
+    kept: tuple[RecordedCheckpoint, ...] = ()
     reached: int = -1
 
 
@@ -102,7 +102,7 @@ class Record:
     """A site's own words; see wire.proto for the fields."""
 
     site: int
-    identity: Identity
+    identity: Incarnation
     version: int = 0
     phase: Phase = "gathering"
     links: frozenset[int] = frozenset()
@@ -116,7 +116,7 @@ class Record:
     proposed: Endorsement | None = None
 
     @property
-    def age(self) -> tuple[Identity, int]:
+    def age(self) -> tuple[Incarnation, int]:
         return self.identity, self.version
 
     def to_wire(self) -> wire.Record:
@@ -157,7 +157,7 @@ class Record:
         )
         if bad:
             raise FrameError("a record that makes no sense")
-        kept = tuple(Kept(one.iteration, one.key, one.members) for one in record.kept)
+        kept = tuple(RecordedCheckpoint(one.iteration, one.key, one.members) for one in record.kept)
         endorsement = Endorsement.from_wire(record.endorsement, sites) if record.HasField("endorsement") else None
         if endorsement is not None and endorsement.site != record.site:
             raise FrameError("a record with the signature of another site")
@@ -169,7 +169,7 @@ class Record:
         failure = Failure.from_wire(record.failure, sites) if record.HasField("failure") else None
         return cls(
             record.site,
-            Identity(record.incarnation, record.boot),
+            Incarnation(record.incarnation, record.boot),
             record.version,
             cast("Phase", record.phase),
             frozenset(record.links),
@@ -185,7 +185,7 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunPlan:
     """Who takes part in an epoch, over which links, and from where.
 
     members : places in the list of sites, rising; as agents of the epoch they are numbered in this order.
@@ -195,7 +195,7 @@ class Plan:
 
     epoch: int
     members: tuple[int, ...]
-    identities: tuple[Identity, ...]
+    identities: tuple[Incarnation, ...]
     edges: tuple[Edge, ...]
     resume: bytes = b""
     iteration: int = -1
@@ -241,7 +241,7 @@ def digest_of_members(members: Iterable[int]) -> bytes:
     return hashlib.sha256(json.dumps(sorted(members)).encode()).digest()
 
 
-class Table:
+class RecordTable:
     """The newest record of every site that was heard of."""
 
     def __init__(self, sites: int, edges: Iterable[Edge]) -> None:
@@ -320,7 +320,7 @@ class Table:
                 found.append(Difference(record.site, names))
         return tuple(found)
 
-    def plan(self, members: frozenset[int], edges: Iterable[Edge]) -> Plan:
+    def plan(self, members: frozenset[int], edges: Iterable[Edge]) -> RunPlan:
         """The plan for these members, from their records: the next epoch, and the newest state that fits."""
         who = tuple(sorted(members))
         records = [self[site] for site in who]
@@ -330,7 +330,7 @@ class Table:
         best = max(common, key=lambda one: (one.iteration, one.key), default=None)
         reached = max(record.offer.reached for record in records)
         source = next(record.site for record in records if record.offer.reached == reached) if reached >= 0 else -1
-        return Plan(
+        return RunPlan(
             epoch,
             who,
             tuple(record.identity for record in records),

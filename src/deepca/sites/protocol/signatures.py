@@ -8,7 +8,7 @@ from typing import Protocol
 
 from deepca.errors import NetworkError, Refused
 from deepca.sites.protocol import wire_pb2 as wire
-from deepca.sites.protocol.claims import Claim, Endorsement
+from deepca.sites.protocol.claims import Endorsement, ResultClaim
 from deepca.sites.protocol.handshake import Credentials
 
 __all__ = ["CertificateSeals", "NoSeals", "Seals"]
@@ -32,7 +32,7 @@ class Seals(Protocol):
         """What is wrong with a record that is said to be of ``site``; empty if nothing is."""
         ...
 
-    def endorse(self, site: int, claim: Claim, /) -> Endorsement:
+    def endorse(self, site: int, claim: ResultClaim, /) -> Endorsement:
         """The signature of this site, whose place in the list is ``site``, under a claim."""
         ...
 
@@ -56,7 +56,7 @@ class NoSeals:
     def fault(self, site: int, sealed: wire.Sealed, /) -> str:
         return ""
 
-    def endorse(self, site: int, claim: Claim, /) -> Endorsement:
+    def endorse(self, site: int, claim: ResultClaim, /) -> Endorsement:
         return Endorsement(site, claim)
 
     def endorsement_fault(self, endorsement: Endorsement, /) -> str:
@@ -87,7 +87,7 @@ class CertificateSeals:
     def fault(self, site: int, sealed: wire.Sealed, /) -> str:
         return self._fault(site, sealed.certificate, sealed.signature, _RECORD + self._run + sealed.record)
 
-    def endorse(self, site: int, claim: Claim, /) -> Endorsement:
+    def endorse(self, site: int, claim: ResultClaim, /) -> Endorsement:
         own = self._current()
         bare = Endorsement(site, claim, own.certificate_der)
         return replace(bare, signature=own.sign(_ENDORSEMENT + self._agreement + bare.statement))

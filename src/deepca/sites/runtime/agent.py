@@ -26,13 +26,13 @@ from deepca.errors import DataError, DeepcaError, InternalError, InvalidInput, U
 from deepca.sites.admin.failure_report import report_of, write_report
 from deepca.sites.config.network_file import NetworkFile
 from deepca.sites.config.site_file import SiteFile
-from deepca.sites.pki.identity import Identity as Certificates
+from deepca.sites.pki.identity import Identity
 from deepca.sites.protocol.handshake import PROTOCOL
-from deepca.sites.protocol.incarnation import Identity
+from deepca.sites.protocol.incarnation import Incarnation
 from deepca.sites.protocol.signatures import CertificateSeals
 from deepca.sites.runtime.clocks import RealClock
 from deepca.sites.runtime.node import Membership, Node, Policy
-from deepca.sites.runtime.row_digests import Rows, RowsVault
+from deepca.sites.runtime.row_digests import RowsVault, SiteRows
 from deepca.sites.runtime.run import Ending, Job, run_site, schema_of
 from deepca.sites.transport.streams import Peer, Streams
 from deepca.solver.observers import Observer
@@ -129,10 +129,10 @@ def _run_agent(
     def notice(text: str) -> None:
         tell("revocations", text)
 
-    credentials = None if site.plaintext else Certificates.load(site, warn=notice)
+    credentials = None if site.plaintext else Identity.load(site, warn=notice)
     run = run_of(network)
     own = hashlib.sha256(run + network.run.encode()).digest()
-    rows = Rows(site, lambda text: tell("checkpoint", text))
+    rows = SiteRows(site, lambda text: tell("checkpoint", text))
     rows.check(own)
     names = tuple(entry.name for entry in network.sites)
     membership = Membership(
@@ -145,7 +145,7 @@ def _run_agent(
     )
     linger = network.patience if network.on_loss == "shrink" else site.deadline
     policy = Policy(network.on_loss, network.patience, site.deadline, linger)
-    identity = Identity(time.time_ns(), secrets.randbits(63) | 1)  # time only guesses; others say if it was wrong
+    identity = Incarnation(time.time_ns(), secrets.randbits(63) | 1)  # time only guesses; others say if it was wrong
     # not the rows: promises to the others hold whatever becomes of a file here
     agreement = membership.agreement
     vault = RowsVault(

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from deepca.errors import InvalidInput, NetworkError, PeerFault
-from deepca.sites.protocol.incarnation import Identity
-from deepca.sites.protocol.records import Difference, Edge, Plan, Record, Table
+from deepca.sites.protocol.incarnation import Incarnation
+from deepca.sites.protocol.records import Difference, Edge, Record, RecordTable, RunPlan
 
 __all__ = ["Assembly", "Membership", "Policy"]
 
@@ -69,20 +69,20 @@ class Assembly:
         self,
         membership: Membership,
         policy: Policy,
-        identity: Identity,
+        identity: Incarnation,
         tell: Callable[..., None],
         now: float,
         epoch: int = 0,
     ) -> None:
         self._at, self._policy, self._tell, self._me = membership, policy, tell, membership.me
-        self.table = Table(len(membership.sites), membership.edges)
+        self.table = RecordTable(len(membership.sites), membership.edges)
         self.record = Record(self._me, identity, fingerprint=membership.fingerprint, epoch=epoch)
         self.table.put(self.record)
         self.news = 1
         self.present = frozenset({self._me})
-        self.plan: Plan | None = None
+        self.plan: RunPlan | None = None
         self.disturbance = ""
-        self.proposal: Plan | None = None
+        self.proposal: RunPlan | None = None
         self._since = dict.fromkeys(range(len(membership.sites)), now)  # when a site was last seen to come or go
         self._down: dict[Edge, float] = {}  # since when an edge is
         self._left_out: dict[int, int] = {}  # how often
@@ -203,7 +203,7 @@ class Assembly:
         """Of the plan proposed; 0 if there is none."""
         return 0 if self.proposal is None else self.proposal.epoch
 
-    def enter(self, now: float) -> Plan:
+    def enter(self, now: float) -> RunPlan:
         plan, self.proposal = self.proposal, None
         if plan is None:
             raise NetworkError("there is no plan to enter")
@@ -229,7 +229,7 @@ class Assembly:
         self._reconsider(now)
         return plan
 
-    def _entered(self, plan: Plan, now: float) -> bool:
+    def _entered(self, plan: RunPlan, now: float) -> bool:
         """Whether a member runs the plan already, and is present or has been away for less than patience.
 
         Such a plan is not given up by others: a link that comes up late would end an epoch that has just begun.
@@ -238,7 +238,7 @@ class Assembly:
         running = {r.site for r in self.table if r.phase == "running" and r.plan == plan.digest}
         return any(s in self.present or self.away(s, now) < patience for s in running.intersection(plan.members))
 
-    def _all_agree(self, plan: Plan) -> bool:
+    def _all_agree(self, plan: RunPlan) -> bool:
         digest = plan.digest
         records = [self.table.get(site) for site in plan.members]
         return all(
@@ -305,7 +305,7 @@ class Assembly:
         if self.disturbance:
             self._tell("regroup", self.disturbance, epoch=self.plan.epoch)
 
-    def _members_gone(self, plan: Plan) -> str:
+    def _members_gone(self, plan: RunPlan) -> str:
         digest = plan.digest
         for site, identity in zip(plan.members, plan.identities, strict=True):
             record, name = self.table[site], self.name(site)
@@ -319,7 +319,7 @@ class Assembly:
                 return f"{name} has left epoch {plan.epoch}"
         return ""
 
-    def _links_gone(self, plan: Plan, now: float) -> str:
+    def _links_gone(self, plan: RunPlan, now: float) -> str:
         for edge in plan.edges:
             down = now - self._down.get(edge, now)
             if self._me not in edge or down <= self._policy.patience:
@@ -332,7 +332,7 @@ class Assembly:
             self._warn_once(("gone", peer), "waiting", text, site=name)
         return ""
 
-    def _back(self, plan: Plan, now: float) -> str:
+    def _back(self, plan: RunPlan, now: float) -> str:
         """A site that was left out and is there again; one that comes and goes has to stay longer each time."""
         if self._policy.on_loss == "shrink":
             for site in self.present - frozenset(plan.members):

@@ -11,7 +11,7 @@ from collections import deque
 
 from deepca.errors import FrameError, WrongNetwork
 from deepca.sites.protocol import wire_pb2 as wire
-from deepca.sites.protocol.incarnation import Identity
+from deepca.sites.protocol.incarnation import Incarnation
 from deepca.sites.protocol.parcels import Parcel
 from deepca.sites.runtime.arrival import CHUNK, Arrival, Arrived
 
@@ -38,7 +38,7 @@ class Link:
     new one already.
     """
 
-    _out: deque[tuple[int, Parcel, Identity | None]]  # not yet heard by the other side
+    _out: deque[tuple[int, Parcel, Incarnation | None]]  # not yet heard by the other side
     _arriving: dict[int, Arrival]
     _last: int  # number of the last message given to send
     _heard: int  # messages that have had effect here
@@ -55,13 +55,13 @@ class Link:
     _again: tuple[int, int] | None  # message and Part to be sent again, before anything else
     _doubted: int  # messages before this one were sent when one got lost
 
-    def __init__(self, me: Identity, run: bytes) -> None:
+    def __init__(self, me: Incarnation, run: bytes) -> None:
         self._me, self._run = me, run
-        self.peer: Identity | None = None
-        self.known = Identity(0, 0)  # the latest start of the other side heard of
+        self.peer: Incarnation | None = None
+        self.known = Incarnation(0, 0)  # the latest start of the other side heard of
         self._sealed: wire.Sealed | None = None  # its newest record, to be shown to a start that counts as earlier
         self._earlier = False  # whether it has just said hello as one
-        self._corrected: Identity | None = None  # the one that was told so on this stream
+        self._corrected: Incarnation | None = None  # the one that was told so on this stream
         self.open = False
         self.limit = 0  # bytes that a body may have
         self.last_heard = float("-inf")
@@ -103,13 +103,13 @@ class Link:
     def closed(self) -> None:
         self.open = self._greeted = False
 
-    def renamed(self, me: Identity) -> None:
+    def renamed(self, me: Incarnation) -> None:
         """This agent is known under a later incarnation already; it takes a new one, and new sessions begin."""
         self._me = me
         self._reset()
         self._greeted, self._hello_due = False, self.open
 
-    def heard_of(self, seen: Identity, sealed: wire.Sealed | None = None) -> bool:
+    def heard_of(self, seen: Incarnation, sealed: wire.Sealed | None = None) -> bool:
         """Others know of that start of the other side. Whether a hello is due now, since it may not know itself.
 
         sealed : its record that says so.
@@ -125,7 +125,7 @@ class Link:
 
     # ------------------------------------------------------------------------------------------------------- sending
 
-    def send(self, parcel: Parcel, to: Identity | None = None) -> None:
+    def send(self, parcel: Parcel, to: Incarnation | None = None) -> None:
         """Send a message in the present session; or in the one with ``to``, which may only be about to begin."""
         self._last += 1
         self._out.append((self._last, parcel, to))
@@ -247,7 +247,7 @@ class Link:
             raise WrongNetwork("another network, or another list of sites; is network.toml the same at both?")
         if max(hello.incarnation, hello.known) >= _MOST or not hello.boot or not hello.incarnation:
             raise FrameError("a hello that makes no sense")
-        peer = Identity(hello.incarnation, hello.boot)
+        peer = Incarnation(hello.incarnation, hello.boot)
         if peer < self.known:
             self.stale += 1
             # an earlier start of the other side, or one that must first learn of its later self: our hello tells it,

@@ -5,7 +5,7 @@ Two threads meet here. The event loop (or a simulation) says what happened, ``op
 algorithm calls ``gather``, ``exchange`` and ``settle``, which return when the network has come so far, and none of
 which waits beyond the deadline.
 
-A run is a sequence of epochs. In each, all members have entered the same :class:`~deepca.sites.protocol.records.Plan`,
+A run is a sequence of epochs. In each, all members have entered the same :class:`RunPlan`,
 and every message carries its digest: agents with different ideas of who takes part never mix their numbers. So a wrong
 guess about the network can cost time, but not the answer.
 """
@@ -32,10 +32,10 @@ from deepca.errors import (
 )
 from deepca.network.transports.base import Message, Tag
 from deepca.sites.protocol import wire_pb2 as wire
-from deepca.sites.protocol.claims import Claim, Endorsement
-from deepca.sites.protocol.incarnation import Identity
+from deepca.sites.protocol.claims import Endorsement, ResultClaim
+from deepca.sites.protocol.incarnation import Incarnation
 from deepca.sites.protocol.parcels import Parcel, pack, tag_of, unpack
-from deepca.sites.protocol.records import Failure, Offer, Plan, Record
+from deepca.sites.protocol.records import Failure, Offer, Record, RunPlan
 from deepca.sites.protocol.signatures import NoSeals, Seals
 from deepca.sites.runtime.arrival import Arrived
 from deepca.sites.runtime.assembly import Assembly, Membership, Policy
@@ -68,7 +68,7 @@ class _Early:
 class _Computed:
     """What this start of the agent has computed: ``differs(content)`` says how a model file differs from it, if so."""
 
-    plan: Plan
+    plan: RunPlan
     differs: Callable[[bytes], str]
 
 
@@ -77,7 +77,7 @@ class Concluded:
     """A model file, and what is claimed of it. compared : whether this site has compared it with its own numbers."""
 
     content: bytes
-    claim: Claim
+    claim: ResultClaim
     compared: bool
 
 
@@ -115,7 +115,7 @@ class Node:
         membership: Membership,
         policy: Policy,
         clock: Clock,
-        identity: Identity,
+        identity: Incarnation,
         tell: Callable[..., None] = lambda *_, **__: None,
         wall: Callable[[], float] = time.time,
         vault: Vault | None = None,
@@ -127,25 +127,25 @@ class Node:
         self._wake: Callable[[int], None] = lambda peer: None
         self._began = clock.now()
         self._seals = seals if seals is not None else NoSeals()
-        self._sealed: dict[int, tuple[tuple[Identity, int], wire.Sealed]] = {}
+        self._sealed: dict[int, tuple[tuple[Incarnation, int], wire.Sealed]] = {}
         self._vault = vault if vault is not None else MemoryVault()
         remembered = self._vault.load()
         self._assembly = Assembly(membership, policy, identity, tell, self._began, remembered.epoch)
         self._links = {peer: Link(identity, membership.run) for peer in membership.neighbors}
         for link in self._links.values():
             link.limit = membership.limit
-        self._told: dict[int, dict[int, tuple[Identity, int]]] = {peer: {} for peer in self._links}
+        self._told: dict[int, dict[int, tuple[Incarnation, int]]] = {peer: {} for peer in self._links}
         self._news_told = dict.fromkeys(self._links, 0)
         self._mail: dict[int, deque[tuple[Tag, Message | FrameError]]] = {peer: deque() for peer in self._links}
         self._awaited: set[int] = set()
         self._early: dict[int, list[_Early]] = {peer: [] for peer in self._links}
         self._astray: dict[int, Tag] = {}  # of another plan, in the epoch that was entered here
-        self._spoilt: dict[int, tuple[Identity | None, str]] = {}  # messages that cannot be read, or are not taken
+        self._spoilt: dict[int, tuple[Incarnation | None, str]] = {}  # messages that cannot be read, or are not taken
         self._gave_up: dict[tuple[int, bytes], float] = {}  # since when sites say that nobody can follow a plan
         self._settling = Settling(membership, policy, self._assembly)
         self._computed: _Computed | None = None
-        self._entered: Plan | None = None  # the last one
-        self._proposed: Plan | None = None  # the last one, though withdrawn since
+        self._entered: RunPlan | None = None  # the last one
+        self._proposed: RunPlan | None = None  # the last one, though withdrawn since
         self._outcomes: dict[bytes, bytes] = {}
         if remembered.outcome is not None and remembered.claim is not None:
             self._outcomes[remembered.claim.outcome] = remembered.outcome
@@ -154,7 +154,7 @@ class Node:
             proposed = self._proposal(remembered.claim)
             if own is not None and (proposed is not None or own.claim.proposer == self._me):
                 self._assembly.publish(endorsement=own, proposed=proposed)
-        self._accept: Callable[[bytes, Claim], None] = _anything
+        self._accept: Callable[[bytes, ResultClaim], None] = _anything
         self._renamed, self._fault = 0, ""
         self._broken: BaseException | None = None
         self._culprit: PeerFault | None = None  # a site that has sealed what makes no sense
@@ -225,7 +225,7 @@ class Node:
     def _greeted(self, peer: int, hello: wire.Hello) -> None:
         """A neighbour may know of a later start of this agent; with certificates, only its own record shows that."""
         if not self._seals.binding:
-            self._learn_of_myself(Identity(hello.known, hello.known_boot))
+            self._learn_of_myself(Incarnation(hello.known, hello.known_boot))
         elif hello.HasField("yours"):
             record = self._unsealed(peer, hello.yours)
             if record is not None and record.site == self._me:
@@ -270,7 +270,7 @@ class Node:
 
     # ------------------------------------------------------------------------------------- what the algorithm waits in
 
-    def gather(self, offer: Offer, accept: Callable[[bytes, Claim], None] | None = None) -> Plan | Concluded:
+    def gather(self, offer: Offer, accept: Callable[[bytes, ResultClaim], None] | None = None) -> RunPlan | Concluded:
         """Come together with the other sites and agree on who takes part and from where; or on the result, if known.
 
         ``accept`` raises for a model file that cannot be the result of this run, though most sites have signed it.
@@ -309,7 +309,7 @@ class Node:
         self._wake_all()
         return plan
 
-    def _take_early(self, plan: Plan) -> None:
+    def _take_early(self, plan: RunPlan) -> None:
         """What members said that entered the plan before this one."""
         self._astray.clear()
         for peer, waiting in self._early.items():
@@ -321,7 +321,7 @@ class Node:
             self._early[peer] = [one for one in waiting if one.tag.epoch > plan.epoch]
 
     def exchange(
-        self, plan: Plan, tag: Tag, outgoing: Mapping[int, Message], sources: Collection[int]
+        self, plan: RunPlan, tag: Tag, outgoing: Mapping[int, Message], sources: Collection[int]
     ) -> dict[int, Message]:
         """As :meth:`deepca.network.transports.base.Transport.exchange`, with sites for agents."""
         digest = plan.digest
@@ -345,7 +345,7 @@ class Node:
                 self._check_deadline(missing)
                 self._changed.wait(1.0)
 
-    def settle(self, plan: Plan, differs: Callable[[bytes], str], proposal: Callable[[], bytes]) -> Concluded:
+    def settle(self, plan: RunPlan, differs: Callable[[bytes], str], proposal: Callable[[], bytes]) -> Concluded:
         """Agree on the result of a plan that this site has followed to its end.
 
         ``proposal()`` is this site's model file, asked for where it is the one to propose. ``differs(content)`` says
@@ -362,7 +362,7 @@ class Node:
                 content = proposal()
                 outcome = hashlib.sha256(content).digest()
                 self._outcomes[outcome] = content
-                self._endorse(Claim(plan.epoch, plan.digest, plan.members, outcome))
+                self._endorse(ResultClaim(plan.epoch, plan.digest, plan.members, outcome))
             while True:
                 found = self._concluded()
                 if found is not None:
@@ -374,7 +374,7 @@ class Node:
                     raise Regroup(here.disturbance)
                 self._wait_for_news()
 
-    def await_fault(self, plan: Plan, site: int) -> None:
+    def await_fault(self, plan: RunPlan, site: int) -> None:
         """Wait until a member gives up, half of patience at most, and raise what was found by it or anybody else."""
         end = self._clock.now() + 0.5 * self._policy.patience
         with self._changed:
@@ -481,7 +481,7 @@ class Node:
                 return Concluded(content, claim, compared)
         return None
 
-    def _compare(self, computed: _Computed, claim: Claim) -> None:
+    def _compare(self, computed: _Computed, claim: ResultClaim) -> None:
         """Sign what is as it was computed here; raise DisputedResult for what is not."""
         proposer = self._name(computed.plan.proposer)
         difference = computed.differs(self._outcomes[claim.outcome])
@@ -491,7 +491,7 @@ class Node:
             )
         self._endorse(claim)
 
-    def _endorse(self, claim: Claim) -> None:
+    def _endorse(self, claim: ResultClaim) -> None:
         """Sign a claim; on disk first, since others rely on it."""
         own = self._seals.endorse(self._me, claim)
         claims = self._settling.claims
@@ -499,7 +499,7 @@ class Node:
         self._vault.hold(self._outcomes[claim.outcome], claim, claims.endorsements(claim))
         self._publish(endorsement=own, proposed=self._proposal(claim))
 
-    def _proposal(self, claim: Claim) -> Endorsement | None:
+    def _proposal(self, claim: ResultClaim) -> Endorsement | None:
         """What this site's signature under a claim rests on; None where it proposes itself."""
         return None if claim.proposer == self._me else self._settling.claims.proposal(claim)
 
@@ -507,7 +507,7 @@ class Node:
         self._wake_soon()
         self._changed.wait(_LOOK)
 
-    def _obtained(self, claim: Claim) -> bool:
+    def _obtained(self, claim: ResultClaim) -> bool:
         """Whether the bytes of a claim are here; if not, neighbours are asked for them."""
         digest, now = claim.outcome, self._clock.now()
         if digest in self._outcomes:
@@ -716,7 +716,7 @@ class Node:
             known = self._sealed[record.site] = record.age, self._seals.seal(content)
         return known[1]
 
-    def _learn_of_myself(self, seen: Identity) -> None:
+    def _learn_of_myself(self, seen: Incarnation) -> None:
         """Others know of a start of this agent that is not this one; if it counts as later, become later still."""
         if seen.incarnation == 0 or seen == self._identity or seen < self._identity:
             return
@@ -774,13 +774,13 @@ class Node:
         if undisturbed and self._assembly.disturbance:
             self._changed.notify_all()
 
-    def _check_undisturbed(self, plan: Plan) -> None:
+    def _check_undisturbed(self, plan: RunPlan) -> None:
         if self._assembly.plan is not plan:
             raise Regroup("another epoch has begun")
         if self._assembly.disturbance and not self._check_faults(plan):
             raise Regroup(self._assembly.disturbance)
 
-    def _check_faults(self, plan: Plan) -> bool:
+    def _check_faults(self, plan: RunPlan) -> bool:
         """Give up for a reason that another member has found, and that holds here as well.
 
         Returns whether a member says that nobody can follow the plan. It is not believed, but what it has sent before
@@ -839,5 +839,5 @@ def _unpacked(data: wire.Data, body: bytes | bytearray) -> Message | FrameError:
         return FrameError(f"a message that cannot be read ({type(error).__name__})")
 
 
-def _anything(content: bytes, claim: Claim) -> None:
+def _anything(content: bytes, claim: ResultClaim) -> None:
     """Accept every result."""

@@ -18,15 +18,15 @@ from typing import Any
 from deepca._util.files import write_whole
 from deepca.errors import OldResult
 from deepca.sites.config.site_file import SiteFile
-from deepca.sites.protocol.claims import Claim, Endorsement
+from deepca.sites.protocol.claims import Endorsement, ResultClaim
 from deepca.sites.runtime.vault import FileVault
 
-__all__ = ["Rows", "RowsVault", "next_name"]
+__all__ = ["RowsVault", "SiteRows", "next_name"]
 
 _BLOCK = 1 << 22
 
 
-class Rows:
+class SiteRows:
     """The rows of one site, and the runs that have ended with them; kept in ``rows.json`` of its state folder."""
 
     def __init__(self, site: SiteFile, warn: Callable[[str], None]) -> None:
@@ -104,7 +104,7 @@ class RowsVault(FileVault):
     """
 
     def __init__(
-        self, folder: Path, name: str, sites: int, warn: Callable[[str], None], *, rows: Rows, run: bytes
+        self, folder: Path, name: str, sites: int, warn: Callable[[str], None], *, rows: SiteRows, run: bytes
     ) -> None:
         super().__init__(folder, name, sites, warn)
         self._rows, self._run = rows, run
@@ -112,7 +112,7 @@ class RowsVault(FileVault):
             rows.check_known(run)
 
     def hold(
-        self, outcome: bytes, claim: Claim, endorsements: Sequence[Endorsement], /, *, decided: bool = False
+        self, outcome: bytes, claim: ResultClaim, endorsements: Sequence[Endorsement], /, *, decided: bool = False
     ) -> None:
         self._rows.keep(self._run)
         super().hold(outcome, claim, endorsements, decided=decided)

@@ -28,8 +28,8 @@ from deepca.network.broadcasts import SEMI, share_spectrum
 from deepca.network.sweeps import round_between
 from deepca.network.transports.base import Message, Tag
 from deepca.operators.linalg import qr
-from deepca.sites.protocol.claims import Claim
-from deepca.sites.protocol.records import Kept, Offer, Plan
+from deepca.sites.protocol.claims import ResultClaim
+from deepca.sites.protocol.records import Offer, RecordedCheckpoint, RunPlan
 from deepca.sites.runtime.comparison import difference
 from deepca.sites.runtime.node import Concluded, Node
 from deepca.sites.runtime.vault import Vault
@@ -58,7 +58,7 @@ class Job:
         return max(self.every, self.topology.flood_rounds + 1)
 
 
-class Header(Protocol):
+class CheckpointHeader(Protocol):
     """What is known of a checkpoint without reading it."""
 
     @property
@@ -77,7 +77,7 @@ class Store(Protocol):
     @property
     def data(self) -> bytes: ...
     def write(self, checkpoint: Checkpoint, /) -> bool: ...
-    def kept(self) -> Sequence[Header]: ...
+    def kept(self) -> Sequence[CheckpointHeader]: ...
     def load(self, key: bytes, /) -> Checkpoint | None: ...
     def keep_until(self, key: bytes, /) -> None: ...
 
@@ -184,7 +184,7 @@ def _decomposed(
         raise
 
 
-def _named(job: Job, node: Node, plan: Plan, network: AgentNetwork, error: BadArray | Contradiction) -> BadArray:
+def _named(job: Job, node: Node, plan: RunPlan, network: AgentNetwork, error: BadArray | Contradiction) -> BadArray:
     """Name the site that sent the numbers to this one.
 
     Of numbers that come down the tree, that is its parent there. A parent hands them on before it can have checked
@@ -210,7 +210,7 @@ class _Transport:
 
     reliable = True
 
-    def __init__(self, node: Node, plan: Plan) -> None:
+    def __init__(self, node: Node, plan: RunPlan) -> None:
         self._node, self._plan = node, plan
 
     def exchange(self, tag: Tag, outgoing: Any, sources: Any, /) -> dict[int, Message]:
@@ -226,14 +226,14 @@ class _Keeper:
 
     def __init__(self, checkpoints: Store, every: int) -> None:
         self._checkpoints, self._every = checkpoints, every
-        self._plan: Plan | None = None
+        self._plan: RunPlan | None = None
         self.newest: State | None = None
 
-    def enter(self, plan: Plan) -> None:
+    def enter(self, plan: RunPlan) -> None:
         self._plan = plan
 
     def offer(self) -> Offer:
-        kept = tuple(Kept(one.iteration, one.key, one.members) for one in self._checkpoints.kept())
+        kept = tuple(RecordedCheckpoint(one.iteration, one.key, one.members) for one in self._checkpoints.kept())
         on_disk = max((one.iteration for one in kept), default=-1)
         return Offer(kept, on_disk if self.newest is None else self.newest.t)
 
@@ -264,7 +264,7 @@ class _Keeper:
         pass
 
 
-def _topology(job: Job, plan: Plan) -> Topology:
+def _topology(job: Job, plan: RunPlan) -> Topology:
     if len(plan.members) == len(job.sites) and len(plan.edges) == job.topology.n_edges:
         return job.topology
     place = {site: j for j, site in enumerate(plan.members)}
@@ -273,7 +273,7 @@ def _topology(job: Job, plan: Plan) -> Topology:
 
 
 def _resumption(
-    keeper: _Keeper, plan: Plan, network: AgentNetwork, checkpoints: Store, d: int, most: int
+    keeper: _Keeper, plan: RunPlan, network: AgentNetwork, checkpoints: Store, d: int, most: int
 ) -> Resumption | None:
     """Where to go on: at the checkpoint that all have, at the W of whoever had come farthest, or nowhere.
 
@@ -330,7 +330,7 @@ def _spread(network: AgentNetwork, source: int, x: Array, right: Callable[[Array
     return x
 
 
-def _model(job: Job, plan: Plan, network: AgentNetwork, found: Decomposition) -> Model:
+def _model(job: Job, plan: RunPlan, network: AgentNetwork, found: Decomposition) -> Model:
     """The result as this site has it. Every field of it is known to all members, so that they can compare it."""
     found = _with_common_traffic(plan, network, found)
     model = model_of(found, network.topology, job.settings, whiten=False, single=False)
@@ -346,7 +346,7 @@ def _model(job: Job, plan: Plan, network: AgentNetwork, found: Decomposition) ->
     return replace(model, about=about)
 
 
-def _with_common_traffic(plan: Plan, network: AgentNetwork, found: Decomposition) -> Decomposition:
+def _with_common_traffic(plan: RunPlan, network: AgentNetwork, found: Decomposition) -> Decomposition:
     """The traffic of all members together, in place of this one's."""
     proof, m = found.result.certificate, network.n_agents
     counts = [found.traffic] if proof is None else [found.traffic, proof.traffic]
@@ -370,7 +370,7 @@ def _ending(content: bytes, *, own: bool) -> Ending:
     return Ending(content, model, tuple(model.about["sites"]), tuple(model.about["left_out"]), own)
 
 
-def _check_ours(job: Job, source: Source, content: bytes, claim: Claim) -> None:
+def _check_ours(job: Job, source: Source, content: bytes, claim: ResultClaim) -> None:
     """Raise NetworkError for a result that most have signed, and that is not one of this run, epoch and plan.
 
     For a site that has computed nothing to compare it with.

@@ -16,8 +16,8 @@ The rules, for n sites of which a plan has ``members``, a strict majority of the
 from __future__ import annotations
 
 from deepca.errors import DisputedResult
-from deepca.sites.protocol.claims import Claim, Claims, Endorsement
-from deepca.sites.protocol.records import Plan
+from deepca.sites.protocol.claims import Claims, Endorsement, ResultClaim
+from deepca.sites.protocol.records import RunPlan
 from deepca.sites.runtime.assembly import Assembly, Membership, Policy
 
 __all__ = ["Settling"]
@@ -30,7 +30,7 @@ class Settling:
         self._me, self._policy, self._assembly = membership.me, policy, assembly
         self._sites = len(membership.sites)
         self.claims = Claims()
-        self._unfounded: dict[int, Claim] = {}  # signed by a site that shows no proposal
+        self._unfounded: dict[int, ResultClaim] = {}  # signed by a site that shows no proposal
 
     def signed(self, endorsement: Endorsement, proposed: Endorsement | None) -> None:
         """Take what a site's own record says that it has signed, and the proposal that this rests on; both verified."""
@@ -43,7 +43,7 @@ class Settling:
     def most(self, sites: frozenset[int]) -> bool:
         return 2 * len(sites) > self._sites
 
-    def to_compare(self, plan: Plan) -> Claim | None:
+    def to_compare(self, plan: RunPlan) -> ResultClaim | None:
         """What has been proposed for a plan that was computed here, and was not signed here yet."""
         if self._assembly.record.epoch > plan.epoch:
             return None
@@ -53,7 +53,7 @@ class Settling:
                 return None if self._me in signers else claim
         return None
 
-    def final(self, claim: Claim, computed: bytes, now: float) -> bool:
+    def final(self, claim: ResultClaim, computed: bytes, now: float) -> bool:
         """Whether a claim may be written. computed : digest of the plan that was computed here."""
         signers = self.claims.signers(claim)
         if not self.most(signers):
@@ -62,7 +62,7 @@ class Settling:
             return claim.plan != computed or self._assembly.record.epoch > claim.epoch
         return all(self._speechless(site, claim, now) for site in frozenset(claim.members) - signers)
 
-    def _speechless(self, site: int, claim: Claim, now: float) -> bool:
+    def _speechless(self, site: int, claim: ResultClaim, now: float) -> bool:
         """Whether a member that has not signed need not be waited for."""
         record = self._assembly.table.get(site)
         if record is None or site not in self._assembly.present:
@@ -71,7 +71,7 @@ class Settling:
             return record.epoch > claim.epoch
         return record.phase != "gathering" or record.computed != claim.plan
 
-    def pending(self) -> list[Claim]:
+    def pending(self) -> list[ResultClaim]:
         """Claims that are decided, are about to be, or may have been out of sight; meanwhile no epoch begins."""
         here = self._assembly
         found = []
@@ -92,7 +92,7 @@ class Settling:
         record = self._assembly.table.get(site)
         return 0 if record is None else record.epoch
 
-    def _barred(self, site: int, claim: Claim) -> bool:
+    def _barred(self, site: int, claim: ResultClaim) -> bool:
         """Whether a site, by its own word, has not signed a claim and cannot do so any more."""
         record = self._assembly.table.get(site)
         if record is None or record.epoch < claim.epoch:
@@ -100,7 +100,7 @@ class Settling:
         left = record.phase in ("gathering", "failed") and record.computed != claim.plan
         return record.epoch > claim.epoch or left
 
-    def check(self, plan: Plan | None) -> None:
+    def check(self, plan: RunPlan | None) -> None:
         """Raise DisputedResult where a site has signed what no honest site signs. plan : the one entered last here."""
         for site, claim in sorted(self._unfounded.items()):
             name = self._assembly.name(claim.proposer)
@@ -114,7 +114,7 @@ class Settling:
             if plan is not None:
                 self._check_against(plan, claim, signers)
 
-    def _check_undisputed(self, claim: Claim, others: frozenset[int]) -> None:
+    def _check_undisputed(self, claim: ResultClaim, others: frozenset[int]) -> None:
         """Who has compared and refused is not silent: nothing is written against it. others : who has not signed."""
         for site in sorted(others):
             record = self._assembly.table.get(site)
@@ -124,7 +124,7 @@ class Settling:
                 accused, name = self._assembly.name(record.failure.accused), self._assembly.name(site)
                 raise DisputedResult(accused, record.failure.what, by=name)
 
-    def _check_against(self, plan: Plan, claim: Claim, signers: frozenset[int]) -> None:
+    def _check_against(self, plan: RunPlan, claim: ResultClaim, signers: frozenset[int]) -> None:
         if claim.plan != plan.digest:
             # their epochs were earlier when this plan was made
             if claim.epoch >= plan.epoch and self._me in claim.members and signers & frozenset(plan.members):

@@ -16,7 +16,7 @@ from typing import Protocol
 from deepca._util.files import write_whole
 from deepca.errors import FrameError
 from deepca.sites.protocol import wire_pb2 as wire
-from deepca.sites.protocol.claims import Claim, Endorsement
+from deepca.sites.protocol.claims import Endorsement, ResultClaim
 
 __all__ = ["FileVault", "MemoryVault", "Remembered", "Vault"]
 
@@ -31,7 +31,7 @@ class Remembered:
 
     epoch: int = 0
     outcome: bytes | None = None
-    claim: Claim | None = None
+    claim: ResultClaim | None = None
     endorsements: tuple[Endorsement, ...] = ()
     decided: bool = False
 
@@ -40,7 +40,7 @@ class Vault(Protocol):
     def load(self) -> Remembered: ...
     def enter(self, epoch: int, /) -> None: ...
     def hold(
-        self, outcome: bytes, claim: Claim, endorsements: Sequence[Endorsement], /, *, decided: bool = False
+        self, outcome: bytes, claim: ResultClaim, endorsements: Sequence[Endorsement], /, *, decided: bool = False
     ) -> None: ...
 
 
@@ -57,7 +57,7 @@ class MemoryVault:
         self.kept = replace(self.kept, epoch=max(epoch, self.kept.epoch))
 
     def hold(
-        self, outcome: bytes, claim: Claim, endorsements: Sequence[Endorsement], /, *, decided: bool = False
+        self, outcome: bytes, claim: ResultClaim, endorsements: Sequence[Endorsement], /, *, decided: bool = False
     ) -> None:
         self.kept = Remembered(self.kept.epoch, outcome, claim, tuple(endorsements), decided)
 
@@ -75,7 +75,7 @@ class FileVault(MemoryVault):
         self._write()
 
     def hold(
-        self, outcome: bytes, claim: Claim, endorsements: Sequence[Endorsement], /, *, decided: bool = False
+        self, outcome: bytes, claim: ResultClaim, endorsements: Sequence[Endorsement], /, *, decided: bool = False
     ) -> None:
         known = self.kept.outcome
         super().hold(outcome, claim, endorsements, decided=decided)

@@ -21,16 +21,16 @@ import grpc  # isort: skip
 import grpc.aio  # isort: skip
 
 if TYPE_CHECKING:
-    from deepca.sites.transport.streams import Pace
+    from deepca.sites.transport.streams import StreamTimes
 
-__all__ = ["FRAME_LIMIT", "Accepted", "Channel", "Dialled", "Ended", "event_loop", "usual_options", "within"]
+__all__ = ["FRAME_LIMIT", "Accepted", "Channel", "Dialled", "StreamEnded", "event_loop", "usual_options", "within"]
 
 FRAME_LIMIT = 4 << 20
 """Bytes that a frame may have."""
 _T = TypeVar("_T")
 
 
-class Ended(Exception):
+class StreamEnded(Exception):
     """A stream has come to its end. ``refusal`` : whether somebody was turned away."""
 
     def __init__(self, why: str, *, refusal: bool = False) -> None:
@@ -39,7 +39,7 @@ class Ended(Exception):
 
 
 class Channel(Protocol):
-    """A stream as one of its sides sees it; read and write raise ``Ended``. ``who``, ``where`` : the other side."""
+    """A stream as one side sees it; read and write raise ``StreamEnded``. ``who``, ``where`` : the other side."""
 
     who: str
     where: str
@@ -65,7 +65,7 @@ class Dialled:
         except grpc.aio.AioRpcError as error:
             raise self._ended(error) from None
         if data is grpc.aio.EOF:
-            raise Ended(f"{self.who} has closed the stream")
+            raise StreamEnded(f"{self.who} has closed the stream")
         return _parse(data, self.who)
 
     async def write(self, frame: wire.Frame) -> None:
@@ -84,16 +84,16 @@ class Dialled:
             await self._call.done_writing()
             async with asyncio.timeout(0.3):
                 await self._drain()
-        except (Ended, DeepcaError, TimeoutError, asyncio.InvalidStateError, grpc.aio.AioRpcError):
+        except (StreamEnded, DeepcaError, TimeoutError, asyncio.InvalidStateError, grpc.aio.AioRpcError):
             pass
 
     async def _drain(self) -> None:
         while await self._call.read() is not grpc.aio.EOF:
             pass
 
-    def _ended(self, error: grpc.aio.AioRpcError) -> Ended:
+    def _ended(self, error: grpc.aio.AioRpcError) -> StreamEnded:
         trouble = connection_trouble(self.who, self.where, error.details() or error.code().name)
-        return Ended(trouble.why, refusal=trouble.refusal)
+        return StreamEnded(trouble.why, refusal=trouble.refusal)
 
 
 class Accepted:
@@ -107,17 +107,17 @@ class Accepted:
     async def read(self) -> wire.Frame:
         data = await self._context.read()
         if data is grpc.aio.EOF:
-            raise Ended(f"the connection to {self.who} is lost")
+            raise StreamEnded(f"the connection to {self.who} is lost")
         return _parse(data, self.who)
 
     async def write(self, frame: wire.Frame) -> None:
         try:
             await self._context.write(frame.SerializeToString())
         except (grpc.aio.UsageError, grpc.aio.BaseError, asyncio.InvalidStateError):
-            raise Ended(f"the connection to {self.who} is lost") from None
+            raise StreamEnded(f"the connection to {self.who} is lost") from None
 
     async def refuse(self, why: str) -> None:
-        with contextlib.suppress(Ended, TimeoutError):
+        with contextlib.suppress(StreamEnded, TimeoutError):
             async with asyncio.timeout(0.3):
                 await self.write(wire.Frame(refusal=wire.Refusal(why=why[:1000])))
 
@@ -128,7 +128,7 @@ def _parse(data: bytes, who: str) -> wire.Frame:
     except DecodeError:
         raise FrameError(f"{who} has sent what is no frame") from None
     if frame.WhichOneof("kind") == "refusal":
-        raise Ended(f"{who} refuses: {_printable(frame.refusal.why)}", refusal=True)
+        raise StreamEnded(f"{who} refuses: {_printable(frame.refusal.why)}", refusal=True)
     return frame
 
 
@@ -142,7 +142,7 @@ async def within(seconds: float, step: Coroutine[Any, Any, _T], otherwise: str) 
         async with asyncio.timeout(seconds):  # wait_for of Python 3.11 may swallow a cancellation
             return await step
     except TimeoutError:
-        raise Ended(otherwise) from None
+        raise StreamEnded(otherwise) from None
 
 
 @functools.cache
@@ -166,7 +166,7 @@ def event_loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
-def usual_options(pace: Pace) -> dict[str, int]:
+def usual_options(pace: StreamTimes) -> dict[str, int]:
     """Of gRPC, for both sides of a connection."""
     step, ping, silence = (round(1000 * seconds) for seconds in (pace.step, pace.ping, pace.silence))
     return {

@@ -26,7 +26,7 @@ from deepca.sites.transport.channels import (
     Accepted,
     Channel,
     Dialled,
-    Ended,
+    StreamEnded,
     event_loop,
     usual_options,
     within,
@@ -35,7 +35,7 @@ from deepca.sites.transport.channels import (
 import grpc  # isort: skip
 import grpc.aio  # isort: skip
 
-__all__ = ["FRAME_LIMIT", "Credentials", "Endpoint", "Pace", "Peer", "Streams"]
+__all__ = ["FRAME_LIMIT", "Credentials", "Endpoint", "Peer", "StreamTimes", "Streams"]
 
 _SERVICE, _METHOD = "deepca.v1.Link", "Talk"
 _MOST_CALLS = 64  # under way at a server at once, authenticated or not
@@ -59,7 +59,7 @@ class Peer:
 
 
 @dataclass(frozen=True)
-class Pace:
+class StreamTimes:
     """Times, all in seconds.
 
     step : for each step of making a stream.  ping, silence : a neighbour that has not answered a ping, sent after
@@ -104,7 +104,7 @@ class Streams:
         listen: str | None,
         credentials: Credentials | None,
         *,
-        pace: Pace | None = None,
+        pace: StreamTimes | None = None,
         options: Mapping[str, int] | None = None,
         notice: Callable[[str], None] = lambda text: None,
     ) -> None:
@@ -116,7 +116,7 @@ class Streams:
         """
         self._endpoint, self._me, self._listen = endpoint, me, listen
         self._credentials = credentials
-        self._pace = pace if pace is not None else Pace()
+        self._pace = pace if pace is not None else StreamTimes()
         self._lines = {peer.index: _Line(peer) for peer in neighbours}
         self._by_name = {peer.name: self._lines[peer.index] for peer in neighbours}
         for peer in neighbours:
@@ -291,7 +291,7 @@ class Streams:
         handshake = Handshake(self._me.name, self._credentials)
         try:
             stream = await self._meet(channel, handshake, line, transport)
-        except Ended as end:
+        except StreamEnded as end:
             known = line if line is not None else self._by_name.get(handshake.peer)
             if line is not None:
                 line.trouble = end.why
@@ -355,7 +355,7 @@ class Streams:
             else:
                 failure = next(task.exception() for task in (reader, writer) if task in done)
                 match failure:
-                    case Ended():
+                    case StreamEnded():
                         why = failure.why
                         if failure.refusal:
                             self._tell(line, channel.where, why)
