@@ -9,7 +9,7 @@ help:
 	@echo "make demo     the main job, on data that ships with scikit-learn (seconds, once installed)"
 	@echo "make test     everything that proves it (half an hour)"
 	@echo "make test-mpi  the last part of it: the tests of the algorithms once more, under mpiexec on four ranks"
-	@echo "make lint     formatting, lint, strict types"
+	@echo "make lint     formatting, lint, layers, strict types"
 	@echo "make bench    speed as ratios to the floor, into docs/benchmarks.md"
 	@echo "make bench-mpi  the MPI engine: parity, rounds over a bare exchange, scaling, predictions, into docs/cluster-figures.md"
 	@echo "make check-memory  a 2 GB file fit in less than 300 MB of anonymous memory"
@@ -49,6 +49,7 @@ test-mpi: $(VENV)/dev.stamp
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/lint-imports
 	$(BIN)/mypy
 
 format: $(VENV)/dev.stamp

@@ -113,8 +113,7 @@ def eigenpairs(
     which : "LA" the algebraically largest, "SA" the smallest, "LM" the largest in modulus.
     of : "mean" or "sum" of the A_j.
     algorithm : as for :func:`deepca.decomposition.settings.algorithm_of`, run on ``± A_j + σI``. "deepca" with "LM" is
-    the paper's way
-        instead: QR and SignAdjust on the A_j themselves.
+        the paper's way instead: QR and SignAdjust on the A_j themselves.
     tol : largest acceptable tangent of the angle between the span of the vectors and the true one.
     start : ``(k', d)`` orthonormal rows to begin with, the same at every agent.
     """
@@ -130,12 +129,7 @@ def eigenpairs(
     operator = matching_operator(symmetric_operators(A), network)
     size_of(settings, operator.d)
     search = _Search(operator, network, settings, agreed_extent(operator, network), start, tuple(observers))
-    if which != "LM":
-        found = search.one_end(which)
-    elif algorithm == "deepca":
-        found = search.as_in_the_paper()
-    else:
-        found = search.both_ends()
+    found = search.find(which)
     pairs, unit = found.pairs.ordered(which), float(network.n_agents) if of == "sum" else 1.0
     certificates = tuple(end.certificate for end in found.ends)
     return Eigenpairs(
@@ -183,6 +177,12 @@ class _Search:
         shifted = Shifted(self.A, self.extent.shift(sign, tracked=tracked), sign)
         settings = replace(self.settings, n_components=k)
         return shifted, leading(shifted, self.network, settings, start=self.start, observers=self.observers)
+
+    def find(self, which: Which) -> FoundPairs:
+        """Search one end of the spectrum or both, or the A_j themselves as the paper has it."""
+        if which != "LM":
+            return self.one_end(which)
+        return self.as_in_the_paper() if self.settings.algorithm == "deepca" else self.both_ends()
 
     def one_end(self, which: Which) -> FoundPairs:
         shifted, found = self._end(1 if which == "LA" else -1, self.k)

@@ -47,59 +47,13 @@ def status_of(found: FoundPairs, pairs: Pairs, which: Which, settings: Settings,
     """In the words of the problem that was asked, not of the shifted one."""
     k, tol = pairs.values.size, settings.tol
     choices = " or ".join(f"k = {n}" for n in found.well_defined) or "another k"
-    last = pairs.values[-1] * unit
-    if found.ended is not None and which != "LM" and (found.ended.code == "not_unique" or _tied(found, pairs)):
-        ahead = found.ends[0].certificate.next_eigenvalue
-        after = float((1.0 if which == "LA" else -1.0) * (ahead - found.shifts[0])) * unit
-        told_apart = max(found.ends[0].certificate.told_apart, pairs.separation) * unit
-        largest = max(float(np.abs(pairs.values).max()), abs(pairs.low), abs(pairs.high)) * unit
-        if VISIBLE * max(abs(last), abs(after)) <= told_apart < largest:
-            return Status(
-                "below_rounding",
-                f"the eigenvalue {last:.3g}, number {k} from the {_END[which]}, and the next, {after:.3g}, are lost in "
-                f"the rounding of the largest, which hides differences up to {told_apart:.1e}: they may be equal or "
-                f"not; well defined: {choices}",
-            )
-        if abs(last - after) > max(told_apart, VISIBLE * max(abs(last), abs(after))):
-            return Status(
-                "below_rounding",
-                f"the eigenvalue {last:.3g}, number {k} from the {_END[which]}, and the next, {after:.3g}, differ by "
-                f"too little, beside the rounding of the largest, {largest:.3g}, for the vectors to be proven; well "
-                f"defined: {choices}",
-            )
-        return Status(
-            "not_unique",
-            f"subspace not unique: the eigenvalue {last:.9g}, number {k} from the {_END[which]}, and the next, "
-            f"{after:.9g}, are equal or too close for a tolerance of {tol:.0e}; well defined: {choices}",
-        )
     tied = found.ended is not None and found.ended.code == "not_unique"
+    if found.ended is not None and which != "LM" and (tied or _tied(found, pairs)):
+        return _no_gap_at_end(found, pairs, which, choices, tol, unit)
     if which == "LM" and (tied or not largest_of(pairs)):
-        if found.ended is not None and not tied:  # what is outside may yet come in
-            advice = f"{found.ended.advice}. Or no gap in modulus is left behind k = {k}: algorithm='auto' would tell"
-            return Status(found.ended.code, advice)
-        if tied or beyond(pairs) <= 0.0:
-            ends = (end.certificate.told_apart for end in found.ends)
-            told_apart = max(pairs.separation, 2.0 * pairs.spread, 100.0 * pairs.noise, *ends)
-            if VISIBLE * float(np.abs(pairs.values).min()) <= told_apart < float(np.abs(pairs.values).max()):
-                return Status(
-                    "below_rounding",
-                    f"the eigenvalue {last:.3g}, number {k} in modulus, and what lies outside the vectors found are "
-                    f"lost in the rounding of the largest, which hides differences up to {told_apart * unit:.1e}: they "
-                    f"may be equal or not; well defined: {choices}",
-                )
-            outside = "" if math.isnan(pairs.seen) else f" of modulus {pairs.seen * unit:.9g}"
-            return Status(
-                "not_unique",
-                f"subspace not unique: number {k} in modulus is the eigenvalue {last:.9g}, and outside the vectors "
-                f"found there is one{outside} that cannot be told from it, so that no gap is left behind k = {k}; "
-                f"choose {choices}, or one end of the spectrum (which='LA' or 'SA')",
-            )
-        if found.ended is None:
-            return Status(
-                "out_of_iterations",
-                f"each end is found, but not that nothing else is larger in modulus: the smallest is {last:.9g}, and "
-                f"others may reach from {pairs.low * unit:.9g} to {pairs.high * unit:.9g}; ask for another k",
-            )
+        unsure = _no_gap_in_modulus(found, pairs, choices, tied, unit)
+        if unsure is not None:
+            return unsure
     if found.ended is not None:
         return found.ended
     if pairs.angle > tol:
@@ -116,6 +70,66 @@ def status_of(found: FoundPairs, pairs: Pairs, which: Which, settings: Settings,
         f"tan θ ≤ {pairs.angle:.1e} for the span of the vectors (tolerance {tol:.1e}), largest residual "
         f"{pairs.residuals.max() * unit:.1e}; {others if k < pairs.vectors.shape[0] else 'there are no others'}",
     )
+
+
+def _no_gap_at_end(found: FoundPairs, pairs: Pairs, which: Which, choices: str, tol: float, unit: float) -> Status:
+    """Nothing tells the last eigenvalue from the next, at one end of the spectrum."""
+    k, last = pairs.values.size, pairs.values[-1] * unit
+    ahead = found.ends[0].certificate.next_eigenvalue
+    after = float((1.0 if which == "LA" else -1.0) * (ahead - found.shifts[0])) * unit
+    told_apart = max(found.ends[0].certificate.told_apart, pairs.separation) * unit
+    largest = max(float(np.abs(pairs.values).max()), abs(pairs.low), abs(pairs.high)) * unit
+    if VISIBLE * max(abs(last), abs(after)) <= told_apart < largest:
+        return Status(
+            "below_rounding",
+            f"the eigenvalue {last:.3g}, number {k} from the {_END[which]}, and the next, {after:.3g}, are lost in "
+            f"the rounding of the largest, which hides differences up to {told_apart:.1e}: they may be equal or "
+            f"not; well defined: {choices}",
+        )
+    if abs(last - after) > max(told_apart, VISIBLE * max(abs(last), abs(after))):
+        return Status(
+            "below_rounding",
+            f"the eigenvalue {last:.3g}, number {k} from the {_END[which]}, and the next, {after:.3g}, differ by "
+            f"too little, beside the rounding of the largest, {largest:.3g}, for the vectors to be proven; well "
+            f"defined: {choices}",
+        )
+    return Status(
+        "not_unique",
+        f"subspace not unique: the eigenvalue {last:.9g}, number {k} from the {_END[which]}, and the next, "
+        f"{after:.9g}, are equal or too close for a tolerance of {tol:.0e}; well defined: {choices}",
+    )
+
+
+def _no_gap_in_modulus(found: FoundPairs, pairs: Pairs, choices: str, tied: bool, unit: float) -> Status | None:
+    """Something outside may be as large in modulus as what was found; None where only the ends are in doubt."""
+    k, last = pairs.values.size, pairs.values[-1] * unit
+    if found.ended is not None and not tied:  # what is outside may yet come in
+        advice = f"{found.ended.advice}. Or no gap in modulus is left behind k = {k}: algorithm='auto' would tell"
+        return Status(found.ended.code, advice)
+    if tied or beyond(pairs) <= 0.0:
+        ends = (end.certificate.told_apart for end in found.ends)
+        told_apart = max(pairs.separation, 2.0 * pairs.spread, 100.0 * pairs.noise, *ends)
+        if VISIBLE * float(np.abs(pairs.values).min()) <= told_apart < float(np.abs(pairs.values).max()):
+            return Status(
+                "below_rounding",
+                f"the eigenvalue {last:.3g}, number {k} in modulus, and what lies outside the vectors found are "
+                f"lost in the rounding of the largest, which hides differences up to {told_apart * unit:.1e}: they "
+                f"may be equal or not; well defined: {choices}",
+            )
+        outside = "" if math.isnan(pairs.seen) else f" of modulus {pairs.seen * unit:.9g}"
+        return Status(
+            "not_unique",
+            f"subspace not unique: number {k} in modulus is the eigenvalue {last:.9g}, and outside the vectors "
+            f"found there is one{outside} that cannot be told from it, so that no gap is left behind k = {k}; "
+            f"choose {choices}, or one end of the spectrum (which='LA' or 'SA')",
+        )
+    if found.ended is None:
+        return Status(
+            "out_of_iterations",
+            f"each end is found, but not that nothing else is larger in modulus: the smallest is {last:.9g}, and "
+            f"others may reach from {pairs.low * unit:.9g} to {pairs.high * unit:.9g}; ask for another k",
+        )
+    return None
 
 
 _END = {"LA": "top", "SA": "bottom"}

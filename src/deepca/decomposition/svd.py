@@ -116,8 +116,7 @@ def singular_triplets(
     Xs : what each local agent holds: an array, sparse matrix, data frame or file; ``(n_j, d)`` of its rows, or
         ``(n, d_j)`` of its columns.
     partition : "rows" or "columns", whichever agents hold some of.
-    algorithm, tol, rounds : as for :func:`deepca.decomposition.eigen.eigenpairs`; tol is that of the common vectors'
-    span.
+    algorithm, tol, rounds : as for :func:`deepca.eigenpairs`; tol is that of the span of the common vectors.
     start : orthonormal rows to begin with, the same at every agent: ``directions`` of an earlier run.
 
     A singular value is the length of ``X v_i``, added up over agents: it is good to about ``eps σ_1``, where the root
@@ -128,29 +127,21 @@ def singular_triplets(
     settings = Settings(
         n_components=whole(k), algorithm=algorithm, rounds=rounds, tol=tol, max_iter=max_iter, seed=seed
     )
-    before, B, m = network.traffic, network.batch, network.n_agents
+    before = network.traffic
     agree_on_call(network, "singular_triplets", settings=settings, partition=partition)
     held = _held(Xs, network, partition)
     sources = held.rows.sources
     d, zero = sources[0].d, np.zeros(sources[0].d)
-    about = np.array([[of.n, of.squares_about(zero, zero).sum()] for of in held.rows.moments]).reshape(*B, 2)
-    network.begin(network.epoch, 0, "size")
-    found = common_average(network, about) * m
-    n, norm = round(float(found[0])), float(np.sqrt(found[1]))
+    n, norm = _size(held, network)
     _check(size_of(settings, max(n, d)), n, d, norm, partition)
-    A = held.rows.operator(B, zero, zero, None, 1.0)
+    A = held.rows.operator(network.batch, zero, zero, None, 1.0)
     top = _sharpened(A, network, settings, leading(A, network, settings, start=start, observers=observers), norm)
     common, Y = _turned(sources, filled_up(top.vectors, top.certificate, network), network)
     sigma, common, Y = _signed(common, Y, network, partition)
     own_errors = tuple(_error(source, y, common) for source, y in zip(sources, Y, strict=True))
-    network.begin(network.epoch, 0, "error")
-    spread = (common * sigma).var(axis=0)  # of the scores, where columns are apart
-    squares, told = common_average_then(network, np.square(own_errors).reshape(*B, 1), lambda _: spread, sigma.size)
-    error = math.sqrt(float(squares[0]) * m)
-    left = math.sqrt(max(norm * norm - total(np.square(sigma)), 0.0))
-    if partition == "columns":
-        check_close(network, "variances", told, spread, SEMI * norm * norm)
+    error, told = _whole_error(own_errors, common * sigma, network, norm, partition)
     explained = _variance(Y, network) if partition == "rows" else told
+    left = math.sqrt(max(norm * norm - total(np.square(sigma)), 0.0))
     inverse = np.divide(1.0, sigma, out=np.zeros_like(sigma), where=sigma > 4.0 * max(n, d) * _EPS * sigma[0])
     return SingularTriplets(
         partition=partition,
@@ -170,6 +161,28 @@ def singular_triplets(
         iterations=top.result.iterations,
         traffic=network.traffic - before,
     )
+
+
+def _size(held: _Held, network: Network) -> tuple[int, float]:
+    """How many rows (or columns) all agents have, and the Frobenius norm of the whole matrix."""
+    zero = np.zeros(held.rows.sources[0].d)
+    about = np.array([[of.n, of.squares_about(zero, zero).sum()] for of in held.rows.moments])
+    network.begin(network.epoch, 0, "size")
+    found = common_average(network, about.reshape(*network.batch, 2)) * network.n_agents
+    return round(float(found[0])), float(np.sqrt(found[1]))
+
+
+def _whole_error(
+    own_errors: tuple[float, ...], scores: Array, network: Network, norm: float, partition: Partition
+) -> tuple[float, Array]:
+    """Sum the agents' errors to that of the whole matrix; with it the leader's variances of the common scores."""
+    network.begin(network.epoch, 0, "error")
+    spread = scores.var(axis=0)  # counts where columns are apart
+    squares = np.square(own_errors).reshape(*network.batch, 1)
+    mean, told = common_average_then(network, squares, lambda _: spread, spread.size)
+    if partition == "columns":
+        check_close(network, "variances", told, spread, SEMI * norm * norm)
+    return math.sqrt(float(mean[0]) * network.n_agents), told
 
 
 def _sharpened(A: Operator, network: Network, settings: Settings, top: Leading, norm: float) -> Leading:

@@ -1,4 +1,4 @@
-"""The only loop."""
+"""Iterate an algorithm until its answer is proven."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from deepca._util.typing import Array
 from deepca.algorithms.base import Algorithm, State, TrackedState
 from deepca.errors import EpochChanged, InvalidInput, NotFiniteError, StartError
 from deepca.network.base import Network
+from deepca.network.traffic import Traffic
 from deepca.solver.certificate.proof import Proof, ritz
 from deepca.solver.monitor import Agreement, why_not_finite
 from deepca.solver.observers import Observer, Start, Step
@@ -46,10 +47,9 @@ def solve(
     stop : e.g. ``Tolerance(1e-10)``; without one exactly ``max_iter`` iterations are made, as in the paper.
     observers : told of every step; they measure and show, and cannot change the run.
     start : the State of an earlier Result, to go on where it ended.
-    certify : prove the answer by fresh averages (:mod:`deepca.solver.certificate.bounds`), at the cost of some rounds.
-    Where the
-        proof shows that the error is still too large, iterations go on; where it shows that tracking has gone wrong,
-        tracking begins again.
+    certify : prove the answer by fresh averages (:mod:`deepca.solver.certificate`), at the cost of some rounds. Where
+        the proof shows that the error is still too large, iterations go on; where it shows that tracking has gone
+        wrong, tracking begins again.
 
     Every agent stops in the same iteration: the rule sees only numbers agreed through the network. They ride along
     with gossip, so a decision about iteration t falls ``⌈diameter / K⌉`` iterations later, without extra rounds.
@@ -58,85 +58,133 @@ def solve(
         raise InvalidInput(f"max_iter = {max_iter!r}: a whole number of at least one iteration is needed")
     if stop is not None and not hasattr(stop, "met"):
         raise InvalidInput(f"stop = {stop!r}: give a rule, such as deepca.Tolerance(1e-10)")
-    network, began, sent = algorithm.network, time.perf_counter(), algorithm.network.traffic
-    state = algorithm.init()
-    if start is not None:
-        if start.W.shape != state.W.shape or type(start) is not type(state):
-            raise StartError(
-                f"the state to start from is a {type(start).__name__} with W of shape {start.W.shape}, but "
-                f"{algorithm.name} has a {type(state).__name__} with W of shape {state.W.shape}; "
-                "resume with a state of the same algorithm and problem"
-            )
-        state = start
-    first, last, restarts = state.t, state.t + max_iter, 0
-    pace = algorithm.pace(state.K if isinstance(state, TrackedState) else 0)
-    agreement = Agreement(network, stop, state.W.shape[-2], pace, certify)
-    proof = Proof(algorithm, stop, last, first) if certify else None
-    recent: deque[S_] = deque([state], maxlen=3)
+    run = _Run(algorithm, max_iter, stop, observers, start, certify)
     for observer in observers:
-        observer.begin(Start(algorithm.name, network, state, max_iter, stop.tol if stop else None))
-    network.forget()
-    with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):  # what is not finite is found and named
-        while True:
-            try:
-                if state.t >= last or agreement.over:
-                    network.begin(network.epoch, state.t, "verdict")
-                    agreement.close(list(recent))
-                    if proof is None:
-                        break
-                    proof.attempt(list(recent), agreement.history)
-                    if proof.over:
-                        break
-                    if proof.lost:
-                        restarts += 1
-                        state = _restarted(algorithm, state, network.epoch, agreement, proof)
-                        recent = deque([state], maxlen=3)
-                    else:
-                        agreement.wait(state.t + proof.more)
-                    continue
-                network.begin(network.epoch, state.t)
-                state = algorithm.step(agreement.paced(state))
-                agreement.add(recent[-1], state)
-            except np.linalg.LinAlgError as failed:
-                raise NotFiniteError(
-                    f"numbers are no longer finite in iteration {state.t + 1} ({failed}): {why_not_finite(state.S)}"
-                ) from None
-            except EpochChanged as change:
-                restarts += 1
-                state = _restarted(algorithm, state, change.epoch, agreement, proof)
-                recent = deque([state], maxlen=3)
-                continue
-            recent.append(state)
-            spent = network.traffic - sent if proof is None else network.traffic - sent - proof.traffic
-            step = Step(recent[-2], state, spent, time.perf_counter() - began, agreement.latest)
-            for observer in observers:
-                observer.observe(step)
-    network.forget()
-    certificate = proof.certificate if proof is not None else None
-    eigenvalues, components = ritz(recent[-2] if len(recent) > 1 else state, state)
-    status, rank = _status(agreement, stop, state, proof, eigenvalues, first)
-    if proof is not None and certificate is not None and status.code == "rank_deficient":
-        certificate = certificate.of_rank(rank, proof.beyond if rank else 0.0)
-    if proof is not None and certificate is not None:
-        components = np.array(np.broadcast_to(proof.components, state.W.shape))
-        eigenvalues = np.array(np.broadcast_to(certificate.eigenvalues, eigenvalues.shape))
-    result = Result(
-        W=state.W,
-        components=components,
-        eigenvalues=eigenvalues,
-        iterations=state.t - first,
-        status=status,
-        rank=rank,
-        traffic=network.traffic - sent if proof is None else network.traffic - sent - proof.traffic,
-        elapsed=time.perf_counter() - began,
-        state=state,
-        certificate=certificate,
-        restarts=restarts,
-        agreed=agreement.latest,
-    )
+        observer.begin(Start(algorithm.name, algorithm.network, run.state, max_iter, stop.tol if stop else None))
+    run.iterate()
+    result = run.result()
     for observer in observers:
         observer.end(result)
     return result
+
+
+class _Run(Generic[S_]):
+    """A run under way: where it is, what its agents have agreed on, and what is proven.
+
+    recent : the last three states.  last : the iteration at which it ends at the latest.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm[S_],
+        max_iter: int,
+        stop: StopRule | None,
+        observers: Sequence[Observer],
+        start: S_ | None,
+        certify: bool,
+    ) -> None:
+        self.algorithm, self.network, self.stop, self.observers = algorithm, algorithm.network, stop, observers
+        self.began, self.sent, self.restarts = time.perf_counter(), algorithm.network.traffic, 0
+        self.state = state = _first_state(algorithm, start)
+        self.first, self.last = state.t, state.t + max_iter
+        pace = algorithm.pace(state.K if isinstance(state, TrackedState) else 0)
+        self.agreement = Agreement(self.network, stop, state.W.shape[-2], pace, certify)
+        self.proof = Proof(algorithm, stop, self.last, self.first) if certify else None
+        self.recent: deque[S_] = deque([state], maxlen=3)
+
+    def iterate(self) -> None:
+        """Step, and decide from what was agreed, until the run is over."""
+        self.network.forget()
+        with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):  # what is not finite is found and named
+            while True:
+                try:
+                    if self.state.t >= self.last or self.agreement.over:
+                        if self._over():
+                            break
+                        continue
+                    self.network.begin(self.network.epoch, self.state.t)
+                    self.state = self.algorithm.step(self.agreement.paced(self.state))
+                    self.agreement.add(self.recent[-1], self.state)
+                except np.linalg.LinAlgError as failed:
+                    raise NotFiniteError(
+                        f"numbers are no longer finite in iteration {self.state.t + 1} ({failed}): "
+                        f"{why_not_finite(self.state.S)}"
+                    ) from None
+                except EpochChanged as change:
+                    self._restart(change.epoch)
+                    continue
+                self.recent.append(self.state)
+                step = Step(self.recent[-2], self.state, self._traffic(), self._elapsed(), self.agreement.latest)
+                for observer in self.observers:
+                    observer.observe(step)
+        self.network.forget()
+
+    def _over(self) -> bool:
+        """Prove what was reached; where that fails, let iterations go on or tracking begin again."""
+        self.network.begin(self.network.epoch, self.state.t, "verdict")
+        self.agreement.close(list(self.recent))
+        if self.proof is None:
+            return True
+        self.proof.attempt(list(self.recent), self.agreement.history)
+        if self.proof.over:
+            return True
+        if self.proof.lost:
+            self._restart(self.network.epoch)
+        else:
+            self.agreement.wait(self.state.t + self.proof.more)
+        return False
+
+    def _restart(self, epoch: int) -> None:
+        self.restarts += 1
+        self.state = _restarted(self.algorithm, self.state, epoch, self.agreement, self.proof)
+        self.recent = deque([self.state], maxlen=3)
+
+    def _traffic(self) -> Traffic:
+        spent = self.network.traffic - self.sent
+        return spent if self.proof is None else spent - self.proof.traffic
+
+    def _elapsed(self) -> float:
+        return time.perf_counter() - self.began
+
+    def result(self) -> Result[S_]:
+        """Describe the end of the run; with a proof, by what was proven instead of what is tracked."""
+        state, proof = self.state, self.proof
+        certificate = proof.certificate if proof is not None else None
+        eigenvalues, components = ritz(self.recent[-2] if len(self.recent) > 1 else state, state)
+        status, rank = _status(self.agreement, self.stop, state, proof, eigenvalues, self.first)
+        if proof is not None and certificate is not None:
+            if status.code == "rank_deficient":
+                certificate = certificate.of_rank(rank, proof.beyond if rank else 0.0)
+            components = np.array(np.broadcast_to(proof.components, state.W.shape))
+            eigenvalues = np.array(np.broadcast_to(certificate.eigenvalues, eigenvalues.shape))
+        return Result(
+            W=state.W,
+            components=components,
+            eigenvalues=eigenvalues,
+            iterations=state.t - self.first,
+            status=status,
+            rank=rank,
+            traffic=self._traffic(),
+            elapsed=self._elapsed(),
+            state=state,
+            certificate=certificate,
+            restarts=self.restarts,
+            agreed=self.agreement.latest,
+        )
+
+
+def _first_state(algorithm: Algorithm[S_], start: S_ | None) -> S_:
+    """The State to begin with: the algorithm's own, or one that fits it."""
+    state = algorithm.init()
+    if start is None:
+        return state
+    if start.W.shape != state.W.shape or type(start) is not type(state):
+        raise StartError(
+            f"the state to start from is a {type(start).__name__} with W of shape {start.W.shape}, but "
+            f"{algorithm.name} has a {type(state).__name__} with W of shape {state.W.shape}; "
+            "resume with a state of the same algorithm and problem"
+        )
+    return start
 
 
 def _status(

@@ -64,18 +64,10 @@ def judge(
     floor = stuck or at_floor(history) or (end.change <= small and end.disagreement <= 100.0 * end.floor)
     proven = certificate is not None and certificate.proves(tol)
     if certificate is not None and not (certificate.averaging_ok and not _spoilt(certificate, proven)):
-        return Status(
-            "averaging_failed",
-            f"a number whose mean is known came out wrong by {certificate.averaging_error:.1e} when averaged: messages "
-            "are lost or altered on the way; repair the network, then run again",
-        )
+        return _averaging_failed(certificate)
     largest = float(np.abs(eigenvalues).max())
     if 0.0 < largest < UNDERFLOW:
-        return Status(
-            "below_rounding",
-            f"the largest eigenvalue is {largest:.1e}: products below {UNDERFLOW:.0e} underflow and lose digits; scale "
-            "the A_j (rows by the root of that)",
-        )
+        return _underflown(largest)
     done = looks_done or floor
     if end.rank < k and (proven or (done and _leading_proven(certificate, end.rank, tol, floor))):
         return _short(history, k, certificate, eigenvalues, beyond)
@@ -89,22 +81,11 @@ def judge(
             return _floor(stop, tol, made, _seen(history))
         return _not_there(history, state, made, tol, None, auto)
     if proven:
-        if not certificate.others and not certificate.tells_all(tol):  # nothing outside, but not every part is proven
-            if certificate.drowned:
-                return below_rounding(certificate.known(), k, certificate.scale, certificate)
-            if stop is not None:
-                return _few_digits(certificate, tol)
-            return _floor(stop, tol, made, str(certificate), certificate)
-        return _done(stop, tol, made, str(certificate))
+        return _proven(certificate, stop, tol, made, k)
     if lost:  # whatever else is seen may come from that
         return _drifted(certificate)
     if certificate.missed and (looks_done or floor):
-        return Status(
-            "not_top",
-            f"the subspace is invariant (residual {certificate.residual:.1e}), but the eigenvalue "
-            f"{certificate.next_eigenvalue:.6g} outside it is larger than {certificate.eigenvalues[-1]:.6g} inside; W0 "
-            "had no part in that direction: start from deepca.operators.linalg.random_orthonormal(d, k)",
-        )
+        return _not_top(certificate)
     if ((looks_done or floor) and not certificate.unique) or (floor and not certificate.resolved):
         if certificate.drowned:  # rounding leaves no digit of λ_k, so that nothing can be said of a gap
             return below_rounding(certificate.known(), k, certificate.scale, certificate)
@@ -112,6 +93,42 @@ def judge(
     if floor:
         return _at_floor(tol, str(certificate), certificate)
     return _not_there(history, state, made, tol, certificate, auto)
+
+
+def _averaging_failed(certificate: Certificate) -> Status:
+    return Status(
+        "averaging_failed",
+        f"a number whose mean is known came out wrong by {certificate.averaging_error:.1e} when averaged: messages "
+        "are lost or altered on the way; repair the network, then run again",
+    )
+
+
+def _underflown(largest: float) -> Status:
+    return Status(
+        "below_rounding",
+        f"the largest eigenvalue is {largest:.1e}: products below {UNDERFLOW:.0e} underflow and lose digits; scale "
+        "the A_j (rows by the root of that)",
+    )
+
+
+def _proven(certificate: Certificate, stop: StopRule | None, tol: float, made: int, k: int) -> Status:
+    """The subspace is proven; where nothing lies outside of it, each of its parts has to be."""
+    if certificate.others or certificate.tells_all(tol):
+        return _done(stop, tol, made, str(certificate))
+    if certificate.drowned:
+        return below_rounding(certificate.known(), k, certificate.scale, certificate)
+    if stop is not None:
+        return _few_digits(certificate, tol)
+    return _floor(stop, tol, made, str(certificate), certificate)
+
+
+def _not_top(certificate: Certificate) -> Status:
+    return Status(
+        "not_top",
+        f"the subspace is invariant (residual {certificate.residual:.1e}), but the eigenvalue "
+        f"{certificate.next_eigenvalue:.6g} outside it is larger than {certificate.eigenvalues[-1]:.6g} inside; W0 "
+        "had no part in that direction: start from deepca.operators.linalg.random_orthonormal(d, k)",
+    )
 
 
 def _spoilt(certificate: Certificate, proven: bool) -> bool:

@@ -104,6 +104,46 @@ class _Fresh:
     fine: float
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """What one average of ``A_j X``, with a drift and four counts behind it, has to tell.
+
+    noise : the rounding of the products, which no average can be better than.
+    """
+
+    X: Array
+    tol: float
+    gap: float
+    failure: float
+    noise: float
+
+    def product(self, of: Array) -> Array:
+        """The part ``(d, k)`` that belongs to ``A X``."""
+        return of[: self.X.size].reshape(self.X.shape)
+
+    def enough(self, found: Averaged) -> bool:
+        """As exact as rounding, or as tolerance and gap ask for."""
+        theta = min(total(x * y) for x, y in zip(self.X.T, self.product(found.mean).T, strict=True))
+        return length(self.product(found.error)) <= max(0.05 * self.tol * self.gap * theta, self.noise)
+
+    def numbers(self, found: Averaged) -> Array:
+        """What follows from the average by matrix products: θ, ‖R‖, coupling, drift, and what probes have to reach."""
+        (d, k), X, AX = self.X.shape, self.X, self.product(found.mean)
+        inside = X.T @ AX
+        theta = np.linalg.eigvalsh(symmetric_part(inside))[::-1]
+        coupling = frobenius(inside - np.diag(theta))
+        drift = frobenius(found.mean[d * k : -4]) - 2.0 * frobenius(found.error[d * k : -4])
+        fine = 0.1 * overlap(d - k, columns_for(k, d), self.failure) if k < d else 0.0
+        return packed(theta, np.linalg.norm(AX - X @ inside, 2), coupling, drift, fine)
+
+    def check(self, network: Network, told: Array, mean: Averaged) -> None:
+        """Contradiction unless the leader's numbers follow from the average, but for rounding."""
+        own, rounded = self.numbers(mean), 16.0 * len(self.X) * _EPS * length(self.product(mean.mean))
+        check_close(network, "eigenvalues or residuals", told[:-2], own[:-2], rounded)
+        check_close(network, "a drift", told[-2], own[-2], 1e-9 * abs(float(own[-2])) + rounded)
+        check_close(network, "a probability", told[-1], own[-1], 1e-6 * float(own[-1]))
+
+
 def _fresh(
     A: Operator, X: Array, own: Array, tracked: Array | None, network: Network, tol: float, gap: float, failure: float
 ) -> _Fresh:
@@ -123,36 +163,16 @@ def _fresh(
     if rows is not None:
         extras[..., 0], extras[..., 1] = 1.0, rows
 
-    def product(of: Array) -> Array:
-        return of[: d * k].reshape(d, k)
-
-    def enough(found: Averaged) -> bool:
-        """As exact as rounding, or as tolerance and gap ask for."""
-        theta = min(total(x * y) for x, y in zip(X.T, product(found.mean).T, strict=True))
-        return length(product(found.error)) <= max(0.05 * tol * gap * theta, noise)
-
-    def numbers(found: Averaged) -> Array:
-        """What follows from the average by matrix products: θ, ‖R‖, coupling, drift, and what probes have to reach."""
-        AX = product(found.mean)
-        inside = X.T @ AX
-        theta = np.linalg.eigvalsh(symmetric_part(inside))[::-1]
-        coupling = frobenius(inside - np.diag(theta))
-        drift = frobenius(found.mean[d * k : -4]) - 2.0 * frobenius(found.error[d * k : -4])
-        fine = 0.1 * overlap(d - k, columns_for(k, d), failure) if k < d else 0.0
-        return packed(theta, np.linalg.norm(AX - X @ inside, 2), coupling, drift, fine)
-
+    asked = _Asked(X, tol, gap, failure, noise)
     drifts = np.zeros((*B, 0)) if tracked is None else tracked.reshape(*B, -1)
     flat = np.concatenate([AX.reshape(*B, d * k), drifts, extras], axis=-1)
     rounds = averager(network.topology).rounds_for(network.topology, min(max(0.01 * tol * gap, _EPS), 1e-3))
-    mean, told = average_then(network, flat, rounds, enough, numbers, k + 4)
+    mean, told = average_then(network, flat, rounds, asked.enough, asked.numbers, k + 4)
     if not network.leads:
-        own, rounded = numbers(mean), 16.0 * d * _EPS * length(product(mean.mean))
-        check_close(network, "eigenvalues or residuals", told[:-2], own[:-2], rounded)
-        check_close(network, "a drift", told[-2], own[-2], 1e-9 * abs(float(own[-2])) + rounded)
-        check_close(network, "a probability", told[-1], own[-1], 1e-6 * float(own[-1]))
+        asked.check(network, told, mean)
     theta, (outside, coupling, drift, fine) = told[:k], map(float, told[k:])
     noise *= mean.growth
-    error = length(product(mean.error))
+    error = length(asked.product(mean.error))
     residual = outside + error + noise
     largest = float(np.abs(theta).max())
     rows_off, products_off = map(float, mean.mean[-2:] + mean.error[-2:])
