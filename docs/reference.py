@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,23 +17,24 @@ from deepca.cli.app import app
 COMMANDS = ("fit", "transform", "inspect", "topology", "simulate", "sample", "demo", "reproduce")
 MODULES = (
     "topology",
-    "directed",
-    "changing",
-    "links",
-    "graphs",
-    "clustering",
+    "topology.directed",
+    "topology.time_varying",
     "operators",
-    "eigen",
-    "svd",
-    "mixing",
-    "linalg",
-    "observers",
-    "stopping",
-    "streaming",
-    "theory",
-    "centring",
-    "networks",
-    "transports",
+    "operators.linalg",
+    "network",
+    "network.transports",
+    "consensus",
+    "consensus.rates",
+    "algorithms.theory",
+    "solver",
+    "solver.observers",
+    "solver.stopping",
+    "decomposition.eigen",
+    "decomposition.svd",
+    "decomposition.streaming",
+    "decomposition.spectral.graphs",
+    "decomposition.spectral.clustering",
+    "planning.links",
     "errors",
 )
 
@@ -56,7 +58,7 @@ def page() -> str:
         said = inspect.cleandoc(estimator.__doc__ or "")
         parts += ["", f"### deepca.{estimator.__name__}", "", "```text", said, "```"]
     for name in MODULES:
-        module = getattr(deepca, name)
+        module = import_module(f"deepca.{name}")
         parts += ["", f"### deepca.{name}", "", _first(module), ""]
         parts += [_entry(f"deepca.{name}", entry, getattr(module, entry)) for entry in module.__all__]
     return "\n".join(parts).rstrip() + "\n"

@@ -29,7 +29,7 @@ RENAMED: dict[str, tuple[str, ...]] = {
     "graphs": ("decomposition.spectral.graphs",),
     "linalg": ("operators.linalg",),
     "links": ("planning.links",),
-    "mixing": ("consensus.mixers",),
+    "mixing": ("consensus.mixers", "consensus.rates"),
     "model": ("decomposition.model",),
     "networks": ("network", "planning"),
     "networks.base": ("network.base",),
