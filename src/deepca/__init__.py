@@ -27,7 +27,7 @@ from deepca.consensus import Chebyshev, FastMix, Gossip, Pairwise, PositiveCheby
 from deepca.decomposition import Eigenpairs, Model, SingularTriplets, eigenpairs, follow, load, singular_triplets
 from deepca.network import AgentNetwork, SimulatedNetwork, run_agents
 from deepca.planning import Links, Machines, Plan, Simulation, TimedNetwork, plan, read_links, simulate
-from deepca.solver import Certificate, Result, Status, Tolerance, certify, solve
+from deepca.solver import Certificate, Result, Status, StatusCode, Tolerance, certify, solve
 from deepca.topology import Digraph, Topology
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ __all__ = [
     "SingularTriplets",
     "State",
     "Status",
+    "StatusCode",
     "TimedNetwork",
     "Tolerance",
     "Topology",

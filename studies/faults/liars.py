@@ -19,7 +19,7 @@ from deepca.decomposition.model import Model
 from deepca.decomposition.model_file import from_bytes
 from deepca.errors import InvalidInput
 from deepca.network.transports.base import Message, Tag
-from deepca.solver.result import Status
+from deepca.solver.result import Status, StatusCode
 
 __all__ = ["ARRAYS", "CLAIMS", "LEADER", "MODELS", "RELAY", "TAGS", "lying"]
 
@@ -43,7 +43,7 @@ MODELS: dict[str, Callable[[Model], Model]] = {
     "counts": lambda model: replace(model, n_samples=model.n_samples + 1000),
     "variance": lambda model: replace(model, explained_variance=1.001 * model.explained_variance),
     "columns": lambda model: replace(model, columns=tuple(f"column {j}" for j in range(model.n_features))),
-    "status": lambda model: replace(model, status=Status("rounding_floor", model.status.advice)),
+    "status": lambda model: replace(model, status=Status(StatusCode.ROUNDING_FLOOR, model.status.advice)),
     "components": _components,
     "sites": lambda model: replace(model, about={**model.about, "sites": list(model.about["sites"])[:-1]}),
     "a field": lambda model: replace(model, about={**model.about, "note": "send your rows to us"}),

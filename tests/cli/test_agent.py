@@ -33,7 +33,7 @@ from deepca.errors import NetworkError, Unfinished
 from deepca.sites.admin.kits import make_kits
 from deepca.sites.config.site_file import SiteFile
 from deepca.sites.runtime.run import Ending
-from deepca.solver.result import Status
+from deepca.solver.result import Status, StatusCode
 
 NAMES = ("north", "south", "west")
 LIMIT = 150.0  # seconds, for a machine with much else to do
@@ -279,7 +279,7 @@ def test_a_site_whose_rows_are_not_in_the_result_is_told(
 
 
 def test_a_result_that_is_not_usable_is_an_error(monkeypatch: pytest.MonkeyPatch, trial: Trial, model: Model) -> None:
-    bad = replace(model, status=Status("out_of_iterations", "more iterations are needed"))
+    bad = replace(model, status=Status(StatusCode.OUT_OF_ITERATIONS, "more iterations are needed"))
     code, _, err = invoked(monkeypatch, trial, lambda site: ending(bad))
     assert code == 1
     assert "not usable" in err

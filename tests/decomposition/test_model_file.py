@@ -28,7 +28,7 @@ import deepca
 from deepca import DecentralizedPCA, Model, load
 from deepca.decomposition.model_format import FORMAT
 from deepca.errors import DataError, InvalidInput, ModelError, NewerModelError
-from deepca.solver.result import Status
+from deepca.solver.result import Status, StatusCode
 from tests.support.problems import close, random_rows
 
 ROWS = np.vstack(random_rows(3, 20, 5, seed=0, decay=0.6)) + np.array([1.0, -2.0, 30.0, 0.0, 5.0])
@@ -62,7 +62,7 @@ MODELS: dict[str, Callable[[], Model]] = {
     "names": lambda: replace(fitted().model_, columns=("größe", "重量", "", "a b\nc", "😀,'\"")),
     "infinities": lambda: with_infinities(fitted().model_),
     "no certificate": lambda: replace(fitted().model_, certificate=None),
-    "a failed run": lambda: replace(fitted().model_, status=Status("not_unique", "subspace not unique: λ_2 = λ_3")),
+    "a failed run": lambda: replace(fitted().model_, status=Status(StatusCode.NOT_UNIQUE, "λ_2 = λ_3")),
     "weights": lambda: replace(fitted().model_, weight=123.456),
 }
 

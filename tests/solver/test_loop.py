@@ -16,6 +16,7 @@ from deepca import CPCA, Chebyshev, DeEPCA, DePCA, FastMix, Gossip, Tolerance
 from deepca._util.typing import Array, Orthonormalise
 from deepca.algorithms import QRSignAdjust, State
 from deepca.network import Network
+from deepca.solver.result import StatusCode
 from deepca.topology import Topology
 from tests.support.engines import everyone, network_of, over_mpi, run_apart
 from tests.support.helpers import Recorder, worst_tangent
@@ -291,7 +292,7 @@ def test_a_status_reads_as_a_sentence() -> None:
     result = deepca.solve(DeEPCA(stack_of(), start(), network(), FastMix(6)), max_iter=500, stop=Tolerance(1e-6))
     assert str(result.status).startswith("converged: ")
     assert result.status.advice in str(result.status)
-    assert deepca.Status("rank_deficient", "x").ok
+    assert deepca.Status(StatusCode.RANK_DEFICIENT, "x").ok
 
 
 # --------------------------------------------------------------------------------------------------- eigenvalues

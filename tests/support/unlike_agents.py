@@ -16,7 +16,7 @@ import deepca
 from deepca import AcceleratedDeEPCA, DeEPCA, SimulatedNetwork, Tolerance
 from deepca.algorithms import Algorithm
 from deepca.operators.linalg import random_orthonormal
-from deepca.solver.result import Code
+from deepca.solver.result import StatusCode
 from tests.support.helpers import worst_tangent
 from tests.support.problems import unlike_problem
 
@@ -27,7 +27,7 @@ __all__ = ["Compared", "Ended", "compare", "solve_unlike"]
 class Ended:
     """How a run ended, and the tangent of the true angle at the worst agent."""
 
-    code: Code
+    code: StatusCode
     tangent: float
     iterations: int
     rounds: int

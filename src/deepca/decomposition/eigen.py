@@ -38,7 +38,7 @@ from deepca.operators.shifted import Shifted
 from deepca.solver.certificate.bounds import Certificate
 from deepca.solver.loop import solve
 from deepca.solver.observers import Observer
-from deepca.solver.result import Result, Status
+from deepca.solver.result import Result, Status, StatusCode
 from deepca.solver.stopping import Tolerance
 
 __all__ = ["Eigenpairs", "Of", "Which", "eigenpairs", "symmetric_operators"]
@@ -81,7 +81,7 @@ class Eigenpairs:
 
     def required(self) -> Eigenpairs:
         """Itself, or a GapError where the vectors that were asked for do not exist."""
-        if self.status.code == "not_unique":
+        if self.status.code == StatusCode.NOT_UNIQUE:
             raise GapError(self.status.advice)
         return self
 
@@ -273,7 +273,7 @@ class _Search:
     def _taken(self, result: Result[Any]) -> tuple[Array, Status | None]:
         """The leader's components, and how the run ended unless well; whether it did is for the leader to say."""
         # an indefinite mean is what this is for
-        well = result.status.ok or result.status.code == "indefinite_mean"
+        well = result.status.ok or result.status.code == StatusCode.INDEFINITE_MEAN
         flat = result.components.reshape(*self.network.batch, -1)
         own = np.concatenate([flat, np.full((*self.network.batch, 1), float(well))], axis=-1)
         told = self.network.broadcast(own)

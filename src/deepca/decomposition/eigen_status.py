@@ -11,7 +11,7 @@ from deepca.decomposition.leading import Leading
 from deepca.decomposition.pairs import Pairs, Which
 from deepca.decomposition.settings import Settings
 from deepca.solver.certificate.bounds import VISIBLE
-from deepca.solver.result import Status
+from deepca.solver.result import Status, StatusCode
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def status_of(found: FoundPairs, pairs: Pairs, which: Which, settings: Settings,
     """In the words of the problem that was asked, not of the shifted one."""
     k, tol = pairs.values.size, settings.tol
     choices = " or ".join(f"k = {n}" for n in found.well_defined) or "another k"
-    tied = found.ended is not None and found.ended.code == "not_unique"
+    tied = found.ended is not None and found.ended.code == StatusCode.NOT_UNIQUE
     if found.ended is not None and which != "LM" and (tied or _tied(found, pairs)):
         return _no_gap_at_end(found, pairs, which, choices, tol, unit)
     if which == "LM" and (tied or not largest_of(pairs)):
@@ -59,14 +59,14 @@ def status_of(found: FoundPairs, pairs: Pairs, which: Which, settings: Settings,
     if pairs.angle > tol:
         rounding = pairs.spread <= 100.0 * pairs.noise
         return Status(
-            "rounding_floor" if rounding else "out_of_iterations",
+            StatusCode.ROUNDING_FLOOR if rounding else StatusCode.OUT_OF_ITERATIONS,
             f"the span of the vectors is within tan θ ≤ {pairs.angle:.1e} of the true one, not proven to be within the "
             f"tolerance {tol:.1e}" + ("; rounding allows no more here" if rounding else "; raise max_iter"),
         )
     others = f"other eigenvalues between {pairs.low * unit:.6g} and {pairs.high * unit:.6g}"
     others += f" but for a probability of {pairs.failure:.0e}"
     return Status(
-        "converged",
+        StatusCode.CONVERGED,
         f"tan θ ≤ {pairs.angle:.1e} for the span of the vectors (tolerance {tol:.1e}), largest residual "
         f"{pairs.residuals.max() * unit:.1e}; {others if k < pairs.vectors.shape[0] else 'there are no others'}",
     )
@@ -81,20 +81,20 @@ def _no_gap_at_end(found: FoundPairs, pairs: Pairs, which: Which, choices: str, 
     largest = max(float(np.abs(pairs.values).max()), abs(pairs.low), abs(pairs.high)) * unit
     if VISIBLE * max(abs(last), abs(after)) <= told_apart < largest:
         return Status(
-            "below_rounding",
+            StatusCode.BELOW_ROUNDING,
             f"the eigenvalue {last:.3g}, number {k} from the {_END[which]}, and the next, {after:.3g}, are lost in "
             f"the rounding of the largest, which hides differences up to {told_apart:.1e}: they may be equal or "
             f"not; well defined: {choices}",
         )
     if abs(last - after) > max(told_apart, VISIBLE * max(abs(last), abs(after))):
         return Status(
-            "below_rounding",
+            StatusCode.BELOW_ROUNDING,
             f"the eigenvalue {last:.3g}, number {k} from the {_END[which]}, and the next, {after:.3g}, differ by "
             f"too little, beside the rounding of the largest, {largest:.3g}, for the vectors to be proven; well "
             f"defined: {choices}",
         )
     return Status(
-        "not_unique",
+        StatusCode.NOT_UNIQUE,
         f"subspace not unique: the eigenvalue {last:.9g}, number {k} from the {_END[which]}, and the next, "
         f"{after:.9g}, are equal or too close for a tolerance of {tol:.0e}; well defined: {choices}",
     )
@@ -111,21 +111,21 @@ def _no_gap_in_modulus(found: FoundPairs, pairs: Pairs, choices: str, tied: bool
         told_apart = max(pairs.separation, 2.0 * pairs.spread, 100.0 * pairs.noise, *ends)
         if VISIBLE * float(np.abs(pairs.values).min()) <= told_apart < float(np.abs(pairs.values).max()):
             return Status(
-                "below_rounding",
+                StatusCode.BELOW_ROUNDING,
                 f"the eigenvalue {last:.3g}, number {k} in modulus, and what lies outside the vectors found are "
                 f"lost in the rounding of the largest, which hides differences up to {told_apart * unit:.1e}: they "
                 f"may be equal or not; well defined: {choices}",
             )
         outside = "" if math.isnan(pairs.seen) else f" of modulus {pairs.seen * unit:.9g}"
         return Status(
-            "not_unique",
+            StatusCode.NOT_UNIQUE,
             f"subspace not unique: number {k} in modulus is the eigenvalue {last:.9g}, and outside the vectors "
             f"found there is one{outside} that cannot be told from it, so that no gap is left behind k = {k}; "
             f"choose {choices}, or one end of the spectrum (which='LA' or 'SA')",
         )
     if found.ended is None:
         return Status(
-            "out_of_iterations",
+            StatusCode.OUT_OF_ITERATIONS,
             f"each end is found, but not that nothing else is larger in modulus: the smallest is {last:.9g}, and "
             f"others may reach from {pairs.low * unit:.9g} to {pairs.high * unit:.9g}; ask for another k",
         )

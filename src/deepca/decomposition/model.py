@@ -33,7 +33,7 @@ from deepca._util.typing import Array
 from deepca.decomposition.model_format import FORMAT, MAGIC, checksum_of, plain_value, stored
 from deepca.errors import DataError, InvalidInput
 from deepca.solver.certificate.bounds import Certificate
-from deepca.solver.result import Status
+from deepca.solver.result import Status, StatusCode
 
 if TYPE_CHECKING:
     from sklearn.decomposition import PCA
@@ -81,9 +81,9 @@ class Model:
         All of them unless the status is "below_rounding", or "rank_deficient" to the rounding of the rows only.
         """
         proof = self.certificate
-        if proof is not None and self.status.code == "below_rounding":
+        if proof is not None and self.status.code == StatusCode.BELOW_ROUNDING:
             return proof.known()
-        if proof is not None and self.status.code == "rank_deficient" and proof.bound > 0.0:
+        if proof is not None and self.status.code == StatusCode.RANK_DEFICIENT and proof.bound > 0.0:
             return sum(map(math.isfinite, proof.parts)) if proof.parts else int(np.count_nonzero(proof.eigenvalues))
         return self.n_components
 

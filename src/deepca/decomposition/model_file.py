@@ -21,7 +21,7 @@ from deepca.errors import ModelError, NewerModelError
 from deepca.network.traffic import Traffic
 from deepca.solver.certificate.bounds import Certificate
 from deepca.solver.certificate.certification import digest_of
-from deepca.solver.result import Status
+from deepca.solver.result import Status, StatusCode
 
 __all__ = ["from_bytes", "load"]
 
@@ -113,7 +113,7 @@ def _from_arrays(path: Path, arrays: dict[str, npt.NDArray[Any]]) -> Model:
 def _status(told: Mapping[str, Any]) -> Status:
     if set(told) != {"code", "advice"} or not all(type(value) is str for value in told.values()):
         raise ValueError
-    return Status(told["code"], told["advice"])
+    return Status(StatusCode(told["code"]), told["advice"])
 
 
 def _fit(arrays: Mapping[str, npt.NDArray[Any]]) -> bool:

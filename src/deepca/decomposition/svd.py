@@ -36,7 +36,7 @@ from deepca.operators.linalg import frobenius, largest_positive, symmetric_part
 from deepca.solver.certificate.bounds import Certificate
 from deepca.solver.deflation import graded_axes, sharpened
 from deepca.solver.observers import Observer
-from deepca.solver.result import Result, Status
+from deepca.solver.result import Result, Status, StatusCode
 from deepca.solver.ritz_axes import filled_up
 from deepca.solver.verdict import UNDERFLOW
 
@@ -87,7 +87,7 @@ class SingularTriplets:
 
     def required(self) -> SingularTriplets:
         """Itself, or a GapError where the vectors that were asked for do not exist."""
-        if self.status.code == "not_unique":
+        if self.status.code == StatusCode.NOT_UNIQUE:
             raise GapError(self.status.advice)
         return self
 
@@ -201,12 +201,12 @@ def _sharpened(A: Operator, network: Network, settings: Settings, top: Leading, 
 def _status(top: Leading, m: int, most: int) -> Status:
     """In singular values, ``most`` of which exist, not in eigenvalues of the mean of ``X_jᵀX_j``."""
     status, proof = top.result.status, top.certificate
-    if status.code != "not_unique":
+    if status.code != StatusCode.NOT_UNIQUE:
         return status
     inside, outside = (float(np.sqrt(max(value, 0.0) * m)) for value in (proof.eigenvalues[-1], proof.next_eigenvalue))
     choices = [f"{n}" for n in (proof.smaller_k, proof.larger_k) if n is not None and n <= most]
     return Status(
-        "not_unique",
+        StatusCode.NOT_UNIQUE,
         f"singular vectors not unique: σ_{proof.k} = {inside:.9g} and σ_{proof.k + 1} = {outside:.9g} are equal or too "
         f"close; ask for n_components = {' or '.join(choices) or 'another number'}",
     )

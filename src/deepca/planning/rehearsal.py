@@ -23,7 +23,7 @@ from deepca.operators.linalg import tan_theta
 from deepca.planning.metered import Cost, LinkSpeed, MeteredNetwork, Sent
 from deepca.solver.loop import solve
 from deepca.solver.observers import Observer, Start, Step
-from deepca.solver.result import Result
+from deepca.solver.result import Result, StatusCode
 from deepca.solver.stopping import Tolerance
 from deepca.topology.graph import Topology
 
@@ -175,7 +175,7 @@ class Rehearsal:
             if reaches:
                 running, iterations = running + course.late * more, iterations + math.ceil(more)
                 remark = f"extrapolated from {result.iterations} iterations"
-        elif result.status.code == "rounding_floor" and result.certificate is not None:
+        elif result.status.code == StatusCode.ROUNDING_FLOOR and result.certificate is not None:
             remark = f"rounding ends it at {result.certificate.proven_angle:.0e}, short of the tolerance"
         elif not reaches:
             remark = f"does not reach the tolerance: {result.status.code.replace('_', ' ')}"

@@ -4,7 +4,7 @@ from deepca.solver.certificate.bounds import Certificate
 from deepca.solver.certificate.certification import certify
 from deepca.solver.loop import solve
 from deepca.solver.observers import Observer, Start, Step, Trace
-from deepca.solver.result import Result, Status
+from deepca.solver.result import Result, Status, StatusCode
 from deepca.solver.stopping import StopRule, Tolerance
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "Result",
     "Start",
     "Status",
+    "StatusCode",
     "Step",
     "StopRule",
     "Tolerance",

@@ -63,7 +63,7 @@ from deepca.solver.deflation_stages import (
     smallest_told,
     squared,
 )
-from deepca.solver.result import Result
+from deepca.solver.result import Result, StatusCode
 from deepca.solver.ritz_axes import completed
 from deepca.solver.verdict import UNDERFLOW, below_underflow, deflated_status
 
@@ -181,10 +181,10 @@ def graded_axes(G: Array) -> tuple[Array, Array]:
 def _hidden(proof: Certificate, result: Result[Any], shape: tuple[int, int], tol: float) -> bool:
     """Whether rounding of the largest eigenvalue may be what keeps the tolerance from being proven."""
     d, k = shape
-    if not proof.averaging_ok or result.status.code in ("indefinite_mean", "tracking_lost"):
+    if not proof.averaging_ok or result.status.code in (StatusCode.INDEFINITE_MEAN, StatusCode.TRACKING_LOST):
         return False
     steep = proof.eigenvalues[-1] < smallest_told(tol) * proof.eigenvalues[0]
-    if result.status.code == "rank_deficient":
+    if result.status.code == StatusCode.RANK_DEFICIENT:
         return result.rank > 0 and proof.leading(result.rank) > tol
     return steep and (result.rank < k or not (proof.proves(tol) if k < d else proof.tells_all(tol)))
 

@@ -19,7 +19,7 @@ from deepca.network.traffic import Traffic
 from deepca.solver.certificate.proof import Proof, ritz
 from deepca.solver.monitor import Agreement, why_not_finite
 from deepca.solver.observers import Observer, Start, Step
-from deepca.solver.result import Result, Status
+from deepca.solver.result import Result, Status, StatusCode
 from deepca.solver.stopping import StopRule
 from deepca.solver.verdict import judge, not_judged
 
@@ -153,7 +153,7 @@ class _Run(Generic[S_]):
         eigenvalues, components = ritz(self.recent[-2] if len(self.recent) > 1 else state, state)
         status, rank = _status(self.agreement, self.stop, state, proof, eigenvalues, self.first)
         if proof is not None and certificate is not None:
-            if status.code == "rank_deficient":
+            if status.code == StatusCode.RANK_DEFICIENT:
                 certificate = certificate.of_rank(rank, proof.beyond if rank else 0.0)
             components = np.array(np.broadcast_to(proof.components, state.W.shape))
             eigenvalues = np.array(np.broadcast_to(certificate.eigenvalues, eigenvalues.shape))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Generic, Literal, TypeVar
+from enum import StrEnum, auto
+from typing import Generic, TypeVar
 
 from deepca._util.typing import Array
 from deepca.algorithms.base import State
@@ -11,60 +12,59 @@ from deepca.network.traffic import Traffic
 from deepca.solver.certificate.bounds import Certificate
 from deepca.solver.stopping import Agreed
 
-__all__ = ["Code", "Result", "Status"]
+__all__ = ["Result", "Status", "StatusCode"]
 
 S_ = TypeVar("S_", bound=State)
-Code = Literal[
-    "converged",
-    "completed",
-    "rounding_floor",
-    "rank_deficient",
-    "below_rounding",
-    "not_unique",
-    "out_of_iterations",
-    "disagreement",
-    "diverging",
-    "not_top",
-    "tracking_lost",
-    "averaging_failed",
-    "indefinite_mean",
-]
-_USABLE: frozenset[Code] = frozenset({"converged", "completed", "rounding_floor", "rank_deficient"})
+
+
+class StatusCode(StrEnum):
+    """How a run ended. The first four can be used as they are (``ok``)."""
+
+    CONVERGED = auto()
+    """The tolerance was reached at every agent, and proven unless ``certify=False``."""
+    COMPLETED = auto()
+    """No stop rule was given; the iterations asked for were made and nothing looks wrong."""
+    ROUNDING_FLOOR = auto()
+    """The tolerance lies below what rounding allows; nothing more can be gained."""
+    RANK_DEFICIENT = auto()
+    """The data have fewer directions than components were asked for.
+
+    The rest have variance zero (but for the rounding of the rows) and fill up the basis.
+    """
+    BELOW_ROUNDING = auto()
+    """Some of the k eigenvalues, or the gap behind them, are lost in the rounding of λ₁, or zero.
+
+    Which of the two, products of the rows cannot tell; the advice says how many components are known.
+    """
+    NOT_UNIQUE = auto()
+    """λ_k = λ_{k+1}: no k-dimensional subspace is the top one; the advice names k that are."""
+    OUT_OF_ITERATIONS = auto()
+    """The error still shrinks; the advice says how fast and how many iterations are missing."""
+    DISAGREEMENT = auto()
+    """The agents do not come together."""
+    DIVERGING = auto()
+    """The error does not shrink; the advice names the likely cause."""
+    NOT_TOP = auto()
+    """An invariant subspace, but something larger lies outside it."""
+    TRACKING_LOST = auto()
+    """What is tracked has left the mean: a message or an agent was lost unnoticed."""
+    AVERAGING_FAILED = auto()
+    """A number with known mean was averaged wrongly: messages are lost or altered."""
+    INDEFINITE_MEAN = auto()
+    """The mean of the A_j has negative eigenvalues of large modulus; not a PCA problem as it stands."""
+
+
+_USABLE = frozenset({StatusCode.CONVERGED, StatusCode.COMPLETED, StatusCode.ROUNDING_FLOOR, StatusCode.RANK_DEFICIENT})
 
 
 @dataclass(frozen=True)
 class Status:
-    """How a run ended, and what to do about it, in one sentence.
-
-    Usable as they are (``ok``):
-
-    ================= ===========================================================================================
-    converged         the tolerance was reached at every agent, and proven unless ``certify=False``
-    completed         no stop rule was given; the iterations asked for were made and nothing looks wrong
-    rounding_floor    the tolerance lies below what rounding allows; nothing more can be gained
-    rank_deficient    the data have fewer directions than components were asked for; the rest have variance zero (but
-                      for the rounding of the rows) and fill up the basis
-    ================= ===========================================================================================
-
-    Not usable:
-
-    ================= ===========================================================================================
-    below_rounding    some of the k eigenvalues, or the gap behind them, are lost in the rounding of λ₁, or zero: which
-                      of the two, products of the rows cannot tell; the advice says how many components are known
-    not_unique        λ_k = λ_{k+1}: no k-dimensional subspace is the top one; the advice names k that are
-    out_of_iterations the error still shrinks; the advice says how fast and how many iterations are missing
-    disagreement      the agents do not come together
-    diverging         the error does not shrink; the advice names the likely cause
-    not_top           an invariant subspace, but something larger lies outside it
-    tracking_lost     what is tracked has left the mean: a message or an agent was lost unnoticed
-    averaging_failed  a number with known mean was averaged wrongly: messages are lost or altered
-    indefinite_mean   the mean of the A_j has negative eigenvalues of large modulus; not a PCA problem as it stands
-    ================= ===========================================================================================
+    """How a run ended (:class:`StatusCode`), and what to do about it, in one sentence.
 
     more : with out_of_iterations, about how many more iterations are needed, where that can be told; not kept in files.
     """
 
-    code: Code
+    code: StatusCode
     advice: str
     more: int | None = field(default=None, compare=False)
 

@@ -13,7 +13,7 @@ from deepca._util.portable import log, median, power
 from deepca._util.typing import Array
 from deepca.algorithms.base import State
 from deepca.solver.certificate.bounds import KNOWN, Certificate
-from deepca.solver.result import Result, Status
+from deepca.solver.result import Result, Status, StatusCode
 from deepca.solver.stopping import Agreed, StopRule, Tolerance, at_floor, error_estimate, rate
 
 __all__ = [
@@ -97,7 +97,7 @@ def judge(
 
 def _averaging_failed(certificate: Certificate) -> Status:
     return Status(
-        "averaging_failed",
+        StatusCode.AVERAGING_FAILED,
         f"a number whose mean is known came out wrong by {certificate.averaging_error:.1e} when averaged: messages "
         "are lost or altered on the way; repair the network, then run again",
     )
@@ -105,7 +105,7 @@ def _averaging_failed(certificate: Certificate) -> Status:
 
 def _underflown(largest: float) -> Status:
     return Status(
-        "below_rounding",
+        StatusCode.BELOW_ROUNDING,
         f"the largest eigenvalue is {largest:.1e}: products below {UNDERFLOW:.0e} underflow and lose digits; scale "
         "the A_j (rows by the root of that)",
     )
@@ -124,7 +124,7 @@ def _proven(certificate: Certificate, stop: StopRule | None, tol: float, made: i
 
 def _not_top(certificate: Certificate) -> Status:
     return Status(
-        "not_top",
+        StatusCode.NOT_TOP,
         f"the subspace is invariant (residual {certificate.residual:.1e}), but the eigenvalue "
         f"{certificate.next_eigenvalue:.6g} outside it is larger than {certificate.eigenvalues[-1]:.6g} inside; W0 "
         "had no part in that direction: start from deepca.operators.linalg.random_orthonormal(d, k)",
@@ -143,7 +143,7 @@ def more_iterations(error: float, tol: float, r: float) -> int:
 
 def not_judged() -> Status:
     """For a run whose last iteration was a restart."""
-    return Status("out_of_iterations", "the network changed in the last iteration; go on from the state")
+    return Status(StatusCode.OUT_OF_ITERATIONS, "the network changed in the last iteration; go on from the state")
 
 
 def _seen(history: Sequence[Agreed]) -> str:
@@ -154,13 +154,13 @@ def _seen(history: Sequence[Agreed]) -> str:
 
 def _done(stop: StopRule | None, tol: float, made: int, seen: str) -> Status:
     if stop is None:
-        return Status("completed", f"{made} iterations; {seen}")
-    return Status("converged", f"{seen} (tolerance {tol:.1e})")
+        return Status(StatusCode.COMPLETED, f"{made} iterations; {seen}")
+    return Status(StatusCode.CONVERGED, f"{seen} (tolerance {tol:.1e})")
 
 
 def _floor(stop: StopRule | None, tol: float, made: int, seen: str, certificate: Certificate | None = None) -> Status:
     if stop is None and (certificate is None or certificate.proven_angle < _NOTHING):
-        return Status("completed", f"{made} iterations, at the rounding floor; {seen}")
+        return Status(StatusCode.COMPLETED, f"{made} iterations, at the rounding floor; {seen}")
     return _at_floor(tol, seen, certificate)
 
 
@@ -172,13 +172,14 @@ def _at_floor(tol: float, seen: str, certificate: Certificate | None = None) -> 
                 return _not_unique(certificate, tol)
             return below_rounding(certificate.known(), certificate.k, certificate.scale, certificate)
         return Status(
-            "disagreement",
+            StatusCode.DISAGREEMENT,
             f"an agent says that its own components are apart from the common ones (tan θ = "
             f"{certificate.agents_angle:.1e}), though all say that they have come together; look at the agents: one of "
             "them computes something else",
         )
     return Status(
-        "rounding_floor", f"tolerance {tol:.1e} lies below what rounding allows here; {seen}. Ask for a larger one"
+        StatusCode.ROUNDING_FLOOR,
+        f"tolerance {tol:.1e} lies below what rounding allows here; {seen}. Ask for a larger one",
     )
 
 
@@ -202,7 +203,7 @@ def below_rounding(known: int, k: int, largest: float, certificate: Certificate 
     """The status where only the first ``known`` components can be told from products of the rows."""
     angle = "" if certificate is None or not known else f" (tan θ ≤ {certificate.leading(known):.1e})"
     return Status(
-        "below_rounding",
+        StatusCode.BELOW_ROUNDING,
         f"{known} of the k = {k} components are known{angle}; the variances of the others are lost in the rounding of "
         f"the largest, {largest:.3g}, or are zero: products of the rows cannot tell. Ask for k ≤ {max(known, 1)}, or "
         "give the rows themselves (DecentralizedPCA.fit, singular_triplets), from which smaller ones can be told",
@@ -211,11 +212,11 @@ def below_rounding(known: int, k: int, largest: float, certificate: Certificate 
 
 def below_underflow(status: Status, certificate: Certificate) -> Status:
     """The same, but of rows too small for what rounding hides to be looked for among them."""
-    if status.code != "below_rounding":
+    if status.code != StatusCode.BELOW_ROUNDING:
         return status
     known = certificate.known()
     return Status(
-        "below_rounding",
+        StatusCode.BELOW_ROUNDING,
         f"{known} of the k = {certificate.k} components are known; the squares of what is left of the rows without "
         f"them underflow (the largest variance is {certificate.scale:.1e}): multiply the data by a power of ten",
     )
@@ -224,7 +225,7 @@ def below_underflow(status: Status, certificate: Certificate) -> Status:
 def with_few_rows(result: Result[S_], limit: int) -> Result[S_]:
     """The same where ``limit`` says how many directions the rows can have: beyond these, nothing is hidden."""
     proof = result.certificate
-    short = result.status.code in ("below_rounding", "rank_deficient")
+    short = result.status.code in (StatusCode.BELOW_ROUNDING, StatusCode.RANK_DEFICIENT)
     if not short or proof is None or limit > result.rank or limit >= proof.k:
         return result
     return replace(result, status=_rank_deficient(limit, proof.k), rank=limit, certificate=proof.of_rank(limit))
@@ -249,7 +250,7 @@ def _few_digits(certificate: Certificate, tol: float) -> Status:
     if certificate.worst_part > tol:
         return _at_floor(tol, str(certificate), certificate)
     return Status(
-        "rounding_floor",
+        StatusCode.ROUNDING_FLOOR,
         f"rounding of the largest variance may have changed the smallest, {certificate.eigenvalues[-1]:.3g}, by "
         f"{certificate.smallest_off:.0e} of itself; {certificate}",
     )
@@ -257,9 +258,9 @@ def _few_digits(certificate: Certificate, tol: float) -> Status:
 
 def _rank_deficient(rank: int, k: int) -> Status:
     if rank == 0:
-        return Status("rank_deficient", "the data have rank 0: every A_j W is zero, or too small to square")
+        return Status(StatusCode.RANK_DEFICIENT, "the data have rank 0: every A_j W is zero, or too small to square")
     return Status(
-        "rank_deficient",
+        StatusCode.RANK_DEFICIENT,
         f"the data have rank {rank}, less than the k = {k} components asked for; columns beyond the rank have "
         f"eigenvalue zero and only complete the basis, the same way at every agent. Ask for k ≤ {rank}",
     )
@@ -267,7 +268,7 @@ def _rank_deficient(rank: int, k: int) -> Status:
 
 def _exhausted(rank: int, k: int) -> Status:
     return Status(
-        "rank_deficient",
+        StatusCode.RANK_DEFICIENT,
         f"the data have rank {rank} to the rounding of the rows, less than the k = {k} components asked for: what lies "
         "beyond cannot be told from zero, and its columns only complete the basis, the same way at every agent. Ask "
         f"for k ≤ {rank}",
@@ -278,7 +279,7 @@ def _lost_in_rows(certificate: Certificate, rank: int) -> Status:
     """Describe components found at the rows, ``rank`` of them, whose angles the rounding of the rows leaves open."""
     known = certificate.known()
     return Status(
-        "below_rounding",
+        StatusCode.BELOW_ROUNDING,
         f"{known} of the k = {certificate.k} components are known; {rank - known} more stand above the rounding of the "
         "rows, or above what follows, by too little to be told exactly, and what is smaller cannot be told at all. Ask "
         f"for k ≤ {max(known, 1)}; rows far from zero lose fewer digits where they are centred",
@@ -287,7 +288,7 @@ def _lost_in_rows(certificate: Certificate, rank: int) -> Status:
 
 def _drifted(certificate: Certificate) -> Status:
     return Status(
-        "tracking_lost",
+        StatusCode.TRACKING_LOST,
         f"what is tracked has drifted: mean S differs from mean A W by {certificate.drift:.1e} (relative), where "
         f"rounding explains {certificate.noise:.1e}, so the components may be wrong by "
         f"{min(certificate.worst_angle, 1.0):.1e}. Messages or agents that get lost unnoticed do that, and A_j that "
@@ -302,14 +303,14 @@ def _not_unique(certificate: Certificate, tol: float) -> Status:
     choices = [f"k = {choice}" for choice in (certificate.smaller_k, certificate.larger_k) if choice is not None]
     choose = " or ".join(choices) or f"no k up to {k + certificate.probes}"
     return Status(
-        "not_unique",
+        StatusCode.NOT_UNIQUE,
         f"subspace not unique: λ_{k} = {inside:.9g} and λ_{k + 1} = {outside:.9g} {difference}; well defined: {choose}",
     )
 
 
 def _indefinite(smallest: float) -> Status:
     return Status(
-        "indefinite_mean",
+        StatusCode.INDEFINITE_MEAN,
         f"the mean of the A_j has the eigenvalue {smallest:.3g} < 0, so these are the eigenvalues largest in modulus, "
         "not the largest; add the same multiple of the identity to every A_j, large enough to make the mean positive",
     )
@@ -343,13 +344,13 @@ def _not_there(
                 "or leave the orthonormalisation to the library"
             )
         return Status(
-            "diverging",
+            StatusCode.DIVERGING,
             f"the subspace still moves by {end.change:.1e} per iteration after {made} iterations and does not settle; "
             f"{cause}{few}",
         )
     if end.disagreement > tol and end.disagreement >= min(error, end.change) and _keeps_apart(history):
         return Status(
-            "disagreement",
+            StatusCode.DISAGREEMENT,
             f"did not converge: disagreement stayed at {end.disagreement:.1e} after {made} iterations; "
             f"{more_rounds}{few}",
         )
@@ -363,13 +364,13 @@ def _not_there(
         more = more_iterations(min(error, 1.0), tol, r)
         more = more if state.most_left is None else min(more, state.most_left)
         return Status(
-            "out_of_iterations",
+            StatusCode.OUT_OF_ITERATIONS,
             f"did not converge: estimated error {error:.1e} after {made} iterations, shrinking by {r:.6g} per "
             f"iteration; about {more:,} more are needed for {tol:.0e}. Raise max_iter, or go on from the state{few}",
             more,
         )
     return Status(
-        "out_of_iterations",
+        StatusCode.OUT_OF_ITERATIONS,
         f"did not converge: the subspace still moves by {end.change:.1e} per iteration after {made} iterations, and no "
         f"rate can be seen yet. Raise max_iter, or go on from the state{few}",
     )

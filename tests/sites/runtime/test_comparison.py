@@ -25,7 +25,7 @@ from deepca.network.agent import AgentNetwork
 from deepca.sites.runtime.agent import largest_message
 from deepca.sites.runtime.comparison import difference
 from deepca.solver.certificate.certification import digest_of
-from deepca.solver.result import Status
+from deepca.solver.result import Status, StatusCode
 from deepca.topology import path
 from tests.support.problems import random_rows
 
@@ -283,7 +283,7 @@ def test_a_model_is_the_same_bytes_whatever_writes_it() -> None:
         weight=10.0,
         columns=("größe", "b"),
         whiten=False,
-        status=Status("converged", "tan θ ≤ 1.0e-11"),
+        status=Status(StatusCode.CONVERGED, "tan θ ≤ 1.0e-11"),
         certificate=None,
         about={"agents": 3, "tol": 1e-10},
     )

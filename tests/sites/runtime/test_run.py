@@ -16,7 +16,7 @@ from deepca.errors import DisputedResult
 from deepca.sites.runtime import run
 from deepca.sites.runtime.run import Ending
 from deepca.solver.certificate.certification import digest_of
-from deepca.solver.result import Status
+from deepca.solver.result import Status, StatusCode
 from deepca.topology import ring
 from studies.faults.schedules import Fault, Outcome, Play, Schedule, rows_of
 
@@ -55,7 +55,7 @@ FORGED: dict[str, Callable[[Model], Model]] = {
     "columns": lambda model: replace(model, columns=tuple(f"c{j}" for j in range(model.n_features))),
     "scale": lambda model: replace(model, scale=np.ones(model.n_features)),
     "whitening": lambda model: replace(model, whiten=True),
-    "status": lambda model: replace(model, status=Status("rounding_floor", model.status.advice)),
+    "status": lambda model: replace(model, status=Status(StatusCode.ROUNDING_FLOOR, model.status.advice)),
     "advice": lambda model: replace(model, status=replace(model.status, advice="all is well")),
     "components": _turned,
     "signs": lambda model: _of_others(model, -model.components),

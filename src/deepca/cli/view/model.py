@@ -14,6 +14,7 @@ from rich.table import Table
 from deepca._util.units import size
 from deepca.decomposition.model import Model
 from deepca.solver.certificate.bounds import Certificate
+from deepca.solver.result import StatusCode
 
 __all__ = ["show_model", "size", "summary"]
 
@@ -49,8 +50,9 @@ def show_model(console: Console, model: Model, *, most: int = 20) -> None:
 def show_status(console: Console, model: Model) -> None:
     """How the run ended and what is proven, in a few lines."""
     mark = "[green]✔[/]" if model.status.ok else "[red]✘[/]"
-    said = model.status.code.replace("_", " ") if model.status.code == "converged" else str(model.status)
-    tol = f", tolerance {model.about['tol']:.0e}" if model.status.code == "converged" and "tol" in model.about else ""
+    converged = model.status.code == StatusCode.CONVERGED
+    said = "converged" if converged else str(model.status)
+    tol = f", tolerance {model.about['tol']:.0e}" if converged and "tol" in model.about else ""
     console.print(f"{mark} {escape(said)}{tol}", highlight=False, soft_wrap=True)
     proof = model.certificate
     if proof is None:
