@@ -4,6 +4,7 @@
 
     DeepcaError
     ├── InvalidInput (also a ValueError)
+    │   ├── ParameterError       an argument or option outside of what it may be; names it
     │   ├── DataError            rows or matrices that cannot be used; names the agent
     │   ├── GapError             equal eigenvalues where the answer would end; names k that work
     │   ├── StartError           a W⁰ that cannot be used
@@ -63,6 +64,7 @@ __all__ = [
     "NewerModelError",
     "NotFiniteError",
     "OldResult",
+    "ParameterError",
     "PeerFailed",
     "PeerFault",
     "PeerTimeout",
@@ -94,6 +96,14 @@ def _restored(kind: type[DeepcaError], args: tuple[object, ...], facts: dict[str
 
 class InvalidInput(DeepcaError, ValueError):
     """The caller gave something that cannot be used."""
+
+
+class ParameterError(InvalidInput):
+    """An argument that is not what it may be. parameter : its name.  value : as given.  expected : what it may be."""
+
+    def __init__(self, parameter: str, value: object, expected: str) -> None:
+        super().__init__(f"{parameter} = {value!r}: {expected}")
+        self.parameter, self.value, self.expected = parameter, value, expected
 
 
 class DataError(InvalidInput):

@@ -12,11 +12,11 @@ import numpy.typing as npt
 
 from deepca._util.portable import exp, log
 from deepca._util.typing import Array, Orthonormalise
+from deepca._util.validation import NOTHING, Whole, check
 from deepca.algorithms.base import Decentralized, TrackedState, basis, chebyshev_growth, spread
 from deepca.consensus.mixer_state import mean_of, turned
 from deepca.consensus.mixers import Mixer, PositiveChebyshev, averager
 from deepca.consensus.pacing import Matched
-from deepca.errors import InvalidInput
 from deepca.network.base import Network
 from deepca.network.broadcasts import counted, everywhere
 from deepca.operators.base import OperatorLike
@@ -206,8 +206,7 @@ class AcceleratedDeEPCA(Decentralized):
             mix = PositiveChebyshev() if network.topology.stays else averager(network.topology)
         super().__init__(A, W0, network, mix, orthonormalise)
         d, k = self.W0.shape
-        if guards is not None and (isinstance(guards, bool) or not isinstance(guards, int) or guards < 1):
-            raise InvalidInput(f"guards = {guards!r}: a whole number; one column beyond k is needed at least")
+        check("guards", guards, Whole(1), NOTHING, meaning="columns beyond k")
         self._columns = min(k + (min(max(k + 1, _FEWEST), _MOST) if guards is None else guards), d)
 
     def init(self, W: npt.ArrayLike | None = None) -> AcceleratedState:

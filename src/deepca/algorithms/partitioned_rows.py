@@ -14,6 +14,7 @@ from scipy.special import gammaincinv
 
 from deepca._util.portable import acosh, cosh, log
 from deepca._util.typing import Array
+from deepca._util.validation import Whole, check
 from deepca.errors import Contradiction, InvalidInput, NotFiniteError
 from deepca.network.base import Network
 from deepca.network.broadcasts import SEMI, counted, packed, unpacked
@@ -99,8 +100,7 @@ class RowsApart:
         known_value: float = 0.0,
         seed: int = 0,
     ) -> None:
-        if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < _SEEDS:
-            raise InvalidInput(f"seed = {seed!r}: a whole number, 0 or more, the same at all agents")
+        check("seed", seed, Whole(0, _SEEDS - 1), meaning="the same at all agents")
         self.M, self.tree, self.k, self._seed = M, tree, k, int(seed)
         self.size = round(float(tree.sum(np.count_nonzero(M.numbers >= 0, axis=-1)[..., None].astype(np.float64))[0]))
         v = np.zeros((*M.numbers.shape, 0)) if known is None else known[..., None]

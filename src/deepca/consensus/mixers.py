@@ -15,6 +15,7 @@ import numpy as np
 
 from deepca._util.portable import acosh, cosh, power
 from deepca._util.typing import Array, Rounds
+from deepca._util.validation import Choice, Whole, check
 from deepca.consensus.mixer_state import Memory, PushSum, mean_of
 from deepca.consensus.rates import first_rounds, response, smallest_rounds
 from deepca.errors import InvalidInput, MixingError
@@ -290,6 +291,5 @@ def _interval(topology: Topology) -> tuple[float, float]:
 
 
 def _check_rounds(K: object, where: str) -> int:
-    if isinstance(K, bool) or not isinstance(K, (int, np.integer)) or K < 1:
-        raise InvalidInput(f'rounds = {K!r}{where}: K must be a whole number of at least 1, or "auto"')
-    return int(K)
+    check(f"rounds{where}", K, Whole(1), Choice("auto"))
+    return int(K)  # type: ignore[call-overload, no-any-return]

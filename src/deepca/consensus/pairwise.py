@@ -15,8 +15,9 @@ import numpy as np
 from scipy import sparse
 
 from deepca._util.typing import Array, csr
+from deepca._util.validation import Whole, check
 from deepca.consensus.mixers import Mixer
-from deepca.errors import InvalidInput, MixingError
+from deepca.errors import MixingError
 from deepca.network.base import Averaging, Moment, Pairs
 from deepca.topology.graph import SMALL, Topology
 from deepca.topology.spectra import laplacian_extremes
@@ -51,8 +52,7 @@ class Pairwise(Mixer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.seed, bool) or not isinstance(self.seed, (int, np.integer)) or self.seed < 0:
-            raise InvalidInput(f"seed = {self.seed!r}: a whole number, 0 or more, the same at all agents")
+        check("seed", self.seed, Whole(0), meaning="the same at all agents")
         if self.messages != "float64":
             raise MixingError(
                 f"Pairwise with messages = {self.messages!r}: copies of what others hold are kept for neighbours that "

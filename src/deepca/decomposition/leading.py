@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from deepca._util.typing import Array
+from deepca._util.validation import Whole, check
 from deepca.algorithms import BlockKrylov
 from deepca.decomposition.settings import Settings, algorithm_of, check_settings
 from deepca.errors import InvalidInput, NetworkError
@@ -70,8 +71,7 @@ def leading(
 
 def whole(k: Any) -> int:
     """How many are wanted; neither a share of variance nor "all" makes sense here."""
-    if isinstance(k, bool) or not isinstance(k, (int, np.integer)):
-        raise InvalidInput(f"n_components = {k!r}: say how many; a whole number of at least one")
+    check("n_components", k, Whole(1))
     return int(k)
 
 

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Literal, get_args
 
-import numpy as np
-
 from deepca._util.typing import Array
+from deepca._util.validation import NOTHING, Choice, Constraint, Real, Whole, check
 from deepca.algorithms import AcceleratedDeEPCA, Algorithm, BlockKrylov, CovarianceAveraging, DeEPCA, DePCA
 from deepca.consensus.mixers import Chebyshev, FastMix, Gossip, Mixer, PositiveChebyshev
 from deepca.errors import InvalidInput
@@ -24,6 +23,16 @@ ALGORITHMS = ("auto", "krylov", "accelerated", "deepca", "depca", "covariance")
 
 
 _EXACT = ("krylov", "covariance")  # averages to rounding, over a tree
+
+
+class _Share(Real):
+    """A share of the variance."""
+
+    def __init__(self) -> None:
+        super().__init__(0.0, 1.0)
+
+    def __str__(self) -> str:
+        return "a share of variance between 0 and 1"
 
 
 @dataclass(frozen=True)
@@ -49,26 +58,20 @@ class Settings:
     messages: Messages = "float64"
 
 
+_ALLOWED: dict[str, tuple[Constraint, ...]] = {
+    "n_components": (Whole(1), _Share(), NOTHING),
+    "rounds": (Whole(1), Choice("auto")),
+    "seed": (Whole(0), NOTHING),
+    "algorithm": (Choice(*ALGORITHMS),),
+    "messages": (Choice(*get_args(Messages)),),
+}
+
+
 def check_settings(settings: Settings) -> None:
-    """An error for settings that no data could be fit with."""
-    k = settings.n_components
-    if k is not None and (isinstance(k, bool) or not isinstance(k, (int, float))):
-        raise InvalidInput(f"n_components = {k!r}: give a number, a share of variance in (0, 1), or None")
-    if isinstance(k, float) and not 0.0 < k < 1.0:
-        raise InvalidInput(f"n_components = {k!r}: a share of variance must lie between 0 and 1; a number is an int")
-    if k is not None and k <= 0:
-        raise InvalidInput(f"n_components = {k}: at least one component is needed")
-    rounds = settings.rounds
-    if rounds != "auto" and (isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1):
-        raise InvalidInput(f"rounds = {rounds!r}: a whole number of at least 1, or 'auto'")
+    """Raise ParameterError for settings that no data could be fit with."""
+    for parameter, allowed in _ALLOWED.items():
+        check(parameter, getattr(settings, parameter), *allowed)
     Tolerance(settings.tol)
-    seed = settings.seed
-    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0):
-        raise InvalidInput(f"seed = {seed!r}: a whole number of at least 0, or None")
-    if settings.algorithm not in ALGORITHMS:
-        raise InvalidInput(f"algorithm = {settings.algorithm!r}: choose one of {', '.join(ALGORITHMS)}")
-    if settings.messages not in get_args(Messages):
-        raise InvalidInput(f"messages = {settings.messages!r}: choose one of {', '.join(get_args(Messages))}")
     if settings.messages != "float64" and settings.algorithm in _EXACT:
         raise InvalidInput(
             f"messages = {settings.messages!r} with algorithm = {settings.algorithm!r}: exact averages need all "

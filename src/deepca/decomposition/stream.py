@@ -18,12 +18,13 @@ import numpy.typing as npt
 from deepca._util.machine import available_memory
 from deepca._util.typing import Array
 from deepca._util.units import size
+from deepca._util.validation import Real, check
 from deepca.data.columns import Header, common_columns, in_order_of
 from deepca.data.local_data import Holdings, read
 from deepca.data.moments import Moments, no_rows
 from deepca.data.sources import ArraySource, Source
 from deepca.engines.local import Engine
-from deepca.errors import DataError, InvalidInput
+from deepca.errors import DataError
 
 __all__ = ["Stream", "check_forgetting", "dealt", "kept_of", "read_more"]
 
@@ -61,12 +62,8 @@ def kept_of(held: Holdings, names: Sequence[str], *, single: bool) -> Stream | N
 
 def check_forgetting(forgetting: Any) -> float:
     """A number in (0, 1]."""
-    real = isinstance(forgetting, (int, float, np.integer, np.floating)) and not isinstance(forgetting, bool)
-    if not real or not 0.0 < forgetting <= 1.0:
-        raise InvalidInput(
-            f"forgetting = {forgetting!r}: the share of their weight that earlier rows keep, above 0 and at most 1; "
-            "1 forgets nothing"
-        )
+    meaning = "the share of their weight that earlier rows keep; 1 forgets nothing"
+    check("forgetting", forgetting, Real(0.0, 1.0, up_to=True), meaning=meaning)
     return float(forgetting)
 
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import numpy as np
-
 from deepca._util.typing import Array
+from deepca._util.validation import Whole, check
 from deepca.algorithms.base import TrackedState
 from deepca.algorithms.deepca import DeEPCA
 from deepca.decomposition.stream import check_forgetting
@@ -45,8 +44,7 @@ def follow(
     """
     if not isinstance(algorithm, DeEPCA):
         raise InvalidInput(f"{algorithm!r} cannot follow: give a deepca.DeEPCA, whose tracking bears other A_j")
-    if isinstance(steps, bool) or not isinstance(steps, (int, np.integer)) or steps < 1:
-        raise InvalidInput(f"steps = {steps!r}: a whole number of at least one iteration per batch is needed")
+    check("steps", steps, Whole(1), meaning="iterations per batch")
     return _followed(algorithm, operators, steps, start)
 
 

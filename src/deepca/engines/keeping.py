@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from deepca._util.validation import Whole, check
 from deepca.data.local_data import Holdings
 from deepca.data.sources import add_rows
 from deepca.engines.checkpoint_format import Checkpoint
@@ -44,8 +45,7 @@ class Keeping:
     say: Callable[[str], None] = field(default=lambda line: None, compare=False)
 
     def __post_init__(self) -> None:
-        if isinstance(self.every, bool) or not isinstance(self.every, int) or self.every < 1:
-            raise InvalidInput(f"a checkpoint every {self.every!r} iterations: a whole number of at least 1 is needed")
+        check("every", self.every, Whole(1), meaning="iterations between checkpoints")
         if self.folder.exists() and not self.folder.is_dir():
             raise InvalidInput(f"{self.folder} is no folder; checkpoints need one")
 

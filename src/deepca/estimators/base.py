@@ -12,6 +12,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
 from deepca._util.masked import unmasked
+from deepca._util.validation import Whole, check
 from deepca.data.moments import check_finite
 from deepca.data.sources import ArraySource, numeric
 from deepca.errors import DataError, InvalidInput, TopologyError
@@ -48,7 +49,7 @@ class OverAgents:
         return X, named
 
     def _seed(self) -> int:
-        if isinstance(self.random_state, (int, np.integer)) and self.random_state >= 0:
+        if Whole(0).accepts(self.random_state):
             return int(self.random_state)
         return int(check_random_state(self.random_state).randint(2**31 - 1))
 
@@ -68,8 +69,7 @@ class OverAgents:
         if wanted is None:
             return self._default_topology(self.topology, most, seed, ranks, of)
         m = wanted
-        if isinstance(m, bool) or not isinstance(m, (int, np.integer)) or m < 1:
-            raise InvalidInput(f"n_agents = {m!r}: a whole number of at least one agent is needed")
+        check("n_agents", m, Whole(1))
         if m > most:
             raise DataError(_too_few(most, m, of))
         return from_name(self.topology, int(m), seed=seed)

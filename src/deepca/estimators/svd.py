@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from deepca._util.masked import unmasked
 from deepca._util.typing import Array
+from deepca._util.validation import Whole, check
 from deepca.data.sources import ArraySource, Source, as_source, numeric
 from deepca.decomposition.svd import Partition, SingularTriplets, singular_triplets
 from deepca.errors import DataError, InvalidInput
@@ -246,8 +247,7 @@ class DecentralizedSVD(OverAgents, ClassNamePrefixFeaturesOutMixin, TransformerM
         """The approximation of rank k to what that agent held, from what it knows after the fit."""
         check_is_fitted(self)
         m = self.topology_.n_agents
-        if isinstance(agent, bool) or not isinstance(agent, (int, np.integer)) or not 0 <= agent < m:
-            raise InvalidInput(f"agent = {agent!r}: agents are numbered from 0 to {m - 1}")
+        check("agent", agent, Whole(0, m - 1))
         return self.result_.reconstruct(int(agent))
 
     @property

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from deepca._util.machine import available_memory
 from deepca._util.typing import Array
+from deepca._util.validation import Whole, check
 from deepca.data.moments import moments
 from deepca.data.sources import Source
 from deepca.errors import DataError, InvalidInput
@@ -87,8 +88,7 @@ def probed_eigenvalues(source: Source, *, scale: bool = False) -> tuple[Array, i
 
 def spectrum_of(given: npt.ArrayLike | None, dim: int | None, k: int, name: str | None = None) -> tuple[Array, str]:
     """All d eigenvalues, descending, the largest one 1; and where they come from."""
-    if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or k < 1:
-        raise InvalidInput(f"n_components = {k!r}: a whole number of at least one component is needed")
+    check("n_components", k, Whole(1))
     if given is None:
         if dim is None:
             raise InvalidInput("how many columns? Give dim, or the eigenvalues")

@@ -14,6 +14,7 @@ import numpy as np
 
 from deepca._util.machine import available_memory
 from deepca._util.typing import Array
+from deepca._util.validation import Whole, check
 from deepca.data.columns import common_columns
 from deepca.data.local_data import Holdings, read
 from deepca.data.sources import ArraySource, Source
@@ -137,8 +138,7 @@ def simulate(
         raise DataError(f"rows of {len(sources)} agents for a network of {m}; give those of every agent")
     if not algorithms:
         raise InvalidInput(f"no algorithm to try; choose from {', '.join(ALGORITHMS)}")
-    if isinstance(n_components, bool) or not isinstance(n_components, (int, np.integer)):
-        raise InvalidInput(f"n_components = {n_components!r}: give a whole number, the same for all methods")
+    check("n_components", n_components, Whole(1), meaning="the same for all methods")
     check_speed(gflops)
     asked = Settings(
         n_components=int(n_components), center=center, scale=scale, rounds=rounds, tol=tol, max_iter=max_iter, seed=seed

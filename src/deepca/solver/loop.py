@@ -12,6 +12,7 @@ import numpy as np
 
 from deepca._util.machine import one_blas_thread
 from deepca._util.typing import Array
+from deepca._util.validation import Whole, check
 from deepca.algorithms.base import Algorithm, State, TrackedState
 from deepca.errors import EpochChanged, InvalidInput, NotFiniteError, StartError
 from deepca.network.base import Network
@@ -54,8 +55,7 @@ def solve(
     Every agent stops in the same iteration: the rule sees only numbers agreed through the network. They ride along
     with gossip, so a decision about iteration t falls ``⌈diameter / K⌉`` iterations later, without extra rounds.
     """
-    if isinstance(max_iter, bool) or not isinstance(max_iter, (int, np.integer)) or max_iter < 1:
-        raise InvalidInput(f"max_iter = {max_iter!r}: a whole number of at least one iteration is needed")
+    check("max_iter", max_iter, Whole(1))
     if stop is not None and not hasattr(stop, "met"):
         raise InvalidInput(f"stop = {stop!r}: give a rule, such as deepca.Tolerance(1e-10)")
     run = _Run(algorithm, max_iter, stop, observers, start, certify)

@@ -25,8 +25,8 @@ import numpy as np
 
 from deepca._util.portable import median, power, total
 from deepca._util.typing import Array
+from deepca._util.validation import Real, check
 from deepca.algorithms.base import State, TrackedState
-from deepca.errors import InvalidInput
 from deepca.operators.linalg import frobenius, rank_of, symmetric_part
 
 __all__ = [
@@ -96,8 +96,7 @@ class Tolerance:
     tol: float
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.tol, (int, float, np.floating)) and 0.0 < self.tol < 1.0):
-            raise InvalidInput(f"tol = {self.tol}: give the largest acceptable tangent of the angle, between 0 and 1")
+        check("tol", self.tol, Real(0.0, 1.0), meaning="the largest acceptable tangent of the angle")
 
     def met(self, history: Sequence[Agreed]) -> bool:
         return len(history) >= _IN_A_ROW and all(

@@ -32,6 +32,7 @@ from scipy.sparse import csgraph
 from deepca._util.portable import eigenvalues as portable_eigenvalues
 from deepca._util.portable import power
 from deepca._util.typing import Array, Csr, csr
+from deepca._util.validation import Whole
 from deepca.errors import AsymmetricError, DisconnectedError, InvalidInput, TopologyError
 from deepca.topology.spectra import PORTABLE, extreme_eigenvalues, laplacian_extremes
 
@@ -331,7 +332,7 @@ def freeze(matrix: Csr) -> None:
 
 
 def check_agents(m: int) -> None:
-    if isinstance(m, bool) or not isinstance(m, (int, np.integer)) or m < 1:
+    if not Whole(1).accepts(m):
         raise TopologyError(f"{m} agents: a network needs a whole number of them, at least one")
 
 

@@ -52,9 +52,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from deepca._util.validation import Whole
 from deepca.errors import TopologyError
 from deepca.topology import directed, generators, graph, time_varying
-from deepca.topology.graph import Rule, Topology
+from deepca.topology.graph import Rule, Topology, check_agents
 
 if TYPE_CHECKING:
     from deepca.topology.graph import Seed
@@ -183,7 +184,7 @@ def _made_of_others(name: str, spec: str, m: int | None, seed: Seed, rule: Rule)
             kind = "whose links stay" if name == "periodic" else "whose links stay and go both ways"
             raise TopologyError(f"{name} of {_head(part)}: give a network {kind}, such as {CHANGING[name]}")
     agents = m if m is not None else named_agents(spec)
-    if agents is not None and (isinstance(agents, (int, np.integer)) and agents > 0):
+    if agents is not None and Whole(1).accepts(agents):
         _check_changing(name, agents)
     rng = seed if isinstance(seed, np.random.Generator) or seed is None else int(seed)
     graphs = [
@@ -244,8 +245,8 @@ def _read(spec: str, m: int | None) -> tuple[str, str | None, int | None]:
     """Name, parameter and number of agents, as far as they are given."""
     if not isinstance(spec, str):
         raise TopologyError(f"a network is named by a string such as 'ring:50', not by {type(spec).__name__}")
-    if m is not None and (isinstance(m, bool) or not isinstance(m, (int, np.integer)) or m < 1):
-        raise TopologyError(f"{m} agents: a network needs a whole number of them, at least one")
+    if m is not None:
+        check_agents(m)
     name, *numbers = _parts(spec)
     if name not in _ALL:
         near = difflib.get_close_matches(name, _ALL, n=1)

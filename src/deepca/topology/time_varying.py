@@ -17,6 +17,7 @@ import numpy.typing as npt
 from scipy import sparse
 
 from deepca._util.typing import Array, Csr, csr
+from deepca._util.validation import Whole, check
 from deepca.errors import DisconnectedError, InvalidInput, MassError, TopologyError
 from deepca.topology.graph import Topology, check_agents, freeze, links_of
 
@@ -320,5 +321,4 @@ def _check_probability(p: float) -> None:
 
 
 def _check_seed(seed: int) -> None:
-    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
-        raise InvalidInput(f"seed = {seed!r}: a whole number, 0 or more, the same at all agents")
+    check("seed", seed, Whole(0), meaning="the same at all agents")

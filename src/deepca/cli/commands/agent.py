@@ -21,7 +21,15 @@ from rich.markup import escape
 
 from deepca.cli.common import errors, require
 from deepca.cli.view.model import show_model, summary
-from deepca.errors import DeepcaError, InternalError, InvalidInput, NetworkError, NotFiniteError, Unfinished
+from deepca.errors import (
+    DeepcaError,
+    InternalError,
+    InvalidInput,
+    NetworkError,
+    NotFiniteError,
+    ParameterError,
+    Unfinished,
+)
 
 if TYPE_CHECKING:  # what imports grpc must wait until its core can be heard
     from deepca.cli.view.log import Log, Style
@@ -217,8 +225,8 @@ def _read(path: Path, run_name: str | None, deadline: str | None) -> SiteFile:
         if run_name is not None:
             option = f"--run {run_name}"
             site = replace(site, network=replace(site.network, run=run_name))
-    except InvalidInput as error:
-        raise InvalidInput(f"{option}: {str(error).partition(': ')[2]}") from None
+    except ParameterError as error:
+        raise InvalidInput(f"{option}: {error.expected}") from None
     return site
 
 

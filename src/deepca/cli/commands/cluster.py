@@ -18,7 +18,7 @@ from deepca.cli.commands.topology import complete_name
 from deepca.cli.common import errors, require
 from deepca.cli.view.trial_network import Done, complain, report_trial, show_real, watching
 from deepca.decomposition.settings import ALGORITHMS
-from deepca.errors import InvalidInput
+from deepca.errors import InvalidInput, ParameterError
 from deepca.sites.config.toml import duration
 
 __all__ = ["cluster", "real_demo"]
@@ -195,8 +195,8 @@ def _components(given: str) -> int | float | None:
 def _seconds(given: str, option: str) -> float:
     try:
         return duration(given)
-    except InvalidInput as error:
-        raise InvalidInput(f"{option} {error}") from None
+    except ParameterError as error:
+        raise InvalidInput(f"{option} {given!r}: {error.expected}") from None
 
 
 # ------------------------------------------------------------------------------------------------------ demo, for real

@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from deepca._util.typing import Array
+from deepca._util.validation import Whole, check
 from deepca.algorithms.partitioned_rows import by_number
 from deepca.decomposition.spectral.blocks import BlockRows, GraphBlock
 from deepca.decomposition.spectral.graphs import GraphEigenpairs, eigenpairs_of, prepared
-from deepca.errors import InvalidInput
 from deepca.network.base import Network
 from deepca.network.trees import SpanningTree
 
@@ -56,8 +56,7 @@ def spectral_clustering(
     number by its own name, and the smallest ``e_i / d_i²`` of all is chosen, which is node i with a probability
     proportional to ``d_i²``. All restarts are made at once, and the one with the smallest inertia counts.
     """
-    if isinstance(restarts, bool) or not isinstance(restarts, (int, np.integer)) or restarts < 1:
-        raise InvalidInput(f"restarts = {restarts!r}: a whole number, at least one")
+    check("restarts", restarts, Whole(1))
     rows, tree = prepared(blocks, network, n_clusters, matrix="normalized", which="smallest")
     found, U = eigenpairs_of(rows, tree, n_clusters, which="smallest", tol=tol, seed=seed)
     root = np.sqrt(rows.degrees)[..., None]

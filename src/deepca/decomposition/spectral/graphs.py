@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deepca._util.typing import Array
+from deepca._util.validation import Choice, Whole, check
 from deepca.algorithms.partitioned_rows import RowsApart, RowsState, split
 from deepca.consensus.mixers import FastMix, Mixer, fastmix_eta
 from deepca.consensus.rates import first_rounds
@@ -140,10 +141,8 @@ def prepared(
     blocks: Sequence[GraphBlock], network: Network, k: int, *, matrix: Matrix, which: Which
 ) -> tuple[BlockRows, SpanningTree]:
     """The rows of the matrix and a tree over which to add up, once it is sure that the graph can be used."""
-    if which not in ("smallest", "largest"):
-        raise InvalidInput(f"which = {which!r}: give 'smallest' or 'largest'")
-    if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or k < 1:
-        raise InvalidInput(f"k = {k!r} eigenvectors: ask for a whole number of them, at least one")
+    check("which", which, Choice("smallest", "largest"))
+    check("k", k, Whole(1))
     rows = BlockRows(blocks, network, matrix, negated=which == "smallest")
     if matrix != "adjacency":
         rows.check_connected()

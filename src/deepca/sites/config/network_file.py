@@ -19,7 +19,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -31,8 +30,9 @@ from scipy.sparse import csgraph
 
 from deepca import topology as topologies
 from deepca._util.files import write_whole
+from deepca._util.validation import Whole, check
 from deepca.decomposition.settings import Settings, check_settings
-from deepca.errors import InvalidInput
+from deepca.errors import InvalidInput, ParameterError
 from deepca.network.compression import Messages
 from deepca.sites.config.addresses import is_network_name, is_site_name, split_address
 from deepca.sites.config.toml import TomlTable, as_toml, duration_text, listed, load_toml, meant
@@ -134,15 +134,14 @@ class NetworkFile:
     def __post_init__(self) -> None:
         for key, text in (("name", self.name), ("run", self.run)):
             if not is_network_name(text):
-                raise InvalidInput(f"{key} = {text!r}: use up to 64 letters, digits, hyphens, dots and underscores")
+                raise ParameterError(key, text, "use up to 64 letters, digits, hyphens, dots and underscores")
         _check_sites(self.sites)
-        if self.max_iter < 1 or self.checkpoint_every < 1 or self.seed < 0:
-            key = "max_iter" if self.max_iter < 1 else "checkpoint_every" if self.checkpoint_every < 1 else "seed"
-            raise InvalidInput(f"{key} = {getattr(self, key)}: at least {0 if key == 'seed' else 1}")
+        for key, least in (("max_iter", 1), ("checkpoint_every", 1), ("seed", 0)):
+            check(key, getattr(self, key), Whole(least))
         if not 0.0 < self.patience < math.inf:
             raise InvalidInput(f"patience = {self.patience:g} s: it must be longer than nothing")
         if self.on_loss not in get_args(OnLoss):
-            raise InvalidInput(f"on_loss = {self.on_loss!r}: choose {listed(get_args(OnLoss))}")
+            raise ParameterError("on_loss", self.on_loss, f"choose {listed(get_args(OnLoss))}")
         check_settings(self.settings)
         for i, j in self.links:
             if self.sites[i].address is None and self.sites[j].address is None:
@@ -281,9 +280,11 @@ def read_network(path: Path) -> NetworkFile:
     try:
         always = ("components", "topology_name", "edges")
         return NetworkFile(**{key: value for key, value in given.items() if value is not None or key in always})
+    except ParameterError as error:
+        key = _AS_WRITTEN.get(error.parameter, error.parameter)
+        raise ParameterError(f"{path}: {key}", error.value, error.expected) from None
     except InvalidInput as error:
-        said = re.sub("^n_components|^tol(?= )", lambda name: _AS_WRITTEN[name[0]], str(error))
-        raise InvalidInput(f"{path}: {said}") from None
+        raise InvalidInput(f"{path}: {error}") from None
 
 
 def _check_sites(sites: Sequence[SiteEntry]) -> None:

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from deepca.errors import InvalidInput
+from deepca.errors import InvalidInput, ParameterError
 
 __all__ = ["TomlTable", "as_toml", "duration", "duration_text", "listed", "load_toml", "meant"]
 
@@ -24,10 +24,10 @@ def duration(text: str) -> float:
     """``"500ms"``, ``"30s"``, ``"5min"``, ``"2h"`` or ``"1d"`` in seconds."""
     found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]+)\s*", text)
     if found is None or found[2] not in _UNITS:
-        raise InvalidInput(f"{text!r}: write a number and its unit, such as 500ms, 30s, 5min, 2h or 1d")
+        raise ParameterError("duration", text, "write a number and its unit, such as 500ms, 30s, 5min, 2h or 1d")
     value = float(found[1]) * _UNITS[found[2]]
     if not 0.0 < value < math.inf:
-        raise InvalidInput(f"{text!r}: it must be longer than nothing")
+        raise ParameterError("duration", text, "it must be longer than nothing")
     return value
 
 
@@ -103,8 +103,8 @@ class TomlTable:
             return cast("float | None", value)
         try:
             return duration(value)
-        except InvalidInput as error:
-            raise InvalidInput(f"{self.where}: {key} = {error}") from None
+        except ParameterError as error:
+            raise ParameterError(f"{self.where}: {key}", value, error.expected) from None
 
     def components(self, key: str) -> int | float | None:
         words = 'a whole number, a share of variance such as 0.95, or "all"'

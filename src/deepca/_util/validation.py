@@ -1,0 +1,107 @@
+"""Say once what a parameter may be, and check it.
+
+``check("rounds", K, Whole(1), Choice("auto"))`` raises :class:`~deepca.errors.ParameterError` unless K is one of these.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from deepca.errors import ParameterError
+
+__all__ = ["NOTHING", "Choice", "Constraint", "Real", "Whole", "check", "is_whole"]
+
+
+class Constraint(Protocol):
+    """A set of values, and its description."""
+
+    def accepts(self, value: Any, /) -> bool: ...
+    def __str__(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Whole:
+    """Whole numbers from ``low`` up to ``high``, both included; a bool is none."""
+
+    low: int
+    high: int | None = None
+
+    def accepts(self, value: Any, /) -> bool:
+        """Tell whether value is one of them."""
+        return is_whole(value) and self.low <= value and (self.high is None or value <= self.high)
+
+    def __str__(self) -> str:
+        if self.high is None:
+            return f"a whole number of at least {self.low}"
+        return f"a whole number from {self.low} to {self.high}"
+
+
+@dataclass(frozen=True)
+class Real:
+    """Numbers above ``low`` and below ``high``, or up to it."""
+
+    low: float
+    high: float = math.inf
+    up_to: bool = False
+
+    def accepts(self, value: Any, /) -> bool:
+        """Tell whether value is one of them."""
+        if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+            return False
+        return bool(self.low < value < self.high or (self.up_to and value == self.high))
+
+    def __str__(self) -> str:
+        if self.high == math.inf:
+            return f"a number above {self.low:g}"
+        return f"a number above {self.low:g} and {'at most' if self.up_to else 'below'} {self.high:g}"
+
+
+@dataclass(frozen=True, init=False)
+class Choice:
+    """One of some words."""
+
+    words: tuple[str, ...]
+
+    def __init__(self, *words: str) -> None:
+        object.__setattr__(self, "words", words)
+
+    def accepts(self, value: Any, /) -> bool:
+        """Tell whether value is one of them."""
+        return isinstance(value, str) and value in self.words
+
+    def __str__(self) -> str:
+        if len(self.words) == 1:
+            return repr(self.words[0])
+        return f"one of {', '.join(map(repr, self.words))}"
+
+
+@dataclass(frozen=True)
+class _Nothing:
+    def accepts(self, value: Any, /) -> bool:
+        return value is None
+
+    def __str__(self) -> str:
+        return "None"
+
+
+NOTHING = _Nothing()
+"""None is allowed."""
+
+
+def is_whole(value: Any) -> bool:
+    """Tell whether value is a whole number of Python's or numpy's."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def check(parameter: str, value: Any, *allowed: Constraint, meaning: str = "") -> None:
+    """Raise ParameterError unless one of the constraints accepts the value.
+
+    meaning : what the parameter is for, or what follows from its value; stands behind what is allowed.
+    """
+    if not any(constraint.accepts(value) for constraint in allowed):
+        expected = ", or ".join(map(str, allowed))
+        raise ParameterError(parameter, value, f"{expected}; {meaning}" if meaning else expected)
