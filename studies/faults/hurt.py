@@ -96,11 +96,11 @@ class HurtNode:
     def _known(self, peer: int) -> tuple[object, ...]:
         """What a message of this neighbour could have changed."""
         node = self._node
-        mail = len(node._mail[peer])
+        mail = len(node._mailbox._waiting[peer])
         return (
-            {record.site: record.age for record in node._assembly.table if record.site != node._me},
+            {record.site: record.age for record in node._assembly.table if record.site != node._context.me},
             mail,
-            len(node._outcomes),
+            len(node._files.contents),
         )
 
     def next_frame(self, peer: int) -> Any:
@@ -128,7 +128,7 @@ class HurtNode:
     def _later(self, peer: int, frame: Any, ready: list[Any]) -> None:
         def release() -> None:
             ready.append(frame)
-            self._node._wake(peer)
+            self._node._neighbors.wake(peer)
 
         asyncio.get_running_loop().call_later(self._hurt.hold, release)
 

@@ -126,7 +126,7 @@ def _model_lie(what: str) -> list[tuple[Any, str, Any]]:
 
 def _array_lie(what: str) -> list[tuple[Any, str, Any]]:
     from deepca.sites.protocol import parcels
-    from deepca.sites.runtime import node
+    from deepca.sites.runtime.node import node
 
     honest, (phase, change) = parcels.pack, ARRAYS[what]
 
@@ -138,7 +138,7 @@ def _array_lie(what: str) -> list[tuple[Any, str, Any]]:
 
 def _tag_lie(what: str) -> list[tuple[Any, str, Any]]:
     from deepca.sites.protocol import parcels
-    from deepca.sites.runtime import node
+    from deepca.sites.runtime.node import node
 
     honest, (phase, change) = parcels.pack, TAGS[what]
 
@@ -245,21 +245,21 @@ def _fabricated(content: bytes) -> bytes:
     return _components(_mean(from_bytes(content, Path("proposed")))).to_bytes()
 
 
-def _announce(node: Any, claim: Any, content: bytes) -> None:
-    node._outcomes[claim.outcome] = content
-    node._endorse(claim)
+def _announce(results: Any, claim: Any, content: bytes) -> None:
+    results._files.contents[claim.outcome] = content
+    results._endorse(claim)
 
 
 def _same_epoch() -> list[tuple[Any, str, Any]]:
     """Sign other bytes than those that were proposed, for the same plan."""
     from deepca.sites.protocol.claims import ResultClaim
-    from deepca.sites.runtime.node import Node
+    from deepca.sites.runtime.node.results import Results
 
     def compare(self: Any, computed: Any, claim: ResultClaim) -> None:
-        content = _fabricated(self._outcomes[claim.outcome])
+        content = _fabricated(self._files.contents[claim.outcome])
         _announce(self, replace(claim, outcome=hashlib.sha256(content).digest()), content)
 
-    return [(Node, "_compare", compare)]
+    return [(Results, "_compare", compare)]
 
 
 def _at_the_end(change: Callable[[Any], Any]) -> list[tuple[Any, str, Any]]:
@@ -273,8 +273,8 @@ def _at_the_end(change: Callable[[Any], Any]) -> list[tuple[Any, str, Any]]:
         content = _fabricated(proposal())
         true = ResultClaim(plan.epoch, plan.digest, plan.members, hashlib.sha256(content).digest())
         with self._changed:
-            _announce(self, change(true), content)
-            self._publish(phase="finished")
+            _announce(self._results, change(true), content)
+            self._neighbors.publish(phase="finished")
         return honest(self, plan, differs, proposal)
 
     return [(Node, "settle", settle)]
@@ -287,17 +287,17 @@ def _made_up(claim: Any) -> Any:
 def _forged_record() -> list[tuple[Any, str, Any]]:
     """Hand on a record of the first site that it has not written: it has failed, and signed another result."""
     from deepca.sites.protocol.records import Failure
-    from deepca.sites.runtime.node import Node
+    from deepca.sites.runtime.node.neighbors import Neighbors
 
-    honest = Node._sealed_record
+    honest = Neighbors._sealed_record
 
     def sealed(self: Any, record: Any) -> Any:
         if record.site != 0:
             return honest(self, record)
         forged = replace(record, version=record.version + 1000, phase="failed", failure=Failure("common", "made up"))
-        return self._seals.seal(forged.to_wire().SerializeToString(deterministic=True))
+        return self._context.seals.seal(forged.to_wire().SerializeToString(deterministic=True))
 
-    return [(Node, "_sealed_record", sealed)]
+    return [(Neighbors, "_sealed_record", sealed)]
 
 
 def _replayed() -> list[tuple[Any, str, Any]]:
@@ -315,7 +315,7 @@ def _replayed() -> list[tuple[Any, str, Any]]:
             done.append(True)
             about = self._vault._about
             name = next(path.stem for path in sorted(about.parent.glob("result-*.npz")) if path.stem != about.stem)
-            old = FileVault(about.parent, name, len(self._at.sites), lambda text: None).load()
+            old = FileVault(about.parent, name, len(self._context.membership.sites), lambda text: None).load()
             assert old.claim is not None
             assert old.outcome is not None
             signed = [one.to_wire() for one in old.endorsements]
@@ -324,7 +324,9 @@ def _replayed() -> list[tuple[Any, str, Any]]:
             with self._changed:
                 for link in self._links.values():
                     link.send(parcel)
-                self._publish(endorsement=next(one for one in old.endorsements if one.site == self._me))
+                self._neighbors.publish(
+                    endorsement=next(one for one in old.endorsements if one.site == self._context.me)
+                )
         return honest(self, *given, **more)
 
     return [(Node, "exchange", exchange)]

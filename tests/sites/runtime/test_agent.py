@@ -72,7 +72,7 @@ def reading(monkeypatch: pytest.MonkeyPatch) -> None:
 def ticking(monkeypatch: pytest.MonkeyPatch) -> None:
     """Time stands still for the node, which waits; without its ticks nobody would wake it before the deadline."""
     monkeypatch.setattr(Node, "tick", lambda self: 1 // 0)
-    monkeypatch.setattr(Node, "_concluded", lambda self: self._check_deadline())
+    monkeypatch.setattr(Node, "_concluded", lambda self: self._faults.check())
 
 
 def test_a_run_without_faults_writes_no_report(site: SiteFile) -> None:

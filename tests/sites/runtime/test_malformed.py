@@ -19,6 +19,7 @@ from deepca.sites.protocol.parcels import Parcel, pack
 from deepca.sites.protocol.records import Failure, Offer, RunPlan
 from deepca.sites.runtime import run
 from deepca.sites.runtime.node import Node
+from deepca.sites.runtime.node.model_files import ModelFiles
 from deepca.topology import Topology, path, ring
 from studies.faults.schedules import Fault, Outcome, Play, Schedule, play, rows_of
 
@@ -90,13 +91,13 @@ def _spoil(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def exchange(
         self: Node, plan: RunPlan, tag: Tag, outgoing: Mapping[int, Message], sources: Collection[int]
     ) -> dict[int, Message]:
-        if self._me == LIAR and tag.phase == "mean":
+        if self._context.me == LIAR and tag.phase == "mean":
             with self._changed:
                 for receiver, message in outgoing.items():
                     link = self._links[receiver]
                     link.send(SPOILT[what](pack(plan.digest, tag, message)), plan.identities[receiver])
             for receiver in outgoing:
-                self._wake(receiver)
+                self._neighbors.wake(receiver)
             outgoing = {}
         return honest(self, plan, tag, outgoing, sources)
 
@@ -104,16 +105,16 @@ def _spoil(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_result_that_cannot_be_read_names_its_proposer(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = Node._hand_over
+    honest = ModelFiles.send
 
-    def hand_over(self: Node, peer: int, digest: bytes) -> None:
-        if self._me != LIAR:
+    def send(self: ModelFiles, peer: int, digest: bytes) -> None:
+        if self._context.me != LIAR:
             honest(self, peer, digest)
         else:
-            self._links[peer].send(Parcel(b"\xff\xff\xff"))
+            self._context.links[peer].send(Parcel(b"\xff\xff\xff"))
 
     monkeypatch.setattr(f"{__name__}.LIAR", 0)  # the first one proposes
-    monkeypatch.setattr(Node, "_hand_over", hand_over)
+    monkeypatch.setattr(ModelFiles, "send", send)
     endings, _ = _played()  # nobody talks to the proposer any more, so that it waits to its deadline
     _assert_named(endings, 0.0)
 
@@ -124,8 +125,9 @@ def test_a_neighbour_that_was_left_out_cannot_end_the_run(monkeypatch: pytest.Mo
 
     def settle(self: Node, plan: RunPlan, *more: Any) -> Any:
         if LIAR in self._links and LIAR not in plan.members:
-            self._spoilt[LIAR] = self._links[LIAR].peer, "a message whose header cannot be read"
-            spoilt.append(self._me)
+            with self._changed:
+                self._mailbox.spoil(LIAR, "a message whose header cannot be read")
+            spoilt.append(self._context.me)
         return honest(self, plan, *more)
 
     monkeypatch.setattr(Node, "settle", settle)
@@ -145,10 +147,10 @@ def test_directions_that_cannot_be_are_not_believed(said: float, liar: int, monk
     gather, exchange = Node.gather, Node.exchange
 
     def boasting(self: Node, offer: Offer, *more: Any) -> Any:
-        return gather(self, Offer((), 1000) if self._me == liar else offer, *more)
+        return gather(self, Offer((), 1000) if self._context.me == liar else offer, *more)
 
     def lying(self: Node, plan: RunPlan, tag: Tag, outgoing: Mapping[int, Message], sources: Collection[int]) -> Any:
-        if self._me == liar and tag.phase == "directions":
+        if self._context.me == liar and tag.phase == "directions":
             outgoing = {j: replace(one, payload=np.full_like(one.payload, said)) for j, one in outgoing.items()}
         return exchange(self, plan, tag, outgoing, sources)
 
@@ -163,7 +165,7 @@ def test_directions_that_are_not_orthonormal_are_not_believed(liar: int, monkeyp
     gather, spread = Node.gather, run._spread
 
     def boasting(self: Node, offer: Offer, *more: Any) -> Any:
-        return gather(self, Offer((), 1000) if self._me == liar else offer, *more)
+        return gather(self, Offer((), 1000) if self._context.me == liar else offer, *more)
 
     def lying(network: AgentNetwork, source: int, x: Array, right: Callable[[Array], bool]) -> Array:
         if network.agent != liar:

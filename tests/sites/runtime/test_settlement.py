@@ -281,7 +281,7 @@ def _after(accuser: int, failure: Failure) -> None:
     plan = replace(PLAN, edges=edges)
     record = Record(accuser, IDENTITIES[accuser], 1, "failed", plan=plan.digest, failure=failure)
     node._assembly.learn(record)
-    node._check_faults(plan)
+    node._faults.check_members(plan)
 
 
 def test_who_was_sent_an_array_can_accuse_its_sender() -> None:

@@ -108,9 +108,11 @@ def test_nobody_is_told_by_others_which_start_it_is(lie: str, monkeypatch: pytes
 
         def next_frame(self: Node, peer: int) -> wire.Frame | None:
             frame = honest(self, peer)
-            if self._me == LIAR and frame is not None and frame.HasField("hello"):
-                record = Record(peer, Incarnation(10**6, 5), 1, fingerprint=self._at.fingerprint).to_wire()
-                frame.hello.yours.CopyFrom(self._seals.seal(record.SerializeToString()))
+            if self._context.me == LIAR and frame is not None and frame.HasField("hello"):
+                record = Record(
+                    peer, Incarnation(10**6, 5), 1, fingerprint=self._context.membership.fingerprint
+                ).to_wire()
+                frame.hello.yours.CopyFrom(self._context.seals.seal(record.SerializeToString()))
                 frame.hello.check = _hello_check(frame.hello)
             return frame
 
@@ -169,7 +171,7 @@ def test_an_epoch_made_up_in_the_middle_ends_the_run_with_its_site_named() -> No
     begin, end = _undisturbed(4, "ring")
 
     def lie() -> None:
-        _node(town, LIAR)._publish(phase="gathering", plan=b"", epoch=1 << 40)
+        _node(town, LIAR)._neighbors.publish(phase="gathering", plan=b"", epoch=1 << 40)
 
     town = Town(ring(4), seals=Names)
     town.all_at().at(begin + 0.5 * (end - begin), lie).run()
@@ -183,22 +185,22 @@ def _two_proposals(honest: Callable[..., Any]) -> Callable[..., Any]:
     """Site 0 shows every neighbour a record with another proposal, and hands out both."""
 
     def settle(self: Node, plan: RunPlan, differs: Any, proposal: Callable[[], bytes]) -> Any:
-        if self._me != 0:
+        if self._context.me != 0:
             return honest(self, plan, differs, proposal)
         with self._changed:
             for number, link in enumerate(self._links.values()):
                 content = proposal() + bytes(number)  # the same model in other bytes
                 claim = ResultClaim(plan.epoch, plan.digest, plan.members, hashlib.sha256(content).digest())
-                self._outcomes[claim.outcome] = content
-                own = self._seals.endorse(self._me, claim)
+                self._files.contents[claim.outcome] = content
+                own = self._context.seals.endorse(self._context.me, claim)
                 self._settling.claims.add(own)
                 said = self._assembly.record
                 said = replace(said, version=said.version + 1000, computed=plan.digest, endorsement=own)
-                sealed = self._seals.seal(said.to_wire().SerializeToString(deterministic=True))
+                sealed = self._context.seals.seal(said.to_wire().SerializeToString(deterministic=True))
                 link.send(Parcel(wire.Parcel(records=wire.Records(sealed=[sealed])).SerializeToString()))
-            self._wake_all()
+            self._neighbors.wake_all()
             while True:
-                self._check_deadline()
+                self._faults.check()
                 self._changed.wait(1.0)
 
     return settle
@@ -224,15 +226,15 @@ def test_a_signature_without_a_proposal_is_named_and_holds_nothing_up(
     honest, town = Node.settle, Town(complete(4), "shrink", patience=3.0, deadline=60.0, seals=Names)
 
     def settle(self: Node, plan: RunPlan, differs: Any, proposal: Callable[[], bytes]) -> Any:
-        if self._me == 0:
+        if self._context.me == 0:
             town.at(town.clock.time + 0.5, town.kill, 0)  # others have its last numbers by then
             while True:
                 self._changed.wait(1.0)
-        if self._me == 3 and plan.proposer == 0:
+        if self._context.me == 3 and plan.proposer == 0:
             with self._changed:
                 claim = ResultClaim(plan.epoch, plan.digest, plan.members, b"x" * 32)
-                own, proposed = self._seals.endorse(3, claim), self._seals.endorse(0, claim)
-                self._publish(endorsement=own, proposed=proposed if forged else None, computed=plan.digest)
+                own, proposed = self._context.seals.endorse(3, claim), self._context.seals.endorse(0, claim)
+                self._neighbors.publish(endorsement=own, proposed=proposed if forged else None, computed=plan.digest)
         return honest(self, plan, differs, proposal)
 
     monkeypatch.setattr(Node, "settle", settle)
@@ -248,7 +250,7 @@ def test_the_others_go_on_where_the_proposer_dies_and_nobody_lies(monkeypatch: p
     honest, town = Node.settle, Town(complete(4), "shrink", patience=3.0, deadline=60.0, seals=Names)
 
     def settle(self: Node, *given: Any) -> Any:
-        if self._me == 0:
+        if self._context.me == 0:
             town.at(town.clock.time + 0.5, town.kill, 0)  # others have its last numbers by then
             while True:
                 self._changed.wait(1.0)
@@ -291,7 +293,7 @@ def test_who_relied_on_a_certificate_that_has_ended_since_is_not_blamed(reason: 
     node = _alone(seals)
     signed, proposed = _endorsed(1, b"x"), _endorsed(0, b"x")
     node._settling.claims.add(signed)  # verified before
-    node._endorsed(1, Record(1, Incarnation(1, 2), endorsement=signed, proposed=proposed))
+    node._records._take_endorsement(1, Record(1, Incarnation(1, 2), endorsement=signed, proposed=proposed))
     if forged:
         with pytest.raises(DisputedResult, match="south signs a result of epoch 1 that north has not proposed"):
             node._settling.check(None)
@@ -324,7 +326,7 @@ def test_a_result_that_was_not_asked_for_is_not_kept() -> None:
     for number in range(200):
         content = b"%d" % number
         node._take(1, _outcome(content, _endorsed(1, content)))
-    assert not node._outcomes
+    assert not node._files.contents
     assert not list(node._settling.claims)
 
 
@@ -334,12 +336,12 @@ def test_a_result_that_was_asked_for_is_kept_while_somebody_claims_it() -> None:
     for epoch, content in enumerate(contents, 1):
         signed = _endorsed(1, content, epoch)
         node._settling.claims.add(signed)
-        node._asked[1, signed.claim.outcome] = 0.0
+        node._files._asked[1, signed.claim.outcome] = 0.0
         node._take(1, _outcome(content, signed))
-        assert node._obtained(signed.claim)
-        assert not node._obtained(_endorsed(2, b"another", epoch).claim)
-        assert len(node._outcomes) <= 9
-    assert len(node._asked) <= 9
+        assert node._files.obtain(signed.claim)
+        assert not node._files.obtain(_endorsed(2, b"another", epoch).claim)
+        assert len(node._files.contents) <= 9
+    assert len(node._files._asked) <= 9
     with pytest.raises(FrameError, match="announced"):
         node._take(1, replace(_outcome(contents[-1]), body=b"other"))
 
@@ -356,10 +358,14 @@ def test_signatures_are_verified_once_and_not_kept_without_end(monkeypatch: pyte
     node = _alone(seals)
     signed = _endorsed(0, b"x")
     for _ in range(3):
-        node._endorsed(1, Record(1, Incarnation(1, 2), endorsement=_endorsed(1, b"x"), proposed=signed))
+        node._records._take_endorsement(
+            1, Record(1, Incarnation(1, 2), endorsement=_endorsed(1, b"x"), proposed=signed)
+        )
     assert asked == [2]
     for number in range(100):
-        node._endorsed(1, Record(1, Incarnation(1, 2), endorsement=_endorsed(1, b"%d" % number), proposed=signed))
+        node._records._take_endorsement(
+            1, Record(1, Incarnation(1, 2), endorsement=_endorsed(1, b"%d" % number), proposed=signed)
+        )
     assert len(list(node._settling.claims)) <= 9
 
 
@@ -369,14 +375,14 @@ def test_a_record_that_makes_no_sense_names_its_site_whoever_hands_it_on() -> No
     said.phase = "asleep"
     sealed = Names(2).seal(said.SerializeToString())
     with pytest.raises(FrameError, match="a record that makes no sense, of west"):
-        node._records(1, wire.Records(sealed=[sealed]))
+        node._records.receive(1, wire.Records(sealed=[sealed]))
     with pytest.raises(PeerFault, match="west says of itself what no site can say"):
-        node._check_deadline()
+        node._faults.check()
 
 
 def test_a_record_with_another_seal_accuses_nobody() -> None:
     node = _alone()
     said = Record(2, Incarnation(1, 3), 1).to_wire()
     said.phase = "asleep"
-    node._records(1, wire.Records(sealed=[Names(1).seal(said.SerializeToString())]))
-    node._check_deadline()
+    node._records.receive(1, wire.Records(sealed=[Names(1).seal(said.SerializeToString())]))
+    node._faults.check()

@@ -1,0 +1,160 @@
+"""Messages of the algorithm, from their arrival until the algorithm asks for them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from deepca.errors import BadArray, FrameError
+from deepca.network.transports.base import Message, Tag
+from deepca.sites.protocol import wire_pb2 as wire
+from deepca.sites.protocol.incarnation import Incarnation
+from deepca.sites.protocol.parcels import tag_of, unpack
+from deepca.sites.protocol.records import RunPlan
+from deepca.sites.runtime.node.context import NodeContext
+
+__all__ = ["Mailbox"]
+
+_MOST_WAITING = 64  # messages of one neighbour that were not asked for yet
+_MOST_EARLY = 16  # messages of an epoch that this agent has not entered yet, from one neighbour
+
+
+@dataclass(frozen=True)
+class _Early:
+    """A message of a plan that was not entered here yet."""
+
+    plan: bytes
+    tag: Tag
+    message: Message | FrameError
+
+
+class Mailbox:
+    """Messages that have arrived and were not asked for yet, by neighbour.
+
+    A malformed message is kept in its place as a FrameError: it is the fault of its sender, which is named when the
+    algorithm asks for it.
+    """
+
+    def __init__(self, context: NodeContext) -> None:
+        self._context, peers = context, tuple(context.links)
+        self._waiting: dict[int, deque[tuple[Tag, Message | FrameError]]] = {peer: deque() for peer in peers}
+        self._awaited: set[int] = set()  # neighbours whose message the algorithm waits for
+        self._early: dict[int, list[_Early]] = {peer: [] for peer in peers}
+        self._astray: dict[int, Tag] = {}  # of another plan, in the epoch that was entered here
+        self._spoilt: dict[int, tuple[Incarnation | None, str]] = {}  # messages that cannot be read, or are not taken
+
+    # --------------------------------------------------------------------------------------------------------- arriving
+
+    def receive(self, peer: int, data: wire.Data, body: bytes | bytearray) -> None:
+        """Take a message: deliver it, keep it for the epoch that it belongs to, or count it as stale."""
+        here = self._context.assembly
+        tag, message = tag_of(data), _unpacked(data, body)
+        if here.plan is not None and data.plan == here.plan.digest:
+            self._deliver(peer, tag, message)
+        elif tag.epoch > here.record.epoch:
+            waiting = [one for one in self._early[peer] if one.tag.epoch >= tag.epoch]  # earlier ones will never begin
+            if len(waiting) >= _MOST_EARLY:
+                raise FrameError("too many messages of an epoch that has not begun here")
+            self._early[peer] = [*waiting, _Early(data.plan, tag, message)]
+        else:
+            self._context.links[peer].stale += 1
+            if here.plan is not None and tag.epoch == here.plan.epoch:
+                self._astray[peer] = tag
+
+    def spoil(self, peer: int, what: str) -> None:
+        """Note that a message of a neighbour was lost for good, so that waiting for it ends with an error."""
+        self._spoilt[peer] = self._context.links[peer].peer, what
+        self._context.changed.notify_all()
+
+    def clear(self) -> None:
+        """Drop what was delivered for the plan that is left."""
+        for waiting in self._waiting.values():
+            waiting.clear()
+
+    def enter(self, plan: RunPlan) -> None:
+        """Deliver messages of members that entered the plan before this one."""
+        self._astray.clear()
+        for peer, waiting in self._early.items():
+            for one in waiting:
+                if one.plan == plan.digest:
+                    self._deliver(peer, one.tag, one.message)
+                elif one.tag.epoch == plan.epoch:
+                    self._astray[peer] = one.tag
+            self._early[peer] = [one for one in waiting if one.tag.epoch > plan.epoch]
+
+    def _deliver(self, peer: int, tag: Tag, message: Message | FrameError) -> None:
+        waiting = self._waiting[peer]
+        if len(waiting) >= _MOST_WAITING:
+            raise FrameError("more messages than anybody can be waiting for")
+        waiting.append((tag, message))
+        # waking the algorithm for every one of several messages would cost more than carrying them
+        self._awaited.discard(peer)
+        if not self._awaited:
+            self._context.changed.notify_all()
+
+    # ----------------------------------------------------------------------------------------------------------- asking
+
+    def missing(self, sources: Collection[int], tag: Tag) -> list[int]:
+        """Return the sources whose next message has not arrived; from now on these are waited for.
+
+        Both sides take the same steps, so the next message has that tag. Raises BadArray naming a neighbour that has
+        sent anything else.
+        """
+        missing = [source for source in sources if not self._arrived(source, tag)]
+        self._awaited = set(missing)
+        return missing
+
+    def take(self, sources: Collection[int]) -> dict[int, Message]:
+        """Return and remove the next message of each source, none of which is missing."""
+        return {source: self._taken(source) for source in sources}
+
+    def check_spoilt(self, source: int, phase: str, iteration: int) -> None:
+        """Raise BadArray if a message of this start of a neighbour was lost for good."""
+        sender, what = self._spoilt.get(source, (None, ""))
+        if what and sender == self._context.links[source].peer:
+            raise BadArray(self._context.name(source), what, phase=phase, iteration=iteration)
+
+    def _arrived(self, source: int, tag: Tag) -> bool:
+        due = f"{tag.phase} {tag.t}, round {tag.round}"
+        name = self._context.name(source)
+        if not self._waiting[source]:
+            if self._strays(source):
+                what = f"a message of another plan than it has entered where {due} was due"
+                raise BadArray(name, what, phase=tag.phase, iteration=tag.t)
+            self.check_spoilt(source, tag.phase, tag.t)
+            return False
+        got, message = self._waiting[source][0]
+        what = ""
+        if got != tag:
+            what = f"a message of {got.phase[:40]} {got.t}, round {got.round} where {due} was due"
+        elif isinstance(message, FrameError):
+            what = str(message)
+        if what:
+            raise BadArray(name, what, phase=tag.phase, iteration=tag.t)
+        return True
+
+    def _strays(self, source: int) -> bool:
+        """Return whether a neighbour has sent a message of another plan than it has entered.
+
+        Nobody enters an epoch twice.
+        """
+        plan, record = self._context.assembly.plan, self._context.assembly.table.get(source)
+        if source not in self._astray or plan is None or record is None:
+            return False
+        return record.phase == "running" and (record.epoch, record.plan) == (plan.epoch, plan.digest)
+
+    def _taken(self, source: int) -> Message:
+        _, message = self._waiting[source].popleft()
+        assert isinstance(message, Message)
+        return message
+
+
+def _unpacked(data: wire.Data, body: bytes | bytearray) -> Message | FrameError:
+    """Return the message, or how it is malformed."""
+    try:
+        return unpack(data, body)
+    except FrameError as error:
+        return error
+    except Exception as error:  # whatever else numpy or protobuf make of it
+        return FrameError(f"a message that cannot be read ({type(error).__name__})")

@@ -1,0 +1,78 @@
+"""Model files that sites claim to be the result: kept here, asked for, and handed to neighbours."""
+
+from __future__ import annotations
+
+import hashlib
+
+from deepca.errors import FrameError
+from deepca.sites.protocol import wire_pb2 as wire
+from deepca.sites.protocol.claims import Claims, Endorsement, ResultClaim
+from deepca.sites.protocol.parcels import Parcel
+from deepca.sites.runtime.node.context import NodeContext
+from deepca.sites.runtime.node.verification import Verification
+
+__all__ = ["ModelFiles"]
+
+_ASK_AGAIN = 0.5  # seconds until a neighbour is asked for a file once more
+_SEND_AGAIN = 5.0  # seconds until a file is sent to a neighbour once more
+_NEVER = float("-inf")
+
+
+class ModelFiles:
+    """Contents of model files by their SHA-256, as long as a claim is about them."""
+
+    def __init__(self, context: NodeContext, claims: Claims, verification: Verification) -> None:
+        self._context, self._claims, self._verification = context, claims, verification
+        self.contents: dict[bytes, bytes] = {}
+        self._asked: dict[tuple[int, bytes], float] = {}  # when, by neighbour and digest
+        self._sent: dict[tuple[int, bytes], float] = {}
+
+    def obtain(self, claim: ResultClaim) -> bool:
+        """Return whether the file of a claim is here; if not, ask neighbours for it."""
+        digest, now = claim.outcome, self._context.clock.now()
+        if digest in self.contents:
+            return True
+        self._forget()
+        for peer, link in self._context.links.items():
+            if link.up and now - self._asked.get((peer, digest), _NEVER) > _ASK_AGAIN:
+                self._asked[peer, digest] = now
+                link.send(Parcel(wire.Parcel(wanted=wire.Wanted(outcome=digest)).SerializeToString()))
+        return False
+
+    def send(self, peer: int, digest: bytes) -> None:
+        """Send a file and all endorsements of it that are known; not again while they may be under way."""
+        content, now = self.contents.get(digest), self._context.clock.now()
+        if content is None or now - self._sent.get((peer, digest), _NEVER) < _SEND_AGAIN:
+            return
+        self._sent[peer, digest] = now
+        known = [one.to_wire() for one in self._claims.about(digest)]
+        header = wire.Parcel(outcome=wire.Outcome(outcome=digest, endorsements=known))
+        self._context.links[peer].send(Parcel(header.SerializeToString(), (memoryview(content),)))
+
+    def receive(self, peer: int, outcome: wire.Outcome, body: bytes | bytearray) -> None:
+        """Take a file that was asked for, and the endorsements that come with it."""
+        if (peer, outcome.outcome) not in self._asked:  # or anybody could fill this site's memory
+            self._context.links[peer].stale += 1
+            return
+        digest = hashlib.sha256(body).digest()
+        for said in outcome.endorsements:
+            one = Endorsement.from_wire(said, len(self._context.membership.sites))
+            if one.claim.outcome == digest and self._verification.endorsement(peer, one):
+                self._claims.add(one)
+        if digest != outcome.outcome or not self._claims.about(digest):
+            raise FrameError("a result that nobody has announced")
+        self.contents[digest] = bytes(body)
+        self._context.changed.notify_all()
+
+    def restarted(self, peer: int) -> None:
+        """Note that a neighbour was started again: requests and files that were under way are lost."""
+        for known in (self._asked, self._sent):
+            for key in [key for key in known if key[0] == peer]:
+                del known[key]
+
+    def _forget(self) -> None:
+        """Drop everything about files that no claim is about any more: a few claims are kept of every site."""
+        current = {claim.outcome for claim in self._claims}
+        self.contents = {digest: content for digest, content in self.contents.items() if digest in current}
+        self._asked = {key: when for key, when in self._asked.items() if key[1] in current}
+        self._sent = {key: when for key, when in self._sent.items() if key[1] in current}

@@ -1,0 +1,113 @@
+"""Neighbours of a node: who of them is there, and which records they still have to be told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from deepca.sites.protocol import wire_pb2 as wire
+from deepca.sites.protocol.incarnation import Incarnation
+from deepca.sites.protocol.parcels import Parcel
+from deepca.sites.protocol.records import Record
+from deepca.sites.runtime.node.context import NodeContext
+
+__all__ = ["Neighbors"]
+
+
+class Neighbors:
+    """Spread records among neighbours: each is told the newest record of every site, once.
+
+    wake : called with a neighbour whenever there may be a frame for it, with the lock held or without: it only sets a
+    flag, or schedules.  looked : when it was last looked who is there.
+    """
+
+    def __init__(self, context: NodeContext) -> None:
+        self._context = context
+        self.wake: Callable[[int], None] = lambda peer: None
+        self.looked = float("-inf")
+        self._told: dict[int, dict[int, tuple[Incarnation, int]]] = {peer: {} for peer in context.links}
+        self._news_told = dict.fromkeys(context.links, 0)
+        self._sealed: dict[int, tuple[tuple[Incarnation, int], wire.Sealed]] = {}
+
+    # ----------------------------------------------------------------------------------------------------- who is there
+
+    def look(self) -> None:
+        """See who is there now, and whether that disturbs the plan."""
+        here, links = self._context.assembly, self._context.links
+        now = self.looked = self._context.clock.now()
+        reached = frozenset(peer for peer, link in links.items() if not link.silent(now))
+        news, undisturbed = here.news, not here.disturbance
+        here.look(now, reached, {peer: link.last_heard for peer, link in links.items()})
+        if here.news != news:
+            self.wake_with_news()
+        if undisturbed and here.disturbance:
+            self._context.changed.notify_all()
+
+    def wake_with_news(self) -> None:
+        """Wake all for which there is something to send."""
+        for peer in self.with_news():
+            self.wake(peer)
+
+    def wake_all(self) -> None:
+        """Wake every neighbour."""
+        for peer in self._context.links:
+            self.wake(peer)
+
+    # ---------------------------------------------------------------------------------------------------------- records
+
+    def publish(self, **changes: Any) -> None:
+        """Change fields of this site's own record."""
+        self._context.assembly.publish(**changes)
+        self._context.changed.notify_all()
+        self.wake_with_news()
+
+    def news_for(self, peer: int) -> list[Record]:
+        """Return the records that a neighbour has not been told yet."""
+        here, told = self._context.assembly, self._told[peer]
+        if self._news_told[peer] == here.news:
+            return []
+        return [record for record in here.table if record.site != peer and told.get(record.site) != record.age]
+
+    def with_news(self) -> list[int]:
+        """Return the neighbours for which there is something to send."""
+        links = self._context.links
+        return [peer for peer, link in links.items() if link.ready or (link.up and self.news_for(peer))]
+
+    def send_news(self, peer: int) -> None:
+        """Send a neighbour the records that it has not been told yet."""
+        for record in self.news_for(peer):  # one by one: together they might not fit into a frame
+            records = wire.Records(sealed=[self._sealed_record(record)])
+            self._context.links[peer].send(Parcel(wire.Parcel(records=records).SerializeToString()))
+            self._told[peer][record.site] = record.age
+        self._news_told[peer] = self._context.assembly.news
+
+    def told_by(self, peer: int, record: Record) -> None:
+        """Note that a neighbour knows a record, since it has sent it."""
+        told = self._told[peer].get(record.site)
+        if told is None or told < record.age:
+            self._told[peer][record.site] = record.age
+
+    def keep_sealed(self, record: Record, sealed: wire.Sealed) -> None:
+        """Keep a record as its site has sealed it, to be handed on."""
+        self._sealed[record.site] = record.age, sealed
+
+    def _sealed_record(self, record: Record) -> wire.Sealed:
+        """Return a record as its site has sealed it; that of this site is sealed again when it has changed."""
+        known = self._sealed.get(record.site)
+        if known is None or known[0] != record.age:
+            content = record.to_wire().SerializeToString(deterministic=True)
+            known = self._sealed[record.site] = record.age, self._context.seals.seal(content)
+        return known[1]
+
+    # --------------------------------------------------------------------------------------------------------- restarts
+
+    def restarted(self, peer: int) -> None:
+        """Note that a neighbour was started again, and knows nothing."""
+        self._told[peer], self._news_told[peer] = {}, 0
+
+    def renamed(self, identity: Incarnation) -> None:
+        """Begin new sessions with all neighbours, as another incarnation of this agent."""
+        for link in self._context.links.values():
+            link.renamed(identity)
+        for peer in self._told:
+            self.restarted(peer)

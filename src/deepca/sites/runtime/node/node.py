@@ -1,0 +1,342 @@
+"""The node itself: the events that reach it, and the calls that its algorithm waits in.
+
+Two threads meet here. The event loop (or a simulation) says what happened, ``opened``, ``closed``, ``received`` and
+``tick``, and asks for the ``next_frame``; all it ever waits for is the lock, while a promise is written to disk. The
+algorithm calls ``gather``, ``exchange`` and ``settle``, which return when the network has come so far, and none of
+which waits beyond the deadline.
+
+A run is a sequence of epochs. In each, all members have entered the same :class:`RunPlan`,
+and every message carries its digest: agents with different ideas of who takes part never mix their numbers. So a wrong
+guess about the network can cost time, but not the answer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+
+from deepca.errors import FrameError, Regroup, WrongNetwork
+from deepca.network.transports.base import Message, Tag
+from deepca.sites.protocol import wire_pb2 as wire
+from deepca.sites.protocol.claims import ResultClaim
+from deepca.sites.protocol.incarnation import Incarnation
+from deepca.sites.protocol.parcels import Parcel, pack
+from deepca.sites.protocol.records import Offer, RunPlan
+from deepca.sites.protocol.signatures import NoSeals, Seals
+from deepca.sites.runtime.arrival import Arrived
+from deepca.sites.runtime.assembly import Assembly, Membership, Policy
+from deepca.sites.runtime.clocks import Clock
+from deepca.sites.runtime.link import Link
+from deepca.sites.runtime.node.context import NodeContext
+from deepca.sites.runtime.node.faults import Faults, failure_of
+from deepca.sites.runtime.node.mailbox import Mailbox
+from deepca.sites.runtime.node.model_files import ModelFiles
+from deepca.sites.runtime.node.neighbors import Neighbors
+from deepca.sites.runtime.node.record_receiver import RecordReceiver
+from deepca.sites.runtime.node.results import Concluded, Results, accept_any
+from deepca.sites.runtime.node.verification import Verification
+from deepca.sites.runtime.node.view import View, view_of
+from deepca.sites.runtime.settlement import Settling
+from deepca.sites.runtime.vault import MemoryVault, Vault
+
+__all__ = ["Node"]
+
+_LOOK = 0.25  # seconds between two looks at who is there
+_FLUSH = 2.0  # seconds to let neighbours hear the last words
+
+
+class Node:
+    """An agent's place in the network; see the module. ``tell(event, text, **facts)`` gets events as they happen."""
+
+    def __init__(
+        self,
+        membership: Membership,
+        policy: Policy,
+        clock: Clock,
+        identity: Incarnation,
+        tell: Callable[..., None] = lambda *_, **__: None,
+        wall: Callable[[], float] = time.time,
+        vault: Vault | None = None,
+        seals: Seals | None = None,
+    ) -> None:
+        self._policy, self._clock, self._tell, self._wall = policy, clock, tell, wall
+        self._vault = vault if vault is not None else MemoryVault()
+        remembered, began = self._vault.load(), clock.now()
+        self._changed = clock.condition()
+        self._assembly = Assembly(membership, policy, identity, tell, began, remembered.epoch)
+        self._links = {peer: Link(identity, membership.run) for peer in membership.neighbors}
+        for link in self._links.values():
+            link.limit = membership.limit
+        seals = seals if seals is not None else NoSeals()
+        self._context = context = NodeContext(
+            membership, policy, clock, self._changed, began, tell, seals, self._assembly, self._links
+        )
+        self._settling = Settling(membership, policy, self._assembly)
+        self._faults = Faults(context)
+        self._neighbors = Neighbors(context)
+        self._mailbox = Mailbox(context)
+        verification = Verification(context, self._settling.claims, self._faults)
+        self._records = RecordReceiver(context, self._neighbors, self._settling, verification, self._faults)
+        self._files = ModelFiles(context, self._settling.claims, verification)
+        self._results = Results(context, self._neighbors, self._settling, self._files, self._vault)
+        self._results.restore(remembered)
+        self._entered: RunPlan | None = None  # the last one
+        self._proposed: RunPlan | None = None  # the last one, though withdrawn since
+
+    def attach(self, wake: Callable[[int], None]) -> None:
+        """Set ``wake(peer)``, which is called whenever ``next_frame(peer)`` may have something."""
+        self._neighbors.wake = wake
+
+    # -------------------------------------------------------------------------------- what happens, from the event loop
+
+    def opened(self, peer: int) -> None:
+        """Begin a stream with a neighbour."""
+        with self._changed:
+            self._links[peer].opened(self._clock.now())
+        self._neighbors.wake(peer)
+
+    def closed(self, peer: int, why: str) -> None:
+        """End the stream with a neighbour."""
+        with self._changed:
+            if self._links[peer].open:
+                name = self._context.name(peer)
+                self._tell("link_down", f"{name}: {why}", site=name, why=why)
+            self._links[peer].closed()
+            self._neighbors.look()
+            self._changed.notify_all()
+
+    def refused(self, peer: int | None, where: str, why: str) -> None:
+        """Tell people of a connection that was refused. peer : None where it is not known who it was."""
+        name = None if peer is None else self._context.name(peer)
+        who = where if name is None else f"{name} ({where})"
+        self._tell("refused", f"{who}: {why}", peer=name, where=where, why=why)
+
+    def received(self, peer: int, frame: wire.Frame) -> None:
+        """Take a frame of a neighbour; raise FrameError where the stream has to be closed over it."""
+        woken: set[int] = set()
+        with self._changed:
+            link, now = self._links[peer], self._clock.now()
+            was_up, before = link.up, link.peer
+            try:
+                for arrived in link.received(frame, now):
+                    self._take(peer, arrived)
+            except WrongNetwork:
+                self._faults.wrong_network(peer)
+                raise
+            except FrameError as error:
+                if error.whole:  # it will not come again, or not otherwise: whoever waits for it shall know
+                    self._mailbox.spoil(peer, str(error))
+                raise
+            if frame.HasField("hello"):
+                woken.add(peer)
+                self._faults.right_network(peer)
+                link.skew = frame.hello.clock - self._wall() if frame.hello.clock else None
+                self._records.greeted(peer, frame.hello)
+            if link.peer != before:
+                self._neighbors.restarted(peer)
+                self._files.restarted(peer)
+            if link.up != was_up:
+                name = self._context.name(peer)
+                self._tell("link_up", f"{name} is there", site=name)
+                self._neighbors.look()
+                woken.add(peer)
+            if link.ready:  # an acknowledgement may have made room
+                woken.add(peer)
+        for other in woken:
+            self._neighbors.wake(other)
+
+    def _take(self, peer: int, arrived: Arrived) -> None:
+        """Pass a message to the part that it is for."""
+        parcel = wire.Parcel()
+        try:
+            parcel.ParseFromString(arrived.header)
+        except Exception:  # protobuf's own DecodeError has no stable home
+            raise FrameError("a message whose header cannot be read", whole=True) from None
+        kind = parcel.WhichOneof("kind")
+        if kind == "data":
+            self._mailbox.receive(peer, parcel.data, arrived.body)
+        elif kind == "records":
+            self._records.receive(peer, parcel.records)
+        elif kind == "wanted":
+            self._files.send(peer, parcel.wanted.outcome)
+        elif kind == "outcome":
+            self._files.receive(peer, parcel.outcome, arrived.body)
+        else:
+            raise FrameError("a message of a kind that is not known", whole=True)
+
+    def next_frame(self, peer: int) -> wire.Frame | None:
+        """Return the next frame for a neighbour, if there is one now."""
+        with self._changed:
+            link, now = self._links[peer], self._clock.now()
+            if link.up:
+                self._neighbors.send_news(peer)
+            frame = link.next_frame(now)
+            if frame is not None and frame.HasField("hello"):
+                frame.hello.clock = self._wall()
+            return frame
+
+    def tick(self) -> None:
+        """Let time pass; to be called some times per second."""
+        with self._changed:
+            now = self._clock.now()
+            woken = {peer for peer, link in self._links.items() if link.tick(now)}
+            if now - self._neighbors.looked >= _LOOK:
+                self._neighbors.look()
+                self._changed.notify_all()
+            woken.update(self._neighbors.with_news())
+        for peer in woken:
+            self._neighbors.wake(peer)
+
+    # -------------------------------------------------------------------------------------- what the algorithm waits in
+
+    def gather(self, offer: Offer, accept: Callable[[bytes, ResultClaim], None] | None = None) -> RunPlan | Concluded:
+        """Come together with the other sites and agree on who takes part and from where; or on the result, if known.
+
+        ``accept`` raises for a model file that cannot be the result of this run, though most sites have signed it.
+
+        Raises InvalidInput if this site differs from the others in what has to be the same, PeerFault where another one
+        says what cannot be, Unfinished at the deadline.
+        """
+        with self._changed:
+            here = self._assembly
+            self._results.accept = accept if accept is not None else accept_any
+            self._mailbox.clear()
+            here.gather(offer=offer)
+            while True:
+                self._faults.check()
+                self._neighbors.look()
+                here.check_differences()
+                here.check_epochs()
+                self._proposed = here.proposal or self._proposed
+                for known in (self._entered, self._proposed):  # others may have entered it, and failed, before this one
+                    if known is not None:
+                        self._faults.check_members(known)
+                found = self._concluded()
+                if found is not None:
+                    return found
+                if pending := self._settling.pending():
+                    here.withdraw()
+                    for claim in pending:  # somebody farther away may have to compare it
+                        self._files.obtain(claim)
+                elif here.agreed(self._clock.now()):
+                    self._vault.enter(here.next_epoch)  # a promise: not to be forgotten
+                    plan = self._entered = here.enter(self._clock.now())
+                    self._mailbox.enter(plan)
+                    break
+                self._wait_for_news()
+        self._neighbors.wake_all()
+        return plan
+
+    def exchange(
+        self, plan: RunPlan, tag: Tag, outgoing: Mapping[int, Message], sources: Collection[int]
+    ) -> dict[int, Message]:
+        """Exchange messages as :meth:`deepca.network.transports.base.Transport.exchange`, with sites for agents."""
+        digest = plan.digest
+        parcels: dict[int, Parcel] = {}
+        with self._changed:
+            self._faults.check_undisturbed(plan)
+            for receiver, message in outgoing.items():
+                parcel = parcels.get(id(message))
+                if parcel is None:
+                    parcel = parcels[id(message)] = pack(digest, tag, message)
+                self._links[receiver].send(parcel, plan.identities[plan.members.index(receiver)])
+        for receiver in outgoing:
+            self._neighbors.wake(receiver)
+        with self._changed:
+            while True:
+                self._faults.check_undisturbed(plan)
+                missing = self._mailbox.missing(sources, tag)
+                if not missing:
+                    return self._mailbox.take(sources)
+                self._faults.check(missing)
+                self._changed.wait(1.0)
+
+    def settle(self, plan: RunPlan, differs: Callable[[bytes], str], proposal: Callable[[], bytes]) -> Concluded:
+        """Agree on the result of a plan that this site has followed to its end.
+
+        ``proposal()`` is this site's model file, asked for where it is the one to propose. ``differs(content)`` says
+        how what another site proposes differs from what was computed here; it is signed only if it does not.
+
+        Returns when it may be written (see :mod:`deepca.sites.runtime.settlement`). Raises DisputedResult where sites
+        do not agree on a result, Regroup if the plan cannot be followed any more.
+        """
+        with self._changed:
+            here = self._assembly
+            self._results.computed(plan, differs)
+            if plan.proposer == self._context.me and not here.disturbance:
+                self._results.propose(plan, proposal())
+            while True:
+                found = self._concluded()
+                if found is not None:
+                    return found
+                for peer in self._links.keys() & set(plan.members):  # what others send does not matter here
+                    self._mailbox.check_spoilt(peer, "result", 0)
+                if here.disturbance:
+                    self._faults.check_members(plan)
+                    raise Regroup(here.disturbance)
+                self._wait_for_news()
+
+    def _concluded(self) -> Concluded | None:
+        self._faults.check()
+        return self._results.concluded(self._entered)
+
+    def _wait_for_news(self) -> None:
+        self._neighbors.wake_with_news()
+        self._changed.wait(_LOOK)
+
+    def await_fault(self, plan: RunPlan, site: int) -> None:
+        """Wait until a member gives up, half of patience at most, and raise what was found by it or anybody else."""
+        end = self._clock.now() + 0.5 * self._policy.patience
+        with self._changed:
+            while self._clock.now() < end:
+                self._faults.check()
+                self._faults.check_members(plan)
+                record = self._assembly.table.get(site)
+                if record is None or (record.failure is not None and record.failure.kind != "follows"):
+                    return
+                self._changed.wait(_LOOK)
+
+    # ---------------------------------------------------------------------------------------------------------- the end
+
+    def finished(self) -> None:
+        """Tell the others that the result is on disk."""
+        with self._changed:
+            self._neighbors.publish(phase="finished")
+        self._neighbors.wake_all()
+
+    def failed(self, why: str, error: BaseException | None = None, *, common: bool = False) -> None:
+        """Tell the others that this agent gives up.
+
+        error : the reason, whose facts are told where it accuses a site.  common : whether it holds for all alike.
+        """
+        failure = failure_of(why, error, common=common, sites=self._context.membership.sites)
+        with self._changed:
+            if self._assembly.record.phase != "failed":
+                self._neighbors.publish(phase="failed", failure=failure)
+        self._neighbors.wake_all()
+
+    def broken(self, error: BaseException) -> None:
+        """Take the error of a thread of this agent that has failed; whoever waits here raises it."""
+        with self._changed:
+            self._faults.broken(error)
+
+    def farewell(self, linger: float | None = None) -> tuple[str, ...]:
+        """Stay until all have finished, at most so long, and neighbours have heard it. Returns who has not finished."""
+        end = self._clock.now() + (self._policy.linger if linger is None else linger)
+        with self._changed:
+            while self._assembly.unfinished() and self._clock.now() < end:
+                self._changed.wait(_LOOK)
+            # who gives up a plan has to be heard by somebody, or all wait for it: a link may just have broken over it
+            failed = self._assembly.record.phase == "failed" and self._entered is not None
+            end = self._clock.now() + _FLUSH
+            while self._clock.now() < end and any(
+                not (link.idle and not self._neighbors.news_for(peer)) if link.up else failed
+                for peer, link in self._links.items()
+            ):
+                self._changed.wait(0.05)
+            return self._assembly.names(self._assembly.unfinished())
+
+    def view(self) -> View:
+        """Return what is going on, for logs and screens."""
+        with self._changed:
+            return view_of(self._assembly, self._links, self._clock.now())

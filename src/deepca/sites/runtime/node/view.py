@@ -1,0 +1,64 @@
+"""Snapshots of a node for logs and screens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from deepca.sites.runtime.assembly import Assembly
+from deepca.sites.runtime.link import Link
+
+__all__ = ["LinkView", "View", "view_of"]
+
+
+@dataclass(frozen=True)
+class LinkView:
+    """A link as people see it. silent_for : seconds since the last word; None where there was none."""
+
+    site: str
+    state: Literal["up", "silent", "down"]
+    silent_for: float | None
+    sent_bytes: int
+    received_bytes: int
+    sent_again: int
+    skew: float | None
+
+
+@dataclass(frozen=True)
+class View:
+    """State of a node, for logs and screens. missing : unreachable sites.  busy : sites that are not ready yet."""
+
+    phase: str
+    epoch: int
+    members: tuple[str, ...]
+    links: tuple[LinkView, ...]
+    missing: tuple[str, ...]
+    busy: tuple[str, ...]
+    differing: tuple[tuple[str, tuple[str, ...]], ...]
+
+
+def view_of(here: Assembly, links: Mapping[int, Link], now: float) -> View:
+    """Return a snapshot of a site's assembly and links."""
+    busy = [site for site in here.present if here.table[site].phase != "gathering"]
+    return View(
+        here.record.phase,
+        here.record.epoch,
+        here.names(here.plan.members) if here.plan is not None else (),
+        tuple(_link_view(here.name(peer), link, now) for peer, link in links.items()),
+        here.names(here.everyone - here.present),
+        here.names(busy) if here.record.phase == "gathering" else (),
+        tuple((here.name(one.site), one.names) for one in here.table.differences()),
+    )
+
+
+def _link_view(site: str, link: Link, now: float) -> LinkView:
+    return LinkView(
+        site,
+        "down" if not link.up else "silent" if link.silent(now) else "up",
+        now - link.last_heard if link.last_heard > float("-inf") else None,
+        link.sent_bytes,
+        link.received_bytes,
+        link.again,
+        link.skew,
+    )
