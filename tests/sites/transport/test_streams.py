@@ -35,8 +35,11 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from deepca.errors import FrameError, InvalidInput, NetworkError
 from deepca.sites.protocol import wire_pb2 as wire
+from deepca.sites.protocol.handshake import Credentials
+from deepca.sites.transport.channels import FRAME_LIMIT
 from deepca.sites.transport.grpc_errors import CoreLog
-from deepca.sites.transport.streams import FRAME_LIMIT, Credentials, Peer, Streams, StreamTimes
+from deepca.sites.transport.sessions import Sessions
+from deepca.sites.transport.streams import Peer, Streams, StreamTimes
 from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
@@ -314,7 +317,7 @@ def test_dialling_ends_though_its_cancellation_is_lost(monkeypatch: pytest.Monke
         with suppress(asyncio.CancelledError):
             await asyncio.sleep(60.0)
 
-    monkeypatch.setattr(Streams, "_converse", deaf)
+    monkeypatch.setattr(Sessions, "run", deaf)
     with dialling(_free_port(), None) as south:
         south.heard.wait(lambda: len(attempts) == 1)
         south.streams.stop()

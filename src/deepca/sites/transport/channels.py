@@ -7,24 +7,38 @@ import atexit
 import contextlib
 import functools
 import threading
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from collections.abc import Coroutine, Sequence
+from typing import Any, Protocol, TypeVar
 
 from google.protobuf.message import DecodeError
 
 from deepca.errors import DeepcaError, FrameError
 from deepca.sites.protocol import wire_pb2 as wire
 from deepca.sites.transport import tls  # noqa: F401 - first of all that import grpc
+from deepca.sites.transport.endpoint import StreamTimes
 from deepca.sites.transport.grpc_errors import connection_trouble, plain_address
 
 import grpc  # isort: skip
 import grpc.aio  # isort: skip
 
-if TYPE_CHECKING:
-    from deepca.sites.transport.streams import StreamTimes
+__all__ = [
+    "FRAME_LIMIT",
+    "METHOD",
+    "SERVICE",
+    "Accepted",
+    "Channel",
+    "Dialled",
+    "GrpcOptions",
+    "StreamEnded",
+    "event_loop",
+    "usual_options",
+    "within",
+]
 
-__all__ = ["FRAME_LIMIT", "Accepted", "Channel", "Dialled", "StreamEnded", "event_loop", "usual_options", "within"]
-
+SERVICE, METHOD = "deepca.v1.Link", "Talk"
+"""Names by which gRPC knows a stream."""
+GrpcOptions = Sequence[tuple[str, int]]
+"""Options of a gRPC server or channel."""
 FRAME_LIMIT = 4 << 20
 """Bytes that a frame may have."""
 _T = TypeVar("_T")

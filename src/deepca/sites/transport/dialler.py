@@ -1,0 +1,66 @@
+"""Dial neighbours."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from deepca.sites.transport import tls  # first of all that import grpc
+from deepca.sites.transport.channels import METHOD, SERVICE, Dialled, GrpcOptions
+from deepca.sites.transport.credentials import CurrentCredentials
+from deepca.sites.transport.endpoint import Peer
+from deepca.sites.transport.neighbours import Neighbour
+from deepca.sites.transport.refusals import RefusalReporter
+from deepca.sites.transport.sessions import Sessions
+
+import grpc  # isort: skip
+import grpc.aio  # isort: skip
+
+__all__ = ["Dialler"]
+
+_RANDOM = random.SystemRandom()  # not the program's own sequence, which may be seeded
+
+
+class Dialler:
+    """Makes connections to neighbours, each with the credentials of its moment.
+
+    Used in the event loop's thread.
+    """
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        credentials: CurrentCredentials,
+        refusals: RefusalReporter,
+        options: GrpcOptions,
+        redial: tuple[float, float],
+    ) -> None:
+        """``redial`` : least and most seconds between two attempts."""
+        self._sessions, self._credentials, self._refusals = sessions, credentials, refusals
+        self._options, self._redial = options, redial
+
+    async def dial(self, neighbour: Neighbour) -> None:
+        """Try once to make a stream to a neighbour, and carry it to its end."""
+        peer = neighbour.peer
+        assert peer.address is not None
+        channel = self._connect(peer)
+        call = channel.stream_stream(f"/{SERVICE}/{METHOD}")()
+        try:
+            await self._sessions.run(Dialled(call, peer.name, peer.address), neighbour, None)
+        except Exception as error:  # a fault of ours must not end the dialling
+            neighbour.trouble = f"a fault within {self._sessions.site}: {error!r}"
+            self._refusals.report(neighbour, peer.address, neighbour.trouble)
+        finally:
+            call.cancel()
+            await channel.close()
+
+    async def pause(self) -> None:
+        """Wait for a random time before the next attempt, so that sites do not dial in step."""
+        await asyncio.sleep(_RANDOM.uniform(*self._redial))
+
+    def _connect(self, peer: Peer) -> grpc.aio.Channel:
+        credentials = self._credentials.value
+        if credentials is None:
+            return grpc.aio.insecure_channel(peer.address, options=self._options)
+        options = [*self._options, ("grpc.ssl_target_name_override", peer.name)]
+        return grpc.aio.secure_channel(peer.address, tls.channel_credentials(credentials), options=options)

@@ -1,0 +1,97 @@
+"""Listen for neighbours that dial."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from deepca.errors import FrameError, InvalidInput
+from deepca.sites.transport import tls  # first of all that import grpc
+from deepca.sites.transport.channels import METHOD, SERVICE, Accepted, GrpcOptions
+from deepca.sites.transport.credentials import CurrentCredentials
+from deepca.sites.transport.refusals import RefusalReporter
+from deepca.sites.transport.sessions import Sessions
+
+import grpc  # isort: skip
+import grpc.aio  # isort: skip
+
+__all__ = ["Listener"]
+
+_MOST_CALLS = 64  # under way at a server at once, authenticated or not
+_GRACE = 0.2  # seconds that calls under way have when a server stops
+
+
+class Listener:
+    """A gRPC server with the present credentials, each of whose calls becomes a stream.
+
+    Used in the event loop's thread.
+    """
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        credentials: CurrentCredentials,
+        refusals: RefusalReporter,
+        options: GrpcOptions,
+        address: str,
+    ) -> None:
+        """``address`` : host:port, port 0 for any."""
+        self._sessions, self._credentials, self._refusals = sessions, credentials, refusals
+        self._options, self._address = options, address
+        self._server: grpc.aio.Server | None = None
+
+    async def start(self) -> int:
+        """Begin to listen; return the port, at which later starts listen again."""
+        self._server, port = await self._serve()
+        self._address = f"{self._address.rpartition(':')[0]}:{port}"
+        return port
+
+    async def restart(self) -> bool:
+        """Replace the server by one with the present credentials, and return whether that succeeded.
+
+        Streams that the old one carried end, and have to be made again.
+        """
+        if self._server is not None:
+            server, self._server = self._server, None
+            await server.stop(_GRACE)
+        try:
+            self._server, _ = await self._serve()
+        except InvalidInput as error:  # somebody else was faster; again in a moment
+            self._refusals.report(None, "own certificate", str(error))
+        return self._server is not None
+
+    async def stop(self) -> None:
+        """Listen no longer, and end the calls under way."""
+        if self._server is not None:
+            await self._server.stop(_GRACE)
+
+    async def _serve(self) -> tuple[grpc.aio.Server, int]:
+        server = grpc.aio.server(options=self._options, maximum_concurrent_rpcs=_MOST_CALLS)
+        handler = grpc.stream_stream_rpc_method_handler(self._accept)
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),))
+        credentials = self._credentials.value
+        try:
+            if credentials is None:
+                port = server.add_insecure_port(self._address)
+            else:
+                port = server.add_secure_port(self._address, tls.server_credentials(credentials))
+        except RuntimeError:
+            await server.stop(None)
+            raise InvalidInput(
+                f"site {self._sessions.site} cannot listen at {self._address}: the port is in use, or the address is"
+                " not one of this machine; stop the other program, or change `listen` in site.toml"
+            ) from None
+        await server.start()
+        return server, port
+
+    async def _accept(self, _requests: object, context: Any) -> None:
+        """Carry a call from outside to its end."""
+        channel = Accepted(context)
+        certificate = None
+        if self._credentials.value is not None:
+            try:
+                certificate = tls.peer_of(context.auth_context())
+            except FrameError as error:
+                self._refusals.report(None, channel.where, str(error))
+                await channel.refuse(str(error))
+                return
+        await self._sessions.run(channel, None, certificate)
