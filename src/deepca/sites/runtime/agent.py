@@ -120,91 +120,126 @@ def _run_agent(
     ready: Callable[[Agent], None],
     wrap: Callable[[Node], Node],
 ) -> Ending:
-    network, began = site.network, time.monotonic()
+    began = time.monotonic()
     keep_freed_memory()
-    with _discreet():
-        source = open_source(str(site.data), label_column=site.label_column, dataset=site.dataset)
-    _check_writable(site.model)
-
-    def notice(text: str) -> None:
-        tell("revocations", text)
-
-    credentials = None if site.plaintext else Identity.load(site, warn=notice)
-    run = run_of(network)
-    own = hashlib.sha256(run + network.run.encode()).digest()
-    rows = SiteRows(site, lambda text: tell("checkpoint", text))
-    rows.check(own)
-    names = tuple(entry.name for entry in network.sites)
-    membership = Membership(
-        names,
-        site.index,
-        network.links,
-        run,
-        fingerprint_of(network, source),
-        largest_message(source, network.settings, names),
-    )
-    linger = network.patience if network.on_loss == "shrink" else site.deadline
-    policy = Policy(network.on_loss, network.patience, site.deadline, linger)
-    identity = Incarnation(time.time_ns(), secrets.randbits(63) | 1)  # time only guesses; others say if it was wrong
-    # not the rows: promises to the others hold whatever becomes of a file here
-    agreement = membership.agreement
-    vault = RowsVault(
-        site.state,
-        f"result-{agreement.hex()[:16]}",
-        len(names),
-        lambda text: tell("checkpoint", text),
-        rows=rows,
-        run=own,
-    )
-    seals = (
-        None
-        if credentials is None
-        else CertificateSeals(lambda: streams.credentials or credentials, names, run, agreement)
-    )
-    node = Node(membership, policy, RealClock(), identity, tell, vault=vault, seals=seals)
-    me, *peers = (
-        Peer(j, network.sites[j].name, network.sites[j].address, j != site.index and network.dials(site.index, j))
-        for j in (site.index, *network.neighbors(site.site))
-    )
-    streams = Streams(wrap(node), me, peers, site.listen if peers else None, credentials, notice=notice)
-    node.attach(streams.wake)
-    folder = site.state if site.checkpoints else Path(os.devnull) / "none"
-    warn = (lambda text: tell("checkpoint", text)) if site.checkpoints else (lambda text: None)
-    checkpoints = Checkpoints(folder, own, rows.digest, warn=warn)
-    job = Job(
-        network.run, names, site.index, network.topology, network.settings, lambda: source, network.checkpoint_every
-    )
-    ended = vault.load().decided
-    with _only_one(site), _listening(streams) as port:
+    parts = _assemble(site, tell, wrap)
+    ended_before = parts.vault.load().decided
+    with _only_one(site), _listening(parts.streams) as port:
         tell(
             "started",
             f"{site.site} listens at port {port}" if port else f"{site.site} is up",
             site=site.site,
             port=port,
         )
-        ready(Agent(site, node, streams, port))
-        with _ticking(node):
-            try:
-                with _discreet():
-                    ending = run_site(job, node, checkpoints, vault, observers=observers, tell=tell)
-                write_whole(site.model, ending.content)
-            except Unfinished:
-                raise
-            except Exception as error:
-                node.failed(_for_others(error), error)
-                node.farewell(0.0)
-                raise
-            node.finished()
+        ready(Agent(site, parts.node, parts.streams, port))
+        with _ticking(parts.node):
+            ending = _write_result(site, parts, observers, tell)
             tell("finished", f"{site.model.name} is written", seconds=time.monotonic() - began, model=str(site.model))
-            try:
-                # of a run that had ended before, most will know; otherwise a site that is away needs somebody to ask
-                late = node.farewell(min(network.patience, _STAY) if ended else None)
-            except KeyboardInterrupt:  # the result is written, so leaving is fine
-                late = ()
-            if late:
-                tell("late", f"not heard to have finished: {', '.join(late)}", sites=list(late))
-            checkpoints.clear()
+            # of a run that had ended before, most will know; otherwise a site that is away needs somebody to ask
+            _take_leave(parts.node, min(site.network.patience, _STAY) if ended_before else None, tell)
+            parts.checkpoints.clear()
             return ending
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """The parts of an agent, connected to each other but not started."""
+
+    job: Job
+    node: Node
+    streams: Streams
+    vault: RowsVault
+    checkpoints: Checkpoints
+
+
+def _assemble(site: SiteFile, tell: Callable[..., None], wrap: Callable[[Node], Node]) -> _Parts:
+    """Read a site's files and make its agent of them; raise for whatever is wrong with them."""
+
+    def warn(text: str) -> None:
+        tell("checkpoint", text)
+
+    network, names = site.network, tuple(entry.name for entry in site.network.sites)
+    with _discreet():
+        source = open_source(str(site.data), label_column=site.label_column, dataset=site.dataset)
+    _check_writable(site.model)
+    credentials = None if site.plaintext else Identity.load(site, warn=lambda text: tell("revocations", text))
+    run = run_of(network)
+    named_run = hashlib.sha256(run + network.run.encode()).digest()
+    rows = SiteRows(site, warn)
+    rows.check(named_run)
+    message_limit = largest_message(source, network.settings, names)
+    membership = Membership(names, site.index, network.links, run, fingerprint_of(network, source), message_limit)
+    # not the rows: promises to the others hold whatever becomes of a file here
+    result = f"result-{membership.agreement.hex()[:16]}"
+    vault = RowsVault(site.state, result, len(names), warn, rows=rows, run=named_run)
+    node, streams = _connect(site, membership, credentials, vault, tell, wrap)
+    checkpoints = (
+        Checkpoints(site.state, named_run, rows.digest, warn=warn)
+        if site.checkpoints
+        else Checkpoints(Path(os.devnull) / "none", named_run, rows.digest, warn=lambda text: None)
+    )
+    job = Job(
+        network.run, names, site.index, network.topology, network.settings, lambda: source, network.checkpoint_every
+    )
+    return _Parts(job, node, streams, vault, checkpoints)
+
+
+def _connect(
+    site: SiteFile,
+    membership: Membership,
+    credentials: Identity | None,
+    vault: RowsVault,
+    tell: Callable[..., None],
+    wrap: Callable[[Node], Node],
+) -> tuple[Node, Streams]:
+    """Make a node and the streams below it, which do not flow yet."""
+    network = site.network
+    linger = network.patience if network.on_loss == "shrink" else site.deadline
+    policy = Policy(network.on_loss, network.patience, site.deadline, linger)
+    identity = Incarnation(time.time_ns(), secrets.randbits(63) | 1)  # time only guesses; others say if it was wrong
+    seals = (
+        None
+        if credentials is None
+        else CertificateSeals(
+            lambda: streams.credentials or credentials, membership.sites, membership.run, membership.agreement
+        )
+    )
+    node = Node(membership, policy, RealClock(), identity, tell, vault=vault, seals=seals)
+    me, *peers = (
+        Peer(j, network.sites[j].name, network.sites[j].address, j != site.index and network.dials(site.index, j))
+        for j in (site.index, *network.neighbors(site.site))
+    )
+    listen = site.listen if peers else None
+    streams = Streams(wrap(node), me, peers, listen, credentials, notice=lambda text: tell("revocations", text))
+    node.attach(streams.wake)
+    return node, streams
+
+
+def _write_result(site: SiteFile, parts: _Parts, observers: Sequence[Observer], tell: Callable[..., None]) -> Ending:
+    """Run to the result and write it; tell the other sites of whatever prevents that here."""
+    node = parts.node
+    try:
+        with _discreet():
+            ending = run_site(parts.job, node, parts.checkpoints, parts.vault, observers=observers, tell=tell)
+        write_whole(site.model, ending.content)
+    except Unfinished:
+        raise
+    except Exception as error:
+        node.failed(_for_others(error), error)
+        node.farewell(0.0)
+        raise
+    node.finished()
+    return ending
+
+
+def _take_leave(node: Node, seconds: float | None, tell: Callable[..., None]) -> None:
+    """Hand out the result to sites that have not finished, for so long; None for as long as the policy says."""
+    try:
+        late = node.farewell(seconds)
+    except KeyboardInterrupt:  # the result is written, so leaving is fine
+        late = ()
+    if late:
+        tell("late", f"not heard to have finished: {', '.join(late)}", sites=list(late))
 
 
 @contextmanager
