@@ -15,6 +15,7 @@
     │   ├── MixingError          a mixer that this gossip matrix does not allow
     │   ├── ModelError           a model file that is damaged, or none
     │   │   └── NewerModelError      written by a newer version
+    │   ├── AddressInUse         a site cannot listen at its address
     │   ├── OldResult            a run of that name has ended with other rows
     │   ├── CertificateError     a site's own certificate that cannot be used
     │   ├── RevocationListError  a list of revoked certificates that cannot be relied on
@@ -41,7 +42,10 @@ A message says what is wrong, where (agent, column, edge), and the way out.
 
 from __future__ import annotations
 
+from typing import Self
+
 __all__ = [
+    "AddressInUse",
     "AsymmetricError",
     "BadArray",
     "CertificateError",
@@ -107,7 +111,36 @@ class ParameterError(InvalidInput):
 
 
 class DataError(InvalidInput):
-    """Rows, matrices or operators that cannot be used."""
+    """Rows, matrices or operators that cannot be used.
+
+    discreet : the message without any value of the data, for logs that others read.  row, column, value : of the entry
+    that cannot be used, where it is a single one.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        discreet: str | None = None,
+        row: int | None = None,
+        column: int | str | None = None,
+        value: object = None,
+    ) -> None:
+        super().__init__(message)
+        self.discreet = message if discreet is None else discreet
+        self.row, self.column, self.value = row, column, value
+
+    @classmethod
+    def at_entry(cls, name: str, row: int, column: int | str, value: object, way_out: str, *, kind: str = "") -> Self:
+        """An entry that is no number. name : of its agent or file.  kind : of its column, in parentheses."""
+        where, kind = f"{name}: row {row}, column {column!r}", f" ({kind})" if kind else ""
+        return cls(
+            f"{where} is {value!r}{kind}; {way_out}",
+            discreet=f"{where} is not a number{kind}; {way_out}",
+            row=row,
+            column=column,
+            value=value,
+        )
 
 
 class GapError(InvalidInput):
@@ -136,6 +169,17 @@ class MassError(TopologyError):
 
 class MixingError(InvalidInput):
     """A mixer that the gossip matrix at hand does not allow."""
+
+
+class AddressInUse(InvalidInput):
+    """A site cannot listen where it should. site : its name.  address : host and port."""
+
+    def __init__(self, site: str, address: str) -> None:
+        super().__init__(
+            f"site {site} cannot listen at {address}: the port is in use, or the address is not one of this machine; "
+            "stop the other program, or change `listen` in site.toml"
+        )
+        self.site, self.address = site, address
 
 
 class OldResult(InvalidInput):

@@ -245,7 +245,7 @@ def test_a_port_that_somebody_else_took(tmp_path: Path) -> None:
 marker = place.parent / "tried"
 if me == "s1" and not marker.exists():
     marker.write_text((place / "network.toml").read_text())
-    say("failed", "site s1 cannot listen at 127.0.0.1:1: the port is in use"); sys.exit(2)
+    say("failed", "the port is in use", error="AddressInUse"); sys.exit(2)
 (place / "model.npz").write_bytes(b"m")
 """
     assert play(tmp_path, text).code == 0

@@ -1,6 +1,6 @@
 """Say once what a parameter may be, and check it.
 
-``check("rounds", K, Whole(1), Choice("auto"))`` raises :class:`~deepca.errors.ParameterError` unless K is one of these.
+``check("rounds", K, Whole(1), OneOf("auto"))`` raises :class:`~deepca.errors.ParameterError` unless K is one of these.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from deepca.errors import ParameterError
 
-__all__ = ["NOTHING", "Choice", "Constraint", "Real", "Whole", "check", "is_whole"]
+__all__ = ["NOTHING", "Constraint", "OneOf", "Real", "Whole", "check", "is_whole"]
 
 
 class Constraint(Protocol):
@@ -61,7 +61,7 @@ class Real:
 
 
 @dataclass(frozen=True, init=False)
-class Choice:
+class OneOf:
     """One of some words."""
 
     words: tuple[str, ...]

@@ -15,7 +15,7 @@ import numpy as np
 
 from deepca._util.portable import acosh, cosh, power
 from deepca._util.typing import Array, Rounds
-from deepca._util.validation import Choice, Whole, check
+from deepca._util.validation import OneOf, Whole, check
 from deepca.consensus.mixer_state import Memory, PushSum, mean_of
 from deepca.consensus.rates import first_rounds, response, smallest_rounds
 from deepca.errors import InvalidInput, MixingError
@@ -291,5 +291,5 @@ def _interval(topology: Topology) -> tuple[float, float]:
 
 
 def _check_rounds(K: object, where: str) -> int:
-    check(f"rounds{where}", K, Whole(1), Choice("auto"))
+    check(f"rounds{where}", K, Whole(1), OneOf("auto"))
     return int(K)  # type: ignore[call-overload, no-any-return]

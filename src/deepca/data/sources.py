@@ -199,7 +199,7 @@ def numeric(X: Any, name: str, columns: tuple[str, ...] | None = None) -> Matrix
         try:
             given = given.astype(np.float64)
         except (TypeError, ValueError):
-            raise DataError(f"{name}: {_first_text(given, columns)}; numbers are needed") from None
+            raise _no_number(given, columns, name) from None
     if given.dtype.kind not in "fiub":
         raise DataError(f"{name}: rows have dtype {given.dtype}; real numbers are needed")
     _check_shape(given.shape, name)
@@ -237,15 +237,20 @@ def _check_shape(shape: Sequence[int], name: str) -> None:
         raise DataError(f"{name} has no columns")
 
 
-def _first_text(values: npt.NDArray[Any], columns: tuple[str, ...] | None) -> str:
+def _no_number(values: npt.NDArray[Any], columns: tuple[str, ...] | None, name: str) -> DataError:
+    """Name the first entry that is none."""
     for place, value in np.ndenumerate(values):
         try:
             float(value)
         except (TypeError, ValueError):
             if len(place) != 2:
-                return f"entry {place} is {value!r}"
-            return f"row {place[0]}, column {place[1] if columns is None else repr(columns[place[1]])} is {value!r}"
-    return "not all entries are numbers"
+                where = f"{name}: entry {place} is"
+                return DataError(
+                    f"{where} {value!r}; numbers are needed", discreet=f"{where} not a number", value=value
+                )
+            row, column = place[0], place[1] if columns is None else columns[place[1]]
+            return DataError.at_entry(name, row, column, value, "numbers are needed")
+    return DataError(f"{name}: not all entries are numbers; numbers are needed")
 
 
 def add_rows(digest: hashlib._Hash, source: Source) -> None:

@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import Any, Literal, get_args
 
 from deepca._util.typing import Array
-from deepca._util.validation import NOTHING, Choice, Constraint, Real, Whole, check
+from deepca._util.validation import NOTHING, Constraint, OneOf, Real, Whole, check
 from deepca.algorithms import AcceleratedDeEPCA, Algorithm, BlockKrylov, CovarianceAveraging, DeEPCA, DePCA
 from deepca.consensus.mixers import Chebyshev, FastMix, Gossip, Mixer, PositiveChebyshev
 from deepca.errors import InvalidInput
@@ -60,10 +60,10 @@ class Settings:
 
 _ALLOWED: dict[str, tuple[Constraint, ...]] = {
     "n_components": (Whole(1), _Share(), NOTHING),
-    "rounds": (Whole(1), Choice("auto")),
+    "rounds": (Whole(1), OneOf("auto")),
     "seed": (Whole(0), NOTHING),
-    "algorithm": (Choice(*ALGORITHMS),),
-    "messages": (Choice(*get_args(Messages)),),
+    "algorithm": (OneOf(*ALGORITHMS),),
+    "messages": (OneOf(*get_args(Messages)),),
 }
 
 

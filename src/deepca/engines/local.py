@@ -10,6 +10,7 @@ import builtins
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from deepca import errors
 from deepca.data.columns import Header, common_columns, in_order_of
@@ -71,14 +72,14 @@ class Engine:
             if failed is not None:
                 raise failed
             return
-        said = self.texts("" if failed is None else json.dumps([type(failed).__name__, str(failed)]))
+        said = self.texts("" if failed is None else json.dumps([type(failed).__name__, str(failed), _facts(failed)]))
         bad = [rank for rank, text in enumerate(said) if text]
         if bad:
-            kind, text = json.loads(said[bad[0]])
+            kind, text, facts = json.loads(said[bad[0]])
             if len(bad) == self.ranks and len(set(said)) == 1:
-                raise _error_named(kind)(text) from failed  # of all ranks alike, so of none in particular
+                raise _error_of(kind, text, facts) from failed  # of all ranks alike, so of none in particular
             more = f"; {len(bad) - 1} other rank{'s' if len(bad) > 2 else ''} failed as well" if len(bad) > 1 else ""
-            raise _error_named(kind)(f"rank {bad[0]}: {text}{more}") from failed
+            raise _error_of(kind, f"rank {bad[0]}: {text}{more}", facts) from failed
 
     def shares(self, n_agents: int) -> tuple[int, ...]:
         """How many of so many agents each rank holds; an error where some would have none."""
@@ -126,12 +127,19 @@ def engine_of(name: str, *, allreduce: bool = False, timeout: float | None = 600
     return Engine()
 
 
-def _error_named(kind: str) -> type[Exception]:
-    """The class of another rank's error, where it is one that users can do something about."""
+def _facts(error: Exception) -> dict[str, str | int | float | None]:
+    """Attributes of an error that can be told to other ranks."""
+    return {name: fact for name, fact in vars(error).items() if isinstance(fact, (str, int, float, type(None)))}
+
+
+def _error_of(kind: str, text: str, facts: dict[str, Any]) -> Exception:
+    """Another rank's error with its facts, where it is one that users can do something about."""
     found = getattr(errors, kind, None)
     if isinstance(found, type) and issubclass(found, (InvalidInput, errors.NotFiniteError, errors.MissingExtraError)):
-        return found
-    return OSError if issubclass(getattr(builtins, kind, Exception), OSError) else DataError
+        error = found.__new__(found, text)  # constructors differ in what they ask for
+        vars(error).update(facts)
+        return error
+    return (OSError if issubclass(getattr(builtins, kind, Exception), OSError) else DataError)(text)
 
 
 def _listed(traffic: Traffic) -> list[int]:

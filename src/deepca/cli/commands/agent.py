@@ -131,7 +131,7 @@ def _run(
             report = f"; {error.report} is a report to send along" if error.report else ""
             voice.end("failed", f"{error}{report}", UNUSABLE)
         except (DeepcaError, OSError) as error:
-            voice.end("failed", str(error), 2)
+            voice.end("failed", str(error), 2, kind=type(error).__name__)
         except Exception as error:  # before an agent was there to report it
             voice.end("failed", f"a fault of deepca itself: {type(error).__name__}", UNUSABLE)
         code = _told(site, ending, voice)
@@ -186,10 +186,11 @@ class _Voice:
             text = escape("\n  ".join(map(printable, lines)))
             self.console.print(f"{mark}{text}", highlight=False, soft_wrap=True)
 
-    def end(self, event: str, text: str, code: int, *details: str) -> NoReturn:
+    def end(self, event: str, text: str, code: int, *details: str, kind: str = "") -> NoReturn:
+        """Say the last words. kind : of the error, for the log."""
         for log, endings in self._logs:
             if endings:
-                log.end(event, "\n  ".join([text, *details]), exit_code=code)
+                log.end(event, "\n  ".join([text, *details]), exit_code=code, **({"error": kind} if kind else {}))
         self._say("" if event == "stopped" else "bold red", text, *details)
         raise typer.Exit(code) from None
 

@@ -15,9 +15,10 @@ import numpy as np
 
 from deepca.errors import DataError, DeepcaError, MissingExtraError
 
-__all__ = ["Choice", "Options", "choose", "extra", "listed", "pick", "reading", "unpacked", "value_type"]
+__all__ = ["SET_APART", "Choice", "Options", "choose", "extra", "listed", "pick", "reading", "unpacked", "value_type"]
 
 _SHOWN = 8
+SET_APART = "numbers are needed (or set the column apart with --label-column)"
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from deepca.data.readers._common import Choice, Options, choose, extra, reading, unpacked
+from deepca.data.readers._common import SET_APART, Choice, Options, choose, extra, reading, unpacked
 from deepca.data.readers._tables import TableSource, as_numpy
 from deepca.errors import DataError
 
@@ -123,11 +123,7 @@ def _told(name: str, form: _Form, said: str) -> DataError:
     before = 2 if form.has_names else 1
     if found := _CONVERSION.search(said):
         place, row, value = int(found[1]), int(found[2]) - before, found[3][:40]
-        column = repr(form.names[place].strip()) if form.has_names else place
-        return DataError(
-            f"{name}: column {column}, row {row} is {value!r}; numbers are needed "
-            "(or set the column apart with --label-column)"
-        )
+        return DataError.at_entry(name, row, form.names[place].strip() if form.has_names else place, value, SET_APART)
     if found := _RAGGED.search(said):
         row = int(found[1]) - before
         return DataError(f"{name}: row {row} has {found[3]} cells instead of {found[2]}; mend or remove it")
@@ -136,7 +132,8 @@ def _told(name: str, form: _Form, said: str) -> DataError:
     if "UTF8" in said:
         return DataError(f"{name} is not UTF-8 throughout; save it as UTF-8")
     said = " ".join(said.split())[:200]
-    return DataError(f"{name} cannot be read as CSV: it is damaged, cut short or something else ({said})")
+    wrong = f"{name} cannot be read as CSV: it is damaged, cut short or something else"
+    return DataError(f"{wrong} ({said})", discreet=wrong)
 
 
 def _delimiter(line: str, path: Path) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from deepca.data.readers._common import Choice, Options, choose, extra, reading
+from deepca.data.readers._common import SET_APART, Choice, Options, choose, extra, reading
 from deepca.data.readers._tables import TableSource, as_numpy
 from deepca.data.sources import block_rows
 from deepca.errors import DataError
@@ -88,9 +88,7 @@ def _no_numbers(name: str, file: Any, column: str, kind: Any) -> DataError:
     for batch in file.iter_batches(1 << 12, columns=[column]):
         for row, value in enumerate(batch.column(0)):
             if value.is_valid:
-                return DataError(
-                    f"{name}: column {column!r}, row {rows + row} is {str(value)[:40]!r} (the column holds {kind}); "
-                    "numbers are needed (or set the column apart with --label-column)"
-                )
+                shown, holds = str(value)[:40], f"the column holds {kind}"
+                return DataError.at_entry(name, rows + row, column, shown, SET_APART, kind=holds)
         rows += batch.num_rows
     return DataError(f"{name}: column {column!r} holds {kind}; numbers are needed (or set it apart as the label)")

@@ -108,7 +108,9 @@ def _parsed(load: Callable[..., Any], path: Path, name: str) -> Iterator[tuple[_
             try:
                 X, labels = load(io.BytesIO(text), zero_based=True)
             except (ValueError, OverflowError) as error:
-                raise DataError(_first_fault(name, text, lines) or f"{name} is no svmlight text ({error})") from error
+                wrong = f"{name} is no svmlight text"
+                none = DataError(f"{wrong} ({error})", discreet=wrong)
+                raise (_first_fault(name, text, lines) or none) from error
             lines += text.count(b"\n")
             if len(labels):
                 yield (X.data, X.indices, X.indptr), labels
@@ -135,18 +137,18 @@ def _width(found: int, name: str, options: Options) -> int:
     return wanted or found
 
 
-def _first_fault(name: str, text: bytes, lines: int) -> str | None:
+def _first_fault(name: str, text: bytes, lines: int) -> DataError | None:
     """The first line that cannot be used, and why; scikit-learn does not say which one it was."""
     for number, line in enumerate(text.split(b"\n"), lines + 1):
         before = -1
         for place, word in enumerate(line.split(b"#", 1)[0].split()):
-            fault = _fault(word, place)
+            where, fault = f"{name}, line {number}", _fault(word, place)
             if fault is None and place and b"qid" not in word:
                 index = int(word.partition(b":")[0])
                 fault = f"index {index} comes after {before}, and indices must ascend" if index <= before else None
                 before = index
             if fault is not None:
-                return f"{name}, line {number}: {fault}"
+                return DataError(f"{where}: {fault}", discreet=f"{where} is not svmlight text", row=number)
     return None
 
 

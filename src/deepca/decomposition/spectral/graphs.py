@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deepca._util.typing import Array
-from deepca._util.validation import Choice, Whole, check
+from deepca._util.validation import OneOf, Whole, check
 from deepca.algorithms.partitioned_rows import RowsApart, RowsState, split
 from deepca.consensus.mixers import FastMix, Mixer, fastmix_eta
 from deepca.consensus.rates import first_rounds
@@ -141,7 +141,7 @@ def prepared(
     blocks: Sequence[GraphBlock], network: Network, k: int, *, matrix: Matrix, which: Which
 ) -> tuple[BlockRows, SpanningTree]:
     """The rows of the matrix and a tree over which to add up, once it is sure that the graph can be used."""
-    check("which", which, Choice("smallest", "largest"))
+    check("which", which, OneOf("smallest", "largest"))
     check("k", k, Whole(1))
     rows = BlockRows(blocks, network, matrix, negated=which == "smallest")
     if matrix != "adjacency":

@@ -55,6 +55,8 @@ class AgentExit:
     stopped: bool
     first: bool
     """Whether it was the first to end without a result."""
+    error: str = ""
+    """The kind of the error that ended it, as its log has it."""
 
 
 def agent_command(site: Path, log: Path) -> list[str]:
@@ -76,6 +78,7 @@ class TrialAgent:
     stopped: bool = False
     first: bool = False
     lines: list[str] = field(default_factory=list)
+    error: str = ""
     _read: int = 0
     _rest: bytes = b""
 
@@ -119,6 +122,7 @@ class TrialAgent:
         known = {**(facts if isinstance(facts, dict) else {}), **said}
         if isinstance(known.get("iteration"), int):
             self.iteration = known["iteration"]
+        self.error = str(known.get("error", self.error))
         if self.state == "finished":
             return  # that the others leave is of no interest
         self.state, self.text = _STATES.get(event, self.state), str(said.get("text", ""))
@@ -144,6 +148,7 @@ class TrialAgent:
             (*self.lines, *([] if said else self.complaints())),
             self.stopped,
             self.first,
+            self.error,
         )
 
     def complaints(self) -> list[str]:

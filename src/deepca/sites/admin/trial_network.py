@@ -13,7 +13,7 @@ from pathlib import Path
 
 from deepca._util.files import write_whole
 from deepca._util.machine import usable_cores
-from deepca.errors import NetworkError
+from deepca.errors import AddressInUse, NetworkError
 from deepca.sites.admin.trial_agent import AgentExit, Sight, TrialAgent, agent_command
 from deepca.sites.admin.trial_setup import Share, lay_out, move_ports
 from deepca.sites.config.network_file import NetworkFile
@@ -65,8 +65,7 @@ def run_cluster(
     began = time.monotonic()
     lay_out(network, shares, folder, deadline)
     agents = _run(shares, network, folder, deadline, watch, command)
-    if any("cannot listen at" in line for agent in agents for line in agent.last if agent.code == 2):
-        # somebody else was quicker at one of the ports
+    if any(agent.error == AddressInUse.__name__ for agent in agents):  # somebody else was quicker at one of the ports
         agents = _run(shares, move_ports(network, folder), folder, deadline, watch, command)
     models = {agent.site: agent.model.read_bytes() for agent in agents if agent.model is not None}
     prints = {site: hashlib.sha256(content).hexdigest() for site, content in models.items()}

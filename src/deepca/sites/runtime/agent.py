@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import secrets
 import tempfile
 import threading
@@ -293,7 +292,7 @@ def _discreet() -> Iterator[None]:
     try:
         yield
     except DataError as error:
-        raise DataError(re.sub(r" is (['\"]).*\1", " is no number", str(error), count=1, flags=re.DOTALL)) from None
+        raise DataError(error.discreet, row=error.row, column=error.column) from None
 
 
 def _for_others(error: Exception) -> str:

@@ -20,10 +20,11 @@ from urllib.parse import unquote
 
 __all__ = ["CoreLog", "Trouble", "connection_trouble", "plain_address"]
 
+_CLOSED = "socket closed|connection reset|recvmsg|broken pipe|eof"
 _CONNECTING = {
     "connection refused": "nothing listens at {address}: {name} may not have been started yet",
     "dns resolution|domain name not found|resolve": "the address of {name}, {address}, is not known here",
-    "socket closed|connection reset|recvmsg|broken pipe|eof": "{name} at {address} closed the connection during the"
+    _CLOSED: "{name} at {address} closed the connection during the"
     " handshake: it may not accept our certificate (unknown authority, expired, another site's); its log says why",
     "timed? ?out|deadline|shutdown|unreachable|no route": "{name} cannot be reached at {address}",
 }
@@ -69,7 +70,7 @@ def connection_trouble(name: str, address: str, details: str) -> Trouble:
     connecting = "failed to connect" in details or "DNS" in details
     for pattern, text in (_CONNECTING if connecting else _CONNECTED).items():
         if re.search(pattern, details, re.IGNORECASE):
-            return Trouble(text.format(name=name, address=address), refusal="may not accept" in text)
+            return Trouble(text.format(name=name, address=address), refusal=connecting and pattern == _CLOSED)
     lost = "no connection to" if connecting else "the connection is lost to"
     return Trouble(f"{lost} {name} at {address}: {details}", refusal=False)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from deepca.errors import FrameError, InvalidInput
+from deepca.errors import AddressInUse, FrameError
 from deepca.sites.transport import tls  # first of all that import grpc
 from deepca.sites.transport.channels import METHOD, SERVICE, Accepted, GrpcOptions
 from deepca.sites.transport.credentials import CurrentCredentials
@@ -55,7 +55,7 @@ class Listener:
             await server.stop(_GRACE)
         try:
             self._server, _ = await self._serve()
-        except InvalidInput as error:  # somebody else was faster; again in a moment
+        except AddressInUse as error:  # somebody else was faster; again in a moment
             self._refusals.report(None, "own certificate", str(error))
         return self._server is not None
 
@@ -76,10 +76,7 @@ class Listener:
                 port = server.add_secure_port(self._address, tls.server_credentials(credentials))
         except RuntimeError:
             await server.stop(None)
-            raise InvalidInput(
-                f"site {self._sessions.site} cannot listen at {self._address}: the port is in use, or the address is"
-                " not one of this machine; stop the other program, or change `listen` in site.toml"
-            ) from None
+            raise AddressInUse(self._sessions.site, self._address) from None
         await server.start()
         return server, port
 
