@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from deepca.decomposition.model import Model
-from deepca.decomposition.model_file import from_bytes
+from deepca.decomposition.model.file import from_bytes
 from deepca.errors import InvalidInput
 from deepca.network.transports.base import Message, Tag
 from deepca.solver.result import Status, StatusCode

@@ -345,7 +345,7 @@ class Fleet:
         return made
 
     def _judge(self, content: bytes, made: Verdict) -> None:
-        from deepca.decomposition.model_file import from_bytes
+        from deepca.decomposition.model.file import from_bytes
 
         model = from_bytes(content, Path("model.npz"))
         made.members = tuple(model.about["sites"])

@@ -27,7 +27,7 @@ from deepca.cli.app import app
 from deepca.data.readers import open_source
 from deepca.decomposition.fit import decompose, model_of
 from deepca.decomposition.model import Model
-from deepca.decomposition.model_file import load
+from deepca.decomposition.model.file import load
 from deepca.decomposition.settings import Settings
 from deepca.errors import NetworkError, Unfinished
 from deepca.sites.admin.kits import make_kits

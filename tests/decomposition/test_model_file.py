@@ -26,7 +26,7 @@ from sklearn.preprocessing import StandardScaler
 
 import deepca
 from deepca import DecentralizedPCA, Model, load
-from deepca.decomposition.model_format import FORMAT
+from deepca.decomposition.model.layout import FORMAT
 from deepca.errors import DataError, InvalidInput, ModelError, NewerModelError
 from deepca.solver.result import Status, StatusCode
 from tests.support.problems import close, random_rows
@@ -279,7 +279,7 @@ def craft(
     arrays: Callable[[Arrays], Any] = lambda arrays: arrays,
 ) -> Path:
     """A file as somebody else might write it: changed on purpose, with a checksum that is right."""
-    from deepca.decomposition.model_format import checksum_of
+    from deepca.decomposition.model.layout import checksum_of
 
     with np.load(io.BytesIO(good), allow_pickle=False) as file:
         content = {name: file[name] for name in file.files}

@@ -2,7 +2,7 @@
 
 from deepca.decomposition.eigen import Eigenpairs, eigenpairs
 from deepca.decomposition.model import Model
-from deepca.decomposition.model_file import load
+from deepca.decomposition.model.file import load
 from deepca.decomposition.streaming import follow
 from deepca.decomposition.svd import SingularTriplets, singular_triplets
 

@@ -19,7 +19,7 @@ import pytest
 from deepca import DecentralizedPCA, Model, run_agents
 from deepca.consensus.exact import exact_average
 from deepca.data.sources import ArraySource
-from deepca.decomposition.model_format import checksum_of, stored
+from deepca.decomposition.model.layout import checksum_of, stored
 from deepca.decomposition.settings import Settings
 from deepca.network.agent import AgentNetwork
 from deepca.sites.runtime.agent import largest_message

@@ -15,12 +15,12 @@ import pytest
 pytest.importorskip("cryptography")
 
 from deepca.errors import BadArray, DisputedResult, OldResult
-from deepca.sites.admin.failure_report import report_of, write_report
 from deepca.sites.admin.kits import make_kits
 from deepca.sites.config.site_file import SiteFile, read_site
 from deepca.sites.pki.identity import Identity
 from deepca.sites.protocol.claims import Endorsement, ResultClaim
 from deepca.sites.protocol.signatures import CertificateSeals
+from deepca.sites.runtime.failure_report import report_of, write_report
 from deepca.sites.runtime.row_digests import RowsVault, SiteRows, next_name
 
 NAMES = ("north", "south", "west")

@@ -129,7 +129,7 @@ def _run(
     dataset: str | None = None,
     quiet: bool,
 ) -> Done:
-    from deepca.decomposition.model_file import from_bytes
+    from deepca.decomposition.model.file import from_bytes
     from deepca.sites.admin.trial_network import run_cluster
     from deepca.sites.admin.trial_setup import deal, describe
 

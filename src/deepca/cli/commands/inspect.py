@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from deepca.cli.common import check_output, errors, require
 from deepca.cli.view.model import show_model, summary
-from deepca.decomposition.model_file import load
+from deepca.decomposition.model.file import load
 from deepca.errors import InvalidInput
 
 __all__ = ["inspect"]

@@ -19,7 +19,7 @@ from deepca.data.readers import open_source, open_sources
 from deepca.data.sources import Source
 from deepca.data.writers import open_writer
 from deepca.decomposition.model import Model
-from deepca.decomposition.model_file import load
+from deepca.decomposition.model.file import load
 from deepca.errors import DataError
 from deepca.solver.progress import bars
 

@@ -22,7 +22,6 @@ from deepca.data.sources import Source
 from deepca.decomposition.settings import Settings
 from deepca.engines.checkpoints import Checkpoints
 from deepca.errors import DataError, DeepcaError, InternalError, InvalidInput, Unfinished
-from deepca.sites.admin.failure_report import report_of, write_report
 from deepca.sites.config.network_file import NetworkFile
 from deepca.sites.config.site_file import SiteFile
 from deepca.sites.pki.identity import Identity
@@ -30,6 +29,7 @@ from deepca.sites.protocol.handshake import PROTOCOL
 from deepca.sites.protocol.incarnation import Incarnation
 from deepca.sites.protocol.signatures import CertificateSeals
 from deepca.sites.runtime.clocks import RealClock
+from deepca.sites.runtime.failure_report import report_of, write_report
 from deepca.sites.runtime.node import Membership, Node, Policy
 from deepca.sites.runtime.row_digests import RowsVault, SiteRows
 from deepca.sites.runtime.run import Ending, Job, run_site, schema_of

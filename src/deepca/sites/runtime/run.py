@@ -18,7 +18,7 @@ from deepca.data.local_data import Holdings, read
 from deepca.data.sources import Source
 from deepca.decomposition.fit import Decomposition, decompose_held, model_of
 from deepca.decomposition.model import Model
-from deepca.decomposition.model_file import from_bytes
+from deepca.decomposition.model.file import from_bytes
 from deepca.decomposition.pca import Resumption
 from deepca.decomposition.settings import Settings, check_settings
 from deepca.engines.checkpoint_format import Checkpoint

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from deepca.decomposition.model import Model
-from deepca.decomposition.model_format import FORMAT, MAGIC, checksum_of
+from deepca.decomposition.model.layout import FORMAT, MAGIC, checksum_of
+from deepca.decomposition.model.model import Model
 from deepca.errors import ModelError, NewerModelError
 from deepca.network.traffic import Traffic
 from deepca.solver.certificate.bounds import Certificate

@@ -30,7 +30,7 @@ from scipy import sparse
 from deepca._util.files import write_whole
 from deepca._util.masked import unmasked
 from deepca._util.typing import Array
-from deepca.decomposition.model_format import FORMAT, MAGIC, checksum_of, plain_value, stored
+from deepca.decomposition.model.layout import FORMAT, MAGIC, checksum_of, plain_value, stored
 from deepca.errors import DataError, InvalidInput
 from deepca.solver.certificate.bounds import Certificate
 from deepca.solver.result import Status, StatusCode
