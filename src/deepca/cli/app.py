@@ -24,14 +24,13 @@ from deepca.cli.commands.cluster import cluster, real_demo
 from deepca.cli.commands.doctor import doctor
 from deepca.cli.commands.fit import fit
 from deepca.cli.commands.init import init
-from deepca.cli.commands.inspect import inspect
 from deepca.cli.commands.join import join
+from deepca.cli.commands.model import inspect, transform
 from deepca.cli.commands.plan import plan
 from deepca.cli.commands.reproduce import reproduce
 from deepca.cli.commands.sample import sample
 from deepca.cli.commands.simulate import simulate
 from deepca.cli.commands.topology import topology
-from deepca.cli.commands.transform import transform
 from deepca.cli.common import errors, require
 from deepca.cli.ranks import consoles, ending_together, with_ranks
 from deepca.errors import InvalidInput

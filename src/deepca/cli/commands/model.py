@@ -1,4 +1,4 @@
-"""``deepca transform``: scores of the rows of a file."""
+"""``deepca inspect`` and ``deepca transform``: commands on a model file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from deepca.cli.common import check_output, errors
+from deepca.cli.common import check_output, errors, require
+from deepca.cli.view.model import show_model, summary
 from deepca.data.columns import Reordered
 from deepca.data.moments import check_finite
 from deepca.data.readers import open_source, open_sources
@@ -20,14 +21,43 @@ from deepca.data.sources import Source
 from deepca.data.writers import open_writer
 from deepca.decomposition.model import Model
 from deepca.decomposition.model.file import load
-from deepca.errors import DataError
+from deepca.errors import DataError, InvalidInput
 from deepca.solver.progress import bars
 
-__all__ = ["transform"]
+__all__ = ["inspect", "transform"]
+
+ModelArgument = Annotated[Path, typer.Argument(help="A model that deepca fit wrote.")]
+
+
+def inspect(
+    model: ModelArgument,
+    plot: Annotated[Path | None, typer.Option(help="Draw the scree plot into this file, .png or .svg.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything but the large arrays as JSON.")] = False,
+) -> None:
+    """Variances, their scree plot, the columns that matter, and what is proven about them."""
+    with errors():
+        fitted = load(model)
+        if plot is not None:
+            if plot.suffix not in (".png", ".svg"):
+                raise InvalidInput(f"--plot {plot}: a figure ends in .png or .svg")
+            check_output(plot, "--plot", [model])
+            require("matplotlib", extra="plot")
+            plot.parent.mkdir(parents=True, exist_ok=True)
+            from deepca.plots.curves import scree
+
+            scree(fitted.explained_variance_ratio, plot, title=f"{model.name}: {fitted.n_samples:,} rows")
+        if as_json:
+            typer.echo(json.dumps({**summary(fitted), "model": str(model)}, indent=2, ensure_ascii=False))
+            return
+        console = Console(emoji=False)
+        console.print(f"[bold]{escape(str(model))}[/]", highlight=False, soft_wrap=True)
+        show_model(console, fitted)
+        if plot is not None:
+            console.print(f"\nFigure: {escape(str(plot))}", highlight=False, soft_wrap=True)
 
 
 def transform(
-    model: Annotated[Path, typer.Argument(help="A model that deepca fit wrote.")],
+    model: ModelArgument,
     file: Annotated[Path, typer.Argument(help="Rows, in any format that deepca fit reads.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Scores: .parquet, .csv, .npy or .h5.")],
     label_column: Annotated[
