@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 from deepca import Chebyshev, FastMix, Gossip
 from deepca import topology as tp
 from deepca.cli.app import app
-from deepca.cli.commands.topology import complete_name, complete_rule
+from deepca.cli.commands.topology import complete_rule
+from deepca.cli.options import complete_name
 from deepca.consensus.mixers import Mixer
 from deepca.consensus.rates import response
 from deepca.errors import InvalidInput

@@ -32,6 +32,7 @@ from deepca.cli.commands.sample import sample
 from deepca.cli.commands.simulate import simulate
 from deepca.cli.commands.topology import topology
 from deepca.cli.common import errors, require
+from deepca.cli.options import ComponentsOption, QuietOption
 from deepca.cli.ranks import consoles, ending_together, with_ranks
 from deepca.errors import InvalidInput
 
@@ -161,6 +162,25 @@ def common(
     """Exact PCA over data that stays where it is: agents talk to their neighbours only, and nobody is the server."""
 
 
+_AgentsOption = Annotated[
+    int | None, typer.Option(help="Number of agents that the rows are spread over: 50, or 5 with --real.")
+]
+_RoundsOption = Annotated[int, typer.Option(help="K, for the methods as printed; DeEPCA itself chooses its own.")]
+_ToleranceOption = Annotated[float, typer.Option(help="Largest acceptable tangent of the angle, over all agents.")]
+_SeedOption = Annotated[int, typer.Option(min=0, help="Seed of the network and of the start.")]
+_OutOption = Annotated[Path, typer.Option(help="Folder for the figure.")]
+_RealOption = Annotated[
+    bool, typer.Option("--real", help="A process for every agent, over real connections; DeEPCA alone.")
+]
+_EngineOption = Annotated[
+    str,
+    typer.Option(
+        help="simulator, or mpi: on the ranks that mpiexec has started; without mpiexec, on four of this machine."
+    ),
+]
+_JsonOption = Annotated[bool, typer.Option("--json", help="Print the table as JSON instead.")]
+
+
 @app.command(
     epilog="Examples:\n\n"
     "  deepca demo\n\n"
@@ -170,25 +190,16 @@ def common(
     "  deepca demo --json --quiet | jq '.rows[0]'"
 )
 def demo(
-    agents: Annotated[
-        int | None, typer.Option(help="Number of agents that the rows are spread over: 50, or 5 with --real.")
-    ] = None,
-    components: Annotated[int, typer.Option("--components", "-k", help="Principal components wanted.")] = 4,
-    rounds: Annotated[int, typer.Option(help="K, for the methods as printed; DeEPCA itself chooses its own.")] = 5,
-    tol: Annotated[float, typer.Option(help="Largest acceptable tangent of the angle, over all agents.")] = 1e-10,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the network and of the start.")] = 0,
-    out: Annotated[Path, typer.Option(help="Folder for the figure.")] = Path("demo-out"),
-    real: Annotated[
-        bool, typer.Option("--real", help="A process for every agent, over real connections; DeEPCA alone.")
-    ] = False,
-    engine: Annotated[
-        str,
-        typer.Option(
-            help="simulator, or mpi: on the ranks that mpiexec has started; without mpiexec, on four of this machine."
-        ),
-    ] = "simulator",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON instead.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")] = False,
+    agents: _AgentsOption = None,
+    components: ComponentsOption = 4,
+    rounds: _RoundsOption = 5,
+    tol: _ToleranceOption = 1e-10,
+    seed: _SeedOption = 0,
+    out: _OutOption = Path("demo-out"),
+    real: _RealOption = False,
+    engine: _EngineOption = "simulator",
+    as_json: _JsonOption = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Spread the digits data of scikit-learn over agents and find its components without pooling a row.
 
@@ -211,15 +222,13 @@ def demo(
             )
             raise typer.Exit(code)
         require("sklearn", "matplotlib", extra="demo")
-        from deepca.plots.curves import convergence
         from deepca.reproduction import demo as demonstration
         from deepca.solver.progress import ProgressBar, bars
 
-        agents = 50 if agents is None else agents
         notes, console = consoles(ranks)
         with bars(notes, disable=quiet or not ranks.speaks) as progress:
             found = demonstration.run(
-                agents=agents,
+                agents=50 if agents is None else agents,
                 k=components,
                 K=rounds,
                 tol=tol,
@@ -227,21 +236,26 @@ def demo(
                 watch=lambda label: ProgressBar(progress, description=label),
                 engine=ranks,
             )
-        if not ranks.speaks:
-            return
-        figure = out / "convergence.png"
-        out.mkdir(parents=True, exist_ok=True)
-        convergence(
-            found.curves,
-            figure,
-            title=f"Digits, {agents} agents, k = {components}: worst agent against the pooled answer",
-            ylabel="largest tan θ over all agents",
-        )
-        if as_json:
-            typer.echo(json.dumps({"figure": str(figure), "rows": [_plain(row) for row in found.rows]}, indent=2))
-            return
-        _show(console, found, ranks.ranks)
-        console.print(f"Figure: {escape(str(figure))}")
+        if ranks.speaks:
+            _report(console, found, out / "convergence.png", ranks.ranks, as_json=as_json)
+
+
+def _report(console: Console, found: Demo, figure: Path, ranks: int, *, as_json: bool) -> None:
+    """Draw the figure, and print the table."""
+    from deepca.plots.curves import convergence
+
+    figure.parent.mkdir(parents=True, exist_ok=True)
+    convergence(
+        found.curves,
+        figure,
+        title=f"Digits, {found.topology.n_agents} agents, k = {found.k}: worst agent against the pooled answer",
+        ylabel="largest tan θ over all agents",
+    )
+    if as_json:
+        typer.echo(json.dumps({"figure": str(figure), "rows": [_plain(row) for row in found.rows]}, indent=2))
+        return
+    _show(console, found, ranks)
+    console.print(f"Figure: {escape(str(figure))}")
 
 
 def _show(console: Console, found: Demo, ranks: int) -> None:

@@ -14,10 +14,21 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from deepca.cli.commands.topology import complete_name
 from deepca.cli.common import errors, require
+from deepca.cli.options import (
+    AlgorithmOption,
+    CenterOption,
+    ComponentsOrShareOption,
+    DatasetOption,
+    LabelColumnOption,
+    ScaleOption,
+    SeedOption,
+    SummaryOption,
+    ToleranceOption,
+    TopologyOption,
+    parse_components,
+)
 from deepca.cli.view.trial_network import Done, complain, report_trial, show_real, watching
-from deepca.decomposition.settings import ALGORITHMS
 from deepca.errors import InvalidInput, ParameterError
 from deepca.sites.config.toml import duration
 
@@ -37,6 +48,16 @@ def _group() -> None:
     """A whole network of agents on this machine, to try things out."""
 
 
+_FilesArgument = Annotated[list[Path], typer.Argument(help="One file per agent; or any files, together with --agents.")]
+_OutOption = Annotated[Path, typer.Option("--out", "-o", help="Folder for the model file of every site.")]
+_AgentsOption = Annotated[int | None, typer.Option(help="Spread all rows over that many agents.")]
+_OnLossOption = Annotated[str, typer.Option(help="If an agent is lost: wait for it, or shrink (go on without).")]
+_PatienceOption = Annotated[str, typer.Option(help="How long an agent may be silent before it counts as lost.")]
+_DeadlineOption = Annotated[str, typer.Option(help="After which the run ends as unfinished.")]
+_KeepOption = Annotated[bool, typer.Option("--keep", help="Keep kits, logs and checkpoints in OUT/kits.")]
+_QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, and nothing but errors.")]
+
+
 @cluster.command(
     epilog="Examples:\n\n"
     "  deepca cluster up --agents 10 all.npy -k 4 -o models\n\n"
@@ -44,31 +65,24 @@ def _group() -> None:
     "  deepca cluster up --agents 5 all.npy -k 4 -o models --keep   # then look at models/kits"
 )
 def up(
-    files: Annotated[list[Path], typer.Argument(help="One file per agent; or any files, together with --agents.")],
-    components: Annotated[
-        str, typer.Option("--components", "-k", help="How many; or a share of variance such as 0.95; or 'all'.")
-    ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the model file of every site.")],
-    agents: Annotated[int | None, typer.Option(help="Spread all rows over that many agents.")] = None,
-    topology: Annotated[
-        str, typer.Option(help="Who talks to whom; see deepca topology.", autocompletion=complete_name)
-    ] = "ring",
-    algorithm: Annotated[
-        str,
-        typer.Option(help=f"One of {', '.join(ALGORITHMS)}.", autocompletion=lambda: list(ALGORITHMS)),
-    ] = "auto",
-    tol: Annotated[float, typer.Option(help="Largest acceptable tangent of the angle, at any agent.")] = 1e-10,
-    center: Annotated[bool, typer.Option(help="Subtract the agreed mean.")] = True,
-    scale: Annotated[bool, typer.Option("--scale", help="Divide columns by their agreed standard deviation.")] = False,
-    label_column: Annotated[str | None, typer.Option(help="Column that is no data (a class, an id): left out.")] = None,
-    dataset: Annotated[str | None, typer.Option(help="Which array of an .npz or HDF5 file.")] = None,
-    on_loss: Annotated[str, typer.Option(help="If an agent is lost: wait for it, or shrink (go on without).")] = "wait",
-    patience: Annotated[str, typer.Option(help="How long an agent may be silent before it counts as lost.")] = "30s",
-    deadline: Annotated[str, typer.Option(help="After which the run ends as unfinished.")] = "1h",
-    seed: Annotated[int, typer.Option(min=0, help="For random networks and the start.")] = 0,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep kits, logs and checkpoints in OUT/kits.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a summary as JSON instead.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, and nothing but errors.")] = False,
+    files: _FilesArgument,
+    components: ComponentsOrShareOption,
+    out: _OutOption,
+    agents: _AgentsOption = None,
+    topology: TopologyOption = "ring",
+    algorithm: AlgorithmOption = "auto",
+    tol: ToleranceOption = 1e-10,
+    center: CenterOption = True,
+    scale: ScaleOption = False,
+    label_column: LabelColumnOption = None,
+    dataset: DatasetOption = None,
+    on_loss: _OnLossOption = "wait",
+    patience: _PatienceOption = "30s",
+    deadline: _DeadlineOption = "1h",
+    seed: SeedOption = 0,
+    keep: _KeepOption = False,
+    as_json: SummaryOption = False,
+    quiet: _QuietOption = False,
 ) -> None:
     """Run agents as processes of their own on this machine: real connections, throw-away certificates.
 
@@ -83,7 +97,7 @@ def up(
         limit = _seconds(deadline, "--deadline")
         options = {
             "name": "cluster",
-            "components": _components(components),
+            "components": parse_components(components),
             "topology_name": topology,
             "algorithm": algorithm,
             "tolerance": tol,
@@ -179,17 +193,6 @@ def _check_folder(out: Path, *, keep: bool) -> None:
     if keep and (out / "kits").exists():
         raise InvalidInput(f"--keep: {out / 'kits'} is there already and is not overwritten; remove it first")
     out.mkdir(parents=True, exist_ok=True)
-
-
-def _components(given: str) -> int | float | None:
-    if given == "all":
-        return None
-    for kind in (int, float):
-        try:
-            return kind(given)
-        except ValueError:
-            continue
-    raise InvalidInput(f"-k {given}: give a number, a share of variance such as 0.95, or 'all'")
 
 
 def _seconds(given: str, option: str) -> float:

@@ -25,47 +25,59 @@ __all__ = ["join"]
 _DIGITS = 64  # of a fingerprint
 
 
+_SiteArgument = Annotated[Path | None, typer.Argument(help="At the site: its site.toml, or the folder of its kit.")]
+_CertificateOption = Annotated[
+    Path | None, typer.Option(help="At the site: take this certificate, which came back from the authority.")
+]
+_RenewOption = Annotated[
+    bool,
+    typer.Option(
+        "--renew",
+        help="At the site: ask for another certificate while the old one is in use. For the keeper, with --sign: "
+        "sign although the site has a valid one.",
+    ),
+]
+_RevokedOption = Annotated[
+    Path | None, typer.Option(help="At the site: take this list of revoked certificates, unless it is an old one.")
+]
+_SignOption = Annotated[
+    Path | None, typer.Option(help="For the keeper of the authority: sign this request, once you have compared it.")
+]
+_FingerprintOption = Annotated[
+    str | None,
+    typer.Option(help="For the keeper: sign only if the request has this fingerprint, which the site has told you."),
+]
+_RevokeOption = Annotated[
+    str | None,
+    typer.Option(help="For the keeper: a site, or a serial number, whose certificates are no longer valid."),
+]
+_ReissueOption = Annotated[
+    bool, typer.Option("--reissue", help="For the keeper: sign the next list of revoked certificates.")
+]
+_AuthorityOption = Annotated[Path | None, typer.Option(help="For the keeper: the folder that deepca init made.")]
+_PassphraseFileOption = Annotated[
+    Path | None,
+    typer.Option(help=f"For the keeper: has the passphrase of the authority's key; or the variable {VARIABLE}."),
+]
+_DaysOption = Annotated[
+    int, typer.Option(min=1, help="For the keeper: how long the certificate, or the list, can be used.")
+]
+_JsonOption = Annotated[bool, typer.Option("--json", help="Print what was done as JSON instead.")]
+
+
 def join(
-    site: Annotated[Path | None, typer.Argument(help="At the site: its site.toml, or the folder of its kit.")] = None,
-    certificate: Annotated[
-        Path | None, typer.Option(help="At the site: take this certificate, which came back from the authority.")
-    ] = None,
-    renew: Annotated[
-        bool,
-        typer.Option(
-            "--renew",
-            help="At the site: ask for another certificate while the old one is in use. For the keeper, with --sign: "
-            "sign although the site has a valid one.",
-        ),
-    ] = False,
-    revoked: Annotated[
-        Path | None, typer.Option(help="At the site: take this list of revoked certificates, unless it is an old one.")
-    ] = None,
-    sign: Annotated[
-        Path | None, typer.Option(help="For the keeper of the authority: sign this request, once you have compared it.")
-    ] = None,
-    fingerprint: Annotated[
-        str | None,
-        typer.Option(
-            help="For the keeper: sign only if the request has this fingerprint, which the site has told you."
-        ),
-    ] = None,
-    revoke: Annotated[
-        str | None,
-        typer.Option(help="For the keeper: a site, or a serial number, whose certificates are no longer valid."),
-    ] = None,
-    reissue: Annotated[
-        bool, typer.Option("--reissue", help="For the keeper: sign the next list of revoked certificates.")
-    ] = False,
-    authority: Annotated[Path | None, typer.Option(help="For the keeper: the folder that deepca init made.")] = None,
-    passphrase_file: Annotated[
-        Path | None,
-        typer.Option(help=f"For the keeper: has the passphrase of the authority's key; or the variable {VARIABLE}."),
-    ] = None,
-    days: Annotated[
-        int, typer.Option(min=1, help="For the keeper: how long the certificate, or the list, can be used.")
-    ] = 365,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what was done as JSON instead.")] = False,
+    site: _SiteArgument = None,
+    certificate: _CertificateOption = None,
+    renew: _RenewOption = False,
+    revoked: _RevokedOption = None,
+    sign: _SignOption = None,
+    fingerprint: _FingerprintOption = None,
+    revoke: _RevokeOption = None,
+    reissue: _ReissueOption = False,
+    authority: _AuthorityOption = None,
+    passphrase_file: _PassphraseFileOption = None,
+    days: _DaysOption = 365,
+    as_json: _JsonOption = False,
 ) -> None:
     """A site asks for its certificate, has it signed, and takes it; its key never leaves it.
 
@@ -92,20 +104,12 @@ def join(
             "--passphrase-file": passphrase_file,
         }
         _check(given, site)
-        if authority is not None:
-            keeper = _Keeper(authority, passphrase_file, days)
-            if sign is not None:
-                said, facts = keeper.sign(sign, fingerprint, renewal=renew)
-            else:
-                said, facts = keeper.revoke(revoke)
-        else:
+        if authority is None:
             assert site is not None
-            if certificate is not None:
-                said, facts = _install(site, certificate)
-            elif revoked is not None:
-                said, facts = _install_list(site, revoked)
-            else:
-                said, facts = _ask(site, renew)
+            said, facts = _at_site(site, certificate, revoked, renew=renew)
+        else:
+            keeper = _Keeper(authority, passphrase_file, days)
+            said, facts = keeper.revoke(revoke) if sign is None else keeper.sign(sign, fingerprint, renewal=renew)
         if as_json:
             typer.echo(json.dumps(facts, indent=2, ensure_ascii=False))
         else:
@@ -134,6 +138,17 @@ def _check(given: Mapping[str, object], site: Path | None) -> None:
     chosen = [name for name in ("--renew", "--certificate", "--revoked") if given[name]]
     if len(chosen) > 1:
         raise InvalidInput(f"{chosen[0]} and {chosen[1]} are two things; do one after the other")
+
+
+def _at_site(
+    site: Path, certificate: Path | None, revoked: Path | None, *, renew: bool
+) -> tuple[str, dict[str, object]]:
+    """Take a certificate or a list that came from the keeper, or else ask for a certificate."""
+    if certificate is not None:
+        return _install(site, certificate)
+    if revoked is not None:
+        return _install_list(site, revoked)
+    return _ask(site, renew)
 
 
 def _ask(site: Path, renew: bool) -> tuple[str, dict[str, object]]:

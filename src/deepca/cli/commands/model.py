@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from deepca.cli.common import check_output, errors, require
+from deepca.cli.options import DatasetOption
 from deepca.cli.view.model import show_model, summary
 from deepca.data.columns import Reordered
 from deepca.data.moments import check_finite
@@ -66,7 +67,7 @@ def transform(
     ignore_extra: Annotated[
         bool, typer.Option("--ignore-extra", help="Leave out columns that the model does not know.")
     ] = False,
-    dataset: Annotated[str | None, typer.Option(help="Which array of an .npz or HDF5 file.")] = None,
+    dataset: DatasetOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was done as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, and nothing but errors.")] = False,
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -16,9 +16,9 @@ from rich.table import Table
 
 from deepca._util.typing import Array
 from deepca._util.units import bit_rate, size
-from deepca.cli.commands.topology import complete_name
 from deepca.cli.common import errors
-from deepca.cli.view.methods import MessagesOption, show_choice, watching
+from deepca.cli.options import ComponentsOption, MessagesOption, QuietOption, ToleranceOption, complete_name
+from deepca.cli.view.methods import show_choice, watching
 from deepca.data.readers import open_source
 from deepca.errors import InvalidInput
 from deepca.network.compression import Messages
@@ -30,44 +30,61 @@ from deepca.topology.names import from_name
 __all__ = ["plan"]
 
 
+_TopologyOption = Annotated[
+    str,
+    typer.Option(help="Who talks to whom, such as ring:50; see deepca topology.", autocompletion=complete_name),
+]
+_LatencyOption = Annotated[str, typer.Option(help="Until a message arrives: 30ms, 0.03s, 500us.")]
+_BandwidthOption = Annotated[str, typer.Option(help="What an agent can send a second: 30Mbit, 1Gbit, 2MB.")]
+_DimOption = Annotated[int | None, typer.Option(help="Columns of the data; known from --probe.")]
+_AgentsOption = Annotated[int | None, typer.Option(help="How many, if the name of the network does not say it.")]
+_EigenvaluesOption = Annotated[
+    Path | None, typer.Option(help="The expected ones: numbers in a text, or .npy; the largest will do.")
+]
+_ProbeOption = Annotated[
+    Path | None, typer.Option(help="Data like those to come: any file that fit reads. Its eigenvalues are taken.")
+]
+_ScaleOption = Annotated[
+    bool, typer.Option("--scale", help="Columns of the probe are divided by their standard deviation.")
+]
+_LabelColumnOption = Annotated[str | None, typer.Option(help="Column of the probe that is no data.")]
+_DatasetOption = Annotated[str | None, typer.Option(help="Which array of an .npz or HDF5 probe.")]
+_RowsPerAgentOption = Annotated[
+    int | None, typer.Option(help="Fewer rows, more different agents. Those of the probe, or 1000.")
+]
+_AllowCovarianceOption = Annotated[
+    bool,
+    typer.Option(
+        "--allow-covariance", help="Recommend averaging covariances, too: every site's becomes known to others."
+    ),
+]
+_UnreliableOption = Annotated[
+    bool, typer.Option("--unreliable", help="Messages may get lost: recommend nothing that sums along a tree.")
+]
+_SeedOption = Annotated[int, typer.Option(min=0, help="For random networks and the stand-ins.")]
+_JsonOption = Annotated[bool, typer.Option("--json", help="Print the plan as JSON instead.")]
+
+
 def plan(
-    topology: Annotated[
-        str,
-        typer.Option(help="Who talks to whom, such as ring:50; see deepca topology.", autocompletion=complete_name),
-    ],
-    components: Annotated[int, typer.Option("--components", "-k", help="Principal components wanted.")],
-    latency: Annotated[str, typer.Option(help="Until a message arrives: 30ms, 0.03s, 500us.")],
-    bandwidth: Annotated[str, typer.Option(help="What an agent can send a second: 30Mbit, 1Gbit, 2MB.")],
-    dim: Annotated[int | None, typer.Option(help="Columns of the data; known from --probe.")] = None,
-    agents: Annotated[int | None, typer.Option(help="How many, if the name of the network does not say it.")] = None,
-    eigenvalues: Annotated[
-        Path | None, typer.Option(help="The expected ones: numbers in a text, or .npy; the largest will do.")
-    ] = None,
-    probe: Annotated[
-        Path | None, typer.Option(help="Data like those to come: any file that fit reads. Its eigenvalues are taken.")
-    ] = None,
-    scale: Annotated[
-        bool, typer.Option("--scale", help="Columns of the probe are divided by their standard deviation.")
-    ] = False,
-    label_column: Annotated[str | None, typer.Option(help="Column of the probe that is no data.")] = None,
-    dataset: Annotated[str | None, typer.Option(help="Which array of an .npz or HDF5 probe.")] = None,
-    rows_per_agent: Annotated[
-        int | None, typer.Option(help="Fewer rows, more different agents. Those of the probe, or 1000.")
-    ] = None,
-    tol: Annotated[float, typer.Option(help="Largest acceptable tangent of the angle, at any agent.")] = 1e-8,
+    topology: _TopologyOption,
+    components: ComponentsOption,
+    latency: _LatencyOption,
+    bandwidth: _BandwidthOption,
+    dim: _DimOption = None,
+    agents: _AgentsOption = None,
+    eigenvalues: _EigenvaluesOption = None,
+    probe: _ProbeOption = None,
+    scale: _ScaleOption = False,
+    label_column: _LabelColumnOption = None,
+    dataset: _DatasetOption = None,
+    rows_per_agent: _RowsPerAgentOption = None,
+    tol: ToleranceOption = 1e-8,
     messages: MessagesOption = "float64",
-    allow_covariance: Annotated[
-        bool,
-        typer.Option(
-            "--allow-covariance", help="Recommend averaging covariances, too: every site's becomes known to others."
-        ),
-    ] = False,
-    unreliable: Annotated[
-        bool, typer.Option("--unreliable", help="Messages may get lost: recommend nothing that sums along a tree.")
-    ] = False,
-    seed: Annotated[int, typer.Option(min=0, help="For random networks and the stand-ins.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON instead.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")] = False,
+    allow_covariance: _AllowCovarianceOption = False,
+    unreliable: _UnreliableOption = False,
+    seed: _SeedOption = 0,
+    as_json: _JsonOption = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Rounds, bytes and time that every method would take on a network, and which one to use.
 
@@ -78,27 +95,11 @@ def plan(
     Exit code 1 if no method can be recommended.
     """
     with errors():
-        if eigenvalues is not None and probe is not None:
-            raise InvalidInput("--eigenvalues and --probe both say what the spectrum is; give one of them")
-        if probe is None and (scale or label_column is not None or dataset is not None):
-            raise InvalidInput(
-                "--scale, --label-column and --dataset speak of the probe; give --probe, or leave them out"
-            )
-        if dim is None and eigenvalues is None and probe is None:
-            raise InvalidInput("how many columns? Give --dim, or data as --probe")
+        given = _Given(dim, eigenvalues, probe, scale, label_column, dataset)
+        given.check()
         time, rate = seconds(latency), bits_per_second(bandwidth)
         net = from_name(topology, agents, seed=seed)
-        values: Array | None = None
-        spectrum: str | None = None
-        if eigenvalues is not None:
-            values = read_eigenvalues(eigenvalues)
-            spectrum = f"{values.size:,} from {eigenvalues.name}"
-        elif probe is not None:
-            values, n = probed_eigenvalues(open_source(probe, label_column=label_column, dataset=dataset), scale=scale)
-            spectrum = f"those of {probe.name}, {n:,} rows × {values.size:,} columns{', scaled' if scale else ''}"
-            rows_per_agent = n if rows_per_agent is None else rows_per_agent
-            if dim not in (None, values.size):
-                raise InvalidInput(f"--dim {dim}, but {probe} has {values.size} columns; leave --dim out")
+        expected = given.spectrum()
         with watching(disable=quiet or as_json) as watch:
             made = make_plan(
                 net,
@@ -106,22 +107,72 @@ def plan(
                 latency=time,
                 bandwidth=rate,
                 dim=dim,
-                eigenvalues=values,
-                spectrum=spectrum,
+                eigenvalues=expected.values,
+                spectrum=expected.source,
                 tol=tol,
-                rows_per_agent=rows_per_agent,
+                rows_per_agent=expected.rows if rows_per_agent is None else rows_per_agent,
                 messages=cast("Messages", messages),
                 allow_covariance=allow_covariance,
                 unreliable=unreliable,
                 seed=seed,
                 watch=watch,
             )
-        if as_json:
-            typer.echo(json.dumps(_plain(made), indent=2, ensure_ascii=False))
-        else:
-            _show(Console(emoji=False), made, net.n_edges, guessed=values is None)
+        _report(made, net.n_edges, guessed=expected.values is None, as_json=as_json)
         if made.recommended is None:
             raise typer.Exit(1)
+
+
+@dataclass(frozen=True)
+class _Spectrum:
+    """Eigenvalues to expect and where they come from, and the rows of the probe, as far as anything is known."""
+
+    values: Array | None = None
+    source: str | None = None
+    rows: int | None = None
+
+
+@dataclass(frozen=True)
+class _Given:
+    """What is said about the data to come."""
+
+    dim: int | None
+    eigenvalues: Path | None
+    probe: Path | None
+    scale: bool
+    label_column: str | None
+    dataset: str | None
+
+    def check(self) -> None:
+        """Refuse options that contradict each other, or that say too little."""
+        if self.eigenvalues is not None and self.probe is not None:
+            raise InvalidInput("--eigenvalues and --probe both say what the spectrum is; give one of them")
+        if self.probe is None and (self.scale or self.label_column is not None or self.dataset is not None):
+            raise InvalidInput(
+                "--scale, --label-column and --dataset speak of the probe; give --probe, or leave them out"
+            )
+        if self.dim is None and self.eigenvalues is None and self.probe is None:
+            raise InvalidInput("how many columns? Give --dim, or data as --probe")
+
+    def spectrum(self) -> _Spectrum:
+        """Read the eigenvalues, or those of the probe."""
+        if self.eigenvalues is not None:
+            values = read_eigenvalues(self.eigenvalues)
+            return _Spectrum(values, f"{values.size:,} from {self.eigenvalues.name}")
+        if self.probe is None:
+            return _Spectrum()
+        source = open_source(self.probe, label_column=self.label_column, dataset=self.dataset)
+        values, n = probed_eigenvalues(source, scale=self.scale)
+        if self.dim not in (None, values.size):
+            raise InvalidInput(f"--dim {self.dim}, but {self.probe} has {values.size} columns; leave --dim out")
+        scaled = ", scaled" if self.scale else ""
+        return _Spectrum(values, f"those of {self.probe.name}, {n:,} rows × {values.size:,} columns{scaled}", n)
+
+
+def _report(made: Plan, links: int, *, guessed: bool, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(_plain(made), indent=2, ensure_ascii=False))
+    else:
+        _show(Console(emoji=False), made, links, guessed=guessed)
 
 
 def _plain(made: Plan) -> dict[str, Any]:

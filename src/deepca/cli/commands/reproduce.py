@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -15,6 +15,12 @@ from rich.table import Table
 from deepca.cli.common import errors, require
 from deepca.errors import InvalidInput
 from deepca.solver.progress import bars
+
+if TYPE_CHECKING:
+    from deepca.reproduction.pages.report import Report
+    from deepca.reproduction.pages.report import Table as ReportTable
+    from deepca.reproduction.reproduce import Request
+    from deepca.reproduction.studies import Study
 
 __all__ = ["reproduce"]
 
@@ -26,21 +32,31 @@ _MARKS = {
 }
 
 
+_DataArgument = Annotated[str, typer.Argument(help="[bold]w8a[/], [bold]a9a[/] or [bold]all[/].")]
+_FolderOption = Annotated[
+    Path | None, typer.Option("--data", help="Folder with the LIBSVM files (plain, .bz2 or .gz); else downloaded.")
+]
+_OutOption = Annotated[Path, typer.Option(help="Folder for pages, figures, curves and finished runs.")]
+_ComponentsOption = Annotated[int, typer.Option("--components", "-k", help="k; the paper does not state it.")]
+_SeedsOption = Annotated[int, typer.Option(help="Draws of graph and W⁰.")]
+_StudyOption = Annotated[str | None, typer.Option(help="A study beyond the paper instead; see below.")]
+_IterationsOption = Annotated[int | None, typer.Option(help="At most that many iterations per run.")]
+_JobsOption = Annotated[int | None, typer.Option(help="Processes; all usable cores by default.")]
+_JsonOption = Annotated[bool, typer.Option("--json", help="Print claims and tables as JSON instead.")]
+_QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")]
+
+
 def reproduce(
-    data: Annotated[str, typer.Argument(help="[bold]w8a[/], [bold]a9a[/] or [bold]all[/].")],
-    folder: Annotated[
-        Path | None, typer.Option("--data", help="Folder with the LIBSVM files (plain, .bz2 or .gz); else downloaded.")
-    ] = None,
-    out: Annotated[Path, typer.Option(help="Folder for pages, figures, curves and finished runs.")] = Path(
-        "reproduced"
-    ),
-    components: Annotated[int, typer.Option("--components", "-k", help="k; the paper does not state it.")] = 5,
-    seeds: Annotated[int, typer.Option(help="Draws of graph and W⁰.")] = 2,
-    study: Annotated[str | None, typer.Option(help="A study beyond the paper instead; see below.")] = None,
-    iterations: Annotated[int | None, typer.Option(help="At most that many iterations per run.")] = None,
-    jobs: Annotated[int | None, typer.Option(help="Processes; all usable cores by default.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print claims and tables as JSON instead.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
+    data: _DataArgument,
+    folder: _FolderOption = None,
+    out: _OutOption = Path("reproduced"),
+    components: _ComponentsOption = 5,
+    seeds: _SeedsOption = 2,
+    study: _StudyOption = None,
+    iterations: _IterationsOption = None,
+    jobs: _JobsOption = None,
+    as_json: _JsonOption = False,
+    quiet: _QuietOption = False,
 ) -> None:
     """Run the paper's experiments on the real data and judge every claim.
 
@@ -52,14 +68,11 @@ def reproduce(
     """
     with errors(resumes=True):
         require("sklearn", "matplotlib", "pooch", extra="experiments")
-        from deepca.data.libsvm import load
         from deepca.reproduction.problems import DataSource
-        from deepca.reproduction.reproduce import Request, reproduce_paper, run_study
-        from deepca.reproduction.studies import PAPER, study_named
+        from deepca.reproduction.reproduce import Request
+        from deepca.reproduction.studies import study_named
 
-        names = list(PAPER) if data == "all" else [data]
-        if not set(names) <= set(PAPER):
-            raise InvalidInput(f"{data!r} is not a data set of the paper; choose {', '.join(PAPER)} or all")
+        names = _names(data)
         if components < 1 or seeds < 1 or (iterations is not None and iterations < 20):
             raise InvalidInput("--components and --seeds must be at least 1, --iterations at least 20")
         chosen = study_named(study) if study is not None else None
@@ -70,48 +83,84 @@ def reproduce(
         request = Request(names, out, DataSource(folder), components, seeds, iterations, jobs, " ".join(words))
         for name in names:
             request.setting(name)  # says at once if k is too large
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InvalidInput(f"--out {out}: this folder cannot be made ({error.strerror})") from None
-        with bars(Console(stderr=True, emoji=False), disable=quiet, details=()) as bar:
-            task = bar.add_task("reading data", total=None)
-
-            for name in names:
-
-                def fetch(done: int, total: int | None, name: str = name) -> None:
-                    bar.update(task, description=f"downloading {name}", completed=done, total=total)
-
-                load(name, folder, progress=fetch)
-
-            def tell(done: float, total: float) -> None:
-                bar.update(task, description="runs", completed=done, total=total)
-
-            report = run_study(chosen, request, tell) if chosen else reproduce_paper(request, tell)
+        _make_folder(out)
+        report = _run(request, chosen, quiet=quiet)
         if as_json:
-            keep = {"title": report.title, "seconds": report.seconds}
-            claims, tables = [asdict(c) for c in report.claims], [asdict(t) for t in report.tables]
-            typer.echo(json.dumps({**keep, "claims": claims, "tables": tables}, indent=2, ensure_ascii=False))
-            return
-        console = Console(emoji=False)
-        if report.claims:
-            table = Table(title="Claims of the paper", title_justify="left", header_style="bold", show_lines=True)
-            for column in ("where", "claim", "verdict", "measured"):
-                table.add_column(column, no_wrap=column == "verdict")
-            for claim in report.claims:
-                table.add_row(
-                    escape(claim.where), escape(claim.statement), _MARKS[claim.verdict], escape(claim.measured)
-                )
-            console.print(table)
-        for part in report.tables:
-            lines = [part.header, *part.rows]
-            if len(part.header) > 12:  # too wide for a terminal: turn it
-                lines = [tuple(column) for column in zip(*lines, strict=True)]
-            table = Table(title=escape(part.title), title_justify="left", header_style="bold")
-            for i, column in enumerate(lines[0]):
-                table.add_column(escape(column), justify="left" if i == 0 else "right")
-            for row in lines[1:]:
-                table.add_row(*map(escape, row))
-            console.print(table)
-        page = out / (f"study-{study}.html" if study else "report.html")
-        console.print(f"{report.seconds:.0f} s. Page: {escape(str(page))}")
+            typer.echo(json.dumps(_plain(report), indent=2, ensure_ascii=False))
+        else:
+            _show(Console(emoji=False), report, out / (f"study-{study}.html" if study else "report.html"))
+
+
+def _names(data: str) -> list[str]:
+    from deepca.reproduction.studies import PAPER
+
+    names = list(PAPER) if data == "all" else [data]
+    if not set(names) <= set(PAPER):
+        raise InvalidInput(f"{data!r} is not a data set of the paper; choose {', '.join(PAPER)} or all")
+    return names
+
+
+def _make_folder(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidInput(f"--out {out}: this folder cannot be made ({error.strerror})") from None
+
+
+def _run(request: Request, study: Study | None, *, quiet: bool) -> Report:
+    """Load the data, then run the study, or the paper's experiments where there is none, with progress."""
+    from deepca.data.libsvm import load
+    from deepca.reproduction.reproduce import reproduce_paper, run_study
+
+    with bars(Console(stderr=True, emoji=False), disable=quiet, details=()) as bar:
+        task = bar.add_task("reading data", total=None)
+
+        for name in request.data:
+
+            def fetch(done: int, total: int | None, name: str = name) -> None:
+                bar.update(task, description=f"downloading {name}", completed=done, total=total)
+
+            load(name, request.source.folder, progress=fetch)
+
+        def tell(done: float, total: float) -> None:
+            bar.update(task, description="runs", completed=done, total=total)
+
+        return reproduce_paper(request, tell) if study is None else run_study(study, request, tell)
+
+
+def _plain(report: Report) -> dict[str, object]:
+    return {
+        "title": report.title,
+        "seconds": report.seconds,
+        "claims": [asdict(claim) for claim in report.claims],
+        "tables": [asdict(table) for table in report.tables],
+    }
+
+
+def _show(console: Console, report: Report, page: Path) -> None:
+    if report.claims:
+        console.print(_claims(report))
+    for part in report.tables:
+        console.print(_table(part))
+    console.print(f"{report.seconds:.0f} s. Page: {escape(str(page))}")
+
+
+def _claims(report: Report) -> Table:
+    table = Table(title="Claims of the paper", title_justify="left", header_style="bold", show_lines=True)
+    for column in ("where", "claim", "verdict", "measured"):
+        table.add_column(column, no_wrap=column == "verdict")
+    for claim in report.claims:
+        table.add_row(escape(claim.where), escape(claim.statement), _MARKS[claim.verdict], escape(claim.measured))
+    return table
+
+
+def _table(part: ReportTable) -> Table:
+    lines = [part.header, *part.rows]
+    if len(part.header) > 12:  # too wide for a terminal: turn it
+        lines = [tuple(column) for column in zip(*lines, strict=True)]
+    table = Table(title=escape(part.title), title_justify="left", header_style="bold")
+    for i, column in enumerate(lines[0]):
+        table.add_column(escape(column), justify="left" if i == 0 else "right")
+    for row in lines[1:]:
+        table.add_row(*map(escape, row))
+    return table

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -18,7 +18,16 @@ from rich.table import Table
 from deepca._util.units import size
 from deepca.cli.commands.plan import duration
 from deepca.cli.common import check_output, errors, require
-from deepca.cli.view.methods import MessagesOption, show_choice, watching
+from deepca.cli.options import (
+    ComponentsOption,
+    DatasetOption,
+    LabelColumnOption,
+    MessagesOption,
+    QuietOption,
+    ScaleOption,
+    ToleranceOption,
+)
+from deepca.cli.view.methods import show_choice, watching
 from deepca.data.allocation import in_equal_shares
 from deepca.data.columns import common_columns
 from deepca.data.readers import open_sources, spool
@@ -36,6 +45,7 @@ from deepca.planning.simulation import simulate as try_out
 __all__ = ["simulate"]
 
 _ROWS = 1000  # per agent, where there are no data
+_COMPARED = ",".join(COMPARED)
 _PARTS = {
     "latency": "latency",
     "transmission": "sending",
@@ -45,40 +55,53 @@ _PARTS = {
 }
 
 
+_DataArgument = Annotated[
+    list[Path] | None,
+    typer.Argument(help="One file per agent, or one that is split; any that fit reads. Without: the digits."),
+]
+_NetworkOption = Annotated[
+    Path | None, typer.Option(help="Links as CSV: from,to,latency_ms,mbit_per_s[,loss,jitter_ms].")
+]
+_AgentsOption = Annotated[
+    Path | None, typer.Option(help="Agents as CSV: agent[,slowdown,stall,stall_ms,uplink_mbit_per_s].")
+]
+_AlgorithmsOption = Annotated[str, typer.Option(help=f"Which to try, with commas between: {', '.join(ALGORITHMS)}.")]
+_MaxIterOption = Annotated[int, typer.Option(help="Iterations at most, of each.")]
+_GflopsOption = Annotated[
+    float, typer.Option(help="What an agent computes, in 10⁹ operations a second; inf: computing takes no time.")
+]
+_DimOption = Annotated[int | None, typer.Option(help="No data: Gaussian rows with so many columns.")]
+_EigenvaluesOption = Annotated[
+    Path | None, typer.Option(help="No data: of their covariance, in a text or .npy; the largest will do.")
+]
+_RowsPerAgentOption = Annotated[int | None, typer.Option(help=f"No data: rows of every agent. [{_ROWS}]")]
+_SeedOption = Annotated[int, typer.Option(min=0, help="Of the start, losses, jitter and stalls.")]
+_PlotOption = Annotated[Path | None, typer.Option(help="Draw errors over time to this .png or .svg.")]
+_ExampleOption = Annotated[bool, typer.Option("--example", help="Print a file for --network to start from.")]
+_JsonOption = Annotated[bool, typer.Option("--json", help="Print everything as JSON instead.")]
+
+
 def simulate(
-    data: Annotated[
-        list[Path] | None,
-        typer.Argument(help="One file per agent, or one that is split; any that fit reads. Without: the digits."),
-    ] = None,
-    network: Annotated[
-        Path | None, typer.Option(help="Links as CSV: from,to,latency_ms,mbit_per_s[,loss,jitter_ms].")
-    ] = None,
-    components: Annotated[int, typer.Option("--components", "-k", help="Principal components wanted.")] = 5,
-    agents: Annotated[
-        Path | None, typer.Option(help="Agents as CSV: agent[,slowdown,stall,stall_ms,uplink_mbit_per_s].")
-    ] = None,
-    algorithms: Annotated[
-        str, typer.Option(help=f"Which to try, with commas between: {', '.join(ALGORITHMS)}.")
-    ] = ",".join(COMPARED),
-    tol: Annotated[float, typer.Option(help="Largest acceptable tangent of the angle, at any agent.")] = 1e-8,
-    max_iter: Annotated[int, typer.Option(help="Iterations at most, of each.")] = 2000,
-    compute_gflops: Annotated[
-        float, typer.Option(help="What an agent computes, in 10⁹ operations a second; inf: computing takes no time.")
-    ] = GFLOPS,
+    data: _DataArgument = None,
+    network: _NetworkOption = None,
+    components: ComponentsOption = 5,
+    agents: _AgentsOption = None,
+    algorithms: _AlgorithmsOption = _COMPARED,
+    tol: ToleranceOption = 1e-8,
+    max_iter: _MaxIterOption = 2000,
+    compute_gflops: _GflopsOption = GFLOPS,
     messages: MessagesOption = "float64",
-    dim: Annotated[int | None, typer.Option(help="No data: Gaussian rows with so many columns.")] = None,
-    eigenvalues: Annotated[
-        Path | None, typer.Option(help="No data: of their covariance, in a text or .npy; the largest will do.")
-    ] = None,
-    rows_per_agent: Annotated[int | None, typer.Option(help=f"No data: rows of every agent. [{_ROWS}]")] = None,
-    scale: Annotated[bool, typer.Option("--scale", help="Divide columns by their agreed standard deviation.")] = False,
-    label_column: Annotated[str | None, typer.Option(help="Column that is no data (a class, an id): left out.")] = None,
-    dataset: Annotated[str | None, typer.Option(help="Which array of an .npz or HDF5 file.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the start, losses, jitter and stalls.")] = 0,
-    plot: Annotated[Path | None, typer.Option(help="Draw errors over time to this .png or .svg.")] = None,
-    example: Annotated[bool, typer.Option("--example", help="Print a file for --network to start from.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON instead.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")] = False,
+    dim: _DimOption = None,
+    eigenvalues: _EigenvaluesOption = None,
+    rows_per_agent: _RowsPerAgentOption = None,
+    scale: ScaleOption = False,
+    label_column: LabelColumnOption = None,
+    dataset: DatasetOption = None,
+    seed: _SeedOption = 0,
+    plot: _PlotOption = None,
+    example: _ExampleOption = False,
+    as_json: _JsonOption = False,
+    quiet: QuietOption = False,
 ) -> None:
     """How long every method takes over your links, from the first message to the proof, and which one to use.
 
@@ -91,36 +114,9 @@ def simulate(
         if example:
             typer.echo(EXAMPLE, nl=False)
             return
-        if network is None:
-            raise InvalidInput(
-                "which network? Give its links as --network links.csv; deepca simulate --example > links.csv "
-                "makes one to start from"
-            )
-        if plot is not None:
-            require("matplotlib", extra="plot")
-            if plot.suffix.lower() not in (".png", ".svg"):
-                raise InvalidInput(f"--plot {plot}: a picture is saved as PNG or SVG; let its name end in .png or .svg")
-            check_output(plot, "--plot", [network, *(data or ())])
-        if data and (dim is not None or eigenvalues is not None or rows_per_agent is not None):
-            raise InvalidInput(
-                "--dim, --eigenvalues and --rows-per-agent stand in for data; leave them out, or the data"
-            )
-        if not data and (label_column is not None or dataset is not None):
-            raise InvalidInput("--label-column and --dataset speak of data; give some, or leave them out")
-        links = read_links(network, agents)
-        if data:
-            sources, of = _sources(expanded(data), links, label_column, dataset)
-        elif dim is not None or eigenvalues is not None:
-            values = None if eigenvalues is None else read_eigenvalues(eigenvalues)
-            spectrum, source = spectrum_of(values, dim, components, None if eigenvalues is None else eigenvalues.name)
-            sources = stand_in_rows(
-                spectrum, len(links.names), _ROWS if rows_per_agent is None else rows_per_agent, seed
-            )
-            of = f"Gaussian rows, eigenvalues {source}"
-        else:
-            if rows_per_agent is not None:
-                raise InvalidInput("--rows-per-agent: the digits have as many as they have; give --dim as well")
-            sources, of = _digits(links), "the digits of scikit-learn, in equal shares"
+        rows = _Rows(data or [], label_column, dataset, dim, eigenvalues, rows_per_agent)
+        links = _checked_links(network, agents, rows, plot)
+        sources, of = rows.sources(links, components, seed)
         with watching(disable=quiet or as_json) as watch:
             found = try_out(
                 sources,
@@ -135,19 +131,79 @@ def simulate(
                 seed=seed,
                 watch=watch,
             )
-        if plot is not None:
-            from deepca.plots.simulation import draw
-
-            plot.parent.mkdir(parents=True, exist_ok=True)
-            draw(found, plot)
-        if as_json:
-            typer.echo(json.dumps(_plain(found, of, plot), indent=2, ensure_ascii=False, allow_nan=False))
-        else:
-            _show(Console(emoji=False), found, of)
-            if plot is not None:
-                Console(emoji=False).print(f"Figure: {escape(str(plot))}", highlight=False, soft_wrap=True)
+        _report(found, of, plot, as_json=as_json)
         if found.recommended is None:
             raise typer.Exit(1)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Files with rows, or what stands in for them."""
+
+    files: Sequence[Path]
+    label_column: str | None
+    dataset: str | None
+    dim: int | None
+    eigenvalues: Path | None
+    rows_per_agent: int | None
+
+    def check(self) -> None:
+        """Refuse options that speak of files where there are none, or the other way round."""
+        stand_in = self.dim is not None or self.eigenvalues is not None or self.rows_per_agent is not None
+        if self.files and stand_in:
+            raise InvalidInput(
+                "--dim, --eigenvalues and --rows-per-agent stand in for data; leave them out, or the data"
+            )
+        if not self.files and (self.label_column is not None or self.dataset is not None):
+            raise InvalidInput("--label-column and --dataset speak of data; give some, or leave them out")
+
+    def sources(self, links: Links, k: int, seed: int) -> tuple[Sequence[Source], str]:
+        """The rows of each agent, and what they are, in words."""
+        if self.files:
+            return _sources(expanded(self.files), links, self.label_column, self.dataset)
+        if self.dim is not None or self.eigenvalues is not None:
+            return self._gaussian(len(links.names), k, seed)
+        if self.rows_per_agent is not None:
+            raise InvalidInput("--rows-per-agent: the digits have as many as they have; give --dim as well")
+        return _digits(links), "the digits of scikit-learn, in equal shares"
+
+    def _gaussian(self, m: int, k: int, seed: int) -> tuple[Sequence[Source], str]:
+        values = None if self.eigenvalues is None else read_eigenvalues(self.eigenvalues)
+        name = None if self.eigenvalues is None else self.eigenvalues.name
+        spectrum, source = spectrum_of(values, self.dim, k, name)
+        rows = _ROWS if self.rows_per_agent is None else self.rows_per_agent
+        return stand_in_rows(spectrum, m, rows, seed), f"Gaussian rows, eigenvalues {source}"
+
+
+def _checked_links(network: Path | None, agents: Path | None, rows: _Rows, plot: Path | None) -> Links:
+    """Read the links once the options are known to go together."""
+    if network is None:
+        raise InvalidInput(
+            "which network? Give its links as --network links.csv; deepca simulate --example > links.csv "
+            "makes one to start from"
+        )
+    if plot is not None:
+        require("matplotlib", extra="plot")
+        if plot.suffix.lower() not in (".png", ".svg"):
+            raise InvalidInput(f"--plot {plot}: a picture is saved as PNG or SVG; let its name end in .png or .svg")
+        check_output(plot, "--plot", [network, *rows.files])
+    rows.check()
+    return read_links(network, agents)
+
+
+def _report(found: Simulation, of: str, plot: Path | None, *, as_json: bool) -> None:
+    """Draw the figure, and print what was found."""
+    if plot is not None:
+        from deepca.plots.simulation import draw
+
+        plot.parent.mkdir(parents=True, exist_ok=True)
+        draw(found, plot)
+    if as_json:
+        typer.echo(json.dumps(_plain(found, of, plot), indent=2, ensure_ascii=False, allow_nan=False))
+        return
+    _show(Console(emoji=False), found, of)
+    if plot is not None:
+        Console(emoji=False).print(f"Figure: {escape(str(plot))}", highlight=False, soft_wrap=True)
 
 
 def _sources(

@@ -19,13 +19,14 @@ from rich.table import Table
 from scipy import sparse
 
 from deepca.cli.common import errors, require
+from deepca.cli.options import complete_name
 from deepca.consensus.mixers import Chebyshev, FastMix, Gossip, Mixer, fastmix_eta
 from deepca.errors import MixingError
 from deepca.topology.directed import Digraph
 from deepca.topology.graph import SMALL, Rule, Topology
-from deepca.topology.names import CHANGING, DIRECTED, EXAMPLES, from_name
+from deepca.topology.names import from_name
 
-__all__ = ["complete_name", "complete_rule", "topology"]
+__all__ = ["complete_rule", "topology"]
 
 _LOOKED_AT = 64  # rounds of which messages are counted, where they differ
 
@@ -38,13 +39,6 @@ class Mixing:
     contraction: float | None
     rounds: int | None
     why_not: str | None = None
-
-
-def complete_name(incomplete: str) -> list[str]:
-    """Names of networks; after the colon, an example written in full."""
-    known = EXAMPLES | DIRECTED | CHANGING
-    choices = known.values() if ":" in incomplete else known
-    return [choice for choice in choices if choice.startswith(incomplete.lower())]
 
 
 def complete_rule(incomplete: str) -> list[str]:

@@ -4,23 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Annotated, get_args
 
-import typer
 from rich.console import Console
 
-from deepca.network.compression import Messages
 from deepca.solver.progress import ProgressBar, bars
 
-__all__ = ["MessagesOption", "show_choice", "watching"]
-
-MessagesOption = Annotated[
-    str,
-    typer.Option(
-        help="What a number takes in a message of gossip: float64, float32 or float16.",
-        autocompletion=lambda: list(get_args(Messages)),
-    ),
-]
+__all__ = ["show_choice", "watching"]
 
 
 @contextmanager
