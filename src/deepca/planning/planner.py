@@ -14,6 +14,7 @@ from typing import get_args
 
 import numpy.typing as npt
 
+from deepca._util.typing import Array
 from deepca.errors import InvalidInput
 from deepca.network.compression import Messages
 from deepca.planning.inputs import bits_per_second, probed_eigenvalues, read_eigenvalues, seconds, spectrum_of
@@ -119,6 +120,48 @@ def plan(
         The losses themselves are not part of the plan.
     watch : gives an observer for each method, such as a progress bar.
     """
+    net = _fixed_network(topology, seed)
+    link = _link(latency, bandwidth)
+    _check(tol, methods, rows_per_agent, messages)
+    values, source = spectrum_of(eigenvalues, dim, n_components, spectrum)
+    expected = _Expected(values, source, n_components, rows_per_agent or _ROWS)
+    rehearsal = Rehearsal(net, link, not unreliable, tol, messages, watch)
+    return _rehearsed(rehearsal, expected, methods, _Policy(allow_covariance, unreliable), seed)
+
+
+@dataclass(frozen=True)
+class _Expected:
+    """The data that a plan is made for: all eigenvalues and where they come from, k, and the rows of an agent."""
+
+    values: Array
+    source: str
+    k: int
+    rows: int
+
+    def stand_ins(self, m: int, seed: int) -> tuple[StandIns, StandIns]:
+        """Agents to rehearse with, and those for "covariance"."""
+        agents = StandIns.of(self.values, self.k, m, self.rows, seed, max(4 * (self.k + 8), 64))
+        if not isinstance(agents.A, Alike):
+            return agents, agents
+        # whole matrices are sent by stand-ins that all have their own
+        return agents, StandIns.of(self.values, self.k, m, self.rows, seed, 2 * self.k + 16)
+
+
+@dataclass(frozen=True)
+class _Policy:
+    """Which methods may be recommended."""
+
+    allow_covariance: bool
+    unreliable: bool
+
+    def allows(self, method: str) -> bool:
+        if method == "covariance" and not self.allow_covariance:
+            return False
+        return not (self.unreliable and method in ON_A_TREE)
+
+
+def _fixed_network(topology: Topology | str, seed: int) -> Topology:
+    """Return the network, which has at least two agents and the same links in every round."""
     net = from_name(topology, seed=seed) if isinstance(topology, str) else topology
     if not net.stays:
         raise InvalidInput(
@@ -127,10 +170,18 @@ def plan(
         )
     if net.n_agents < 2:
         raise InvalidInput("one agent alone sends nothing; there is nothing to plan")
-    link = LinkSpeed(
+    return net
+
+
+def _link(latency: float | str, bandwidth: float | str) -> LinkSpeed:
+    return LinkSpeed(
         seconds(latency) if isinstance(latency, str) else float(latency),
         bits_per_second(bandwidth) if isinstance(bandwidth, str) else float(bandwidth),
     )
+
+
+def _check(tol: float, methods: Sequence[str], rows_per_agent: int | None, messages: Messages) -> None:
+    """Raise InvalidInput unless these are what :func:`plan` takes."""
     Tolerance(tol)
     for method in methods:
         if method not in METHODS:
@@ -139,51 +190,49 @@ def plan(
         raise InvalidInput(f"rows_per_agent = {rows_per_agent}: every agent needs at least one row")
     if messages not in get_args(Messages):
         raise InvalidInput(f"messages = {messages!r}: choose one of {', '.join(get_args(Messages))}")
-    values, source = spectrum_of(eigenvalues, dim, n_components, spectrum)
-    rows = rows_per_agent or _ROWS
-    agents = StandIns.of(values, n_components, net.n_agents, rows, seed, max(4 * (n_components + 8), 64))
-    few = agents  # whole matrices are sent by stand-ins that all have their own
-    if isinstance(agents.A, Alike):
-        few = StandIns.of(values, n_components, net.n_agents, rows, seed, 2 * n_components + 16)
-    rehearsal = Rehearsal(net, link, not unreliable, tol, messages, watch)
+
+
+def _rehearsed(rehearsal: Rehearsal, expected: _Expected, methods: Sequence[str], policy: _Policy, seed: int) -> Plan:
+    """Rehearse the methods on stand-ins for the expected data, and choose one."""
+    net = rehearsal.topology
+    agents, few = expected.stand_ins(net.n_agents, seed)
     found = [rehearsal.prediction(name, few if name == "covariance" else agents) for name in methods]
-    predictions = tuple(_remarked(one, messages, allow_covariance, unreliable) for one in found)
-    recommended, reason = _recommended(predictions, allow_covariance, unreliable)
+    predictions = tuple(_remarked(one, rehearsal.messages, policy) for one in found)
+    recommended, reason = _recommended(predictions, policy)
     return Plan(
         topology=net.name,
         agents=net.n_agents,
-        dim=values.size,
-        components=n_components,
-        tol=tol,
-        link=link,
-        unreliable=unreliable,
-        messages=messages,
-        rows_per_agent=rows,
-        spectrum=source,
+        dim=expected.values.size,
+        components=expected.k,
+        tol=rehearsal.tol,
+        link=rehearsal.link,
+        unreliable=policy.unreliable,
+        messages=rehearsal.messages,
+        rows_per_agent=expected.rows,
+        spectrum=expected.source,
         tried_dim=agents.A.d,
-        preparation=rehearsal.preparation(agents, rows),
+        preparation=rehearsal.preparation(agents, expected.rows),
         predictions=predictions,
         recommended=recommended,
         reason=reason,
     )
 
 
-def _remarked(one: Prediction, messages: Messages, allow_covariance: bool, unreliable: bool) -> Prediction:
+def _remarked(one: Prediction, messages: Messages, policy: _Policy) -> Prediction:
     """The same with what to know before taking that method."""
     remarks = [one.remark] if one.remark else []
     if one.method == "covariance":
-        remarks.append(_REVEALS if allow_covariance else f"{_REVEALS}; not recommended unless allowed")
-    if one.method in ON_A_TREE and unreliable:
+        remarks.append(_REVEALS if policy.allow_covariance else f"{_REVEALS}; not recommended unless allowed")
+    if one.method in ON_A_TREE and policy.unreliable:
         remarks.append("not recommended where messages get lost")
     if one.method in ON_A_TREE and messages != "float64":
         remarks.append("with float64 messages, since sums along a tree need all digits")
     return replace(one, remark="; ".join(remarks))
 
 
-def _recommended(predictions: Sequence[Prediction], allow_covariance: bool, unreliable: bool) -> tuple[str | None, str]:
+def _recommended(predictions: Sequence[Prediction], policy: _Policy) -> tuple[str | None, str]:
     """The fastest of those that may be taken, and why."""
-    allowed = [p for p in predictions if allow_covariance or p.method != "covariance"]
-    allowed = [p for p in allowed if not (unreliable and p.method in ON_A_TREE)]
+    allowed = (p for p in predictions if policy.allows(p.method))
     reaching = sorted((p for p in allowed if p.reaches), key=lambda p: p.total.seconds)
     if not reaching:
         return None, "no method that may be recommended reaches the tolerance; ask for a larger one, or another k"

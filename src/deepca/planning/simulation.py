@@ -133,21 +133,11 @@ def simulate(
     seed : of the start, and of losses, jitter and stalls.
     watch : gives an observer for each method, such as a progress bar.
     """
-    m = links.topology.n_agents
-    if len(sources) != m:
-        raise DataError(f"rows of {len(sources)} agents for a network of {m}; give those of every agent")
-    if not algorithms:
-        raise InvalidInput(f"no algorithm to try; choose from {', '.join(ALGORITHMS)}")
-    check("n_components", n_components, Whole(1), meaning="the same for all methods")
-    check_speed(gflops)
+    _check(sources, links, n_components, algorithms, gflops)
     asked = Settings(
         n_components=int(n_components), center=center, scale=scale, rounds=rounds, tol=tol, max_iter=max_iter, seed=seed
     )
-    each = []
-    for name in dict.fromkeys(algorithms):
-        exact = name in ("krylov", "covariance")
-        each.append(replace(asked, algorithm=name, messages="float64" if exact else messages))
-        check_settings(each[-1])
+    each = _settings_of_each(asked, algorithms, messages)
     held = read(common_columns(sources))
     pooled = decompose_held(held, SimulatedNetwork(links.topology), replace(asked, algorithm="krylov"))
     trials = tuple(
@@ -170,6 +160,29 @@ def simulate(
         recommended=recommended,
         reason=reason,
     )
+
+
+def _check(
+    sources: Sequence[Source], links: Links, n_components: int, algorithms: Sequence[str], gflops: float
+) -> None:
+    """Raise an error unless these are what :func:`simulate` takes."""
+    m = links.topology.n_agents
+    if len(sources) != m:
+        raise DataError(f"rows of {len(sources)} agents for a network of {m}; give those of every agent")
+    if not algorithms:
+        raise InvalidInput(f"no algorithm to try; choose from {', '.join(ALGORITHMS)}")
+    check("n_components", n_components, Whole(1), meaning="the same for all methods")
+    check_speed(gflops)
+
+
+def _settings_of_each(asked: Settings, algorithms: Sequence[str], messages: Messages) -> list[Settings]:
+    """The settings of each algorithm, checked; those that sum along a tree send float64."""
+    each = []
+    for name in dict.fromkeys(algorithms):
+        exact = name in ("krylov", "covariance")
+        each.append(replace(asked, algorithm=name, messages="float64" if exact else messages))
+        check_settings(each[-1])
+    return each
 
 
 def stand_in_rows(values: Array, m: int, rows: int, seed: int) -> tuple[Source, ...]:

@@ -6,7 +6,7 @@ Needs the ``demo`` extra (scikit-learn for the data and for the independent answ
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,8 @@ from deepca.consensus.centring import agreed_mean
 from deepca.consensus.mixers import FastMix
 from deepca.engines.local import Engine
 from deepca.network import Network
+from deepca.network.traffic import Traffic
+from deepca.operators.base import Operator
 from deepca.operators.construction import from_rows, split_rows
 from deepca.operators.linalg import random_orthonormal, tan_theta
 from deepca.plots.curves import Curve
@@ -84,29 +86,14 @@ def run(
     engine = engine or Engine()
     X = np.asarray(load_digits().data, dtype=np.float64)
     n, d = X.shape
-    blocks = split_rows(X, agents)
     topology = topologies.erdos_renyi(agents, 0.5, seed=seed)
     network = engine.network(topology, engine.shares(agents))
-    W0 = random_orthonormal(d, k, seed=seed)
-
-    # the agents agree on the mean of all rows before anything else, and subtract it at home
-    local = [blocks[j] for j in network.local]
-    sums, counts = np.array([B.sum(axis=0) for B in local]), np.array([float(len(B)) for B in local])
-    means = agreed_mean(network, FastMix(rounds=1), sums, counts)
-    A = from_rows([B - mean for B, mean in zip(local, means, strict=True)])
-    pooled_A = from_rows([B - means[0] for B in blocks]).mean()
-
+    A, pooled_A = _centred(split_rows(X, agents), network)
     pooled = PCA(n_components=k, svd_solver="full").fit(X)
     U = np.asarray(pooled.components_, dtype=np.float64).T
     rows, curves, variance = [], [], np.empty(0)
-    methods: list[tuple[str, Algorithm[Any]]] = [
-        ("DeEPCA", DeEPCA(A, W0, network)),
-        ("DeEPCA, as printed", DeEPCA(A, W0, network, FastMix(rounds=K), QRSignAdjust(W0))),
-        ("DePCA", DePCA(A, W0, network, FastMix(rounds=K))),
-        ("CPCA, pooled", CPCA(pooled_A, W0)),
-    ]
     limit = 2000
-    for label, algorithm in methods:
+    for label, algorithm in _methods(A, pooled_A, network, random_orthonormal(d, k, seed=seed), K):
         trace = Trace(U=U)
         result: Result[Any] = solve(
             algorithm,
@@ -114,21 +101,8 @@ def run(
             stop=Tolerance(tol),
             observers=[trace, *([watch(label)] if watch else [])],
         )
-        worst, proof = _worst(network, np.asarray(tan_theta(U, result.W))), result.certificate
-        together = engine.summed(result.traffic)
-        rows.append(
-            Row(
-                label,
-                result.iterations,
-                together.rounds,
-                together.bytes_per_agent,
-                worst,
-                proof.proven_angle if proof is not None else math.inf,
-                proof.traffic.rounds + proof.traffic.control_rounds if proof is not None else 0,
-                result.status.code,
-                result.status.advice,
-            )
-        )
+        worst = _worst(network, np.asarray(tan_theta(U, result.W)))
+        rows.append(_row(label, result, engine.summed(result.traffic), worst))
         angles = np.broadcast_to(trace.tan_theta_max, (*network.batch, len(trace)))
         curves.append(Curve(label, network.reduce(angles, "max"), trace.rounds))
         if not variance.size:
@@ -136,6 +110,43 @@ def run(
             limit = max(3 * result.iterations, 50)  # the others may take three times as long
     engine.close(network)
     return Demo(topology, n, d, k, K, tol, tuple(rows), tuple(curves), variance, pooled.explained_variance_)
+
+
+def _centred(blocks: Sequence[Array], network: Network) -> tuple[Operator, Array]:
+    """The ``A_j`` of the local agents and their mean over all agents, of rows without their mean.
+
+    The agents agree on the mean of all rows before anything else, and subtract it at home.
+    """
+    local = [blocks[j] for j in network.local]
+    sums, counts = np.array([B.sum(axis=0) for B in local]), np.array([float(len(B)) for B in local])
+    means = agreed_mean(network, FastMix(rounds=1), sums, counts)
+    A = from_rows([B - mean for B, mean in zip(local, means, strict=True)])
+    return A, from_rows([B - means[0] for B in blocks]).mean()
+
+
+def _methods(A: Operator, pooled_A: Array, network: Network, W0: Array, K: int) -> list[tuple[str, Algorithm[Any]]]:
+    return [
+        ("DeEPCA", DeEPCA(A, W0, network)),
+        ("DeEPCA, as printed", DeEPCA(A, W0, network, FastMix(rounds=K), QRSignAdjust(W0))),
+        ("DePCA", DePCA(A, W0, network, FastMix(rounds=K))),
+        ("CPCA, pooled", CPCA(pooled_A, W0)),
+    ]
+
+
+def _row(label: str, result: Result[Any], traffic: Traffic, worst: float) -> Row:
+    """The row of one method; ``traffic`` : that of all ranks.  ``worst`` : the largest angle at any agent."""
+    proof = result.certificate
+    return Row(
+        method=label,
+        iterations=result.iterations,
+        rounds=traffic.rounds,
+        bytes_per_agent=traffic.bytes_per_agent,
+        tan_theta=worst,
+        proven=proof.proven_angle if proof is not None else math.inf,
+        proof_rounds=proof.traffic.rounds + proof.traffic.control_rounds if proof is not None else 0,
+        status=result.status.code,
+        advice=result.status.advice,
+    )
 
 
 def _worst(network: Network, angles: Array) -> float:
