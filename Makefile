@@ -4,11 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --editable
 
-.PHONY: help demo test test-mpi lint format bench bench-mpi check-memory figures proto reference reproduce study-robustness study-networks study-streaming bench-communication faults faults-quick adversary clean
+.PHONY: help demo check test test-slow test-mpi lint format bench bench-mpi check-memory figures proto reference reproduce study-robustness study-networks study-streaming bench-communication faults faults-quick adversary clean
 help:
 	@echo "make demo     the main job, on data that ships with scikit-learn (seconds, once installed)"
-	@echo "make test     everything that proves it (half an hour)"
-	@echo "make test-mpi  the last part of it: the tests of the algorithms once more, under mpiexec on four ranks"
+	@echo "make check    lint, layers, types and the quick tests (two minutes)"
+	@echo "make test     all tests but the slow ones (ten minutes)"
+	@echo "make test-slow  real agents and ranks, commands of the docs, random cases; then test-mpi (twenty minutes)"
+	@echo "make test-mpi  the last part of test-slow: the tests of the algorithms once more, under mpiexec on four ranks"
 	@echo "make lint     formatting, lint, layers, strict types"
 	@echo "make bench    speed as ratios to the floor, into docs/benchmarks.md"
 	@echo "make bench-mpi  the MPI engine: parity, rounds over a bare exchange, scaling, predictions, into docs/cluster-figures.md"
@@ -39,8 +41,17 @@ demo: $(VENV)/demo.stamp
 	$(BIN)/deepca demo
 
 # as many workers as cores: more BLAS threads than that only wait for each other
+PYTEST := OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadgroup
+QUICK := $(addprefix tests/,_util topology operators network data laws plots)
+
+check: lint
+	$(PYTEST) -q -m "not slow" $(QUICK)
+
 test: $(VENV)/dev.stamp
-	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadgroup
+	$(PYTEST) -m "not slow"
+
+test-slow: $(VENV)/dev.stamp
+	$(PYTEST) -m slow
 	$(BIN)/python -m tests.mpi_matrix
 
 test-mpi: $(VENV)/dev.stamp

@@ -28,7 +28,14 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(MpiSession(config), "deepca-mpi")
 
 
+_PROCESSES = ("real", "mpi")  # groups of tests that start agents or ranks as processes of their own
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m is looked at
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if any(mark.args[0] in _PROCESSES for mark in item.iter_markers("xdist_group")):
+            item.add_marker("slow")
     if config.getoption("engine") != "mpi":
         left_out = [item for item in items if item.get_closest_marker("mpi")]
         items[:] = [item for item in items if not item.get_closest_marker("mpi")]

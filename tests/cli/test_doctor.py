@@ -215,9 +215,9 @@ def test_key(north: Path) -> None:
 
 
 def test_authority(north: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "_now", lambda: NOW + timedelta(days=3640))
+    monkeypatch.setattr(site_checks, "now_here", lambda: NOW + timedelta(days=3640))
     warned(find(north, "authority"), "lasts until", "whoever keeps the authority")
-    monkeypatch.setattr(doctor, "_now", lambda: NOW + timedelta(days=4000))
+    monkeypatch.setattr(site_checks, "now_here", lambda: NOW + timedelta(days=4000))
     wrong(find(north, "authority"), "the authority ended on", "whoever keeps the authority")
     (north / "authority.pem").write_text("nothing", encoding="utf-8")
     wrong(find(north, "authority"), "no certificate", "a new copy from whoever keeps the authority")

@@ -68,7 +68,7 @@ def out(network: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody can be asked."""
-    for module in ("join", "passphrase"):
+    for module in ("commands.join", "passphrase"):
         monkeypatch.setattr(f"deepca.cli.{module}.terminal", lambda: True)
 
 

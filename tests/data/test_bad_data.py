@@ -19,8 +19,8 @@ from deepca import DecentralizedPCA
 from deepca._util.typing import csr
 from deepca.data.sources import as_source
 from deepca.decomposition.fit import decompose
-from deepca.decomposition.settings import Settings
-from deepca.errors import DataError, InvalidInput, TopologyError
+from deepca.decomposition.settings import ALGORITHMS, Settings
+from deepca.errors import DataError, InvalidInput, ParameterError, TopologyError
 from deepca.network import SimulatedNetwork
 from deepca.operators import Form
 from tests.support.problems import close, random_rows
@@ -573,8 +573,10 @@ def test_a_network_for_other_numbers_of_agents() -> None:
 @pytest.mark.parametrize("algorithm", ["DeEPCA", "power", "", None, 3])
 def test_algorithms_that_are_not_known(algorithm: Any) -> None:
     """The choices are named."""
-    with pytest.raises(InvalidInput, match="auto, krylov, accelerated, deepca, depca, covariance"):
+    with pytest.raises(ParameterError) as error:
         fit_agents(list(parts()), algorithm=algorithm)
+    assert (error.value.parameter, error.value.value) == ("algorithm", algorithm)
+    assert all(name in error.value.expected for name in ALGORITHMS)
 
 
 @pytest.mark.parametrize("n_agents", [0, -1, 2.0, "3", [3]])

@@ -694,14 +694,14 @@ def test_csv_faults_name_row_and_column(tmp_path: Path) -> None:
     good = "5,6,7\n" * 2000
     cases = {
         "x,age,z\n" + good + "1,unknown,3\n" + good: (
-            "site3.csv: column 'age', row 2000 is 'unknown'; numbers are needed (or set the column apart with "
+            "site3.csv: row 2000, column 'age' is 'unknown'; numbers are needed (or set the column apart with "
             "--label-column)"
         ),
-        good + "1,unknown,3\n": "site3.csv: column 1, row 2000 is 'unknown'; numbers are needed",
+        good + "1,unknown,3\n": "site3.csv: row 2000, column 1 is 'unknown'; numbers are needed",
         "x,y,z\n" + good + "1,2\n" + good: "site3.csv: row 2000 has 2 cells instead of 3; mend or remove it",
         good + "1,2,3,4\n": "site3.csv: row 2000 has 4 cells instead of 3; mend or remove it",
         "x,y,z\n\n" + good + "\n\n1,2\n": "site3.csv: row 2000 has 2 cells instead of 3",
-        "x,y,z\n1,2,no\n": "site3.csv: column 'z', row 0 is 'no'",
+        "x,y,z\n1,2,no\n": "site3.csv: row 0, column 'z' is 'no'",
         "x,y,z\n1,2\n": "site3.csv: row 0 has 2 cells instead of 3",
         "x,y,z\n": "site3.csv has no rows",
         "x,y,z": "site3.csv has no rows",
@@ -713,7 +713,7 @@ def test_csv_faults_name_row_and_column(tmp_path: Path) -> None:
     path.write_bytes(b"x,who\n" + b"1,M\xfcller\n" * 3)
     assert "is not UTF-8" in message_of(path, label_column="who")
     path.write_text("x,who\n1,a\n")
-    assert f"{path}: column 'who', row 0 is 'a'; numbers are needed" in message_of(path, label_column="x")
+    assert f"{path}: row 0, column 'who' is 'a'; numbers are needed" in message_of(path, label_column="x")
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -754,9 +754,9 @@ def test_the_checksum_of_an_archive_is_compared(name: str, tmp_path: Path) -> No
 def test_parquet_columns_without_numbers(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"x": [1.0] * 3, "age": [None, None, "unknown"]}), path)
-    assert "a.parquet: column 'age', row 2 is 'unknown' (the column holds string); numbers" in message_of(path)
+    assert "a.parquet: row 2, column 'age' is 'unknown' (the column holds string); numbers" in message_of(path)
     pyarrow.parquet.write_table(pyarrow.table({"x": [[1.0], [2.0]]}), path)
-    assert "column 'x', row 0 is '[1.0]'" in message_of(path)
+    assert "row 0, column 'x' is '[1.0]'" in message_of(path)
     pyarrow.parquet.write_table(pyarrow.table({"x": pyarrow.nulls(3, pyarrow.string())}), path)
     assert "column 'x' holds string" in message_of(path)
     pyarrow.parquet.write_table(pyarrow.table({"x": pyarrow.array([], pyarrow.float64())}), path)

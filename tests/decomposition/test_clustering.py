@@ -15,7 +15,7 @@ from sklearn.neighbors import kneighbors_graph
 from deepca._util.typing import csr
 from deepca.decomposition.spectral import graphs
 from deepca.decomposition.spectral.clustering import spectral_clustering
-from deepca.errors import DisconnectedError, InvalidInput
+from deepca.errors import DisconnectedError, ParameterError
 from tests.support.engines import ENGINES, network_of
 from tests.support.graph_cases import Shared, entries
 
@@ -80,12 +80,13 @@ def test_centres_are_as_good_as_k_means_of_the_pooled_embedding() -> None:
 def test_bad_requests() -> None:
     case = neighbours("moons")
     network = network_of(case.topology)
-    with pytest.raises(InvalidInput, match="restarts = 0"):
-        spectral_clustering(case.local(network), network, 2, restarts=0)
-    with pytest.raises(InvalidInput, match=r"restarts = 1\.5: a whole number"):
-        spectral_clustering(case.local(network), network, 2, restarts=1.5)  # type: ignore[arg-type]
-    with pytest.raises(InvalidInput, match="at least one"):
+    for restarts in (0, 1.5):
+        with pytest.raises(ParameterError) as error:
+            spectral_clustering(case.local(network), network, 2, restarts=restarts)  # type: ignore[arg-type]
+        assert (error.value.parameter, error.value.value) == ("restarts", restarts)
+    with pytest.raises(ParameterError) as error:
         spectral_clustering(case.local(network), network, 0)
+    assert error.value.parameter == "k"
     W = np.kron([[1.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [1.0, 0.0]])  # two pairs
     blocks, place = graphs.partition_graph(W, [0, 1, 0, 1])
     network = network_of(place)

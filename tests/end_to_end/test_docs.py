@@ -26,6 +26,8 @@ from studies.adversary.__main__ import parser as options
 from tests.support.mpi_jobs import Job, run_job
 from tests.support.paths import ROOT
 
+pytestmark = pytest.mark.slow
+
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 

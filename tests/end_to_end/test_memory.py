@@ -9,6 +9,8 @@ import pytest
 
 from benchmarks.memory import MEGABYTE, measure
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="RssAnon is told by Linux only")
 def test_anonymous_memory_stays_small(tmp_path: Path) -> None:

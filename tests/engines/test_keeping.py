@@ -27,7 +27,7 @@ from deepca.data.sources import ArraySource
 from deepca.decomposition.fit import Decomposition, decompose
 from deepca.decomposition.settings import Settings
 from deepca.engines.keeping import Keeper, Keeping
-from deepca.errors import DeepcaError, InvalidInput
+from deepca.errors import DeepcaError, InvalidInput, ParameterError
 from deepca.network import AgentNetwork, SimulatedNetwork
 from deepca.solver.observers import Start, Step
 from deepca.solver.progress import ProgressBar
@@ -291,8 +291,9 @@ def test_other_weights_are_other_rows(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("every", [0, -1, True, 2.5, "3"])
 def test_every_is_a_number_of_iterations(tmp_path: Path, every: Any) -> None:
-    with pytest.raises(InvalidInput, match="a whole number of at least 1 is needed"):
+    with pytest.raises(ParameterError) as error:
         Keeping(tmp_path, every)
+    assert (error.value.parameter, error.value.value) == ("every", every)
 
 
 def test_a_folder_is_needed(tmp_path: Path) -> None:

@@ -525,8 +525,8 @@ def test_bandwidths_that_cannot_be_read(text: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"n_components": 0}, "at least one component"),
-        ({"n_components": True}, "at least one component"),
+        ({"n_components": 0}, "n_components = 0"),
+        ({"n_components": True}, "n_components = True"),
         ({"n_components": 20}, "fewer components than columns"),
         ({"dim": None}, "how many columns"),
         ({"dim": 1, "n_components": 1}, "fewer components than columns"),

@@ -240,6 +240,7 @@ def reproduced(source: DataSource, tmp_path_factory: pytest.TempPathFactory) -> 
     return out, json.loads(done.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("reproduced")
 class TestVerdicts:
     pytestmark = needs_data

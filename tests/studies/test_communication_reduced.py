@@ -14,6 +14,8 @@ from studies.shared.report import Setting
 from studies.shared.store import Record
 from tests.support.paths import SHARED
 
+pytestmark = pytest.mark.slow
+
 FOLDER = SHARED
 needs_data = [
     pytest.mark.shared_data,

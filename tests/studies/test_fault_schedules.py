@@ -14,6 +14,8 @@ from deepca.topology import complete, path
 from studies.faults import schedules
 from studies.faults.schedules import Fault, Schedule, draw, play
 
+pytestmark = pytest.mark.slow
+
 # hangs that were found by search, each by another way; and the first ones of the common sequence
 FOUND = (1076, 1117, 1189)
 

@@ -10,6 +10,8 @@ from deepca.reproduction.problems import DataSource
 from studies.robustness import rounds, stopping
 from studies.shared.report import Setting, Study, page
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("study", [stopping.STUDY, rounds.STUDY], ids=lambda study: study.name)
 def test_every_assertion_holds_on_the_reduced_study(study: Study, tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ class OneOf:
     def __str__(self) -> str:
         if len(self.words) == 1:
             return repr(self.words[0])
-        return f"one of {', '.join(map(repr, self.words))}"
+        return f"choose one of {', '.join(self.words)}"
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,7 @@ class Mixer(ABC):
             raise InvalidInput('rounds = "auto": K is chosen while running and not known beforehand')
         if not callable(self.rounds):
             return int(self.rounds)
-        return _check_rounds(self.rounds(t), f" in iteration {t}")
+        return _check_rounds(self.rounds(t), f"in iteration {t}")
 
     @property
     def auto(self) -> bool:
@@ -291,5 +291,5 @@ def _interval(topology: Topology) -> tuple[float, float]:
 
 
 def _check_rounds(K: object, where: str) -> int:
-    check(f"rounds{where}", K, Whole(1), OneOf("auto"))
+    check("rounds", K, Whole(1), OneOf("auto"), meaning=where)
     return int(K)  # type: ignore[call-overload, no-any-return]

@@ -1,9 +1,10 @@
 """What is computed: principal components, eigenpairs, singular triplets, and the model they are kept in."""
 
+from deepca.decomposition import spectral
 from deepca.decomposition.eigen import Eigenpairs, eigenpairs
 from deepca.decomposition.model import Model
 from deepca.decomposition.model.file import load
 from deepca.decomposition.streaming import follow
 from deepca.decomposition.svd import SingularTriplets, singular_triplets
 
-__all__ = ["Eigenpairs", "Model", "SingularTriplets", "eigenpairs", "follow", "load", "singular_triplets"]
+__all__ = ["Eigenpairs", "Model", "SingularTriplets", "eigenpairs", "follow", "load", "singular_triplets", "spectral"]

@@ -124,9 +124,7 @@ def singular_triplets(
     ``XᵀX``; where their rounding hides small values, these are found at the rows (:mod:`deepca.solver.deflation`), and
     the span is good to about ``eps σ_1/(σ_k − σ_{k+1})``.
     """
-    settings = Settings(
-        n_components=whole(k), algorithm=algorithm, rounds=rounds, tol=tol, max_iter=max_iter, seed=seed
-    )
+    settings = Settings(whole(k), algorithm=algorithm, rounds=rounds, tol=tol, max_iter=max_iter, seed=seed)
     before = network.traffic
     agree_on_call(network, "singular_triplets", settings=settings, partition=partition)
     held = _held(Xs, network, partition)
@@ -140,20 +138,17 @@ def singular_triplets(
     sigma, common, Y = _signed(common, Y, network, partition)
     own_errors = tuple(_error(source, y, common) for source, y in zip(sources, Y, strict=True))
     error, told = _whole_error(own_errors, common * sigma, network, norm, partition)
-    explained = _variance(Y, network) if partition == "rows" else told
-    left = math.sqrt(max(norm * norm - total(np.square(sigma)), 0.0))
-    inverse = np.divide(1.0, sigma, out=np.zeros_like(sigma), where=sigma > 4.0 * max(n, d) * _EPS * sigma[0])
     return SingularTriplets(
         partition=partition,
         values=sigma,
         common=common,
-        own=tuple(y * inverse for y in Y),
+        own=_own_vectors(Y, sigma, max(n, d)),
         shape=(n, d) if partition == "rows" else (d, n),
         norm=norm,
         error=error,
         own_errors=own_errors,
-        best_error=min(left, error),  # what was reached is no better than the best; the root of a difference may be
-        explained_variance=explained,
+        best_error=min(_left(norm, sigma), error),  # what was reached is no better than the best, but for rounding
+        explained_variance=_variance(Y, network) if partition == "rows" else told,
         total_variance=_total_variance(held, network, partition),
         directions=top.directions,
         status=_status(top, network.n_agents, min(n, d)),
@@ -161,6 +156,17 @@ def singular_triplets(
         iterations=top.result.iterations,
         traffic=network.traffic - before,
     )
+
+
+def _left(norm: float, sigma: Array) -> float:
+    """Frobenius norm of what the triplets leave out."""
+    return math.sqrt(max(norm * norm - total(np.square(sigma)), 0.0))
+
+
+def _own_vectors(Y: Sequence[Array], sigma: Array, longest: int) -> tuple[Array, ...]:
+    """The agents' parts of the vectors that are apart; zero where σ is rounding."""
+    inverse = np.divide(1.0, sigma, out=np.zeros_like(sigma), where=sigma > 4.0 * longest * _EPS * sigma[0])
+    return tuple(y * inverse for y in Y)
 
 
 def _size(held: _Held, network: Network) -> tuple[int, float]:

@@ -23,7 +23,7 @@ from typing import Protocol
 
 import numpy as np
 
-from deepca._util.portable import median, power, total
+from deepca._util.portable import log, median, power, total
 from deepca._util.typing import Array
 from deepca._util.validation import Real, check
 from deepca.algorithms.base import State, TrackedState
@@ -37,6 +37,7 @@ __all__ = [
     "at_floor",
     "error_estimate",
     "measure",
+    "more_iterations",
     "rate",
     "stalled",
 ]
@@ -214,3 +215,8 @@ def _probes(d: int, k: int) -> tuple[Array, Array, Array, Array]:
     rng = np.random.default_rng(_PROBE_SEED)
     g, h, u = rng.standard_normal((3, d, _PROBES))
     return g, h, u, rng.standard_normal((k, _PROBES))
+
+
+def more_iterations(error: float, tol: float, r: float) -> int:
+    """Iterations that bring ``error`` to ``tol`` at the rate r."""
+    return math.ceil(log(max(error, tol) / tol) / -log(min(max(r, 1e-3), 1.0 - 1e-12))) + 1

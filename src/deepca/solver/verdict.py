@@ -14,7 +14,7 @@ from deepca._util.typing import Array
 from deepca.algorithms.base import State
 from deepca.solver.certificate.bounds import KNOWN, Certificate
 from deepca.solver.result import Result, Status, StatusCode
-from deepca.solver.stopping import Agreed, StopRule, Tolerance, at_floor, error_estimate, rate
+from deepca.solver.stopping import Agreed, StopRule, Tolerance, at_floor, error_estimate, more_iterations, rate
 
 __all__ = [
     "PRESENTABLE",
@@ -23,7 +23,6 @@ __all__ = [
     "below_underflow",
     "deflated_status",
     "judge",
-    "more_iterations",
     "not_judged",
     "with_few_rows",
 ]
@@ -134,11 +133,6 @@ def _not_top(certificate: Certificate) -> Status:
 def _spoilt(certificate: Certificate, proven: bool) -> bool:
     """Whether it is lost messages, not rounding, that leave nothing of λ_k."""
     return not proven and certificate.drowned and certificate.averaging_error > _SPOILT
-
-
-def more_iterations(error: float, tol: float, r: float) -> int:
-    """Iterations that bring ``error`` to ``tol`` at the rate r."""
-    return math.ceil(log(max(error, tol) / tol) / -log(min(max(r, 1e-3), 1.0 - 1e-12))) + 1
 
 
 def not_judged() -> Status:

@@ -18,8 +18,8 @@ from deepca.solver.certificate.certification import FAILURE, digest_of
 from deepca.solver.certificate.certification import certify as fresh_certificate
 from deepca.solver.deflation import as_given, rounding_beyond
 from deepca.solver.ritz_axes import principal_axes
-from deepca.solver.stopping import Agreed, StopRule, at_floor, error_estimate, rate
-from deepca.solver.verdict import PRESENTABLE, more_iterations
+from deepca.solver.stopping import Agreed, StopRule, at_floor, error_estimate, more_iterations, rate
+from deepca.solver.verdict import PRESENTABLE
 
 __all__ = ["Proof", "ritz"]
 
