@@ -47,7 +47,7 @@ def fit(path: Path, agents: int) -> dict[str, float]:
     from deepca import SimulatedNetwork
     from deepca.data.allocation import in_equal_shares
     from deepca.data.readers import open_source, spool
-    from deepca.decomposition.fit import decompose
+    from deepca.decomposition.fit import fit
     from deepca.decomposition.settings import Settings
     from deepca.topology.names import from_name
 
@@ -64,7 +64,7 @@ def fit(path: Path, agents: int) -> dict[str, float]:
     watcher.start()
     began = time.perf_counter()
     source = open_source(path)
-    found = decompose(in_equal_shares([spool(source)], agents), network, Settings(5, tol=1e-8))
+    found = fit(in_equal_shares([spool(source)], agents), network, Settings(5, tol=1e-8)).found
     seconds = time.perf_counter() - began
     over.set()
     watcher.join()

@@ -28,7 +28,7 @@ from benchmarks.cluster.data import AGENTS, blocks
 from benchmarks.cluster.sharing import asleep, on_own_core
 from deepca._util.machine import one_blas_thread
 from deepca.data.sources import as_source
-from deepca.decomposition.fit import decompose
+from deepca.decomposition.fit import fit
 from deepca.decomposition.settings import Settings
 from deepca.operators.linalg import random_orthonormal
 
@@ -78,7 +78,7 @@ class Bench:
 
     def _fit(self, X: list[Any]) -> Answer:
         sources = [as_source(block, f"agent {j}") for j, block in enumerate(X)]
-        found = decompose(sources, self.network, Settings(COMPONENTS, tol=TOL))
+        found = fit(sources, self.network, Settings(COMPONENTS, tol=TOL)).found
         if not found.result.status.ok:
             raise RuntimeError(f"the fit did not end well: {found.result.status}")
         return {"variances": found.variances.tolist(), "iterations": found.result.iterations}

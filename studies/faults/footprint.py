@@ -75,7 +75,7 @@ def together(sites: Sequence[Path], limit: float) -> Footprint:
 def _together(sites: Sequence[Path]) -> None:
     from deepca.data.local_data import read
     from deepca.data.readers import open_source
-    from deepca.decomposition.fit import decompose_held
+    from deepca.decomposition.fit import decompose
     from deepca.network.agent import AgentNetwork, run_agents
     from deepca.sites.config.site_file import read_site
 
@@ -86,6 +86,6 @@ def _together(sites: Sequence[Path]) -> None:
 
     def work(agents: AgentNetwork) -> None:
         source = open_source(str(files[agents.agent].data))
-        decompose_held(read((source,), form=settings.form), agents, settings)
+        decompose(read((source,), form=settings.form), agents, settings)
 
     run_agents(network.topology, work, timeout=600.0)

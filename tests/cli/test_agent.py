@@ -25,7 +25,7 @@ import deepca.sites.runtime.agent
 from deepca import SimulatedNetwork, topology
 from deepca.cli.app import app
 from deepca.data.readers import open_source
-from deepca.decomposition.fit import decompose, model_of
+from deepca.decomposition.fit import fit, model_of
 from deepca.decomposition.model import Model
 from deepca.decomposition.model.file import load
 from deepca.decomposition.settings import Settings
@@ -227,7 +227,7 @@ def test_standard_error_is_nothing_but_json_even_at_a_bad_end(trial: Trial) -> N
 def model(trial: Trial) -> Model:
     settings = Settings(n_components=3)
     net = topology.ring(3)
-    found = decompose([open_source(trial.kit(name) / "rows.npy") for name in NAMES], SimulatedNetwork(net), settings)
+    found = fit([open_source(trial.kit(name) / "rows.npy") for name in NAMES], SimulatedNetwork(net), settings).found
     return model_of(found, net, settings, whiten=False, single=False)
 
 

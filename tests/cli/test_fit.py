@@ -245,7 +245,7 @@ def test_bad_values(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("option", "said"),
     [
-        (("-k", "0"), "at least one"),
+        (("-k", "0"), "n_components = 0"),
         (("-k", "many"), "many"),
         (("-k", "1.5"), "between 0 and 1"),
         (("-k", "14"), "at most 13"),

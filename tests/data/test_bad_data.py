@@ -18,7 +18,7 @@ import deepca
 from deepca import DecentralizedPCA
 from deepca._util.typing import csr
 from deepca.data.sources import as_source
-from deepca.decomposition.fit import decompose
+from deepca.decomposition.fit import fit as fit_rows
 from deepca.decomposition.settings import ALGORITHMS, Settings
 from deepca.errors import DataError, InvalidInput, ParameterError, TopologyError
 from deepca.network import SimulatedNetwork
@@ -91,7 +91,7 @@ def test_a_value_that_is_no_number_is_named_in_both_forms(kind: str, form: Form,
     Xs[2] = KINDS[kind](Xs[2], tmp_path)
     sources = [as_source(X, f"agent {j}") for j, X in enumerate(Xs)]
     with pytest.raises(DataError, match="agent 2: row 0, column 4 is NaN"):
-        decompose(sources, SimulatedNetwork(deepca.topology.ring(3)), Settings(2, form=form))
+        fit_rows(sources, SimulatedNetwork(deepca.topology.ring(3)), Settings(2, form=form))
 
 
 def test_columns_with_names_are_named() -> None:
@@ -283,7 +283,7 @@ def test_one_row_at_every_agent(form: Form) -> None:
     X = np.vstack(parts())[:9]
     theirs = PCA(2, svd_solver="full").fit(X)
     sources = [as_source(row[None], f"agent {j}") for j, row in enumerate(X)]
-    found = decompose(sources, SimulatedNetwork(deepca.topology.ring(9)), Settings(2, form=form))
+    found = fit_rows(sources, SimulatedNetwork(deepca.topology.ring(9)), Settings(2, form=form)).found
     close(found.components, theirs.components_, atol=1e-9)
     close(found.variances, theirs.explained_variance_, rtol=1e-10)
 
@@ -379,7 +379,7 @@ def test_columns_in_another_order_are_put_right(form: Form) -> None:
     if form == "rows":
         given[2] = frame(Xs[2])[order[::-1]]
     sources = [as_source(X, f"agent {j}") for j, X in enumerate(given)]
-    found = decompose(sources, SimulatedNetwork(deepca.topology.ring(3)), Settings(2, form=form))
+    found = fit_rows(sources, SimulatedNetwork(deepca.topology.ring(3)), Settings(2, form=form)).found
     assert found.columns == tuple("abcde")
     close(found.components, theirs.components_, atol=1e-9)
     close(found.mean, theirs.mean_, atol=1e-12)
@@ -419,7 +419,7 @@ def test_agents_apart_notice_that_columns_differ() -> None:
 
     def work(network: deepca.AgentNetwork) -> Array:
         source = as_source(given[network.agent], f"agent {network.agent}")
-        return decompose([source], network, Settings(2)).components
+        return fit_rows([source], network, Settings(2)).found.components
 
     with pytest.raises(DataError, match="agents 1 and agent 0 differ in the number, names or order"):
         deepca.run_agents(deepca.topology.ring(3), work, timeout=20.0)
@@ -673,7 +673,7 @@ def test_values_whose_squares_do_not_fit(name: str, form: Form, kind: Callable[[
     sources = [as_source(kind(X), f"agent {j}") for j, X in enumerate(HUGE[name])]
     network = SimulatedNetwork(deepca.topology.complete(len(sources)))
     with pytest.raises(DataError, match="overflow"):
-        decompose(sources, network, Settings(1, form=form))
+        fit_rows(sources, network, Settings(1, form=form))
 
 
 @pytest.mark.parametrize("size", [1e-146, 1e-156, 1e-161, 1e-166, 1e-200])
@@ -696,9 +696,9 @@ def test_values_whose_squares_fit_only_when_centred() -> None:
     """The column is named, and numpy does not warn."""
     sources = [as_source(np.array([[1.0, 1e160], [j, 1e160 * (1.0 + 1e-10)]]), f"agent {j}") for j in range(3)]
     network = SimulatedNetwork(deepca.topology.complete(3))
-    assert decompose(sources, network, Settings(1)).result.status.ok
+    assert fit_rows(sources, network, Settings(1)).found.result.status.ok
     with pytest.raises(DataError, match="column 1 overflow"):
-        decompose(sources, network, Settings(1, center=False))
+        fit_rows(sources, network, Settings(1, center=False))
 
 
 @pytest.mark.parametrize("scale", [1e-140, 1e-100, 1e100, 1e140, 1e150])
@@ -735,9 +735,9 @@ def test_rows_that_come_once_in_the_form_of_rows() -> None:
     network = SimulatedNetwork(deepca.topology.complete(3))
     once = [as_source(X, f"agent {j}") for j, X in enumerate([Xs[0], in_blocks(Xs[1]), Xs[2]])]
     with pytest.raises(DataError, match="agent 1: its iterator can be read once"):
-        decompose(once, network, Settings(2, form="rows"))
+        fit_rows(once, network, Settings(2, form="rows"))
     again = [as_source(X, f"agent {j}") for j, X in enumerate([Xs[0], lambda: in_blocks(Xs[1]), Xs[2]])]
-    found = decompose(again, network, Settings(2, form="rows"))
+    found = fit_rows(again, network, Settings(2, form="rows")).found
     close(found.components, PCA(2, svd_solver="full").fit(np.vstack(Xs)).components_, atol=1e-9)
 
 

@@ -15,7 +15,7 @@ from deepca import topology
 from deepca._util.typing import Array
 from deepca.data.sources import as_source
 from deepca.decomposition.eigen import eigenpairs
-from deepca.decomposition.fit import Decomposition, decompose, model_of
+from deepca.decomposition.fit import Decomposition, fit, model_of
 from deepca.decomposition.settings import Settings
 from deepca.decomposition.spectral.clustering import spectral_clustering
 from deepca.decomposition.spectral.graphs import graph_eigenvectors, lambda2
@@ -44,7 +44,7 @@ def with_rows(
 ) -> Callable[[AgentNetwork], Decomposition]:
     def work(network: AgentNetwork) -> Decomposition:
         place = network if reliable else unreliable(network)
-        return decompose([as_source(rows[network.agent], f"agent {network.agent}")], place, settings)
+        return fit([as_source(rows[network.agent], f"agent {network.agent}")], place, settings).found
 
     return work
 

@@ -24,7 +24,7 @@ import deepca
 from deepca._util.typing import Array
 from deepca.data.local_data import read
 from deepca.data.sources import ArraySource
-from deepca.decomposition.fit import Decomposition, decompose
+from deepca.decomposition.fit import Decomposition, fit
 from deepca.decomposition.settings import Settings
 from deepca.engines.keeping import Keeper, Keeping
 from deepca.errors import DeepcaError, InvalidInput, ParameterError
@@ -88,14 +88,14 @@ def run(
     weights: Sequence[Array] | None = None,
 ) -> Decomposition:
     """All agents in one process."""
-    return decompose(
+    return fit(
         sources(rows),
         SimulatedNetwork(topology),
         settings,
         weights=weights,
         observers=() if stop_at is None else [AtIteration(stop_at, interrupt)],
         keeping=None if told is None else told.keeping,
-    )
+    ).found
 
 
 def interrupted(settings: Settings, told: Told, stop_at: int, **more: Any) -> None:
@@ -163,7 +163,7 @@ def test_a_share_of_the_variance(tmp_path: Path) -> None:
     """How many components it takes is found at a glance, of which nothing is kept; the run for them goes on."""
     settings = replace(FIXED, n_components=0.8)
     recorder, told = Recorder(), Told(tmp_path / "kept", 5)
-    undisturbed = decompose(sources(), SimulatedNetwork(RING), settings, observers=[recorder])
+    undisturbed = fit(sources(), SimulatedNetwork(RING), settings, observers=[recorder]).found
     glances = len(recorder.starts) - 1
     assert glances >= 1
 
@@ -180,7 +180,7 @@ def test_a_share_of_the_variance(tmp_path: Path) -> None:
                 super().observe(step)
 
     with pytest.raises(Interrupted):
-        decompose(sources(), SimulatedNetwork(RING), settings, observers=[Late(12, interrupt)], keeping=told.keeping)
+        fit(sources(), SimulatedNetwork(RING), settings, observers=[Late(12, interrupt)], keeping=told.keeping)
     assert_same_bits(run(settings, told), undisturbed)
     assert told.said == ["goes on from the checkpoint of iteration 10"]
     assert_right(undisturbed)
@@ -322,7 +322,7 @@ def run_apart(
     def work(network: AgentNetwork) -> Decomposition:
         j = network.agent
         observers = () if stop_at is None else [AtIteration(stop_at, interrupt)]
-        return decompose([sources(rows)[j]], network, settings, observers=observers, keeping=told[j].keeping)
+        return fit([sources(rows)[j]], network, settings, observers=observers, keeping=told[j].keeping).found
 
     return deepca.run_agents(RING, work, timeout=60.0), told
 

@@ -20,7 +20,7 @@ from sklearn.decomposition import PCA
 import deepca
 from deepca._util import machine
 from deepca.data.sources import ArraySource, Source
-from deepca.decomposition.fit import decompose
+from deepca.decomposition.fit import fit
 from deepca.decomposition.settings import Settings
 from deepca.engines.local import ENGINES, Engine, engine_of
 from deepca.engines.mpi.job import MpiEngine
@@ -124,8 +124,8 @@ def test_one_rank_of_mpi_is_the_simulator(algorithm: str, allreduce: bool) -> No
     network = engine.network(topology)
     assert isinstance(network, MpiNetwork)
     assert network.collective == allreduce
-    found = decompose(sources(), network, settings, engine=engine)
-    alone = decompose(sources(), SimulatedNetwork(topology), settings)
+    found = fit(sources(), network, settings, engine=engine).found
+    alone = fit(sources(), SimulatedNetwork(topology), settings).found
     engine.close(network)
     np.testing.assert_allclose(found.components, alone.components, atol=1e-9)
     want = PCA(3, svd_solver="full").fit(np.concatenate(DATA))
@@ -377,7 +377,7 @@ def test_no_patience_at_all(timeout: float) -> None:
 
 def run_with(lines: ProgressLines, settings: Settings, recorder: Recorder | None = None) -> Any:
     observers: list[Observer] = [lines] if recorder is None else [recorder, lines]
-    return decompose(sources(), SimulatedNetwork(deepca.topology.ring(4)), settings, observers=observers)
+    return fit(sources(), SimulatedNetwork(deepca.topology.ring(4)), settings, observers=observers).found
 
 
 def test_lines_of_a_short_run() -> None:

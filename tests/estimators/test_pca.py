@@ -28,7 +28,7 @@ from sklearn.utils.estimator_checks import check_estimator
 import deepca
 from deepca import DecentralizedPCA
 from deepca.data.sources import as_source
-from deepca.decomposition.fit import decompose
+from deepca.decomposition.fit import fit
 from deepca.decomposition.settings import Settings
 from deepca.errors import InvalidInput
 from deepca.network import SimulatedNetwork
@@ -321,7 +321,7 @@ def test_rows_that_are_not_centred(form: Form, kind: Callable[[Array], Any]) -> 
     X = rows(40, 7, 0.5 ** np.arange(7.0), 0, offset=0.3)
     _, sigma, Vt = np.linalg.svd(X, full_matrices=False)
     sources = [as_source(kind(part), f"agent {j}") for j, part in enumerate(np.array_split(X, 4))]
-    found = decompose(sources, SimulatedNetwork(deepca.topology.ring(4)), Settings(3, center=False, form=form))
+    found = fit(sources, SimulatedNetwork(deepca.topology.ring(4)), Settings(3, center=False, form=form)).found
     signs = np.sign(np.take_along_axis(Vt, np.abs(Vt).argmax(axis=1)[:, None], axis=1))
     close(found.components, (Vt * signs)[:3], atol=1e-9)
     close(found.variances, sigma[:3] ** 2 / 39.0, rtol=1e-10)
@@ -448,7 +448,7 @@ def test_an_offset_of_a_million_changes_nothing(scale: bool, form: Form, kind: C
 
     def run(Y: Array) -> Any:
         sources = [as_source(kind(part), f"agent {j}") for j, part in enumerate(np.array_split(Y, 6))]
-        return decompose(sources, network, Settings(4, scale=scale, form=form))
+        return fit(sources, network, Settings(4, scale=scale, form=form)).found
 
     here, there = run(X), run(moved)
     close(there.components, here.components, atol=1e-9)
@@ -530,7 +530,7 @@ def test_a_mixture_of_everything(tmp_path: Path) -> None:
     assert_pooled(DecentralizedPCA(3, topology="star").fit_agents(iter(parts)), X, 3)
     parts[4] = lambda: in_blocks(X[90:120], 11)
     sources = [as_source(part, f"agent {j}") for j, part in enumerate(parts)]
-    found = decompose(sources, SimulatedNetwork(deepca.topology.ring(8)), Settings(3, form="rows"))
+    found = fit(sources, SimulatedNetwork(deepca.topology.ring(8)), Settings(3, form="rows")).found
     theirs = PCA(3, svd_solver="full").fit(X)
     close(found.components, theirs.components_, atol=1e-9)
     close(found.variances, theirs.explained_variance_, rtol=1e-9)
@@ -571,7 +571,7 @@ def test_a_mixture_of_blocks_of_one_agent() -> None:
     for form in ("covariance", "rows"):
         mixed = as_source(lambda: iter([X[20:40], sparse.csr_array(X[40:])]), "agent 1")
         sources = [as_source(X[:20], "agent 0"), mixed]
-        found = decompose(sources, SimulatedNetwork(deepca.topology.path(2)), Settings(2, form=form))
+        found = fit(sources, SimulatedNetwork(deepca.topology.path(2)), Settings(2, form=form)).found
         close(found.components, theirs.components_, atol=1e-9)
 
 
@@ -624,7 +624,7 @@ def test_fractional_weights(form: Form, scale: bool) -> None:
         sources = [as_source(kind(X[part]), f"agent {j}") for j, part in enumerate(parts)]
         network = SimulatedNetwork(deepca.topology.path(3))
         settings = Settings(2, form=form, scale=scale)
-        found = decompose(sources, network, settings, weights=[w[part] for part in parts])
+        found = fit(sources, network, settings, weights=[w[part] for part in parts]).found
         mean = w @ X / w.sum()
         Y = X - mean
         if scale:
@@ -687,7 +687,7 @@ def test_an_agent_without_any_weight(form: Form) -> None:
         parts = [kind(X[:20]), kind(X[20:40]), kind(X[40:])]
         sources = [as_source(part, f"agent {j}") for j, part in enumerate(parts)]
         network = SimulatedNetwork(deepca.topology.path(3))
-        found = decompose(sources, network, Settings(2, form=form), weights=weights)
+        found = fit(sources, network, Settings(2, form=form), weights=weights).found
         close(found.components, theirs.components_, atol=1e-9)
         close(found.variances, theirs.explained_variance_, rtol=1e-10)
     ours = DecentralizedPCA(2).fit(X, agents=np.repeat([0, 1, 2], 20), sample_weight=np.concatenate(weights))

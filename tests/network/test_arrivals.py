@@ -11,7 +11,7 @@ import pytest
 
 from deepca.data.local_data import read
 from deepca.data.sources import ArraySource
-from deepca.decomposition.fit import decompose_held
+from deepca.decomposition.fit import decompose
 from deepca.decomposition.settings import Settings
 from deepca.errors import BadArray, DataError, NetworkError, NotFiniteError
 from deepca.network.agent import AgentNetwork, run_agents
@@ -51,7 +51,7 @@ class _Hub(MemoryHub):
 def _work(rows: list[Any], settings: Settings, *, weighted: bool = True) -> Callable[[AgentNetwork], Any]:
     def work(network: AgentNetwork) -> Any:
         source = ArraySource(rows[network.agent], f"rows {network.agent}")
-        return decompose_held(read((source,)), network, settings, weighted=weighted)
+        return decompose(read((source,)), network, settings, weighted=weighted)
 
     return work
 

@@ -21,7 +21,7 @@ from deepca.data.local_data import read
 from deepca.data.moments import Moments, moments
 from deepca.data.sources import as_source
 from deepca.data.statistics import agreed_totals
-from deepca.decomposition.fit import Decomposition, decompose
+from deepca.decomposition.fit import Decomposition, fit
 from deepca.decomposition.settings import Settings
 from deepca.errors import DataError
 from deepca.operators import Covariances, SparseRows, from_matrices, from_rows
@@ -48,7 +48,7 @@ def rows(seed: int, offset: float, n: int = 48, d: int = 5) -> Array:
 def decomposed(Xs: Sequence[Any], k: int, w: Sequence[Array] | None = None, **asked: Any) -> Decomposition:
     network = SimulatedNetwork(deepca.topology.ring(len(Xs)))
     sources = [as_source(X, f"agent {j}") for j, X in enumerate(Xs)]
-    return decompose(sources, network, Settings(n_components=k, **asked), weights=w)
+    return fit(sources, network, Settings(n_components=k, **asked), weights=w).found
 
 
 def proven_and_true(found: Decomposition, A: npt.NDArray[np.longdouble]) -> tuple[float, float]:

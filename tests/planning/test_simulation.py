@@ -64,11 +64,11 @@ def test_every_method_is_certified_and_has_the_pooled_answer() -> None:
     assert values[-3] > values[-4]
     for trial in found.trials:
         network = deepca.TimedNetwork(links, gflops=0.01)
-        model = deepca.decomposition.fit.decompose(
+        model = deepca.decomposition.fit.fit(
             _sources(rows),
             network,
             deepca.decomposition.settings.Settings(n_components=3, algorithm=trial.algorithm, tol=1e-8),
-        )
+        ).found
         assert scipy.linalg.subspace_angles(vectors[:, -3:], model.components.T).max() < 1e-8
         assert model.result.iterations == trial.iterations
         assert trial.certified

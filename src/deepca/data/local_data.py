@@ -30,19 +30,23 @@ from deepca.operators.rounding import EPS, UNIT, Rounding, growth
 from deepca.operators.sparse_centring import CANCELS
 from deepca.operators.sparse_rows import SparseRows
 
-__all__ = ["Holdings", "form_of", "read"]
+__all__ = ["LocalData", "form_of", "read"]
 
 _FULL = 0.5  # share of entries from which sparse rows are kept as dense ones
 
 
 @dataclass(frozen=True)
-class Holdings:
-    """The rows of the local agents after one pass over them: their moments, and whatever later products need."""
+class LocalData:
+    """The rows of the local agents after one pass over them: their moments, and whatever later products need.
+
+    single : whether the rows of all agents, not only of these, were given in float32.
+    """
 
     sources: tuple[Source, ...]
     weights: tuple[Array, ...] | None
     form: Form
     moments: tuple[Moments, ...]
+    single: bool = False
 
     def operator(
         self,
@@ -114,7 +118,7 @@ def read(
     *,
     form: Form = "auto",
     tell: Callable[[int], None] | None = None,
-) -> Holdings:
+) -> LocalData:
     """Read every source once. Sources of several agents are read side by side, one core each."""
     given = None if weights is None else tuple(weights)
     chosen = form_of(sources, form)
@@ -127,7 +131,7 @@ def read(
     cores = min(usable_cores(), len(sources))
     with one_blas_thread() if cores > 1 else nullcontext(), ThreadPoolExecutor(cores, "deepca-read") as pool:
         found = tuple(pool.map(one, range(len(sources))))
-    return Holdings(tuple(sources), given, chosen, found)
+    return LocalData(tuple(sources), given, chosen, found)
 
 
 def form_of(sources: Sequence[Source], form: Form = "auto") -> Form:

@@ -13,13 +13,13 @@ import numpy.typing as npt
 from deepca._util.portable import total as sum_of
 from deepca._util.typing import Array
 from deepca.data.columns import agree_on_columns
-from deepca.data.local_data import Holdings, read
+from deepca.data.local_data import LocalData, read
 from deepca.data.sources import Source
 from deepca.data.statistics import Totals, agreed_totals
 from deepca.decomposition.model import Model
-from deepca.decomposition.pca import EPS, PcaRun, Resumption
+from deepca.decomposition.pca import EPS, PcaRun
 from deepca.decomposition.settings import Settings, check_settings
-from deepca.engines.keeping import Keeper, Keeping
+from deepca.engines.keeping import Resumption, RunKeeper, RunKeeping
 from deepca.engines.local import Engine
 from deepca.errors import DataError, InvalidInput, NetworkError
 from deepca.network.base import Network
@@ -31,7 +31,7 @@ from deepca.solver.result import Result
 from deepca.solver.verdict import UNDERFLOW
 from deepca.topology.graph import Topology
 
-__all__ = ["Decomposition", "decompose", "decompose_held", "decompose_read", "model_of", "read_agreed"]
+__all__ = ["Decomposition", "Fitted", "decompose", "fit", "model_of", "read_rows"]
 
 _ONE_AND_ANOTHER = "an agent says one thing and then another, so nothing can be relied on; look at the agents"
 
@@ -68,11 +68,20 @@ class Decomposition:
     directions: Array
     result: Result[Any]
     traffic: Traffic
-    keeper: Keeper | None = None
+    keeper: RunKeeper | None = None
 
 
-def decompose(
-    sources: Sequence[Source],
+@dataclass(frozen=True)
+class Fitted:
+    """A model, how it was found, and the rows of the local agents that it was found from."""
+
+    model: Model
+    found: Decomposition
+    held: LocalData
+
+
+def fit(
+    rows: Sequence[Source] | LocalData,
     network: Network,
     settings: Settings,
     *,
@@ -81,28 +90,49 @@ def decompose(
     observers: Sequence[Observer] = (),
     tell: Callable[[int], None] | None = None,
     engine: Engine | None = None,
-    keeping: Keeping | None = None,
-) -> Decomposition:
-    """The principal components of the rows of all agents.
+    keeping: RunKeeping | None = None,
+    whiten: bool = False,
+    weighted: bool = True,
+) -> Fitted:
+    """Find the principal components of the rows of all agents: the one path from rows to a model.
 
     Parameters
     ----------
-    sources : the rows of each local agent.
+    rows : of each local agent; or what was read of them, where all agents are known to have the same columns.
     weights : one array per local agent; a weight of 2 counts as a row given twice.
     start : ``(k', d)`` orthonormal rows to begin with, the same at every agent; as many are added or dropped as needed.
     observers : told of every iteration.  tell : told of rows as they are read.
     engine : where several processes run this together, so that what fails in one of them is known to all.
     keeping : where checkpoints are kept; a run that was interrupted goes on from those it finds there. They stay until
-        :meth:`Keeper.clear <deepca.engines.keeping.Keeper.clear>` of the result's keeper is called, when the result is
-        safe.
+        whoever called clears them, when the result is safe.
+    whiten : whether the model scales scores to variance one.  weighted : whether rows of any agent may have weights.
     """
+    check_settings(settings)
     before, engine = network.traffic, engine or Engine()
-    held = read_agreed(sources, network, settings, weights=weights, tell=tell, engine=engine)
-    found = decompose_read(held, network, settings, start=start, observers=observers, keeping=keeping)
-    return replace(found, traffic=network.traffic - before)
+    if isinstance(rows, LocalData):
+        held = rows
+    else:
+        held = read_rows(rows, network, settings, weights=weights, tell=tell, engine=engine)
+    keeper = None if keeping is None else keeping.open(network, held, settings)
+    found = decompose(
+        held,
+        network,
+        settings,
+        start=start,
+        observers=observers,
+        keepers=() if keeper is None else (keeper,),
+        resume=None if keeper is None else keeper.resumption(),
+        weighted=weighted,
+    )
+    proof = found.result.certificate
+    traffic, proving = engine.totals(network.traffic - before, None if proof is None else proof.traffic)
+    if proof is not None and proving is not None:
+        found = replace(found, result=replace(found.result, certificate=replace(proof, traffic=proving)))
+    found = replace(found, traffic=traffic, keeper=keeper)
+    return Fitted(model_of(found, network.topology, settings, whiten=whiten, single=held.single), found, held)
 
 
-def read_agreed(
+def read_rows(
     sources: Sequence[Source],
     network: Network,
     settings: Settings,
@@ -110,12 +140,8 @@ def read_agreed(
     weights: Sequence[Array] | None = None,
     tell: Callable[[int], None] | None = None,
     engine: Engine | None = None,
-) -> Holdings:
-    """What the local agents hold, read once, when all agents are known to have the same columns.
-
-    Parameters: those of :func:`decompose`, whose first half this is.
-    """
-    check_settings(settings)
+) -> LocalData:
+    """Read what the local agents hold, once, when all agents are known to have the same columns."""
     local = int(np.prod(network.batch)) if network.batch else 1
     if len(sources) != local:
         raise DataError(f"{len(sources)} blocks of rows for {local} agents; give one per agent")
@@ -123,32 +149,12 @@ def read_agreed(
     sources = engine.common_columns(sources)
     agree_on_columns(network, sources[0])
     with engine.together():
-        return read(sources, weights, form=settings.form, tell=tell)
+        held = read(sources, weights, form=settings.form, tell=tell)
+    return replace(held, single=engine.all_single(sources))
 
 
-def decompose_read(
-    held: Holdings,
-    network: Network,
-    settings: Settings,
-    *,
-    start: Array | None = None,
-    observers: Sequence[Observer] = (),
-    keeping: Keeping | None = None,
-) -> Decomposition:
-    """As :func:`decompose`, of rows that were read already and whose columns are known to agree."""
-    check_settings(settings)
-    before, keeper, resume = network.traffic, None, None
-    if keeping is not None:
-        keeper = Keeper(keeping, network, held, settings)
-        state = keeper.find()
-        resume = None if state is None else Resumption(state=state)
-    keepers = () if keeper is None else (keeper,)
-    found = decompose_held(held, network, settings, start=start, observers=observers, keepers=keepers, resume=resume)
-    return replace(found, traffic=network.traffic - before, keeper=keeper)
-
-
-def decompose_held(
-    held: Holdings,
+def decompose(
+    held: LocalData,
     network: Network,
     settings: Settings,
     *,
@@ -158,7 +164,7 @@ def decompose_held(
     resume: Resumption | None = None,
     weighted: bool = True,
 ) -> Decomposition:
-    """As :func:`decompose_read`, where checkpoints are somebody else's business.
+    """Decompose rows that were read already and whose columns are known to agree.
 
     keepers : observers of the run for the components themselves, not of glances before it; what they see can be resumed
     at.  resume : where an earlier run was interrupted.  weighted : whether rows of any agent may have weights.
@@ -205,7 +211,7 @@ def decompose_held(
 
 
 def model_of(found: Decomposition, topology: Topology, settings: Settings, *, whiten: bool, single: bool) -> Model:
-    """What is kept of a decomposition; ``single`` stores float32, where variances and units fit into it."""
+    """Keep what belongs into a model; ``single`` stores float32, where variances and units fit into it."""
     limits = np.finfo(np.float32)
     sizes = packed(found.variances, () if found.units is None else found.units)
     smallest = min(float(limits.eps) * found.total_variance, float(sizes.min(initial=np.inf, where=sizes > 0.0)))

@@ -10,7 +10,7 @@ import numpy as np
 
 from deepca._util.typing import Array
 from deepca._util.validation import Whole, check
-from deepca.algorithms import BlockKrylov
+from deepca.algorithms import BlockKrylov, State
 from deepca.decomposition.settings import Settings, algorithm_of, check_settings
 from deepca.errors import InvalidInput, NetworkError
 from deepca.network.base import Network
@@ -22,7 +22,9 @@ from deepca.solver.observers import Observer
 from deepca.solver.result import Result
 from deepca.solver.stopping import Tolerance
 
-__all__ = ["Leading", "leading", "size_of", "whole"]
+__all__ = ["Leading", "Top", "leading", "search", "size_of", "whole"]
+
+_EPS = float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True)
@@ -52,21 +54,59 @@ def leading(
 
     start : ``(k', d)`` orthonormal rows to begin with, the same at every agent; as many are added or dropped as needed.
     """
-    k = size_of(settings, A.d)
-    algorithm = algorithm_of(
-        settings.algorithm,
-        A,
-        first_columns(A.d, k, start, settings.seed),
-        network,
-        rounds=settings.rounds,
-        messages=settings.messages,
-    )
-    result = solve(algorithm, max_iter=settings.max_iter, stop=Tolerance(settings.tol), observers=observers)
-    if result.certificate is None:
+    top = search(A, network, settings, size_of(settings, A.d), start, observers=observers)
+    if top.result.certificate is None:
         raise NetworkError("the run ended before anything could be proven: the network changed in its last iteration")
+    proof = top.result.certificate
+    seen = top.X.T if top.directions is None else top.directions
+    return Leading(top.X, np.array(proof.eigenvalues), seen, top.result, proof)
+
+
+@dataclass(frozen=True)
+class Top:
+    """The end of a search.
+
+    X : ``(d, k)``, of the first local agent.  directions : ``(s, d)``, all that were seen; None where that is X.
+    """
+
+    X: Array
+    directions: Array | None
+    result: Result[Any]
+
+
+def search(
+    A: Operator,
+    network: Network,
+    settings: Settings,
+    k: int,
+    start: Array | None = None,
+    *,
+    state: State | None = None,
+    disturbed: bool = False,
+    glance: int | None = None,
+    observers: Sequence[Observer] = (),
+) -> Top:
+    """Search the top k of ``mean A_j`` with the algorithm of the settings: the one place where it is run.
+
+    start : ``(k', d)`` orthonormal rows to begin with.  state : to go on from.  disturbed : whether ``start`` is where
+    a run had come before the network changed.  glance : make at most so many iterations, to a percent, proving nothing.
+    """
+    W0 = first_columns(A.d, k, start, settings.seed)
+    algorithm = algorithm_of(settings.algorithm, A, W0, network, rounds=settings.rounds, messages=settings.messages)
+    if disturbed:
+        network.begin(network.epoch, 0, "restart")
+        state = algorithm.restart(algorithm.init(), algorithm.rounds_for(max(settings.tol * 1e-2, _EPS)))
+    left = settings.max_iter if state is None else max(settings.max_iter - state.t, 1)
+    result = solve(
+        algorithm,
+        max_iter=left if glance is None else min(glance, settings.max_iter),
+        stop=Tolerance(settings.tol if glance is None else 1e-2),
+        observers=observers,
+        start=state,
+        certify=glance is None,
+    )
     X = np.ascontiguousarray(result.components.reshape(-1, A.d, k)[0])
-    known = algorithm.directions(result.state) if isinstance(algorithm, BlockKrylov) else X.T
-    return Leading(X, np.array(result.certificate.eigenvalues), known, result, result.certificate)
+    return Top(X, algorithm.directions(result.state) if isinstance(algorithm, BlockKrylov) else None, result)
 
 
 def whole(k: Any) -> int:

@@ -13,19 +13,18 @@ from typing import Any
 import numpy as np
 
 from deepca._util.typing import Array
-from deepca.algorithms import BlockKrylov, State
-from deepca.decomposition.settings import Settings, algorithm_of, rounds_needed
+from deepca.algorithms import State
+from deepca.decomposition.leading import search
+from deepca.decomposition.settings import Settings, components_needed
+from deepca.engines.keeping import Resumption
 from deepca.errors import InvalidInput
 from deepca.network.base import Network
 from deepca.operators.base import Operator
-from deepca.operators.linalg import first_columns
 from deepca.solver.certificate.certification import digest_of
 from deepca.solver.deflation import sharpened
-from deepca.solver.loop import solve
 from deepca.solver.observers import Observer
 from deepca.solver.result import Result
 from deepca.solver.ritz_axes import filled_up, principal_axes
-from deepca.solver.stopping import Tolerance
 from deepca.solver.verdict import with_few_rows
 
 _FIRST_GUESS = 8  # components, where a share of the variance is asked for
@@ -70,7 +69,7 @@ class PcaRun:
         found = self.exactly(k, at.directions, state=at.state, disturbed=at.state is None)
         if not isinstance(wanted, float):
             return found
-        if rounds_needed(found.variances, wanted, self.total) == k:
+        if components_needed(found.variances, wanted, self.total) == k:
             return found
         return self.share(wanted, found.directions)
 
@@ -91,26 +90,22 @@ class PcaRun:
             raise InvalidInput(
                 f"n_components = {k}, but {self.most} is the most that min(rows, columns) allows here; ask for fewer"
             )
-        at = self.settings
-        W0 = first_columns(self.A.d, k, start, at.seed)
-        algorithm = algorithm_of(at.algorithm, self.A, W0, self.network, rounds=at.rounds, messages=at.messages)
-        if disturbed:
-            self.network.begin(self.network.epoch, 0, "restart")
-            state = algorithm.restart(algorithm.init(), algorithm.rounds_for(max(at.tol * 1e-2, EPS)))
-        left = at.max_iter if state is None else max(at.max_iter - state.t, 1)
-        result: Result[Any] = solve(
-            algorithm,
-            max_iter=min(_GLANCE, at.max_iter) if glance else left,
-            stop=Tolerance(1e-2 if glance else at.tol),
+        top = search(
+            self.A,
+            self.network,
+            self.settings,
+            k,
+            start,
+            state=state,
+            disturbed=disturbed,
+            glance=_GLANCE if glance else None,
             observers=self.observers if glance else (*self.observers, *self.keepers),
-            start=state,
-            certify=not glance,
         )
-        X = result.components.reshape(-1, self.A.d, k)[0]
-        known = algorithm.directions(result.state) if isinstance(algorithm, BlockKrylov) else None
+        X, result, known = top.X, top.result, top.directions
         proof = result.certificate
         if proof is not None:  # the same at all agents, and turned to its axes
-            X, result = sharpened(self.A, self.network, X, result, self._search, tol=at.tol, trace=self.total)
+            tol = self.settings.tol
+            X, result = sharpened(self.A, self.network, X, result, self._search, tol=tol, trace=self.total)
             result = with_few_rows(result, self.rank_limit)
             proof = result.certificate or proof
             variances = np.array(proof.eigenvalues)
@@ -124,9 +119,8 @@ class PcaRun:
 
     def _search(self, A: Operator, k: int, most: int) -> Result[Any]:
         """The top k of rows that were deflated, found the same way, in at most so many iterations."""
-        at, W0 = self.settings, first_columns(A.d, k, None, self.settings.seed)
-        algorithm = algorithm_of(at.algorithm, A, W0, self.network, rounds=at.rounds, messages=at.messages)
-        return solve(algorithm, max_iter=min(most, at.max_iter), stop=Tolerance(at.tol))
+        asked = replace(self.settings, max_iter=min(most, self.settings.max_iter))
+        return search(A, self.network, asked, k).result
 
     def share(self, wanted: float, start: Array | None) -> _Found:
         """As few components as explain more than ``wanted`` of the total variance.
@@ -137,27 +131,14 @@ class PcaRun:
         k = min(_FIRST_GUESS if start is None else max(_FIRST_GUESS, len(start)), self.most)
         while True:
             seen = self.exactly(k, start, glance=True)
-            start, enough = seen.directions, rounds_needed(seen.variances, wanted, self.total)
+            start, enough = seen.directions, components_needed(seen.variances, wanted, self.total)
             if enough <= k or k == self.most:
                 break
             k = min(2 * k, self.most)
         k = min(enough, self.most)
         while True:
             found = self.exactly(k, start)
-            enough = min(rounds_needed(found.variances, wanted, self.total), k)
+            enough = min(components_needed(found.variances, wanted, self.total), k)
             if enough == k:
                 return found
             k, start = enough, found.directions
-
-
-@dataclass(frozen=True)
-class Resumption:
-    """Where a run goes on that was interrupted: at a State that all agents have, or at one agent's directions.
-
-    state : of the same iteration at every agent; tracking goes on as if nothing had happened.
-    directions : ``(k, d)`` orthonormal rows, the same at every agent, where who takes part has changed: tracking begins
-    anew there, with a first mix that is long enough to lose nothing.
-    """
-
-    state: State | None = None
-    directions: Array | None = None

@@ -117,6 +117,6 @@ def algorithm_of(
     return (DeEPCA if name == "deepca" else DePCA)(A, W0, network, mix)
 
 
-def rounds_needed(variances: Array, wanted: float, total: float) -> int:
+def components_needed(variances: Array, wanted: float, total: float) -> int:
     """How many components explain more than the share wanted; one more than there are if all do not."""
     return sum(explained / total <= wanted for explained in accumulate(map(float, variances))) + 1

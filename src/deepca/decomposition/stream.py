@@ -20,7 +20,7 @@ from deepca._util.typing import Array
 from deepca._util.units import size
 from deepca._util.validation import Real, check
 from deepca.data.columns import Header, common_columns, in_order_of
-from deepca.data.local_data import Holdings, read
+from deepca.data.local_data import LocalData, read
 from deepca.data.moments import Moments, no_rows
 from deepca.data.sources import ArraySource, Source
 from deepca.engines.local import Engine
@@ -46,18 +46,18 @@ class Stream:
     def d(self) -> int:
         return self.moments[0].shift.size
 
-    def held(self) -> Holdings:
+    def held(self) -> LocalData:
         """As if they had just been read."""
         nothing = np.empty((0, self.d))
         sources = tuple(ArraySource(nothing, "the rows so far", self.columns) for _ in self.moments)
-        return Holdings(sources, None, "covariance", self.moments)
+        return LocalData(sources, None, "covariance", self.moments, self.single)
 
 
-def kept_of(held: Holdings, names: Sequence[str], *, single: bool) -> Stream | None:
+def kept_of(held: LocalData, names: Sequence[str]) -> Stream | None:
     """What later rows can be added to; None where rows were not multiplied out, so that only the rows would do."""
     if held.form != "covariance":
         return None
-    return Stream(tuple(names), held.moments, held.sources[0].columns, single)
+    return Stream(tuple(names), held.moments, held.sources[0].columns, held.single)
 
 
 def check_forgetting(forgetting: Any) -> float:
@@ -110,7 +110,7 @@ def read_more(
         own[j] = own[j].faded(forgetting).joined(new)
     for j in set(range(len(own))) - set(given):
         own[j] = own[j].faded(forgetting)
-    single = min(engine.counted(all(source.dtype == np.float32 for source in ours))) == 1
+    single = engine.all_single(ours)
     return Stream(tuple(names), tuple(own), header.columns, single and (before is None or before.single))
 
 

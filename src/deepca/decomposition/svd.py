@@ -21,7 +21,7 @@ from deepca._util.typing import Array
 from deepca.consensus.averaging import common_average, common_average_then
 from deepca.consensus.consistency import agree_on_call
 from deepca.data.columns import agree_on_columns, common_columns
-from deepca.data.local_data import Holdings, read
+from deepca.data.local_data import LocalData, read
 from deepca.data.moments import Moments, check_finite, moments
 from deepca.data.sources import ArraySource, Matrix, Source, as_source
 from deepca.data.statistics import agreed_totals
@@ -229,7 +229,7 @@ class _Held:
     columns are apart.
     """
 
-    rows: Holdings
+    rows: LocalData
     features: tuple[Moments, ...] = ()
 
 

@@ -7,29 +7,96 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from deepca._util.typing import Array
 from deepca._util.validation import Whole, check
-from deepca.data.local_data import Holdings
+from deepca.algorithms.base import State
+from deepca.data.local_data import LocalData
 from deepca.data.sources import add_rows
 from deepca.engines.checkpoint_format import Checkpoint
 from deepca.engines.checkpoints import Checkpoints
 from deepca.errors import InvalidInput
 from deepca.network.base import Network
 from deepca.network.compression import graph_of
-from deepca.solver.observers import Start, Step
+from deepca.solver.observers import Observer, Start, Step
 from deepca.solver.result import Result
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["Keeper", "Keeping"]
+__all__ = ["CheckpointObserver", "CheckpointStore", "Keeper", "Keeping", "Resumption", "RunKeeper", "RunKeeping"]
 
 _BYTES = 32  # of a digest
 _EXACT = 6  # bytes that a float64 holds as a whole number
 _OFFERED = 2  # as many as are kept: a process may be one ahead of the others
+
+
+@dataclass(frozen=True)
+class Resumption:
+    """Where a run goes on that was interrupted: at a State that all agents have, or at one agent's directions.
+
+    state : of the same iteration at every agent; tracking goes on as if nothing had happened.
+    directions : ``(k, d)`` orthonormal rows, the same at every agent, where who takes part has changed: tracking begins
+    again there, with a first mix that is long enough to lose nothing.
+    """
+
+    state: State | None = None
+    directions: Array | None = None
+
+
+class RunKeeper(Observer, Protocol):
+    """Writes checkpoints of a run while it lasts, and knows where it was interrupted."""
+
+    def resumption(self) -> Resumption | None: ...
+    def clear(self) -> None: ...
+
+
+class RunKeeping(Protocol):
+    """Makes the keeper of a run, once what it is about is known."""
+
+    def open(self, network: Network, held: LocalData, settings: DataclassInstance, /) -> RunKeeper: ...
+
+
+class CheckpointStore(Protocol):
+    """Where checkpoints are written to; see :class:`deepca.engines.checkpoints.Checkpoints`."""
+
+    @property
+    def run(self) -> bytes: ...
+    @property
+    def data(self) -> bytes: ...
+    def write(self, checkpoint: Checkpoint, /) -> bool: ...
+
+
+class CheckpointObserver:
+    """An observer that writes every so many states to a store.
+
+    scope : what the states are about, part of their keys; nothing is written while it is None.  members : digest of
+    the sites whose rows they are about.
+    """
+
+    def __init__(self, store: CheckpointStore, every: int, scope: bytes | None = None, members: bytes = b"") -> None:
+        self._store, self._every, self._scope, self._members = store, every, scope, members
+
+    def begin(self, start: Start) -> None:
+        """Nothing to prepare."""
+
+    def observe(self, step: Step) -> None:
+        """Write the new State, if it is its turn."""
+        state, scope, at = step.after, self._scope, self._store
+        if scope is None or state.t % self._every:
+            return
+        k = state.W.shape[-1]
+        key = hashlib.sha256(scope + f"{state.t}/{k}".encode()).digest()
+        at.write(Checkpoint(state.t, key, self._members, k, at.data, at.run, state))
+
+    def end(self, result: Result[Any]) -> None:
+        """What is kept is of use until the result is safe: see :meth:`clear`."""
+
+    def clear(self) -> None:
+        """The result is safe; what is kept here may stay."""
 
 
 @dataclass(frozen=True)
@@ -49,16 +116,20 @@ class Keeping:
         if self.folder.exists() and not self.folder.is_dir():
             raise InvalidInput(f"{self.folder} is no folder; checkpoints need one")
 
+    def open(self, network: Network, held: LocalData, settings: DataclassInstance, /) -> Keeper:
+        """Make the keeper of a run over this network, of these rows."""
+        return Keeper(self, network, held, settings)
 
-class Keeper:
-    """An observer that writes the states of the local agents down, and finds those to go on from.
+
+class Keeper(CheckpointObserver):
+    """Writes the states of the local agents down, and finds those to go on from.
 
     Every process has a folder of its own, named after its agents. States are of use only where all processes have those
     of the same iteration, of the same run (settings, network, share of the agents) and of the same rows, of all agents:
     a state has met what the others hold.
     """
 
-    def __init__(self, keeping: Keeping, network: Network, held: Holdings, settings: DataclassInstance) -> None:
+    def __init__(self, keeping: Keeping, network: Network, held: LocalData, settings: DataclassInstance) -> None:
         self._keeping, self._network = keeping, network
         first, last = int(network.local.min()), int(network.local.max())
         asked = asdict(settings)
@@ -66,11 +137,16 @@ class Keeper:
         about = {"settings": asked, "graph": graph_of(network.topology)}
         weights = np.ascontiguousarray(network.topology.gossip_sparse.data, dtype="<f8").tobytes()
         run = hashlib.sha256(json.dumps(about, sort_keys=True).encode() + weights).digest()
-        self._run, folder = run, keeping.folder / f"agents-{first:05d}-{last:05d}"
+        folder = keeping.folder / f"agents-{first:05d}-{last:05d}"
         self._checkpoints = Checkpoints(folder, run, self._of_all(_digest(held)), warn=keeping.warn, foreign=False)
+        super().__init__(self._checkpoints, keeping.every, run, run)
 
-    def find(self) -> Any:
+    def resumption(self) -> Resumption | None:
         """The State that all processes can go on from, or None."""
+        state = self._find()
+        return None if state is None else Resumption(state=state)
+
+    def _find(self) -> State | None:
         network, kept = self._network, self._checkpoints.kept()[::-1]
         network.begin(network.epoch, 0, "resume")
         for i in range(_OFFERED):
@@ -93,20 +169,6 @@ class Keeper:
                 "of another number of ranks, another run or other rows; they stay there, and the run begins anew"
             )
         return None
-
-    def begin(self, start: Start) -> None:
-        """Nothing to prepare."""
-
-    def observe(self, step: Step) -> None:
-        state = step.after
-        if state.t % self._keeping.every:
-            return
-        k, at = state.W.shape[-1], self._checkpoints
-        key = hashlib.sha256(self._run + f"{state.t}/{k}".encode()).digest()
-        at.write(Checkpoint(state.t, key, self._run, k, at.data, at.run, state))
-
-    def end(self, result: Result[Any]) -> None:
-        """What is kept is of use until the result is safe: see :meth:`clear`."""
 
     def clear(self) -> None:
         """The result is safe."""
@@ -135,7 +197,7 @@ class Keeper:
         return bool(self._network.reduce(own, "min")[0])
 
 
-def _digest(held: Holdings) -> bytes:
+def _digest(held: LocalData) -> bytes:
     """Of the local rows: of all that later products use, so other rows never pass for these."""
     digest = hashlib.sha256(np.array([held.form == "covariance"]).tobytes())
     for source, of in zip(held.sources, held.moments, strict=True):

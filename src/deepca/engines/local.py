@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+
 from deepca import errors
 from deepca.data.columns import Header, common_columns, in_order_of
 from deepca.data.sources import Source
@@ -94,6 +96,14 @@ class Engine:
     def counted(self, own: int) -> tuple[int, ...]:
         """The numbers of all ranks."""
         return tuple(int(text) for text in self.texts(str(int(own))))
+
+    def all_single(self, sources: Sequence[Source]) -> bool:
+        """Tell whether the rows of all ranks, these and the others, are float32."""
+        return min(self.counted(all(source.dtype == np.float32 for source in sources))) == 1
+
+    def totals(self, own: Traffic, proof: Traffic | None) -> tuple[Traffic, Traffic | None]:
+        """Traffic of a run, and of its certificate, as the model tells it."""
+        return self.summed(own), proof
 
     def common_columns(self, sources: Sequence[Source]) -> tuple[Source, ...]:
         """The sources with their columns in the order of the first source of all ranks."""

@@ -9,7 +9,6 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,9 +19,9 @@ from sklearn.utils.validation import _check_sample_weight
 
 from deepca._util.masked import unmasked
 from deepca._util.typing import Array
-from deepca.data.local_data import Holdings
+from deepca.data.local_data import LocalData
 from deepca.data.sources import ArraySource, Source, as_source
-from deepca.decomposition.fit import decompose_read, model_of, read_agreed
+from deepca.decomposition.fit import Fitted, fit
 from deepca.decomposition.model import Model
 from deepca.decomposition.settings import Settings
 from deepca.decomposition.stream import Stream, check_forgetting, dealt, kept_of, read_more
@@ -153,14 +152,11 @@ class Fitting(OverAgents):
         seed: int,
     ) -> None:
         """``each`` : how many agents every rank has.  names : of all.  sources, weights : of the local ones."""
-        network, settings = engine.network(topology, each), self._settings(seed)
-        held = read_agreed(sources, network, settings, weights=weights, engine=engine)
-        single = min(engine.counted(all(source.dtype == np.float32 for source in sources))) == 1
         known = getattr(self, "_directions", None)
         if not self.warm_start or known is None or known.shape[1] != sources[0].d:
             known = None
-        self._decomposed(engine, network, settings, held, single, known)
-        self._stream = kept_of(held, names, single=single)
+        fitted = self._decomposed(engine, engine.network(topology, each), self._settings(seed), sources, weights, known)
+        self._stream = kept_of(fitted.held, names)
 
     def _went_on(
         self,
@@ -177,7 +173,7 @@ class Fitting(OverAgents):
         topology, settings = self._topology(len(names), most=len(names), seed=seed), self._settings(seed)
         now = read_more(engine, names, sources, weights, before, check_forgetting(self.forgetting))
         start = None if before is None else self._directions
-        self._decomposed(engine, engine.network(topology, each), settings, now.held(), now.single, start)
+        self._decomposed(engine, engine.network(topology, each), settings, now.held(), None, start)
         self._stream = now
 
     def _settings(self, seed: int) -> Settings:
@@ -198,27 +194,30 @@ class Fitting(OverAgents):
         engine: Engine,
         network: Network,
         settings: Settings,
-        held: Holdings,
-        single: bool,
+        rows: Sequence[Source] | LocalData,
+        weights: Sequence[Array] | None,
         start: Array | None,
-    ) -> None:
-        found = decompose_read(
-            held,
+    ) -> Fitted:
+        fitted = fit(
+            rows,
             network,
             settings,
+            weights=weights,
             start=start,
             observers=watchers(bool(self.verbose) and engine.speaks),
+            engine=engine,
             keeping=None if self.checkpoints is None else Keeping(Path(self.checkpoints), warn=_warn),
+            whiten=bool(self.whiten),
         )
-        found = replace(found, traffic=engine.summed(network.traffic))
         engine.close(network)
-        topology = network.topology
-        self._keep(model_of(found, topology, settings, whiten=bool(self.whiten), single=single))
-        self.result_, self.topology_, self.traffic_ = found.result, topology, found.traffic
+        found = fitted.found
+        self._keep(fitted.model)
+        self.result_, self.topology_, self.traffic_ = found.result, network.topology, found.traffic
         if found.keeper is not None:
             found.keeper.clear()
         self.n_iter_, self._directions = max(found.result.iterations, 1), found.directions
         self.n_samples_seen_ = found.n_rows
+        return fitted
 
     def _keep(self, model: Model) -> None:
         self.model_ = model

@@ -7,7 +7,7 @@ The real algorithms run on the rows, from agreeing on counts and mean to the cer
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -16,9 +16,9 @@ from deepca._util.machine import available_memory
 from deepca._util.typing import Array
 from deepca._util.validation import Whole, check
 from deepca.data.columns import common_columns
-from deepca.data.local_data import Holdings, read
+from deepca.data.local_data import LocalData, read
 from deepca.data.sources import ArraySource, Source
-from deepca.decomposition.fit import decompose_held
+from deepca.decomposition.fit import decompose
 from deepca.decomposition.settings import ALGORITHMS, Settings, check_settings
 from deepca.errors import DataError, InvalidInput
 from deepca.network.compression import Messages
@@ -139,7 +139,7 @@ def simulate(
     )
     each = _settings_of_each(asked, algorithms, messages)
     held = read(common_columns(sources))
-    pooled = decompose_held(held, SimulatedNetwork(links.topology), replace(asked, algorithm="krylov"))
+    pooled = decompose(held, SimulatedNetwork(links.topology), replace(asked, algorithm="krylov"))
     trials = tuple(
         _trial(
             held, links, settings, pooled.components.T, gflops, () if watch is None else (watch(settings.algorithm),)
@@ -202,10 +202,10 @@ def stand_in_rows(values: Array, m: int, rows: int, seed: int) -> tuple[Source, 
 
 
 @dataclass(frozen=True)
-class _TimedHoldings(Holdings):
-    """Holdings whose products take the agents' time."""
+class _TimedData(LocalData):
+    """Local data whose products take the agents' time."""
 
-    clock: SimulatedClock
+    clock: SimulatedClock = field(kw_only=True)
 
     def operator(
         self,
@@ -237,15 +237,15 @@ class _Course:
 
 
 def _trial(
-    held: Holdings, links: Links, settings: Settings, U: Array, gflops: float, observers: tuple[Observer, ...]
+    held: LocalData, links: Links, settings: Settings, U: Array, gflops: float, observers: tuple[Observer, ...]
 ) -> Trial:
     network = TimedNetwork(links, gflops=gflops, seed=settings.seed or 0)
     clock = network.clock
     if held.form == "covariance":  # made from the rows once
         clock.compute(np.array([float(of.n) for of in held.moments]) * held.sources[0].d ** 2)
-    timed = _TimedHoldings(held.sources, held.weights, held.form, held.moments, clock)
+    timed = _TimedData(held.sources, held.weights, held.form, held.moments, held.single, clock=clock)
     course = _Course(clock, U)
-    found = decompose_held(timed, network, settings, observers=(course, *observers))
+    found = decompose(timed, network, settings, observers=(course, *observers))
     result = found.result
     last = int(clock.now.argmax())
     return Trial(

@@ -190,7 +190,7 @@ def test_what_all_can_see_is_seen_by_all(topology: Topology) -> None:
 
 def test_a_site_that_says_that_nobody_can_go_on_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is said who has given up, but nobody else takes it for a mistake of its own."""
-    honest = run._decomposed
+    honest = run._fitted
 
     def given_up(job: run.Job, node: Node, *more: Any) -> Any:
         if job.me == LIAR:
@@ -198,7 +198,7 @@ def test_a_site_that_says_that_nobody_can_go_on_is_not_believed(monkeypatch: pyt
             raise InvalidInput("made up")
         return honest(job, node, *more)
 
-    monkeypatch.setattr(run, "_decomposed", given_up)
+    monkeypatch.setattr(run, "_fitted", given_up)
     endings, seconds = _played()
     errors = _honest(endings)
     assert all(isinstance(error, PeerFailed) and f"site-{LIAR} has given up" in str(error) for error in errors), errors

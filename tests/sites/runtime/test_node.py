@@ -15,7 +15,7 @@ import pytest
 
 from deepca.data.local_data import read
 from deepca.data.sources import ArraySource
-from deepca.decomposition.fit import decompose_held, model_of
+from deepca.decomposition.fit import decompose, model_of
 from deepca.decomposition.settings import ALGORITHMS, Settings
 from deepca.engines.checkpoint_format import Checkpoint
 from deepca.errors import DeepcaError, InvalidInput, Unfinished
@@ -476,7 +476,7 @@ def test_no_message_is_larger_than_the_limit(algorithm: str, d: int, k: int | fl
     sources = [ArraySource(rng.standard_normal((d, d)) @ mixing, f"site-{j}", columns=names) for j in range(4)]
 
     def work(network: AgentNetwork) -> int:
-        found = decompose_held(read((sources[network.agent],)), network, settings)
+        found = decompose(read((sources[network.agent],)), network, settings)
         return len(model_of(found, topology, settings, whiten=False, single=False).to_bytes())
 
     hub = _Scales(4)

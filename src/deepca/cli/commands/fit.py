@@ -34,7 +34,8 @@ from deepca.data.allocation import by_label, in_equal_shares
 from deepca.data.columns import common_columns
 from deepca.data.readers import open_source, open_sources, spool
 from deepca.data.sources import Source
-from deepca.decomposition.fit import Decomposition, decompose, model_of
+from deepca.decomposition.fit import Decomposition
+from deepca.decomposition.fit import fit as fit_rows
 from deepca.decomposition.model import Model
 from deepca.decomposition.settings import Settings, check_settings
 from deepca.engines.keeping import Keeping
@@ -207,7 +208,7 @@ def _fitted(
         n = None if any(s.n is None for s in sources) else sum(s.n or 0 for s in sources)
         task = progress.add_task("reading", total=n, iteration="—", note=_who(net.n_agents, ranks))
         lines = [ProgressLines(lambda line: view.notes.print(line, highlight=False))] if in_lines else []
-        found = decompose(
+        fitted = fit_rows(
             sources,
             network,
             settings,
@@ -215,14 +216,13 @@ def _fitted(
             tell=lambda read: progress.advance(task, read),
             engine=ranks,
             keeping=keeping,
+            whiten=whiten,
         )
-        found = replace(found, traffic=ranks.summed(found.traffic))
         ranks.close(network)
-    single = min(ranks.counted(all(source.dtype == "float32" for source in sources))) == 1
-    model = model_of(found, net, settings, whiten=whiten, single=single)
+    model = fitted.model
     if (first := sources[0].first_index) is not None:  # how svmlight counts columns, for transform
         model = replace(model, about={**model.about, "first_index": first})
-    return found, model
+    return fitted.found, model
 
 
 def _finish(

@@ -7,25 +7,28 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 
 from deepca._util.typing import Array
 from deepca.algorithms.base import State
 from deepca.consensus.averaging import common_average
-from deepca.data.local_data import Holdings, read
+from deepca.data.local_data import LocalData, read
 from deepca.data.sources import Source
-from deepca.decomposition.fit import Decomposition, decompose_held, model_of
+from deepca.decomposition.fit import fit
 from deepca.decomposition.model import Model
 from deepca.decomposition.model.file import from_bytes
-from deepca.decomposition.pca import Resumption
 from deepca.decomposition.settings import Settings, check_settings
 from deepca.engines.checkpoint_format import Checkpoint
+from deepca.engines.keeping import CheckpointObserver, CheckpointStore, Resumption
+from deepca.engines.local import Engine
 from deepca.errors import BadArray, Contradiction, InvalidInput, ModelError, NetworkError, NotFiniteError, Regroup
 from deepca.network.agent import AgentNetwork
+from deepca.network.base import Network
 from deepca.network.broadcasts import SEMI, share_spectrum
 from deepca.network.sweeps import round_between
+from deepca.network.traffic import Traffic
 from deepca.network.transports.base import Message, Tag
 from deepca.operators.linalg import qr
 from deepca.sites.protocol.claims import ResultClaim
@@ -33,8 +36,7 @@ from deepca.sites.protocol.records import Offer, RecordedCheckpoint, RunPlan
 from deepca.sites.runtime.comparison import difference
 from deepca.sites.runtime.node import Concluded, Node
 from deepca.sites.runtime.vault import Vault
-from deepca.solver.observers import Observer, Start, Step
-from deepca.solver.result import Result
+from deepca.solver.observers import Observer, Step
 from deepca.topology.graph import Topology, from_edges
 
 __all__ = ["Ending", "Job", "Store", "run_site", "schema_of"]
@@ -69,14 +71,9 @@ class CheckpointHeader(Protocol):
     def members(self) -> bytes: ...
 
 
-class Store(Protocol):
+class Store(CheckpointStore, Protocol):
     """Where checkpoints are kept; see :class:`deepca.engines.checkpoints.Checkpoints`."""
 
-    @property
-    def run(self) -> bytes: ...
-    @property
-    def data(self) -> bytes: ...
-    def write(self, checkpoint: Checkpoint, /) -> bool: ...
     def kept(self) -> Sequence[CheckpointHeader]: ...
     def load(self, key: bytes, /) -> Checkpoint | None: ...
     def keep_until(self, key: bytes, /) -> None: ...
@@ -138,7 +135,7 @@ def run_site(
         tell("result", f"the run {job.run!r} has ended before; another one needs another name, the same at all sites")
         return _ending(known.outcome, own=False)
     keeper = _Keeper(checkpoints, job.interval)
-    held: Holdings | None = None
+    held: LocalData | None = None
     source = job.open()
     while True:
         agreed = node.gather(keeper.offer(), partial(_check_ours, job, source))
@@ -151,12 +148,8 @@ def run_site(
             network.begin(agreed.epoch, 0, "gathered")
             if held is None:  # not before all agree on what the rows are
                 held = read((source,), form=job.settings.form)
-            k = job.settings.n_components
-            most = min(k, source.d) if isinstance(k, int) else source.d
-            resume = _resumption(keeper, agreed, network, checkpoints, source.d, most)
             keeper.enter(agreed)
-            found = _decomposed(job, node, held, network, resume, observers, keeper)
-            mine = _model(job, agreed, network, found)
+            mine = _model(job, agreed, _fitted(job, node, held, network, observers, keeper))
             concluded = node.settle(agreed, partial(difference, mine), mine.to_bytes)
         except Regroup as why:
             tell("regroup", f"gathering anew: {why}")
@@ -166,19 +159,14 @@ def run_site(
         return _ending(concluded.content, own=concluded.compared)
 
 
-def _decomposed(
-    job: Job,
-    node: Node,
-    held: Holdings,
-    network: AgentNetwork,
-    resume: Resumption | None,
-    observers: Sequence[Observer],
-    keeper: _Keeper,
-) -> Decomposition:
+def _fitted(
+    job: Job, node: Node, held: LocalData, network: AgentNetwork, observers: Sequence[Observer], keeper: _Keeper
+) -> Model:
     try:
-        return decompose_held(
-            held, network, job.settings, observers=observers, keepers=(keeper,), resume=resume, weighted=False
-        )
+        engine = _SiteEngine(network)
+        return fit(
+            held, network, job.settings, observers=observers, engine=engine, keeping=keeper, weighted=False
+        ).model
     except (InvalidInput, NotFiniteError) as error:
         node.failed(str(error), common=True)  # rows were read before: it follows from numbers that all have agreed on
         raise
@@ -221,18 +209,35 @@ class _Transport:
         return {j: received[sites[j]] for j in sources}
 
 
-class _Keeper:
-    """An observer that writes every so many states down, and remembers the newest one."""
+class _Keeper(CheckpointObserver):
+    """Writes every so many states down, remembers the newest one, and knows where all members can go on."""
 
     def __init__(self, checkpoints: Store, every: int) -> None:
-        self._checkpoints, self._every = checkpoints, every
+        super().__init__(checkpoints, every)
+        self._checkpoints = checkpoints
         self._plan: RunPlan | None = None
+        self._resumption: Resumption | None = None
         self.newest: State | None = None
 
     def enter(self, plan: RunPlan) -> None:
-        self._plan = plan
+        """Begin with a plan: checkpoints are those of its members."""
+        self._plan, self._scope, self._members = plan, plan.digest, plan.rows_of
+
+    def open(self, network: Network, held: LocalData, settings: Any, /) -> Self:
+        """Agree with the other members on where to go on."""
+        if self._plan is None or not isinstance(network, AgentNetwork):
+            raise InvalidInput("a site keeps checkpoints of a plan that it has entered")
+        d, k = held.sources[0].d, settings.n_components
+        most = min(k, d) if isinstance(k, int) else d
+        self._resumption = _resumption(self, self._plan, network, self._checkpoints, d, most)
+        return self
+
+    def resumption(self) -> Resumption | None:
+        """Where the plan goes on."""
+        return self._resumption
 
     def offer(self) -> Offer:
+        """Checkpoints that are here, and the iteration reached."""
         kept = tuple(RecordedCheckpoint(one.iteration, one.key, one.members) for one in self._checkpoints.kept())
         on_disk = max((one.iteration for one in kept), default=-1)
         return Offer(kept, on_disk if self.newest is None else self.newest.t)
@@ -247,21 +252,31 @@ class _Keeper:
                 return found.state
         return None
 
-    def begin(self, start: Start) -> None:
-        pass
-
     def observe(self, step: Step) -> None:
-        state, plan = step.after, self._plan
-        self.newest = state
-        if plan is None or state.t % self._every:
-            return
-        k = state.W.shape[-1]
-        key = hashlib.sha256(plan.digest + f"{state.t}/{k}".encode()).digest()
-        at = self._checkpoints
-        at.write(Checkpoint(state.t, key, plan.rows_of, k, at.data, at.run, state))
+        """Remember the new State; write it, if it is its turn."""
+        self.newest = step.after
+        super().observe(step)
 
-    def end(self, result: Result[Any]) -> None:
-        pass
+
+class _SiteEngine(Engine):
+    """One site's process. What it tells of traffic is that of all members."""
+
+    def __init__(self, network: AgentNetwork) -> None:
+        self._network = network
+
+    def totals(self, own: Traffic, proof: Traffic | None) -> tuple[Traffic, Traffic | None]:
+        """Agree on the traffic of all members together, in place of this one's."""
+        network, m = self._network, self._network.n_agents
+        counts = [own] if proof is None else [own, proof]
+        sent = np.array([[one.messages, one.bytes_sent, one.control_bytes] for one in counts], dtype=np.float64)
+        network.begin(network.epoch, 0, "traffic")
+        mean = common_average(network, sent.ravel()).reshape(-1, 3)
+        summed = [[round(float(value) * m) for value in row] for row in mean]
+        common = [
+            replace(one, messages=row[0], bytes_sent=row[1], control_bytes=row[2], agents=m)
+            for one, row in zip(counts, summed, strict=True)
+        ]
+        return common[0], None if proof is None else common[1]
 
 
 def _topology(job: Job, plan: RunPlan) -> Topology:
@@ -330,10 +345,8 @@ def _spread(network: AgentNetwork, source: int, x: Array, right: Callable[[Array
     return x
 
 
-def _model(job: Job, plan: RunPlan, network: AgentNetwork, found: Decomposition) -> Model:
+def _model(job: Job, plan: RunPlan, model: Model) -> Model:
     """The result as this site has it. Every field of it is known to all members, so that they can compare it."""
-    found = _with_common_traffic(plan, network, found)
-    model = model_of(found, network.topology, job.settings, whiten=False, single=False)
     members = [job.sites[site] for site in plan.members]
     about = {
         **model.about,
@@ -344,25 +357,6 @@ def _model(job: Job, plan: RunPlan, network: AgentNetwork, found: Decomposition)
         "plan": plan.digest.hex(),
     }
     return replace(model, about=about)
-
-
-def _with_common_traffic(plan: RunPlan, network: AgentNetwork, found: Decomposition) -> Decomposition:
-    """The traffic of all members together, in place of this one's."""
-    proof, m = found.result.certificate, network.n_agents
-    counts = [found.traffic] if proof is None else [found.traffic, proof.traffic]
-    sent = np.array([[one.messages, one.bytes_sent, one.control_bytes] for one in counts], dtype=np.float64)
-    network.begin(plan.epoch, 0, "traffic")
-    summed = [
-        [round(float(value) * m) for value in row] for row in common_average(network, sent.ravel()).reshape(-1, 3)
-    ]
-    common = [
-        replace(one, messages=row[0], bytes_sent=row[1], control_bytes=row[2], agents=m)
-        for one, row in zip(counts, summed, strict=True)
-    ]
-    if proof is None:
-        return replace(found, traffic=common[0])
-    result = replace(found.result, certificate=replace(proof, traffic=common[1]))
-    return replace(found, traffic=common[0], result=result)
 
 
 def _ending(content: bytes, *, own: bool) -> Ending:
