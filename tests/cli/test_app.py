@@ -62,7 +62,7 @@ def test_demo_agrees_with_pooled_scikit_learn() -> None:
         (("--agents", "5000"), "1797 rows cannot be split over 5000 agents"),
         (("--agents", "0"), "at least one"),
         (("--rounds", "0"), "at least 1"),
-        (("--tol", "2"), "between 0 and 1"),
+        (("--tol", "2"), "tol = 2.0"),
     ],
 )
 def test_a_mistake_is_one_clear_line_and_exit_code_2(

@@ -217,7 +217,7 @@ def test_a_gossip_matrix_with_negative_eigenvalues_gets_the_mixer_that_can_take_
 
 
 def test_rounds_that_are_neither_numbers_nor_auto_are_refused() -> None:
-    with pytest.raises(deepca.errors.InvalidInput, match='or "auto"'):
+    with pytest.raises(deepca.errors.InvalidInput, match="or 'auto'"):
         FastMix(rounds="many")  # type: ignore[arg-type]
     with pytest.raises(deepca.errors.InvalidInput, match="while running"):
         FastMix().rounds_at(3)

@@ -24,6 +24,7 @@ from scipy import sparse
 from sklearn.datasets import load_svmlight_file
 
 from deepca.data import sources
+from deepca.data.local_data import read
 from deepca.data.readers import SUFFIXES, delimited, h5ad, open_source, spool, spooling, svmlight
 from deepca.data.sources import ArraySource, Block, IteratorSource, Source, as_source
 from deepca.errors import DataError, MissingExtraError
@@ -749,6 +750,24 @@ def test_the_checksum_of_an_archive_is_compared(name: str, tmp_path: Path) -> No
     held = path.read_bytes()
     path.write_bytes(held.replace(expected.to_bytes(4, "little"), (expected ^ 1).to_bytes(4, "little")))
     assert "Bad CRC-32" in message_of(path)
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet", "svm"])
+def test_a_value_that_is_no_number_is_a_fact_of_the_error_and_can_be_left_out(tmp_path: Path, ending: str) -> None:
+    """Logs of an agent are read by others: what they say quotes no value."""
+    path = tmp_path / f"a.{ending}"
+    if ending == "parquet":
+        pyarrow.parquet.write_table(pyarrow.table({"x": [1.0, 2.0], "age": ["1", "secret"]}), path)
+    else:
+        path.write_text("x,age\n1,2\n2,secret\n" if ending == "csv" else "1 1:2\n1 1:secret\n")
+    with pytest.raises(DataError) as error:
+        read((open_source(str(path)),))
+    found = error.value
+    assert "secret" not in found.discreet
+    assert found.row == {"csv": 1, "parquet": 0, "svm": 2}[ending]
+    if ending != "svm":
+        assert found.column == "age"
+        assert found.value == {"csv": "secret", "parquet": "1"}[ending]
 
 
 def test_parquet_columns_without_numbers(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_reconstruction_by_agent(partition: Partition) -> None:
         close(svd.reconstruction_errors_[j], np.linalg.norm(whole - part), rtol=1e-8)
     rest = float(np.linalg.norm(X - best))
     close([svd.reconstruction_error_, svd.best_error_], [rest, rest], rtol=1e-9)
-    with pytest.raises(InvalidInput, match="agent = 3: agents are numbered from 0 to 2"):
+    with pytest.raises(InvalidInput, match="agent = 3: a whole number from 0 to 2"):
         svd.reconstruct(3)
 
 
