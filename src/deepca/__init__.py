@@ -93,7 +93,7 @@ __all__ = [
 
 _ESTIMATORS = {  # and what works without scikit-learn
     "DecentralizedEigen": "deepca.eigenpairs",
-    "DecentralizedPCA": "deepca.decomposition.pca",
+    "DecentralizedPCA": "deepca.decomposition.fit",
     "DecentralizedSVD": "deepca.singular_triplets",
 }
 
