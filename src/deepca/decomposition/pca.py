@@ -1,9 +1,4 @@
-"""PCA of rows that stay with their agents, from raw rows to principal components, over any network.
-
-In order: every agent reads its rows once; counts, mean and spread are agreed; every agent centres (and scales) at home;
-the subspace is found and certified; its axes are turned to rounding. One text for every engine: ``sources`` are those
-of the local agents.
-"""
+"""Principal components where everything about the rows is settled: searched, proven, and turned to their axes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,22 @@
-"""The file of a checkpoint: a header, arrays as they lie in memory, a digest over both."""
+"""Checkpoints of the agents of one process: the State of their algorithm in a file that is whole, or is not used.
+
+A file is, in this order:
+
+=============  =====================================================================================================
+8 bytes        ``DEEPCAcp``
+2 × 4 bytes    version of the format, length of the header (little-endian)
+header         JSON: what the checkpoint belongs to, its State as a tree, and the layout of every array
+arrays         their numbers, little-endian, one array after the other
+32 bytes       SHA-256 of everything before
+=============  =====================================================================================================
+
+Nothing in it is code: classes are looked up in a fixed table, and their fields must be just those of the class.
+
+A run that goes on from a file takes the same bits as one that was never interrupted. For that the numbers alone are
+not enough: a sum over columns or a product takes another path, with other rounding, where an array lies in memory in
+another order, and ``XᵀY`` is another routine where X and Y are one array. So strides are stored, and an array that
+appears twice is stored once and appears twice again.
+"""
 
 from __future__ import annotations
 
