@@ -32,7 +32,6 @@ from deepca.topology import Topology
 from tests.laws.strategies import quick, seeds
 from tests.support.engines import (
     ENGINES,
-    assert_same_traffic,
     everyone,
     mine,
     network_of,
@@ -40,9 +39,8 @@ from tests.support.engines import (
     over_mpi,
     payload,
     total,
-    whole,
 )
-from tests.support.helpers import GRAPHS, AtIteration, Recorder, RoundByRound, worst_tangent
+from tests.support.helpers import GRAPHS, AtIteration, Recorder, worst_tangent
 from tests.support.problems import orthogonal, spectrum_problem, symmetric_noise
 
 Array = npt.NDArray[np.float64]
@@ -307,23 +305,6 @@ def run_all(
         return deepca.solve(algorithm, max_iter=300, stop=Tolerance(1e-9), observers=observers)
 
     return deepca.run_agents(place, work, hub=hub)
-
-
-@pytest.mark.parametrize("graph", ["ring", "star", "erdos-renyi", "path", "one agent", "two agents"])
-def test_agents_apart_match_the_simulator(graph: str) -> None:
-    """The same numbers, iterations, rounds and bytes, with agents apart and with all in one array."""
-    place = GRAPHS[graph]()
-    A = from_matrices(agents(place, 0.6 ** np.arange(9.0), 0.3))
-    simulated = deepca.solve(make(A, SimulatedNetwork(place)), max_iter=300, stop=Tolerance(1e-9))
-    slowly = deepca.solve(make(A, RoundByRound(place)), max_iter=300, stop=Tolerance(1e-9))
-    parts = run_all(ENGINES[-1], place, A)
-    found = whole(parts, place.n_agents)
-    assert simulated.status.code == "converged"
-    assert slowly.traffic == simulated.traffic
-    assert_same_traffic(found.traffic, simulated.traffic, place)
-    assert found.iterations == simulated.iterations
-    np.testing.assert_allclose(found.W, simulated.W, rtol=0, atol=1e-9)
-    assert len({r.certificate.digest for r in parts if r.certificate is not None}) == 1
 
 
 @pytest.mark.parametrize("messages", ["float32", "float16"])

@@ -7,14 +7,10 @@ import pytest
 import scipy.linalg
 
 import deepca
-from deepca import CovarianceAveraging, SimulatedNetwork, Tolerance
-from deepca.algorithms import CovarianceState
+from deepca import CovarianceAveraging, Tolerance
 from deepca.decomposition.settings import ALGORITHMS, algorithm_of
-from deepca.network import AgentNetwork, Network
-from deepca.operators import Operator, from_matrices
 from deepca.operators.linalg import random_orthonormal
-from deepca.solver.result import Result
-from tests.support.engines import ENGINES, assert_same_traffic, network_of, payload, total, whole
+from tests.support.engines import network_of, payload, total
 from tests.support.helpers import GRAPHS, worst_tangent
 from tests.support.problems import spectrum, spectrum_problem
 
@@ -37,24 +33,6 @@ def test_the_answer_is_that_of_pooling_and_costs_one_average(graph: str) -> None
     sent = payload(total(result.traffic, place.n_agents))
     # up the tree, and down again with the gap that one agent has seen
     assert sent == (2 * message + 8) * (place.n_agents - 1)
-
-
-def test_agents_apart_match_the_simulator() -> None:
-    place = GRAPHS["erdos-renyi"]()
-    A = from_matrices(spectrum_problem(place.n_agents, 8, spectrum(8, 2), 2))
-    W0 = random_orthonormal(8, 2, seed=1)
-
-    def run(A_local: Operator, network: Network) -> Result[CovarianceState]:
-        return deepca.solve(CovarianceAveraging(A_local, W0, network), max_iter=20, stop=Tolerance(1e-10))
-
-    def work(network: AgentNetwork) -> Result[CovarianceState]:
-        return run(A.agent(network.agent), network)
-
-    parts = deepca.run_agents(place, work) if ENGINES[-1] == "threads" else [run(A, network_of(place))]
-    apart = whole(parts, place.n_agents)
-    simulated = run(A, SimulatedNetwork(place))
-    assert_same_traffic(apart.traffic, simulated.traffic, place)
-    np.testing.assert_allclose(apart.components, simulated.components, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("reliable", [True, False])

@@ -14,13 +14,13 @@ import pytest
 import deepca
 from deepca import BlockKrylov, Tolerance
 from deepca.algorithms import KrylovState
-from deepca.network import AgentNetwork, Network, SimulatedNetwork
+from deepca.network import AgentNetwork, Network
 from deepca.network.transports import MemoryHub
 from deepca.operators import from_matrices, from_rows, split_rows
 from deepca.solver.certificate.probing import probe
 from deepca.solver.result import Result
 from deepca.topology import Topology
-from tests.support.engines import ENGINES, assert_same_traffic, everyone, mine, network_of, whole
+from tests.support.engines import ENGINES, everyone, mine, network_of, whole
 from tests.support.helpers import GRAPHS, AtIteration, random_psd_rows, worst_tangent
 from tests.support.problems import orthogonal, spectrum, spectrum_problem
 
@@ -133,26 +133,6 @@ def test_the_top_of_the_spectrum_is_found_and_proven(name: str) -> None:
         result.eigenvalues, np.broadcast_to(values[: case.k], result.eigenvalues.shape), rtol=0, atol=1e-13 * values[0]
     )
     assert len({W.tobytes() for W in everyone(np.ascontiguousarray(result.W), 6)}) == 1
-
-
-@pytest.mark.parametrize("name", ["clear gap", "gap of 1e-4", "multiple within k", "k = d", "indefinite agents"])
-@pytest.mark.parametrize("graph", ["ring", "star", "edges"])
-def test_agents_apart_match_the_simulator(graph: str, name: str) -> None:
-    """The same answer, in the same iterations and with the same traffic, as in the simulator."""
-    topology = GRAPHS[graph]()
-    case = CASES[name]()
-    # the mean of the first m matrices is another problem, so every agent gets its share of all six
-    mean = case.stack.mean(axis=0)
-    stack = np.stack([mean + (A - mean) * 0.3 for A in case.stack[: topology.n_agents]])
-    stack += mean - stack.mean(axis=0)
-    _, U, _ = truth(stack, case.k)
-    agents = whole(run_all(ENGINES[-1], stack, case.k, topology=topology), topology.n_agents)
-    simulated = run(stack, case.k, topology=topology, network=SimulatedNetwork(topology))
-    assert agents.status.code == "converged" == simulated.status.code
-    assert agents.iterations == simulated.iterations
-    assert_same_traffic(agents.traffic, simulated.traffic, topology)
-    assert len({np.ascontiguousarray(W).tobytes() for W in agents.W}) == 1  # an exact average is the same everywhere
-    assert worst_tangent(U, agents.W) <= max(case.within, 1e-12)
 
 
 @pytest.mark.parametrize("graph", GRAPHS)

@@ -23,7 +23,7 @@ from deepca.planning.metered import LinkSpeed, MeteredNetwork
 from deepca.solver.stopping import Tolerance
 from deepca.topology import directed, time_varying
 from tests.laws.strategies import quick, seeds
-from tests.support.engines import ENGINES, at_every_agent, everyone, mine, network_of, over_mpi, run_apart
+from tests.support.engines import ENGINES, at_every_agent, everyone, mine, network_of, over_mpi
 from tests.support.helpers import GRAPHS, AtIteration, worst_tangent
 from tests.support.problems import spectrum, spectrum_problem
 
@@ -204,26 +204,6 @@ def test_every_agent_ends_with_the_pooled_answer(rounds: Any, place: deepca.Topo
     assert result.certificate is not None
     assert result.certificate.proves(1e-10)
     np.testing.assert_allclose(result.eigenvalues, np.broadcast_to(values, result.eigenvalues.shape), atol=1e-12)
-
-
-@pytest.mark.parametrize("algorithm", [deepca.DeEPCA, deepca.AcceleratedDeEPCA])
-@pytest.mark.parametrize("rounds", ["auto", 9])
-def test_agents_apart_match_the_simulator(rounds: Any, algorithm: Any) -> None:
-    stack, U, _ = problem()
-    W0 = deepca.operators.linalg.random_orthonormal(D, K_TOP, seed=1)
-
-    def make(A: deepca.operators.Operator, network: Network) -> Any:
-        return algorithm(A, W0, network, Pairwise(rounds))
-
-    A = from_matrices(stack)
-    apart = run_apart(PLACE, A, make, max_iter=500, stop=Tolerance(1e-10)).whole
-    together = deepca.solve(make(A, SimulatedNetwork(PLACE)), max_iter=500, stop=Tolerance(1e-10))
-    assert apart.iterations == together.iterations
-    np.testing.assert_allclose(apart.W, together.W, rtol=0, atol=1e-12)
-    assert apart.traffic.rounds == together.traffic.rounds
-    assert worst_tangent(U, apart.W) <= 1e-10
-    if not over_mpi():  # ranks agree by other means
-        assert apart.traffic == together.traffic
 
 
 def test_agreed_numbers_are_flooded_and_counted_apart() -> None:

@@ -28,7 +28,7 @@ from deepca.solver.stopping import Tolerance
 from deepca.topology import directed
 from deepca.topology.directed import Digraph
 from tests.laws.strategies import quick
-from tests.support.engines import ENGINES, at_every_agent, everyone, mine, network_of, run_apart
+from tests.support.engines import ENGINES, at_every_agent, everyone, mine, network_of
 from tests.support.helpers import worst_tangent
 from tests.support.problems import spectrum, spectrum_problem
 
@@ -273,23 +273,6 @@ def test_the_sum_is_tracked_and_the_ratio_agrees(algorithm: type[deepca.DeEPCA |
     ratio = state.estimate
     assert np.abs(ratio - ratio[0]).max() <= 1e-9
     assert np.abs(state.S - state.S[0]).max() >= 0.3 * np.abs(state.S[0]).max()
-
-
-@pytest.mark.parametrize("algorithm", [deepca.DeEPCA, deepca.AcceleratedDeEPCA])
-def test_agents_apart_match_the_simulator(algorithm: type[deepca.DeEPCA | deepca.AcceleratedDeEPCA]) -> None:
-    stack, U, _ = problem()
-    W0 = deepca.operators.linalg.random_orthonormal(D, K_TOP, seed=1)
-    graph = GRAPHS["random 2"]
-
-    def make(A: deepca.operators.Operator, network: Network) -> deepca.DeEPCA:
-        return algorithm(A, W0, network)  # type: ignore[return-value]
-
-    A = from_matrices(stack)
-    apart = run_apart(graph, A, make, max_iter=500, stop=Tolerance(1e-10)).whole
-    together = deepca.solve(make(A, SimulatedNetwork(graph)), max_iter=500, stop=Tolerance(1e-10))
-    assert apart.iterations == together.iterations
-    np.testing.assert_allclose(apart.W, together.W, atol=1e-12)
-    assert worst_tangent(U, apart.W) <= 1e-10
 
 
 def test_tracking_begins_again_after_a_disturbance() -> None:

@@ -25,7 +25,7 @@ from deepca.solver.stopping import Tolerance
 from deepca.topology import directed, time_varying
 from deepca.topology.time_varying import Changing
 from tests.laws.strategies import quick
-from tests.support.engines import ENGINES, at_every_agent, mine, network_of, run_apart
+from tests.support.engines import ENGINES, at_every_agent, mine, network_of
 from tests.support.helpers import AtIteration, worst_tangent
 from tests.support.problems import spectrum, spectrum_problem
 
@@ -364,24 +364,6 @@ def test_the_invariant_in_every_iteration(name: str) -> None:
         state = solver.step(state)
         assert np.abs(state.excess.mean(axis=0)).max() <= 1e-13
         assert isinstance(state.memory, PushSum) == NETWORKS[name].directed
-
-
-@pytest.mark.parametrize("name", ["matchings", "half of the links fail", "directed, periodic"])
-def test_agents_apart_match_the_simulator(name: str) -> None:
-    stack, U, _ = problem()
-    W0 = deepca.operators.linalg.random_orthonormal(D, K_TOP, seed=1)
-
-    def make(A: deepca.operators.Operator, network: Network) -> deepca.DeEPCA:
-        return deepca.DeEPCA(A, W0, network)
-
-    A = from_matrices(stack)
-    together = deepca.solve(make(A, SimulatedNetwork(NETWORKS[name])), max_iter=900, stop=Tolerance(1e-10))
-    apart = run_apart(NETWORKS[name], A, make, max_iter=900, stop=Tolerance(1e-10)).whole
-    assert worst_tangent(U, apart.W) <= 1e-10
-    if ENGINES[0] != "mpi":  # ranks agree without rounds, and so meet the network in others
-        assert apart.iterations == together.iterations
-        np.testing.assert_allclose(apart.W, together.W, atol=1e-12)
-        assert apart.traffic == together.traffic
 
 
 def test_a_new_epoch_begins_at_rounds_of_its_own() -> None:

@@ -1,0 +1,83 @@
+"""Every method on every kind of network: agents apart, on threads or MPI ranks, are one run with the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import deepca
+from deepca import AcceleratedDeEPCA, BlockKrylov, CovarianceAveraging, DeEPCA, Pairwise, Tolerance
+from deepca._util.typing import Array
+from deepca.network import Network, SimulatedNetwork
+from deepca.operators import Operator
+from deepca.topology import Topology, directed, time_varying
+from tests.support.engines import assert_same_traffic, over_mpi, run_apart
+from tests.support.helpers import GRAPHS, RoundByRound, worst_tangent
+from tests.support.problems import pooled_answer, spectrum, spectrum_problem
+
+M, D, K = 12, 24, 3
+BASE = deepca.topology.erdos_renyi(M, 0.5, seed=2)
+
+STATIC: dict[str, Callable[[], Topology]] = {
+    **{name: GRAPHS[name] for name in ("ring", "star", "path", "edges", "hypercube", "one agent", "two agents")},
+    "erdos-renyi": lambda: BASE,
+}
+OTHER: dict[str, Callable[[], Topology]] = {
+    "directed": lambda: directed.random_digraph(M, 0.2, seed=2),
+    "matchings": lambda: time_varying.matchings(BASE, seed=1),
+    "failing links": lambda: time_varying.failing(BASE, 0.5, seed=3),
+    "directed, periodic": lambda: time_varying.periodic([directed.random_digraph(M, 0.3, seed=s) for s in range(3)]),
+}
+Made = Callable[[Operator, Array, Network], Any]
+METHODS: dict[str, Made] = {
+    "deepca": DeEPCA,
+    "accelerated": AcceleratedDeEPCA,
+    "krylov": BlockKrylov,
+    "covariance": CovarianceAveraging,
+    "pairwise": lambda A, W0, network: DeEPCA(A, W0, network, Pairwise(9)),
+    "pairwise, auto": lambda A, W0, network: DeEPCA(A, W0, network, Pairwise()),
+    "pairwise, accelerated": lambda A, W0, network: AcceleratedDeEPCA(A, W0, network, Pairwise()),
+}
+EXACT = ("krylov", "covariance")
+MATRIX = [
+    *((graph, method) for graph in STATIC for method in ("deepca", "accelerated", *EXACT)),
+    *((graph, method) for graph in OTHER for method in ("deepca", "accelerated")),
+    *((graph, method) for graph in ("erdos-renyi", "ring") for method in METHODS if method.startswith("pairwise")),
+]
+
+
+@pytest.mark.parametrize(("graph", "method"), MATRIX, ids=lambda name: str(name))
+def test_agents_apart_match_the_simulator(graph: str, method: str) -> None:
+    """The same iterations, numbers, rounds and bytes, and the pooled answer, proven."""
+    place = {**STATIC, **OTHER}[graph]()
+    m = place.n_agents
+    unlike = method in EXACT and m > 1  # which bear agents that are indefinite
+    stack = spectrum_problem(
+        m, D, spectrum(D, K, gap=0.7, decay=0.8), 0, heterogeneity=min(m - 1, 2.0 if unlike else 0.5), indefinite=unlike
+    )
+    U, A = pooled_answer(stack, K)[1], deepca.operators.from_matrices(stack)
+    W0 = deepca.operators.linalg.random_orthonormal(D, K, seed=1)
+
+    def make(local: Operator, network: Network) -> Any:
+        return METHODS[method](local, W0, network)
+
+    stop = Tolerance(1e-10)
+    simulated = deepca.solve(make(A, SimulatedNetwork(place)), max_iter=900, stop=stop)
+    run = run_apart(place, A, make, max_iter=900, stop=stop)
+    apart = run.whole
+    assert simulated.status.code == apart.status.code == "converged"
+    assert max(worst_tangent(U, apart.W), worst_tangent(U, apart.components)) <= 1e-10
+    assert len({part.certificate.digest for part in run.parts if part.certificate is not None}) == 1
+    if method in EXACT:  # averages are the same bits everywhere, and so is all that follows
+        assert len({np.ascontiguousarray(W).tobytes() for W in apart.W}) == 1
+    if over_mpi() and (graph in OTHER or method.startswith("pairwise")):
+        return  # ranks agree without rounds, and so meet a network that changes in other ones
+    assert apart.iterations == simulated.iterations
+    np.testing.assert_allclose(apart.components, simulated.components, rtol=0, atol=1e-9)
+    assert_same_traffic(apart.traffic, simulated.traffic, place)
+    if not over_mpi() and graph in STATIC:  # nor does it matter that rounds are collapsed to one product
+        slowly = deepca.solve(make(A, RoundByRound(place)), max_iter=900, stop=stop)
+        assert (slowly.iterations, slowly.traffic) == (simulated.iterations, simulated.traffic)
