@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 import traceback
@@ -32,6 +33,8 @@ except RuntimeError as broken:
 from deepca.engines.mpi.network import MpiNetwork
 
 __all__ = ["MpiEngine"]
+
+_logger = logging.getLogger(__name__)
 
 _GRACE = 5.0  # seconds in which all ranks that fail for the same reason have done so
 
@@ -90,8 +93,8 @@ class MpiEngine(Engine):
             known = isinstance(error, (DeepcaError, OSError))
             said = str(error) if known else "".join(traceback.format_exception(error)).rstrip()
             sys.stdout.flush()
-            sys.stderr.write(f"error: rank {self.rank}: {said}\nThe other ranks are ended.\n")
-            sys.stderr.flush()
+            _logger.critical("error: rank %d: %s\nThe other ranks are ended.", self.rank, said)
+            logging.shutdown()  # the job ends here, and so must what was logged
             self._comm.Abort(2 if known else 1)
         else:
             alone.Free()

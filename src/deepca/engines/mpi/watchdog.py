@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import logging
 import os
-import sys
 import threading
 import time
 import weakref
@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from deepca.errors import InvalidInput
 
 __all__ = ["Patience"]
+
+_logger = logging.getLogger(__name__)
 
 _LOOKS = 20  # times that the clock is looked at before patience is over
 _LONGEST = 60.0  # seconds between two looks
@@ -74,11 +76,15 @@ class Patience:
         whom = self.whom if isinstance(self.whom, str) else f"rank{'s' if len(self.whom) > 1 else ''} "
         if not isinstance(self.whom, str):
             whom += ", ".join(map(str, self.whom))
-        sys.stderr.write(
-            f"error: rank {self._rank} has waited {timeout:g} s in {self._where()} for {whom}; the job is ended. "
-            "Checkpoints, if any were asked for, are kept.\n"
+        _logger.critical(
+            "error: rank %d has waited %g s in %s for %s; the job is ended. "
+            "Checkpoints, if any were asked for, are kept.",
+            self._rank,
+            timeout,
+            self._where(),
+            whom,
         )
-        sys.stderr.flush()
+        logging.shutdown()
         os._exit(_EXIT)
 
 
