@@ -103,11 +103,14 @@ class InvalidInput(DeepcaError, ValueError):
 
 
 class ParameterError(InvalidInput):
-    """An argument that is not what it may be. parameter : its name.  value : as given.  expected : what it may be."""
+    """An argument that is not what it may be.
 
-    def __init__(self, parameter: str, value: object, expected: str) -> None:
-        super().__init__(f"{parameter} = {value!r}: {expected}")
-        self.parameter, self.value, self.expected = parameter, value, expected
+    parameter : its name.  value : as given.  expected : what it may be.  file : where it was written, if in a file.
+    """
+
+    def __init__(self, parameter: str, value: object, expected: str, *, file: str = "") -> None:
+        super().__init__(f"{file}{': ' if file else ''}{parameter} = {value!r}: {expected}")
+        self.parameter, self.value, self.expected, self.file = parameter, value, expected, file
 
 
 class DataError(InvalidInput):
@@ -129,6 +132,12 @@ class DataError(InvalidInput):
         super().__init__(message)
         self.discreet = message if discreet is None else discreet
         self.row, self.column, self.value = row, column, value
+
+    def with_hint(self, hint: str) -> DataError:
+        """The same error with more at the end of its message."""
+        return DataError(
+            f"{self}{hint}", discreet=f"{self.discreet}{hint}", row=self.row, column=self.column, value=self.value
+        )
 
     @classmethod
     def at_entry(cls, name: str, row: int, column: int | str, value: object, way_out: str, *, kind: str = "") -> Self:

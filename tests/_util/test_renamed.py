@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import warnings
@@ -11,7 +12,10 @@ import pytest
 
 import deepca
 from deepca._util.renamed import RENAMED, replacement
+from tests.support.paths import ROOT
 
+BEFORE: dict[str, list[str]] = json.loads((ROOT / "tests/golden/v0.1.0/exports.json").read_text())
+"""What the modules of version 0.1 exported."""
 PUBLIC = [name for name in RENAMED if "." not in name and name not in ("certificate", "model", "result")]
 
 
@@ -65,3 +69,27 @@ def test_names_of_the_package_are_listed_without_the_old_ones() -> None:
 def test_nothing_warns_where_no_old_name_is_used() -> None:
     code = "import deepca, deepca.estimators; dir(deepca); deepca.DecentralizedPCA; deepca.topology.ring(3)"
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("name", BEFORE)
+def test_whatever_a_module_had_is_found_under_its_old_name(name: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        module = import_module(f"deepca.{name}")
+        assert [entry for entry in BEFORE[name] if not hasattr(module, entry)] == []
+
+
+@pytest.mark.parametrize("child", ["transports.memory", "transports.base", "networks.simulated", "networks.agent"])
+@pytest.mark.parametrize("first", [True, False])
+def test_modules_inside_old_packages_are_the_new_ones_whatever_is_imported_first(child: str, first: bool) -> None:
+    parent = child.partition(".")[0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        if first:
+            getattr(deepca, parent)
+        found = import_module(f"deepca.{child}")
+    [new] = RENAMED[child]
+    real = import_module(f"deepca.{new}")
+    assert all(getattr(found, entry) is getattr(real, entry) for entry in real.__all__)
+    with pytest.raises(ModuleNotFoundError):
+        import_module(f"deepca.{child}.nothing_of_that_name")

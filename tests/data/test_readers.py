@@ -752,10 +752,10 @@ def test_the_checksum_of_an_archive_is_compared(name: str, tmp_path: Path) -> No
     assert "Bad CRC-32" in message_of(path)
 
 
-@pytest.mark.parametrize("ending", ["csv", "parquet", "svm"])
+@pytest.mark.parametrize("ending", ["csv", "parquet", "svm", ""])
 def test_a_value_that_is_no_number_is_a_fact_of_the_error_and_can_be_left_out(tmp_path: Path, ending: str) -> None:
     """Logs of an agent are read by others: what they say quotes no value."""
-    path = tmp_path / f"a.{ending}"
+    path = tmp_path / f"a.{ending}".rstrip(".")
     if ending == "parquet":
         pyarrow.parquet.write_table(pyarrow.table({"x": [1.0, 2.0], "age": ["1", "secret"]}), path)
     else:
@@ -764,8 +764,8 @@ def test_a_value_that_is_no_number_is_a_fact_of_the_error_and_can_be_left_out(tm
         read((open_source(str(path)),))
     found = error.value
     assert "secret" not in found.discreet
-    assert found.row == {"csv": 1, "parquet": 0, "svm": 2}[ending]
-    if ending != "svm":
+    assert found.row == {"csv": 1, "parquet": 0}.get(ending, 2)
+    if ending in ("csv", "parquet"):
         assert found.column == "age"
         assert found.value == {"csv": "secret", "parquet": "1"}[ending]
 

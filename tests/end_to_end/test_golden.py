@@ -95,6 +95,15 @@ def test_estimators_come_back_from_pickles(golden: Path) -> None:
         assert estimator.result_.status.ok
 
 
+@pytest.mark.parametrize("name", ["pca-coded", "pca-directed"])
+def test_estimators_with_a_state_of_their_own_come_back_from_pickles(golden: Path, name: str) -> None:
+    """Coded messages and directed graphs: the state has copies of what neighbours know, or weights."""
+    pca, rows = unpickled(golden, name), pooled(golden)
+    assert_same_span(pca.components_, PCA(2).fit(StandardScaler().fit_transform(rows)).components_, 1e-7)
+    assert pca.result_.status.ok
+    assert pca.result_.state.memory is not None
+
+
 @pytest.mark.parametrize("algorithm", ["deepca", "accelerated", "krylov"])
 def test_a_run_goes_on_from_a_checkpoint_or_says_why_not(golden: Path, tmp_path: Path, algorithm: str) -> None:
     shutil.copytree(golden, tmp_path / "golden")

@@ -10,6 +10,7 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -64,7 +65,11 @@ def main(folder: Path) -> None:
         _deepca(folder, "fit", *csv, *options, "--out", "unfinished.npz", code=_UNFINISHED)
     (folder / "network.toml").write_text(_NETWORK, encoding="utf-8")
     _deepca(folder, "init", "network.toml", "--out", "kits", "--trial", "--days", "3650")
+    coded: dict[str, Any] = {"algorithm": "deepca", "messages": "float32", "topology": "ring", "tol": 1e-8}
+    directed: dict[str, Any] = {"algorithm": "deepca", "topology": "directed-ring", "tol": 1e-8}
     estimators = {
+        "pca-coded": DecentralizedPCA(2, scale=True, **coded).fit_agents(parts),
+        "pca-directed": DecentralizedPCA(2, scale=True, **directed).fit_agents(parts),
         "pca": DecentralizedPCA(2, topology="path", scale=True).fit_agents(parts),
         "svd": DecentralizedSVD(2, topology="path").fit_agents(parts),
         "eigen": DecentralizedEigen(2, topology="path").fit([part.T @ part / len(part) for part in parts]),

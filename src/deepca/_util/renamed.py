@@ -17,29 +17,56 @@ __all__ = ["RENAMED", "install", "renamed_module", "replacement"]
 
 RENAMED: dict[str, tuple[str, ...]] = {
     "centring": ("consensus.centring",),
-    "certificate": ("solver.certificate",),
+    "certificate": (
+        "solver.certificate.bounds",
+        "solver.certificate.certification",
+    ),
     "changing": ("topology.time_varying",),
     "clustering": ("decomposition.spectral.clustering",),
+    "coding": ("network.compression",),
     "data.stream": ("decomposition.stream",),
     "directed": ("topology.directed",),
-    "eigen": ("decomposition.eigen",),
+    "eigen": (
+        "decomposition.eigen",
+        "decomposition.pairs",
+    ),
     "estimator": ("estimators.pca",),
     "estimator_eigen": ("estimators.eigen",),
     "estimator_svd": ("estimators.svd",),
+    "exact": ("consensus.exact",),
     "graphs": ("decomposition.spectral.graphs",),
     "linalg": ("operators.linalg",),
     "links": ("planning.links",),
-    "mixing": ("consensus.mixers", "consensus.rates"),
+    "memory": ("consensus.mixer_state",),
+    "mixing": (
+        "consensus.mixers",
+        "consensus.rates",
+    ),
     "model": ("decomposition.model",),
-    "networks": ("network", "planning"),
-    "networks.base": ("network.base",),
+    "networks": (
+        "network",
+        "planning",
+    ),
+    "networks.agent": ("network.agent",),
+    "networks.base": (
+        "network.base",
+        "network.reductions",
+        "network.traffic",
+    ),
+    "networks.mpi": ("engines.mpi.network",),
+    "networks.simulated": ("network.simulated",),
+    "networks.timed": ("planning.timed",),
     "observers": ("solver.observers",),
+    "pairwise": ("consensus.pairwise",),
     "result": ("solver.result",),
     "stopping": ("solver.stopping",),
     "streaming": ("decomposition.streaming",),
     "svd": ("decomposition.svd",),
     "theory": ("algorithms.theory",),
+    "topology_names": ("topology.names",),
     "transports": ("network.transports",),
+    "transports.base": ("network.transports.base",),
+    "transports.memory": ("network.transports.memory",),
 }
 """Where the names of a module are now; both without ``deepca.``"""
 
@@ -60,6 +87,8 @@ def renamed_module(name: str) -> ModuleType:
 
 def _filled(module: ModuleType, name: str) -> ModuleType:
     def attribute(wanted: str) -> Any:
+        if wanted.startswith("__"):  # what the import system asks for is not that of another module
+            raise AttributeError(wanted)
         for new in RENAMED[name]:
             found = getattr(import_module(f"deepca.{new}"), wanted, module)
             if found is not module:
@@ -68,7 +97,13 @@ def _filled(module: ModuleType, name: str) -> ModuleType:
 
     vars(module)["__getattr__"] = attribute
     vars(module)["__all__"] = [one for new in RENAMED[name] for one in import_module(f"deepca.{new}").__all__]
+    if _has_children(name):
+        vars(module)["__path__"] = []
     return module
+
+
+def _has_children(name: str) -> bool:
+    return any(other.startswith(f"{name}.") for other in RENAMED)
 
 
 class _Finder(MetaPathFinder, Loader):
@@ -78,7 +113,7 @@ class _Finder(MetaPathFinder, Loader):
         name = fullname.removeprefix("deepca.")
         if name == fullname or name not in RENAMED:
             return None
-        return ModuleSpec(fullname, self, is_package=name == "networks")
+        return ModuleSpec(fullname, self, is_package=_has_children(name))
 
     def exec_module(self, module: ModuleType) -> None:
         name = module.__name__.removeprefix("deepca.")

@@ -10,7 +10,7 @@ import numpy as np
 
 from deepca._util.typing import Array
 from deepca._util.validation import Whole, check
-from deepca.algorithms import BlockKrylov, State
+from deepca.algorithms import Algorithm, BlockKrylov, State
 from deepca.decomposition.settings import Settings, algorithm_of, check_settings
 from deepca.errors import InvalidInput, NetworkError
 from deepca.network.base import Network
@@ -58,20 +58,23 @@ def leading(
     if top.result.certificate is None:
         raise NetworkError("the run ended before anything could be proven: the network changed in its last iteration")
     proof = top.result.certificate
-    seen = top.X.T if top.directions is None else top.directions
+    directions = top.directions
+    seen = top.X.T if directions is None else directions
     return Leading(top.X, np.array(proof.eigenvalues), seen, top.result, proof)
 
 
 @dataclass(frozen=True)
 class Top:
-    """The end of a search.
-
-    X : ``(d, k)``, of the first local agent.  directions : ``(s, d)``, all that were seen; None where that is X.
-    """
+    """The end of a search. X : ``(d, k)``, of the first local agent."""
 
     X: Array
-    directions: Array | None
     result: Result[Any]
+    algorithm: Algorithm[Any]
+
+    @property
+    def directions(self) -> Array | None:
+        """All that were seen, ``(s, d)``; None where that is X."""
+        return self.algorithm.directions(self.result.state) if isinstance(self.algorithm, BlockKrylov) else None
 
 
 def search(
@@ -106,7 +109,7 @@ def search(
         certify=glance is None,
     )
     X = np.ascontiguousarray(result.components.reshape(-1, A.d, k)[0])
-    return Top(X, algorithm.directions(result.state) if isinstance(algorithm, BlockKrylov) else None, result)
+    return Top(X, result, algorithm)
 
 
 def whole(k: Any) -> int:

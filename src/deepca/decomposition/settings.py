@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Literal, get_args
 
+import numpy as np
+
 from deepca._util.typing import Array
 from deepca._util.validation import NOTHING, Constraint, OneOf, Real, Whole, check
 from deepca.algorithms import AcceleratedDeEPCA, Algorithm, BlockKrylov, CovarianceAveraging, DeEPCA, DePCA
@@ -56,6 +58,11 @@ class Settings:
     seed: int | None = 0
     form: Form = "auto"
     messages: Messages = "float64"
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if isinstance(value, np.generic):  # plain numbers can be written down, and are of the types asked for
+                object.__setattr__(self, name, value.item())
 
 
 _ALLOWED: dict[str, tuple[Constraint, ...]] = {

@@ -138,8 +138,11 @@ def engine_of(name: str, *, allreduce: bool = False, timeout: float | None = 600
 
 
 def _facts(error: Exception) -> dict[str, str | int | float | None]:
-    """Attributes of an error that can be told to other ranks."""
-    return {name: fact for name, fact in vars(error).items() if isinstance(fact, (str, int, float, type(None)))}
+    """Attributes of an error as they can be told to other ranks: numbers and texts, and what else there is in words."""
+    plain = {name: fact.item() if isinstance(fact, np.generic) else fact for name, fact in vars(error).items()}
+    return {
+        name: fact if isinstance(fact, (str, int, float, type(None))) else repr(fact) for name, fact in plain.items()
+    }
 
 
 def _error_of(kind: str, text: str, facts: dict[str, Any]) -> Exception:

@@ -1,9 +1,29 @@
 """What a run will take: a plan of rounds and bytes, and a simulation in time, before anything is sent."""
 
+from deepca.planning.inputs import bits_per_second, probed_eigenvalues, read_eigenvalues, seconds
 from deepca.planning.links import Links, Machines
 from deepca.planning.links_csv import read_links
-from deepca.planning.planner import Plan, plan
+from deepca.planning.metered import Cost, LinkSpeed
+from deepca.planning.planner import METHODS, Plan, plan
+from deepca.planning.rehearsal import Prediction
 from deepca.planning.simulation import Simulation, simulate
 from deepca.planning.timed import TimedNetwork
 
-__all__ = ["Links", "Machines", "Plan", "Simulation", "TimedNetwork", "plan", "read_links", "simulate"]
+__all__ = [
+    "METHODS",
+    "Cost",
+    "LinkSpeed",
+    "Links",
+    "Machines",
+    "Plan",
+    "Prediction",
+    "Simulation",
+    "TimedNetwork",
+    "bits_per_second",
+    "plan",
+    "probed_eigenvalues",
+    "read_eigenvalues",
+    "read_links",
+    "seconds",
+    "simulate",
+]

@@ -1,1 +1,5 @@
 """Pictures: each function draws one and returns its axes. Needs the ``plot`` extra (matplotlib)."""
+
+from deepca.plots.curves import Curve, convergence, scree, style
+
+__all__ = ["Curve", "convergence", "scree", "style"]

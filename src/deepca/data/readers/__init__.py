@@ -102,7 +102,8 @@ def open_source(
         if suffix:
             raise
         others = ", ".join(SUFFIXES)
-        raise DataError(f"{error}; a file without a suffix is read as svmlight, others need one of {others}") from error
+        more = f"; a file without a suffix is read as svmlight, others need one of {others}"
+        raise error.with_hint(more) from error
 
 
 def open_sources(

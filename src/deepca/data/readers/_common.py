@@ -141,7 +141,8 @@ def listed(names: Sequence[str]) -> str:
 
 def _not_what_it_should_be(name: str, kind: str, error: Exception) -> DataError:
     said = " ".join(str(error).split())[:200] or type(error).__name__
-    return DataError(f"{name} cannot be read as {kind}: it is damaged, cut short or something else ({said})")
+    wrong = f"{name} cannot be read as {kind}: it is damaged, cut short or something else"
+    return DataError(f"{wrong} ({said})", discreet=wrong)
 
 
 def _refuse_twice(names: Sequence[str], what: str, way_out: str) -> None:

@@ -16,7 +16,7 @@ from mpi4py import MPI
 
 from deepca._util.machine import keep_freed_memory
 from deepca._util.typing import Array, Csr
-from deepca.engines.mpi.requests import PendingSum, check_shares, finish, rows_of
+from deepca.engines.mpi.requests import PendingReduction, check_shares, finish, rows_of
 from deepca.engines.mpi.routes import FarRows, Route
 from deepca.engines.mpi.shared_memory import Shelf
 from deepca.engines.mpi.watchdog import Patience
@@ -297,9 +297,9 @@ class MpiNetwork(Network):
             MPI.Request.Waitall(under_way)
         return far
 
-    def _agreed(self, x: Array, op: Op, rounds: int) -> PendingSum:
+    def _agreed(self, x: Array, op: Op, rounds: int) -> PendingReduction:
         own = np.asarray(reducer(op).reduce(np.asarray(x, dtype=np.float64), axis=0))
-        return PendingSum(own, op, rounds, self._comm, lambda: self._patience.waiting("all ranks"))
+        return PendingReduction(own, op, rounds, self._comm, lambda: self._patience.waiting("all ranks"))
 
     def _finish_riding(self) -> None:
         """An operation that was begun has to be completed, at all ranks, even if nobody asks for its value."""

@@ -1,4 +1,4 @@
-"""Sums under way between ranks, and checks of what ranks hold."""
+"""Reductions under way between ranks, and checks of what ranks hold."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _under_way: set[Pending] = set()
 """What MPI still writes to must stay, even if whoever has begun it is gone."""
 
 
-class PendingSum(Pending):
+class PendingReduction(Pending):
     """The minimum or maximum over all ranks, on its way from the beginning; asking for the value waits for it."""
 
     def __init__(self, own: Array, op: Op, rounds: int, comm: MPI.Intracomm, waiting: Callable[[], Any]) -> None:
@@ -52,7 +52,7 @@ class PendingSum(Pending):
 
 def finish(pending: Sequence[Pending]) -> None:
     for one in pending:
-        if isinstance(one, PendingSum):
+        if isinstance(one, PendingReduction):
             one.finish()
 
 

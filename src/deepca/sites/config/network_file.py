@@ -282,7 +282,7 @@ def read_network(path: Path) -> NetworkFile:
         return NetworkFile(**{key: value for key, value in given.items() if value is not None or key in always})
     except ParameterError as error:
         key = _AS_WRITTEN.get(error.parameter, error.parameter)
-        raise ParameterError(f"{path}: {key}", error.value, error.expected) from None
+        raise ParameterError(key, error.value, error.expected, file=str(path)) from None
     except InvalidInput as error:
         raise InvalidInput(f"{path}: {error}") from None
 

@@ -104,7 +104,7 @@ class TomlTable:
         try:
             return duration(value)
         except ParameterError as error:
-            raise ParameterError(f"{self.where}: {key}", value, error.expected) from None
+            raise ParameterError(key, value, error.expected, file=str(self.where)) from None
 
     def components(self, key: str) -> int | float | None:
         words = 'a whole number, a share of variance such as 0.95, or "all"'

@@ -148,7 +148,8 @@ def run_site(
             network.begin(agreed.epoch, 0, "gathered")
             if held is None:  # not before all agree on what the rows are
                 held = read((source,), form=job.settings.form)
-            keeper.enter(agreed)
+            k = job.settings.n_components
+            keeper.enter(agreed, network, source.d, min(k, source.d) if isinstance(k, int) else source.d)
             mine = _model(job, agreed, _fitted(job, node, held, network, observers, keeper))
             concluded = node.settle(agreed, partial(difference, mine), mine.to_bytes)
         except Regroup as why:
@@ -215,21 +216,19 @@ class _Keeper(CheckpointObserver):
     def __init__(self, checkpoints: Store, every: int) -> None:
         super().__init__(checkpoints, every)
         self._checkpoints = checkpoints
-        self._plan: RunPlan | None = None
         self._resumption: Resumption | None = None
         self.newest: State | None = None
 
-    def enter(self, plan: RunPlan) -> None:
-        """Begin with a plan: checkpoints are those of its members."""
-        self._plan, self._scope, self._members = plan, plan.digest, plan.rows_of
+    def enter(self, plan: RunPlan, network: AgentNetwork, d: int, most: int) -> None:
+        """Begin with a plan: agree with its members on where to go on; checkpoints are theirs from then on.
+
+        d, most : columns, and components that can be asked for.
+        """
+        self._resumption = _resumption(self, plan, network, self._checkpoints, d, most)
+        self._scope, self._members = plan.digest, plan.rows_of
 
     def open(self, network: Network, held: LocalData, settings: Any, /) -> Self:
-        """Agree with the other members on where to go on."""
-        if self._plan is None or not isinstance(network, AgentNetwork):
-            raise InvalidInput("a site keeps checkpoints of a plan that it has entered")
-        d, k = held.sources[0].d, settings.n_components
-        most = min(k, d) if isinstance(k, int) else d
-        self._resumption = _resumption(self, self._plan, network, self._checkpoints, d, most)
+        """This keeper: where to go on was agreed when the plan was entered."""
         return self
 
     def resumption(self) -> Resumption | None:
