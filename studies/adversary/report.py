@@ -41,7 +41,7 @@ library states is compared with the truth: the angle that a certificate proves f
 the bound on the next eigenvalue, leading parts, variances, means; that `converged` means within the tolerance; that a
 status which blames the data or the network is right; that nothing is raised but the library's own errors where they are
 due, that there are no warnings, and that nothing hangs. `make adversary` draws a fresh seed; 500 cases with a fixed one
-are part of `make test`. To run one case again: `python -m studies.adversary --family FAMILY --seed SEED`.
+are part of `make test-slow`. To run one case again: `python -m studies.adversary --family FAMILY --seed SEED`.
 """
 
 

@@ -318,6 +318,10 @@ def test_a_schedule_that_gives_a_bad_number_of_rounds() -> None:
     with pytest.raises(ParameterError, match="iteration 2") as error:
         deepca.solve(run, max_iter=5)
     assert (error.value.parameter, error.value.value) == ("rounds", 0)
+    told = DePCA(from_rows(rows()), start(), network(), FastMix(lambda t: "auto"))  # type: ignore[arg-type, return-value]
+    with pytest.raises(ParameterError) as error:
+        deepca.solve(told, max_iter=5)
+    assert (error.value.parameter, error.value.value) == ("rounds", "auto")
 
 
 # ------------------------------------------------------------------------------------------------------ the graph

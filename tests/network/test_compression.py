@@ -20,7 +20,7 @@ from deepca._util.typing import Array, Csr
 from deepca.algorithms import TrackedState
 from deepca.consensus.exact import DimensionExchange, TreeSweep
 from deepca.consensus.mixers import Mixer
-from deepca.errors import InvalidInput, MixingError, NetworkError
+from deepca.errors import MixingError, NetworkError, ParameterError
 from deepca.network import AgentNetwork, Network, SimulatedNetwork
 from deepca.network.base import Averaging
 from deepca.network.compression import REFRESHED, Code, Copies, Messages, decode, encode, graph_of
@@ -654,8 +654,9 @@ def test_a_long_mix_from_empty_copies_reaches_the_mean_to_rounding(kind: type[Mi
 @pytest.mark.parametrize("kind", MIXERS)
 @pytest.mark.parametrize("bad", ["float8", "f4", "", None, 32, np.float32])
 def test_unknown_messages_are_refused(bad: Any, kind: type[Mixer]) -> None:
-    with pytest.raises(InvalidInput, match="'float64', 'float32', 'float16'"):
+    with pytest.raises(ParameterError, match="float64, float32, float16") as error:
         kind(3, bad)
+    assert (error.value.parameter, error.value.value) == ("messages", bad)
 
 
 @pytest.mark.parametrize("kind", [TreeSweep, DimensionExchange])

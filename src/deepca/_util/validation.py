@@ -13,7 +13,7 @@ import numpy as np
 
 from deepca.errors import ParameterError
 
-__all__ = ["NOTHING", "Constraint", "OneOf", "Real", "Whole", "check", "is_whole"]
+__all__ = ["NOTHING", "Constraint", "Nothing", "OneOf", "Real", "Whole", "check", "is_whole"]
 
 
 class Constraint(Protocol):
@@ -80,15 +80,20 @@ class OneOf:
 
 
 @dataclass(frozen=True)
-class _Nothing:
+class Nothing:
+    """None. meaning : what it stands for, such as "for all"."""
+
+    meaning: str = ""
+
     def accepts(self, value: Any, /) -> bool:
+        """Tell whether value is None."""
         return value is None
 
     def __str__(self) -> str:
-        return "None"
+        return f"None {self.meaning}".rstrip()
 
 
-NOTHING = _Nothing()
+NOTHING = Nothing()
 """None is allowed."""
 
 

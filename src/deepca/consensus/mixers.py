@@ -44,10 +44,9 @@ class Mixer(ABC):
     """Whether a round depends on nothing but what the round before has left."""
 
     def __post_init__(self) -> None:
-        if not callable(self.rounds) and not self.auto:
-            _check_rounds(self.rounds, "")
-        if self.messages not in get_args(Messages):
-            raise InvalidInput(f"messages = {self.messages!r}: give one of {', '.join(map(repr, get_args(Messages)))}")
+        if not callable(self.rounds):
+            check("rounds", self.rounds, Whole(1), OneOf("auto"))
+        check("messages", self.messages, OneOf(*get_args(Messages)))
 
     def __call__(self, network: Network, x: Array, t: int = 0, K: int = 0) -> Array:
         """Mix ``x`` of shape ``(*B, …)`` in iteration t; ``K`` is used where ``rounds`` leaves it open."""
@@ -81,7 +80,7 @@ class Mixer(ABC):
             raise InvalidInput('rounds = "auto": K is chosen while running and not known beforehand')
         if not callable(self.rounds):
             return int(self.rounds)
-        return _check_rounds(self.rounds(t), f"in iteration {t}")
+        return _whole_rounds(self.rounds(t), f"in iteration {t}")
 
     @property
     def auto(self) -> bool:
@@ -290,6 +289,7 @@ def _interval(topology: Topology) -> tuple[float, float]:
     return c, max(h, 0.0) / (1.0 - c)
 
 
-def _check_rounds(K: object, where: str) -> int:
-    check("rounds", K, Whole(1), OneOf("auto"), meaning=where)
-    return int(K)  # type: ignore[call-overload, no-any-return]
+def _whole_rounds(K: int, where: str) -> int:
+    """K of a schedule, which has to name a number."""
+    check("rounds", K, Whole(1), meaning=where)
+    return int(K)

@@ -13,6 +13,10 @@ from deepca.decomposition.settings import Settings
 from deepca.solver.certificate.bounds import VISIBLE
 from deepca.solver.result import Status, StatusCode
 
+__all__ = ["FoundPairs", "beyond", "largest_of", "status_of"]
+
+_END = {"LA": "top", "SA": "bottom"}
+
 
 @dataclass(frozen=True)
 class FoundPairs:
@@ -130,6 +134,3 @@ def _no_gap_in_modulus(found: FoundPairs, pairs: Pairs, choices: str, tied: bool
             f"others may reach from {pairs.low * unit:.9g} to {pairs.high * unit:.9g}; ask for another k",
         )
     return None
-
-
-_END = {"LA": "top", "SA": "bottom"}

@@ -22,7 +22,7 @@ from deepca.data.local_data import LocalData, read
 from deepca.data.sources import Source
 from deepca.data.statistics import Totals, agreed_totals
 from deepca.decomposition.model import Model
-from deepca.decomposition.pca import EPS, PcaRun
+from deepca.decomposition.pca import PcaRun
 from deepca.decomposition.settings import Settings, check_settings
 from deepca.engines.keeping import Resumption, RunKeeper, RunKeeping
 from deepca.engines.local import Engine
@@ -30,6 +30,7 @@ from deepca.errors import DataError, InvalidInput, NetworkError
 from deepca.network.base import Network
 from deepca.network.broadcasts import packed
 from deepca.network.traffic import Traffic
+from deepca.operators.rounding import EPS
 from deepca.solver.certificate.bounds import Certificate
 from deepca.solver.observers import Observer
 from deepca.solver.result import Result

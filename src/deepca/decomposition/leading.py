@@ -16,6 +16,7 @@ from deepca.errors import InvalidInput, NetworkError
 from deepca.network.base import Network
 from deepca.operators.base import Operator
 from deepca.operators.linalg import first_columns
+from deepca.operators.rounding import EPS
 from deepca.solver.certificate.bounds import Certificate
 from deepca.solver.loop import solve
 from deepca.solver.observers import Observer
@@ -23,8 +24,6 @@ from deepca.solver.result import Result
 from deepca.solver.stopping import Tolerance
 
 __all__ = ["Leading", "Top", "leading", "search", "size_of", "whole"]
-
-_EPS = float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,7 @@ def search(
     algorithm = algorithm_of(settings.algorithm, A, W0, network, rounds=settings.rounds, messages=settings.messages)
     if disturbed:
         network.begin(network.epoch, 0, "restart")
-        state = algorithm.restart(algorithm.init(), algorithm.rounds_for(max(settings.tol * 1e-2, _EPS)))
+        state = algorithm.restart(algorithm.init(), algorithm.rounds_for(max(settings.tol * 1e-2, EPS)))
     left = settings.max_iter if state is None else max(settings.max_iter - state.t, 1)
     result = solve(
         algorithm,

@@ -22,8 +22,9 @@ from deepca.solver.result import Result
 from deepca.solver.ritz_axes import filled_up, principal_axes
 from deepca.solver.verdict import with_few_rows
 
+__all__ = ["PcaRun"]
+
 _FIRST_GUESS = 8  # components, where a share of the variance is asked for
-EPS = float(np.finfo(np.float64).eps)
 _GLANCE = 60  # iterations that tell how much variance k components explain
 
 

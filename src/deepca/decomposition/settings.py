@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from deepca._util.typing import Array
-from deepca._util.validation import NOTHING, Constraint, OneOf, Real, Whole, check
+from deepca._util.validation import NOTHING, Constraint, Nothing, OneOf, Real, Whole, check
 from deepca.algorithms import AcceleratedDeEPCA, Algorithm, BlockKrylov, CovarianceAveraging, DeEPCA, DePCA
 from deepca.consensus.mixers import Chebyshev, FastMix, Gossip, Mixer, PositiveChebyshev
 from deepca.errors import InvalidInput
@@ -19,7 +19,7 @@ from deepca.operators.base import OperatorLike
 from deepca.operators.construction import Form
 from deepca.solver.stopping import Tolerance
 
-__all__ = ["ALGORITHMS", "Settings", "algorithm_of"]
+__all__ = ["ALGORITHMS", "Settings", "algorithm_of", "check_settings", "components_needed"]
 
 ALGORITHMS = ("auto", "krylov", "accelerated", "deepca", "depca", "covariance")
 
@@ -66,7 +66,7 @@ class Settings:
 
 
 _ALLOWED: dict[str, tuple[Constraint, ...]] = {
-    "n_components": (Whole(1), _Share(), NOTHING),
+    "n_components": (Whole(1), _Share(), Nothing("for all")),
     "rounds": (Whole(1), OneOf("auto")),
     "seed": (Whole(0), NOTHING),
     "algorithm": (OneOf(*ALGORITHMS),),
