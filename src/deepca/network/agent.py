@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 from collections.abc import Callable
@@ -217,6 +218,7 @@ def run_agents(
     shared = hub if hub is not None else MemoryHub(topology.n_agents, timeout=timeout)
     results: dict[int, T] = {}
     errors: dict[int, BaseException] = {}
+    ended: queue.SimpleQueue[int] = queue.SimpleQueue()
 
     def run(agent: int) -> None:
         try:
@@ -226,22 +228,26 @@ def run_agents(
             error.add_note(f"(raised by agent {agent})")
             errors[agent] = error
             shared.fail(agent, error)
+        finally:
+            ended.put(agent)
 
     threads = [
         threading.Thread(target=run, args=(j,), name=f"agent-{j}", daemon=True) for j in range(topology.n_agents)
     ]
+    running: set[int] = set()
     with one_blas_thread():
         try:
-            for thread in threads:
+            for agent, thread in enumerate(threads):
+                running.add(agent)
                 thread.start()
-            for thread in threads:
-                thread.join()
+            while running:
+                # with a timeout: a Ctrl-C that reaches Python just before it waits, or in another thread, wakes nobody
+                running -= _ended_within(0.5, ended)
         except BaseException as error:  # Ctrl-C: the agents are told, and end with their next exchange
             shared.fail(-1, error)
             deadline = time.monotonic() + 5.0
-            time.sleep(0.05)  # one may have been about to start
-            while any(thread.is_alive() for thread in threads) and time.monotonic() < deadline:
-                time.sleep(0.01)
+            while running and time.monotonic() < deadline:
+                running -= _ended_within(0.05, ended)
             raise
     if errors:
         # the first cause, not one of those who only heard of it
@@ -249,6 +255,13 @@ def run_agents(
             (error for error in errors.values() if not isinstance(error, PeerFailed)), next(iter(errors.values()))
         )
     return [results[j] for j in range(topology.n_agents)]
+
+
+def _ended_within(seconds: float, ended: queue.SimpleQueue[int]) -> set[int]:
+    try:
+        return {ended.get(timeout=seconds)}
+    except queue.Empty:
+        return set()
 
 
 def _sent(x: Array) -> Array:
