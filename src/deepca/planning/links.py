@@ -8,6 +8,7 @@ an agent has an ``uplink`` that all its messages pass first. A message is lost w
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,10 +19,46 @@ from deepca._util.typing import Array
 from deepca.errors import InvalidInput
 from deepca.topology.graph import Topology
 
-__all__ = ["SHORTEST_PATIENCE", "Links", "Machines"]
+__all__ = ["SHORTEST_PATIENCE", "Links", "Machines", "Quantity"]
 
 SHORTEST_PATIENCE = 0.2
 """Seconds after which a lost message is sent again, at least; TCP's shortest timeout on Linux."""
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """What a number that describes a link or an agent may be: 0 or more and finite, unless said.
+
+    wanted : in words.  positive : whether 0 is too small.  below, most : limits.  infinite : whether inf is allowed.
+    """
+
+    wanted: str
+    positive: bool = False
+    below: float = np.inf
+    most: float = np.inf
+    infinite: bool = False
+
+    def accepts(self, values: npt.ArrayLike) -> npt.NDArray[np.bool_]:
+        """Tell for each value whether it may be."""
+        given = np.asarray(values, dtype=np.float64)
+        low = given > 0.0 if self.positive else given >= 0.0
+        return np.asarray(low & (given <= self.most) & ((given < self.below) | (self.infinite & (given == np.inf))))
+
+
+_RATE = Quantity("bits per second above 0, or inf", positive=True, infinite=True)
+_SECONDS = Quantity("seconds, 0 or more")
+_OF_A_LINK = {
+    "latency": _SECONDS,
+    "bandwidth": _RATE,
+    "loss": Quantity("a probability, 0 or more and below 1", below=1.0),
+    "jitter": _SECONDS,
+}
+_OF_AN_AGENT = {
+    "slowdown": Quantity("a number above 0, such as 3 for three times as slow", positive=True),
+    "stall": Quantity("a probability, 0 or more and at most 1", most=1.0),
+    "pause": _SECONDS,
+    "uplink": _RATE,
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,10 +76,7 @@ class Machines:
     uplink: Array
 
     def __post_init__(self) -> None:
-        _check(self.slowdown, "slowdown", "a number above 0, such as 3 for three times as slow", above=0.0)
-        _check(self.stall, "stall", "a probability, 0 or more and at most 1", most=1.0)
-        _check(self.pause, "pause", "seconds, 0 or more")
-        _check(self.uplink, "uplink", "bits per second above 0, or inf", above=0.0, infinite=True)
+        _check(self, _OF_AN_AGENT)
 
     @classmethod
     def of(
@@ -81,15 +115,12 @@ class Links:
 
     def __post_init__(self) -> None:
         m, arcs = self.topology.n_agents, self.senders.size
-        for name in ("latency", "bandwidth", "loss", "jitter"):
+        for name in _OF_A_LINK:
             if getattr(self, name).shape != (arcs,):
                 raise InvalidInput(
                     f"{name} has shape {getattr(self, name).shape}; expected ({arcs},), one per direction"
                 )
-        _check(self.latency, "latency", "seconds, 0 or more")
-        _check(self.bandwidth, "bandwidth", "bits per second above 0, or inf", above=0.0, infinite=True)
-        _check(self.loss, "loss", "a probability, 0 or more and below 1", below=1.0)
-        _check(self.jitter, "jitter", "seconds, 0 or more")
+        _check(self, _OF_A_LINK)
         if len(self.names) != m or self.machines.slowdown.size != m:
             raise InvalidInput(
                 f"{len(self.names)} names and {self.machines.slowdown.size} machines for {m} agents; give one of each"
@@ -158,17 +189,10 @@ def _full(given: npt.ArrayLike, size: int, name: str) -> Array:
     return values
 
 
-def _check(
-    values: Array,
-    name: str,
-    wanted: str,
-    *,
-    above: float | None = None,
-    below: float = np.inf,
-    most: float = np.inf,
-    infinite: bool = False,
-) -> None:
-    low = values >= 0.0 if above is None else values > above
-    fits = low & (values <= most) & ((values < below) | (infinite & (values == np.inf)))
-    if not fits.all():
-        raise InvalidInput(f"{name} = {values[int(np.argmin(fits))]:g}: {wanted}")
+def _check(held: Links | Machines, quantities: Mapping[str, Quantity]) -> None:
+    """Raise InvalidInput unless every number is what it may be."""
+    for name, quantity in quantities.items():
+        values = getattr(held, name)
+        fits = quantity.accepts(values)
+        if not fits.all():
+            raise InvalidInput(f"{name} = {values[int(np.argmin(fits))]:g}: {quantity.wanted}")

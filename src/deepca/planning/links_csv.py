@@ -15,7 +15,7 @@ import networkx as nx
 import numpy as np
 
 from deepca.errors import DisconnectedError, InvalidInput
-from deepca.planning.links import Links, Machines
+from deepca.planning.links import Links, Machines, Quantity
 from deepca.topology.graph import Rule, from_edges
 
 __all__ = ["EXAMPLE", "read_links", "read_machines"]
@@ -37,30 +37,26 @@ _NAMES = 8  # shown in a message
 
 
 @dataclass(frozen=True)
-class _Column:
-    """What a column holds: how to read it, and in which unit it is kept."""
+class _Column(Quantity):
+    """What a column holds, and in which unit it is kept. default : where it is missing; None where it must be there."""
 
-    wanted: str
     unit: float = 1.0
     default: float | None = None
-    """Where the column, or a cell of it, is missing; None where it must be there."""
-    above: bool = False
-    """Whether 0 is too small."""
-    below: float = math.inf
-    infinite: bool = False
 
 
 _LINK: Mapping[str, _Column] = {
-    "latency_ms": _Column("milliseconds, 0 or more", 1e-3),
-    "mbit_per_s": _Column("megabits per second above 0, or inf", 1e6, above=True, infinite=True),
-    "loss": _Column("a probability, 0 or more and below 1", default=0.0, below=1.0),
-    "jitter_ms": _Column("milliseconds, 0 or more", 1e-3, default=0.0),
+    "latency_ms": _Column("milliseconds, 0 or more", unit=1e-3),
+    "mbit_per_s": _Column("megabits per second above 0, or inf", positive=True, infinite=True, unit=1e6),
+    "loss": _Column("a probability, 0 or more and below 1", below=1.0, default=0.0),
+    "jitter_ms": _Column("milliseconds, 0 or more", unit=1e-3, default=0.0),
 }
 _AGENT: Mapping[str, _Column] = {
-    "slowdown": _Column("a number above 0, such as 3 for three times as slow", default=1.0, above=True),
-    "stall": _Column("a probability, 0 or more and below 1", default=0.0, below=1.0),
-    "stall_ms": _Column("milliseconds, 0 or more", 1e-3, default=0.0),
-    "uplink_mbit_per_s": _Column("megabits per second above 0, or inf", 1e6, math.inf, above=True, infinite=True),
+    "slowdown": _Column("a number above 0, such as 3 for three times as slow", positive=True, default=1.0),
+    "stall": _Column("a probability, 0 or more and below 1", below=1.0, default=0.0),
+    "stall_ms": _Column("milliseconds, 0 or more", unit=1e-3, default=0.0),
+    "uplink_mbit_per_s": _Column(
+        "megabits per second above 0, or inf", positive=True, infinite=True, unit=1e6, default=math.inf
+    ),
 }
 
 
@@ -174,8 +170,7 @@ def _number(file: Path, line: int, name: str, text: str, column: _Column) -> flo
         value = float(text)
     except ValueError:
         value = math.nan
-    large_enough = value > 0.0 if column.above else value >= 0.0
-    if not (large_enough and (value < column.below or (column.infinite and value == math.inf))):
+    if not column.accepts(value):
         raise InvalidInput(f"{file}, line {line}, column {name}: {text!r} must be {column.wanted}")
     return value * column.unit
 

@@ -8,19 +8,20 @@ receiving and what protocols add count as nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import get_args
 
 import numpy.typing as npt
 
 from deepca._util.typing import Array
+from deepca._util.validation import OneOf, check
 from deepca.errors import InvalidInput
 from deepca.network.compression import Messages
 from deepca.planning.inputs import bits_per_second, probed_eigenvalues, read_eigenvalues, seconds, spectrum_of
 from deepca.planning.metered import Cost, LinkSpeed
-from deepca.planning.rehearsal import ON_A_TREE, Alike, Prediction, Rehearsal, StandIns
-from deepca.solver.observers import Observer
+from deepca.planning.methods import ON_A_TREE, Watch, fastest
+from deepca.planning.rehearsal import Alike, Prediction, Rehearsal, StandIns
 from deepca.solver.stopping import Tolerance
 from deepca.topology.graph import Topology
 from deepca.topology.names import from_name
@@ -93,7 +94,7 @@ def plan(
     allow_covariance: bool = False,
     unreliable: bool = False,
     seed: int = 0,
-    watch: Callable[[str], Observer] | None = None,
+    watch: Watch | None = None,
 ) -> Plan:
     """Rounds, bytes and wall time of every method, and the one to take: that with the least time.
 
@@ -188,8 +189,7 @@ def _check(tol: float, methods: Sequence[str], rows_per_agent: int | None, messa
             raise InvalidInput(f"method = {method!r}: choose from {', '.join(METHODS)}")
     if rows_per_agent is not None and rows_per_agent < 1:
         raise InvalidInput(f"rows_per_agent = {rows_per_agent}: every agent needs at least one row")
-    if messages not in get_args(Messages):
-        raise InvalidInput(f"messages = {messages!r}: choose one of {', '.join(get_args(Messages))}")
+    check("messages", messages, OneOf(*get_args(Messages)))
 
 
 def _rehearsed(rehearsal: Rehearsal, expected: _Expected, methods: Sequence[str], policy: _Policy, seed: int) -> Plan:
@@ -232,22 +232,12 @@ def _remarked(one: Prediction, messages: Messages, policy: _Policy) -> Predictio
 
 def _recommended(predictions: Sequence[Prediction], policy: _Policy) -> tuple[str | None, str]:
     """The fastest of those that may be taken, and why."""
-    allowed = (p for p in predictions if policy.allows(p.method))
-    reaching = sorted((p for p in allowed if p.reaches), key=lambda p: p.total.seconds)
-    if not reaching:
-        return None, "no method that may be recommended reaches the tolerance; ask for a larger one, or another k"
-    best, *others = reaching
-    reason = "the only one that may be recommended and reaches the tolerance"
-    if others:
-        factor = others[0].total.seconds / max(best.total.seconds, 1e-12)
-        reason = (
-            f"least time, {f'{factor:.1f} times as fast' if factor >= 1.05 else 'about as fast'} as {others[0].method}"
-        )
-    if best.method in ON_A_TREE:
+    best, reason = fastest({p.method: p.total.seconds for p in predictions if p.reaches and policy.allows(p.method)})
+    if best in ON_A_TREE:
         reason += "; it sums along a tree, so no message may get lost"
-    if best.method == "covariance":
+    if best == "covariance":
         reason += f", and it {_REVEALS}"
-    return best.method, reason
+    return best, reason
 
 
 def _listed(predictions: Sequence[Prediction]) -> str:

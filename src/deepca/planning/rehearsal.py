@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -19,18 +17,15 @@ from deepca.decomposition.settings import algorithm_of
 from deepca.network.compression import Messages
 from deepca.operators.base import Operator
 from deepca.operators.covariances import Covariances
-from deepca.operators.linalg import tan_theta
 from deepca.planning.metered import Cost, LinkSpeed, MeteredNetwork, Sent
+from deepca.planning.methods import Course, Watch, messages_of
 from deepca.solver.loop import solve
-from deepca.solver.observers import Observer, Start, Step
-from deepca.solver.result import Result, StatusCode
+from deepca.solver.result import StatusCode
 from deepca.solver.stopping import Tolerance
 from deepca.topology.graph import Topology
 
-__all__ = ["ON_A_TREE", "Alike", "Prediction", "Rehearsal", "StandIns"]
+__all__ = ["Alike", "Prediction", "Rehearsal", "StandIns"]
 
-ON_A_TREE = ("krylov", "covariance")
-"""Methods that rely on every message."""
 _REAL = 2  # squared differences between sites of real data, over those of Gaussian rows: 1.9 … 2.4 in digits and cancer
 _ENTRIES = 2_000_000  # of all A_j together: what a second or two of iterations allow
 _COLUMNS = 200_000  # of all agents together
@@ -151,16 +146,15 @@ class Rehearsal:
     reliable: bool
     tol: float
     messages: Messages
-    watch: Callable[[str], Observer] | None
+    watch: Watch | None
 
     def prediction(self, method: str, agents: StandIns) -> Prediction:
         k = agents.W0.shape[1]
         network = self._network(agents, k)
-        course = _Course(network, agents.U)
-        messages = "float64" if method in ON_A_TREE else self.messages
+        course = _Course(agents.U, lambda: network.running, every=_EVERY)
         limit = self._affordable(agents)
         result = solve(
-            algorithm_of(method, agents.A, agents.W0, network, messages=messages),
+            algorithm_of(method, agents.A, agents.W0, network, messages=messages_of(method, self.messages)),
             max_iter=limit,
             stop=Tolerance(self.tol),
             observers=[course] if self.watch is None else [course, self.watch(method)],
@@ -210,33 +204,18 @@ class Rehearsal:
         return int(min(max(_WORK / (m * d * k * (d + mixing)), _FEWEST), _MOST))
 
 
-class _Course:
-    """How the largest angle and the traffic of a run went."""
-
-    def __init__(self, network: MeteredNetwork, U: Array) -> None:
-        self._network, self._U = network, U
-        self._seen: list[tuple[int, float, Sent]] = []
-
-    def begin(self, start: Start) -> None:
-        self._seen.clear()
-
-    def observe(self, step: Step) -> None:
-        if step.after.t % _EVERY == 0:
-            angle = float(np.max(tan_theta(self._U, step.after.W)))
-            self._seen.append((step.after.t, angle, self._network.running))
-
-    def end(self, result: Result[Any]) -> None:
-        """Nothing to close."""
+class _Course(Course[Sent]):
+    """How the largest angle and the traffic of a run went, and how they would go on."""
 
     @property
     def late(self) -> Sent:
         """What an iteration of the second half sent."""
-        (first, _, before), (last, _, after) = self._seen[len(self._seen) // 2], self._seen[-1]
+        (first, _, before), (last, _, after) = self.seen[len(self.seen) // 2], self.seen[-1]
         return (after - before) * (1.0 / (last - first))
 
     def missing(self, tol: float, slowest: float) -> float:
         """Iterations to ``tol`` at the rate of the second half, or at the slowest one known; inf if it goes nowhere."""
-        (first, before, _), (last, after, _) = self._seen[len(self._seen) // 2], self._seen[-1]
+        (first, before, _), (last, after, _) = self.seen[len(self.seen) // 2], self.seen[-1]
         if not (0.0 < after < before < math.inf):
             return math.inf
         rate = max(math.log(after / before) / (last - first), math.log(max(slowest, 1e-300)))

@@ -6,7 +6,7 @@ The real algorithms run on the rows, from agreeing on counts and mean to the cer
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -27,9 +27,9 @@ from deepca.operators.base import Operator
 from deepca.operators.linalg import tan_theta
 from deepca.planning.clock import PARTS, SimulatedClock
 from deepca.planning.links import Links
+from deepca.planning.methods import Course, Watch, fastest, messages_of
 from deepca.planning.timed import TimedNetwork, TimedOperator, check_speed
-from deepca.solver.observers import Observer, Start, Step
-from deepca.solver.result import Result
+from deepca.solver.observers import Observer
 
 __all__ = ["COMPARED", "GFLOPS", "Bottleneck", "Simulation", "Trial", "simulate", "stand_in_rows"]
 
@@ -119,7 +119,7 @@ def simulate(
     scale: bool = False,
     gflops: float = GFLOPS,
     seed: int = 0,
-    watch: Callable[[str], Observer] | None = None,
+    watch: Watch | None = None,
 ) -> Simulation:
     """How long every method takes over these links, on these rows, and which one to take.
 
@@ -146,7 +146,9 @@ def simulate(
         )
         for settings in each
     )
-    recommended, reason = _recommended(trials)
+    recommended, reason = fastest(
+        {t.algorithm: t.seconds for t in trials if t.certified and t.algorithm != "covariance"}, "simulated time"
+    )
     return Simulation(
         network=links.topology.name,
         agents=links.names,
@@ -179,8 +181,7 @@ def _settings_of_each(asked: Settings, algorithms: Sequence[str], messages: Mess
     """The settings of each algorithm, checked; those that sum along a tree send float64."""
     each = []
     for name in dict.fromkeys(algorithms):
-        exact = name in ("krylov", "covariance")
-        each.append(replace(asked, algorithm=name, messages="float64" if exact else messages))
+        each.append(replace(asked, algorithm=name, messages=messages_of(name, messages)))
         check_settings(each[-1])
     return each
 
@@ -207,33 +208,8 @@ class _TimedData(LocalData):
 
     clock: SimulatedClock = field(kw_only=True)
 
-    def operator(
-        self,
-        batch: tuple[int, ...],
-        reference: Array,
-        shift: Array,
-        units: Array | None,
-        scale: float,
-        unit_rounding: Array | None = None,
-    ) -> Operator:
-        return TimedOperator(super().operator(batch, reference, shift, units, scale, unit_rounding), self.clock)
-
-
-class _Course:
-    """Simulated seconds and the largest angle after every iteration."""
-
-    def __init__(self, clock: SimulatedClock, U: Array) -> None:
-        self._clock, self._U = clock, U
-        self.seen: list[tuple[float, float]] = []
-
-    def begin(self, start: Start) -> None:
-        self.seen.clear()
-
-    def observe(self, step: Step) -> None:
-        self.seen.append((self._clock.elapsed, float(np.max(tan_theta(self._U, step.after.W)))))
-
-    def end(self, result: Result[Any]) -> None:
-        """Nothing to close."""
+    def operator(self, *args: Any, **kwargs: Any) -> Operator:
+        return TimedOperator(super().operator(*args, **kwargs), self.clock)
 
 
 def _trial(
@@ -244,7 +220,7 @@ def _trial(
     if held.form == "covariance":  # made from the rows once
         clock.compute(np.array([float(of.n) for of in held.moments]) * held.sources[0].d ** 2)
     timed = _TimedData(held.sources, held.weights, held.form, held.moments, held.single, clock=clock)
-    course = _Course(clock, U)
+    course = Course(U, lambda: clock.elapsed)
     found = decompose(timed, network, settings, observers=(course, *observers))
     result = found.result
     last = int(clock.now.argmax())
@@ -263,7 +239,7 @@ def _trial(
         parts=dict(zip(PARTS, clock.parts[last].tolist(), strict=True)),
         phases=network.phases,
         bottlenecks=_bottlenecks(links, clock),
-        curve=tuple(course.seen),
+        curve=tuple((seconds, angle) for _, angle, seconds in course.seen),
     )
 
 
@@ -279,15 +255,3 @@ def _bottlenecks(links: Links, clock: SimulatedClock) -> tuple[Bottleneck, ...]:
     ]
     found += [Bottleneck("agent", (links.names[j],), float(s)) for j, s in enumerate(critical.at_agents)]
     return tuple(sorted((one for one in found if one.seconds > 0.0), key=lambda one: -one.seconds)[:_TOLD])
-
-
-def _recommended(trials: Sequence[Trial]) -> tuple[str | None, str]:
-    allowed = sorted((t for t in trials if t.certified and t.algorithm != "covariance"), key=lambda t: t.seconds)
-    if not allowed:
-        return None, "no method that may be recommended reaches the tolerance; ask for a larger one, or another k"
-    best, *others = allowed
-    if not others:
-        return best.algorithm, "the only one that may be recommended and reaches the tolerance"
-    factor = others[0].seconds / max(best.seconds, 1e-12)
-    how = f"{factor:.1f} times as fast as" if factor >= 1.05 else "about as fast as"
-    return best.algorithm, f"least simulated time, {how} {others[0].algorithm}"
