@@ -223,14 +223,5 @@ def _kept_of(checkpoint: Checkpoint) -> KeptCheckpoint:
     return KeptCheckpoint(checkpoint.iteration, checkpoint.key, checkpoint.members, checkpoint.k)
 
 
-# ------------------------------------------------------------------------------------------------------------- file
-
-
 def _reason(error: Exception) -> str:
     return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
-
-
-# ------------------------------------------------------------------------------------------------------------ values
-
-
-# ------------------------------------------------------------------------------------------------------------ arrays

@@ -132,12 +132,6 @@ def _quietly(work: Callable[[slice], object], part: slice) -> None:
         work(part)
 
 
-# -------------------------------------------------------------------------------------------------- constructors
-
-
-# --------------------------------------------------------------------------------------------------------- checks
-
-
 class PerAgent(Operator):
     """Agents whose ``A_j`` differ in kind (dense here, sparse there, a LinearOperator elsewhere)."""
 

@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib as mpl
 import numpy as np
 import numpy.typing as npt
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from deepca._util.typing import Array
 
-__all__ = ["Curve", "convergence", "scree", "style"]
+__all__ = ["LOOK", "Curve", "convergence", "grid", "scree", "style"]
+
+LOOK: dict[Any, Any] = {"font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "deepca"}
+"""Settings of matplotlib for all pictures; its keys are a type of its own there."""
 
 # Okabe–Ito: told apart by colour-blind readers; line styles tell them apart in grey
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -38,6 +42,12 @@ def style(i: int) -> dict[str, Any]:
     return {"color": _COLOURS[i % len(_COLOURS)], "linestyle": _LINES[i % len(_LINES)], "linewidth": 1.8}
 
 
+def grid(axes: Axes, axis: Literal["both", "y"] = "both") -> None:
+    """Draw faint lines behind the curves."""
+    axes.grid(visible=True, which="major", axis=axis, color="#dddddd", linewidth=0.6)
+    axes.set_axisbelow(True)
+
+
 def convergence(curves: Sequence[Curve], path: Path, *, title: str, ylabel: str) -> None:
     """Error against iterations (left) and against rounds of communication (right), saved as PNG or SVG by suffix.
 
@@ -46,9 +56,7 @@ def convergence(curves: Sequence[Curve], path: Path, *, title: str, ylabel: str)
     """
     finite = [float(value) for curve in curves for value in curve.error if np.isfinite(value)]
     highest = max([_FLOOR, *finite])
-    with mpl.rc_context(
-        {"font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "deepca"}
-    ):
+    with mpl.rc_context(LOOK):
         figure = Figure(figsize=(10.0, 4.2), layout="constrained")
         left, right = figure.subplots(1, 2, sharey=True)
         for i, curve in enumerate(curves):
@@ -59,8 +67,7 @@ def convergence(curves: Sequence[Curve], path: Path, *, title: str, ylabel: str)
         left.set(xlabel="iterations", ylabel=ylabel)
         right.set(xlabel="rounds of communication")
         for axes in (left, right):
-            axes.grid(visible=True, which="major", color="#dddddd", linewidth=0.6)
-            axes.set_axisbelow(True)
+            grid(axes)
         if len(curves) > _BESIDE:
             figure.legend(frameon=False, loc="outside right upper", fontsize=8)
         elif curves:
@@ -74,9 +81,7 @@ def scree(shares: npt.NDArray[Any], path: Path, *, title: str) -> None:
     values = 100.0 * np.asarray(shares, dtype=np.float64)
     numbers = np.arange(1, values.size + 1)
     few = values.size <= 12
-    with mpl.rc_context(
-        {"font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "deepca"}
-    ):
+    with mpl.rc_context(LOOK):
         figure = Figure(figsize=(9.0, 3.8), layout="constrained")
         left, right = figure.subplots(1, 2)
         left.bar(numbers, values, color="#0072B2", width=0.7 if few else 0.85)
@@ -87,8 +92,7 @@ def scree(shares: npt.NDArray[Any], path: Path, *, title: str) -> None:
         for axes, heights in ((left, values), (right, together)):
             axes.set(xlabel="component", xlim=(0.4, values.size + 0.6))
             axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12))
-            axes.grid(visible=True, axis="y", color="#dddddd", linewidth=0.6)
-            axes.set_axisbelow(True)
+            grid(axes, "y")
             for number, height in zip(numbers, heights, strict=True) if few else ():
                 axes.annotate(
                     f"{height:.1f}", (number, height), (0, 5), textcoords="offset points", ha="center", fontsize=8

@@ -20,6 +20,7 @@ from scipy.spatial import cKDTree
 from deepca._util.machine import one_blas_thread
 from deepca._util.typing import Array, Csr
 from deepca.errors import InvalidInput
+from deepca.plots.curves import LOOK
 from deepca.topology.graph import Topology, links_of
 
 __all__ = ["draw", "layout"]
@@ -47,7 +48,7 @@ def draw(topology: Topology, path: Path) -> None:
             f"a drawing of {m:,} agents with {topology.n_edges:,} links would be a blot; "
             f"draw at most {_MOST:,} agents and {_MOST_LINKS:,} links"
         )
-    with mpl.rc_context({"font.size": 10, "svg.hashsalt": "deepca"}):
+    with mpl.rc_context(LOOK):
         figure = _rounds(topology) if topology.changing and m > 1 else _whole(topology)
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix.lower() == ".svg" else None)

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from deepca.errors import InvalidInput
-from deepca.plots.curves import style
+from deepca.plots.curves import LOOK, grid, style
 
 if TYPE_CHECKING:
     from deepca.planning.simulation import Simulation
@@ -35,9 +35,7 @@ def draw(simulation: Simulation, path: Path) -> None:
         raise InvalidInput(f"{path}: a picture is saved as PNG or SVG; let the name end in .png or .svg")
     if not any(trial.seconds for trial in simulation.trials):
         raise InvalidInput(f"{path}: no link and no agent takes any time, so there is no time to draw")
-    with mpl.rc_context(
-        {"font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "deepca"}
-    ):
+    with mpl.rc_context(LOOK):
         figure = Figure(figsize=(11.0, 4.4), layout="constrained")
         left, right = figure.subplots(1, 2, width_ratios=(1.25, 1.0))
         _errors(left, simulation)
@@ -70,8 +68,7 @@ def _errors(axes: Axes, simulation: Simulation) -> None:
         ylabel="largest tan θ of any agent",
         ylim=(floor, _CEILING),
     )
-    axes.grid(visible=True, which="major", color="#dddddd", linewidth=0.6)
-    axes.set_axisbelow(True)
+    grid(axes)
     axes.legend(frameon=False, loc="upper right")
 
 

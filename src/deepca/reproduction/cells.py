@@ -15,7 +15,7 @@ import numpy.typing as npt
 from deepca._util.typing import Array
 from deepca.errors import DataError
 
-__all__ = ["Alignment", "Cell", "Method", "Order", "Outcome"]
+__all__ = ["Alignment", "Cell", "Method", "Order", "Outcome", "iterations_to"]
 
 Method = Literal["DeEPCA", "DePCA", "CPCA"]
 Alignment = Literal["sign-adjust", "qr", "polar", "none"]
@@ -66,6 +66,13 @@ class Cell:
         return replace(self, **changes)
 
 
+def iterations_to(curve: Array, accuracy: float) -> int | None:
+    """Return after how many iterations a curve is at most ``accuracy`` and stays so; None if it never is."""
+    above = np.flatnonzero(~(curve <= accuracy))
+    first = int(above[-1]) + 1 if above.size else 0
+    return first + 1 if first < curve.size else None
+
+
 @dataclass(frozen=True)
 class Outcome:
     """The paper's curves of one run, one entry per iteration, and 1 − λ₂ of its graph."""
@@ -86,9 +93,7 @@ class Outcome:
 
     def iterations_to(self, accuracy: float) -> int | None:
         """Iterations after which the mean tangent is at most ``accuracy`` and stays so; None if it never is."""
-        above = np.flatnonzero(~(self.tan_theta <= accuracy))
-        first = int(above[-1]) + 1 if above.size else 0
-        return first + 1 if first < self.tan_theta.size else None
+        return iterations_to(self.tan_theta, accuracy)
 
     def rounds_to(self, accuracy: float) -> int | None:
         """Rounds of communication by then."""

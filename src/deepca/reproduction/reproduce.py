@@ -22,7 +22,7 @@ from deepca.reproduction.pages.report import Picture, Report, Table, to_markdown
 from deepca.reproduction.pages.tables import study_table
 from deepca.reproduction.problems import PAPER_GRAPHS, DataSource, edition_of
 from deepca.reproduction.runner import Outcomes, in_parallel, run_cells
-from deepca.reproduction.studies import PAPER, Paper, Study
+from deepca.reproduction.studies import PAPER, Paper, Study, paper_curves
 
 __all__ = ["Request", "reproduce_paper", "run_study"]
 
@@ -155,12 +155,8 @@ def _draw(drawing: Drawing) -> None:
 
 def _summary(setting: Setting, outcomes: Mapping[Cell, Outcome]) -> Table:
     """Iterations and rounds of every curve in the figures, draw by draw collapsed to medians."""
-    base, paper = setting.base, PAPER[setting.data]
-    kinds = [base.at(method="CPCA", K=0)]
-    for K in paper.rounds:
-        kinds += [base.at(K=K), base.at(method="DePCA", K=K), base.at(method="DePCA", K=K, growth=paper.growth)]
     rows = []
-    for kind in kinds:
+    for kind in paper_curves(setting.base):
         found = [outcomes[kind.at(draw=i)] for i in range(setting.draws)]
         rows.append(
             (

@@ -50,7 +50,8 @@ def run_cells(
     tell = progress or (lambda _done, _total: None)
     tell(done, total)
     for outcome in in_parallel(_compute, [(cell, source) for cell in todo], jobs):
-        found[outcome.cell] = _keep(outcome, files[outcome.cell])
+        write_whole(files[outcome.cell], outcome.to_bytes())
+        found[outcome.cell] = outcome
         tell(done := done + cost(outcome.cell), total)
     return {cell: found[cell] for cell in wanted}
 
@@ -85,8 +86,3 @@ def _stored(cell: Cell, file: Path) -> Outcome | None:
     except (OSError, DataError):
         return None
     return outcome if outcome.cell == cell else None
-
-
-def _keep(outcome: Outcome, file: Path) -> Outcome:
-    write_whole(file, outcome.to_bytes())
-    return outcome

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from deepca.errors import InvalidInput
 from deepca.reproduction.cells import Cell, Outcome
 
-__all__ = ["PAPER", "STUDIES", "Paper", "Study", "Value", "base_cell", "paper_cells", "study_named"]
+__all__ = ["PAPER", "STUDIES", "Paper", "Study", "Value", "base_cell", "paper_cells", "paper_curves", "study_named"]
 
 Value = Literal["iterations", "rounds", "converged", "plateau"]
 
@@ -36,15 +36,16 @@ def base_cell(data: str, k: int, iterations: int) -> Cell:
 
 
 def paper_cells(data: str, k: int, iterations: int, draws: int) -> list[Cell]:
-    """DeEPCA, DePCA with fixed and growing K, and CPCA, for the K of the paper's figures, from the same W⁰."""
-    base, paper = base_cell(data, k, iterations), PAPER[data]
-    cells = []
-    for draw in range(draws):
-        cells.append(base.at(method="CPCA", K=0, draw=draw))
-        for K in paper.rounds:
-            cells.append(base.at(K=K, draw=draw))
-            cells.append(base.at(method="DePCA", K=K, draw=draw))
-            cells.append(base.at(method="DePCA", K=K, growth=paper.growth, draw=draw))
+    """All curves of the paper's figure for a data set, draw by draw."""
+    base = base_cell(data, k, iterations)
+    return [cell for draw in range(draws) for cell in paper_curves(base.at(draw=draw))]
+
+
+def paper_curves(base: Cell) -> list[Cell]:
+    """CPCA, then DeEPCA and DePCA with fixed and growing K for the K of the paper's figures, all from the same W⁰."""
+    cells, paper = [base.at(method="CPCA", K=0)], PAPER[base.data]
+    for K in paper.rounds:
+        cells += [base.at(K=K), base.at(method="DePCA", K=K), base.at(method="DePCA", K=K, growth=paper.growth)]
     return cells
 
 
@@ -68,14 +69,9 @@ class Study:
     def cells(self, base: Cell) -> list[Cell]:
         """All cells, the draws of one combination next to each other."""
         start = base.at(**dict(self.changes))
-        names = [name for name, _ in self.axes]
-        if "draw" in names:
-            return [start.at(**dict(zip(names, point, strict=True))) for point in product(*(v for _, v in self.axes))]
-        return [
-            start.at(**dict(zip(names, point, strict=True)), draw=draw)
-            for point in product(*(values for _, values in self.axes))
-            for draw in range(self.draws)
-        ]
+        axes: dict[str, Sequence[Any]] = dict(self.axes)
+        axes.setdefault("draw", range(self.draws))
+        return [start.at(**dict(zip(axes, point, strict=True))) for point in product(*axes.values())]
 
     @property
     def row_names(self) -> list[str]:

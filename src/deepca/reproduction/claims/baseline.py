@@ -14,6 +14,7 @@ from deepca.errors import NotFiniteError
 from deepca.network import SimulatedNetwork
 from deepca.operators.base import Operator
 from deepca.operators.linalg import random_orthonormal
+from deepca.reproduction.cells import iterations_to
 from deepca.reproduction.claims.setting import Setting
 from deepca.reproduction.problems import graph_of, operator_of
 from deepca.reproduction.studies import PAPER
@@ -76,8 +77,5 @@ def run_over(setting: Setting, A: Operator, U: Array, network: Topology, mix: Mi
     except NotFiniteError:
         return Run(None, None, float("inf"))
     worst = trace.tan_theta_max
-    above = np.flatnonzero(~(worst <= ACCURACY))
-    first = int(above[-1]) + 1 if above.size else 0
-    if first == worst.size:
-        return Run(None, None, float(worst[-1]))
-    return Run(first + 1, int(trace.rounds[first]), float(worst[-1]))
+    reached = iterations_to(worst, ACCURACY)
+    return Run(reached, None if reached is None else int(trace.rounds[reached - 1]), float(worst[-1]))

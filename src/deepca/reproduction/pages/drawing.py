@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
+from deepca.plots.curves import LOOK
+
 SOFT = "#555555"
 
 
-@contextmanager
-def styled() -> Iterator[None]:
-    with mpl.rc_context(
+def styled() -> AbstractContextManager[None]:
+    """Draw with the settings of all figures."""
+    return mpl.rc_context(
         {
-            "font.size": 10,
+            **LOOK,
             "axes.titlesize": 10,
-            "axes.spines.top": False,
-            "axes.spines.right": False,
             "axes.grid": True,
             "axes.axisbelow": True,
             "grid.color": "#dddddd",
             "grid.linewidth": 0.6,
             "mathtext.fontset": "dejavusans",
-            "svg.hashsalt": "deepca",
         }
-    ):
-        yield
+    )
 
 
 def save_figure(figure: Figure, path: Path, title: str) -> None:

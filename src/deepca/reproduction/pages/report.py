@@ -86,12 +86,6 @@ def duration_text(seconds: float) -> str:
     return f"{minutes} min {rest} s"
 
 
-# --- tables of studies ---------------------------------------------------------------------------------------------
-
-
-# --- HTML ----------------------------------------------------------------------------------------------------------
-
-
 def paragraphs(text: str) -> list[str]:
     return [" ".join(part.split()) for part in re.split(r"\n\s*\n", text) if part.strip()]
 
