@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_wine
 
-from deepca.cli.commands.plan import duration
+from deepca._util.units import duration
 from deepca.planning import rehearsal
 from deepca.planning.planner import METHODS, plan
 from tests.support.helpers import json_of, run_cli

@@ -20,7 +20,7 @@ from sklearn.datasets import load_digits
 import deepca
 from deepca import Links, Machines, Simulation, simulate
 from deepca import topology as tp
-from deepca.cli.commands.plan import duration
+from deepca._util.units import duration
 from deepca.data.sources import ArraySource, Source
 from deepca.errors import DataError, InvalidInput
 from deepca.planning.clock import PARTS

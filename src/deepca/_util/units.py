@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["bit_rate", "size"]
+import numpy as np
+
+__all__ = ["bit_rate", "duration", "size"]
 
 
 def size(nbytes: float) -> str:
@@ -24,3 +26,21 @@ def _in_units(value: float, units: Sequence[str], digits: int) -> str:
             return f"{value:.{digits}g} {unit}"
         value /= 1000
     return f"{value:.{digits}g} {units[-1]}"
+
+
+def duration(time: float) -> str:
+    """Seconds."""
+    if time == 0.0:
+        return "0 s"
+    for unit, length in (("µs", 1e-6), ("ms", 1e-3)):
+        if time < 999.5 * length:
+            return f"{_three(time / length)} {unit}"
+    for unit, length, most in (("s", 1.0, 120.0), ("min", 60.0, 7200.0), ("h", 3600.0, 259_200.0)):
+        if time < most:
+            return f"{_three(time / length)} {unit}"
+    return f"{_three(time / 86_400.0)} days"
+
+
+def _three(value: float) -> str:
+    """Three digits, and no exponent."""
+    return np.format_float_positional(float(f"{value:.3g}"), trim="-")

@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from deepca import __version__
 from deepca._util.machine import launched_ranks
@@ -31,13 +29,14 @@ from deepca.cli.commands.reproduce import reproduce
 from deepca.cli.commands.sample import sample
 from deepca.cli.commands.simulate import simulate
 from deepca.cli.commands.topology import topology
-from deepca.cli.common import errors, require
+from deepca.cli.common import errors, finite, require
 from deepca.cli.options import ComponentsOption, QuietOption
 from deepca.cli.ranks import consoles, ending_together, with_ranks
+from deepca.cli.view.tables import columns
 from deepca.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from deepca.reproduction.demo import Demo, Row
+    from deepca.reproduction.demo import Demo
 
 __all__ = ["app"]
 
@@ -252,7 +251,8 @@ def _report(console: Console, found: Demo, figure: Path, ranks: int, *, as_json:
         ylabel="largest tan θ over all agents",
     )
     if as_json:
-        typer.echo(json.dumps({"figure": str(figure), "rows": [_plain(row) for row in found.rows]}, indent=2))
+        rows = [{**asdict(row), "proven": finite(row.proven)} for row in found.rows]
+        typer.echo(json.dumps({"figure": str(figure), "rows": rows}, indent=2))
         return
     _show(console, found, ranks)
     console.print(f"Figure: {escape(str(figure))}")
@@ -268,17 +268,12 @@ def _show(console: Console, found: Demo, ranks: int) -> None:
         f"DeEPCA was told the tolerance {found.tol:.0e} and nothing else; as printed and DePCA make K = {found.K} "
         "rounds per iteration.\n"
     )
-    table = Table(
+    table = columns(
+        ["method"],
+        ["iter.", "rounds", "proof", "sent", "tan θ", "proven"],
         title=f"Top {found.k} components; tan θ to scikit-learn's PCA of the pooled rows, worst agent",
         title_justify="left",
-        header_style="bold",
-        box=SIMPLE_HEAD,
-        pad_edge=False,
-        collapse_padding=True,
     )
-    table.add_column("method", no_wrap=True)
-    for name in ("iter.", "rounds", "proof", "sent", "tan θ", "proven"):
-        table.add_column(name, justify="right", no_wrap=True)
     table.add_column("status", no_wrap=True)
     for row in found.rows:
         table.add_row(
@@ -300,11 +295,6 @@ def _show(console: Console, found: Demo, ranks: int) -> None:
         f"\nExplained variance at agent 0: {_numbers(found.variance)}\n"
         f"scikit-learn, pooled rows:     {_numbers(found.pooled_variance)}"
     )
-
-
-def _plain(row: Row) -> dict[str, object]:
-    """A row for JSON, which knows no infinity."""
-    return {**asdict(row), "proven": row.proven if math.isfinite(row.proven) else None}
 
 
 def _numbers(values: Array, most: int = 6) -> str:

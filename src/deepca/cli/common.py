@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import math
+import signal
 import tempfile
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
-from deepca.errors import DeepcaError, InvalidInput, MissingExtraError
+from deepca.errors import DataError, DeepcaError, InvalidInput, MissingExtraError
 
-__all__ = ["check_output", "errors", "require"]
+__all__ = [
+    "check_named_once",
+    "check_output",
+    "errors",
+    "finite",
+    "handling",
+    "print_json",
+    "require",
+    "require_agent",
+    "say",
+]
 
 
 @contextmanager
@@ -29,9 +44,7 @@ def errors(*, resumes: bool = False, silent: bool = False) -> Iterator[None]:
     except (DeepcaError, OSError) as error:
         if silent:
             raise typer.Exit(2) from None
-        Console(stderr=True, emoji=False).print(
-            f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True
-        )
+        say(Console(stderr=True, emoji=False), f"[bold red]error:[/] {escape(str(error))}")
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
         kept = (
@@ -39,6 +52,44 @@ def errors(*, resumes: bool = False, silent: bool = False) -> Iterator[None]:
         )
         Console(stderr=True, emoji=False).print(f"stopped; {kept}")
         raise typer.Exit(130) from None
+
+
+@contextmanager
+def handling(numbers: Iterable[int], handler: Callable[[int, Any], None]) -> Iterator[None]:
+    """Handle these signals as long as the context lasts; in threads other than the main one they stay as they are."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, was in before.items():
+            signal.signal(number, was)
+
+
+def say(console: Console, text: str) -> None:
+    """Print a text whose lines are as long as they are, so that paths can be copied."""
+    console.print(text, highlight=False, soft_wrap=True)
+
+
+def print_json(said: object) -> None:
+    """Print an answer for machines."""
+    typer.echo(json.dumps(said, indent=2, ensure_ascii=False))
+
+
+def finite(value: float) -> float | None:
+    """Return the value, or None for JSON, which knows no infinity."""
+    return value if math.isfinite(value) else None
+
+
+def check_named_once(files: Sequence[Path]) -> None:
+    """Raise DataError if a file is named twice."""
+    seen: set[Path] = set()
+    for file in files:
+        if file.resolve() in seen:
+            raise DataError(f"{file} is named twice: its rows would count double")
+        seen.add(file.resolve())
 
 
 def check_output(path: Path, option: str, inputs: Sequence[Path] = ()) -> None:
@@ -62,3 +113,9 @@ def require(*modules: str, extra: str) -> None:
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     if missing:
         raise MissingExtraError(f"this command needs {', '.join(missing)}; pip install 'deepca[{extra}]'")
+
+
+def require_agent() -> None:
+    """Raise an error that names the extra unless the packages of a site's agent are there."""
+    require("grpc", "google", "cryptography", extra="agent")
+    require("google.protobuf", extra="agent")  # not before "google" is known to be there

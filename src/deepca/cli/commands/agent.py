@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -19,7 +17,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from deepca.cli.common import errors, require
+from deepca.cli.common import errors, handling, print_json, require_agent, say
 from deepca.cli.view.model import show_model, summary
 from deepca.errors import (
     DeepcaError,
@@ -78,8 +76,7 @@ def run(
     """
     with errors(resumes=True):
         style = _style(log)
-        require("grpc", "google", "cryptography", extra="agent")
-        require("google.protobuf", extra="agent")  # not before "google" is known to be there
+        require_agent()
         _run(site, style, log_file, run_name, deadline, as_json=as_json, quiet=quiet)
 
 
@@ -136,7 +133,7 @@ def _run(
             voice.end("failed", f"a fault of deepca itself: {type(error).__name__}", UNUSABLE)
         code = _told(site, ending, voice)
         if as_json:
-            typer.echo(json.dumps(_plain(site, ending, code), indent=2, ensure_ascii=False))
+            print_json(_plain(site, ending, code))
         elif not quiet:
             _show(site, ending)
         if code:
@@ -184,7 +181,7 @@ class _Voice:
         if self.plain:
             mark = f"[{style}]{'error:' if style == 'bold red' else 'note:'}[/] " if style else ""
             text = escape("\n  ".join(map(printable, lines)))
-            self.console.print(f"{mark}{text}", highlight=False, soft_wrap=True)
+            say(self.console, f"{mark}{text}")
 
     def end(self, event: str, text: str, code: int, *details: str, kind: str = "") -> NoReturn:
         """Say the last words. kind : of the error, for the log."""
@@ -240,12 +237,8 @@ def _core() -> CoreLog | None:
     return CoreLog().install()
 
 
-@contextmanager
-def _stoppable() -> Iterator[None]:
+def _stoppable() -> AbstractContextManager[None]:
     """SIGTERM, which service managers send, is as good as Ctrl-C; so is either of them twice, but then at once."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     first: list[float] = []
 
     def stop(number: int, frame: object) -> None:
@@ -256,13 +249,7 @@ def _stoppable() -> Iterator[None]:
         if now - first[0] > _TWICE:
             os._exit(130)
 
-    numbers = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, stop) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    return handling([n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) is not signal.SIG_IGN], stop)
 
 
 def _stopped(site: SiteFile | None, *, finished: bool) -> str:
@@ -323,19 +310,16 @@ def _show(site: SiteFile, ending: Ending) -> None:
     show_model(console, ending.model)
     console.print()
     if not ending.own:
-        console.print(
+        say(
+            console,
             f"The run {site.network.run} had been finished before: this is its result. For new rows, give all sites"
             " another run in network.toml, or --run.",
-            highlight=False,
-            soft_wrap=True,
         )
-    console.print(
-        f"Sites: {len(ending.members)} of {m} took part: {', '.join(ending.members)}", highlight=False, soft_wrap=True
-    )
+    say(console, f"Sites: {len(ending.members)} of {m} took part: {', '.join(ending.members)}")
     if ending.left_out:
-        console.print(f"[bold red]Left out: {', '.join(ending.left_out)}[/]", highlight=False, soft_wrap=True)
-    console.print(f"Model: [bold]{escape(_short(site.model))}[/]", highlight=False, soft_wrap=True)
-    console.print(f"Scores of your rows: {escape(_transform(site))}", highlight=False, soft_wrap=True)
+        say(console, f"[bold red]Left out: {', '.join(ending.left_out)}[/]")
+    say(console, f"Model: [bold]{escape(_short(site.model))}[/]")
+    say(console, f"Scores of your rows: {escape(_transform(site))}")
 
 
 def _plain(site: SiteFile, ending: Ending, code: int) -> dict[str, Any]:

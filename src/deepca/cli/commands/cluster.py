@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
-import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
@@ -14,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from deepca.cli.common import errors, require
+from deepca.cli.common import errors, handling, require_agent
 from deepca.cli.options import (
     AlgorithmOption,
     CenterOption,
@@ -93,7 +92,7 @@ def up(
     4 a result without all sites; 130 stopped.
     """
     with errors(), _stopped_by_sigterm():
-        _require()
+        require_agent()
         limit = _seconds(deadline, "--deadline")
         options = {
             "name": "cluster",
@@ -122,11 +121,6 @@ def up(
             code = report_trial(done, out, as_json=as_json, quiet=quiet, kits=folder if keep else None)
     if code:
         raise typer.Exit(code)
-
-
-def _require() -> None:
-    require("grpc", "google", "cryptography", extra="agent")
-    require("google.protobuf", extra="agent")  # not before "google" is known to be there
 
 
 # ------------------------------------------------------------------------------------------------------------- running
@@ -165,23 +159,14 @@ def _workplace(kept: Path | None) -> Iterator[Path]:
             yield Path(folder)
 
 
-@contextmanager
-def _stopped_by_sigterm() -> Iterator[None]:
+def _stopped_by_sigterm() -> AbstractContextManager[None]:
     """SIGTERM and a closed terminal end this like Ctrl-C, so that no agent is left behind."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
 
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
     names = [number for number in (getattr(signal, name, None) for name in ("SIGTERM", "SIGHUP")) if number is not None]
-    before = {number: signal.signal(number, stop) for number in names}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    return handling(names, stop)
 
 
 # ----------------------------------------------------------------------------------------------------------- reporting
@@ -207,7 +192,7 @@ def _seconds(given: str, option: str) -> float:
 
 def real_demo(*, agents: int, k: int, tol: float, seed: int, as_json: bool, quiet: bool) -> int:
     """The digits of scikit-learn over real processes, compared with PCA of the pooled rows; the exit code."""
-    _require()
+    require_agent()
     import numpy as np
     from sklearn.datasets import load_digits
     from sklearn.decomposition import PCA

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import asdict
 from pathlib import Path
@@ -12,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from deepca.cli.common import errors, require
+from deepca.cli.common import errors, print_json, require_agent, say
 from deepca.errors import InvalidInput
 
 __all__ = ["doctor"]
@@ -32,8 +31,7 @@ def doctor(
     Exit codes: 0 all is fine, or there are only warnings; 1 something is wrong; 2 there is no such file.
     """
     with errors():
-        require("grpc", "google", "cryptography", extra="agent")
-        require("google.protobuf", extra="agent")  # not before "google" is known to be there
+        require_agent()
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what its core says of failed connections is said here better
         from deepca.sites.admin.doctor import examine
 
@@ -45,18 +43,13 @@ def doctor(
             found.append(finding)
             if not as_json:
                 who = f" [bold]→ {escape(finding.who)}[/]" if finding.who else ""
-                console.print(
-                    f"{_MARKS[finding.verdict]} {escape(finding.check):<14} {escape(finding.text)}{who}",
-                    highlight=False,
-                    soft_wrap=True,
-                )
+                say(console, f"{_MARKS[finding.verdict]} {escape(finding.check):<14} {escape(finding.text)}{who}")
         wrong = sum(one.verdict == "wrong" for one in found)
         if as_json:
-            said = {"site": str(file), "ok": not wrong, "findings": [asdict(one) for one in found]}
-            typer.echo(json.dumps(said, indent=2, ensure_ascii=False))
+            print_json({"site": str(file), "ok": not wrong, "findings": [asdict(one) for one in found]})
         else:
             doubtful = sum(one.verdict == "warning" for one in found)
-            console.print(f"\n{_summary(wrong, doubtful)}", highlight=False, soft_wrap=True)
+            say(console, f"\n{_summary(wrong, doubtful)}")
         if wrong:
             raise typer.Exit(1)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress, TaskID
 
-from deepca.cli.common import check_output
+from deepca.cli.common import check_named_once, check_output, print_json, say
 from deepca.cli.options import (
     AlgorithmOption,
     CenterOption,
@@ -243,15 +242,12 @@ def _say(view: _View, model: Model, written: Path | None) -> None:
     """Show the model, or why none was written."""
     if written is None:
         show_status(view.notes, model)
-        view.notes.print(
-            "No model was written. --accept-unproven writes it all the same.", highlight=False, soft_wrap=True
-        )
+        say(view.notes, "No model was written. --accept-unproven writes it all the same.")
     if view.as_json:
-        said = {**summary(model), "model": None if written is None else str(written)}
-        typer.echo(json.dumps(said, indent=2, ensure_ascii=False))
+        print_json({**summary(model), "model": None if written is None else str(written)})
     elif written is not None and not view.quiet:
         show_model(view.console, model)
-        view.console.print(f"\nModel: [bold]{escape(str(written))}[/]", highlight=False, soft_wrap=True)
+        say(view.console, f"\nModel: [bold]{escape(str(written))}[/]")
 
 
 def _who(agents: int, ranks: Engine) -> str:
@@ -285,11 +281,7 @@ class _Held:
 
 def _sources(ranks: Engine, rows: _Rows) -> _Held:
     """What each agent of this rank holds. A rank opens no file of others, unless one file is spread over agents."""
-    seen: set[Path] = set()
-    for file in rows.files:
-        if file.resolve() in seen:
-            raise DataError(f"{file} is named twice: its rows would count double")
-        seen.add(file.resolve())
+    check_named_once(rows.files)
     if rows.agents is None and rows.agent_column is None:
         shares = ranks.shares(len(rows.files))
         opened = open_shares(ranks, rows.files, shares, label_column=rows.label_column, dataset=rows.dataset)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from deepca.cli.common import errors, require
+from deepca.cli.common import errors, print_json, require, say
 from deepca.cli.passphrase import VARIABLE, new_passphrase
 from deepca.errors import InvalidInput
 from deepca.sites.config.network_file import EXAMPLE
@@ -58,8 +57,7 @@ def init(
         secret = new_passphrase(ask=passphrase, file=passphrase_file)
         made = make_kits(network, out, trial=trial, days=days, passphrase=secret)
         if as_json:
-            said = {**_plain(made), "passphrase": secret is not None}
-            typer.echo(json.dumps(said, indent=2, ensure_ascii=False))
+            print_json({**_plain(made), "passphrase": secret is not None})
         else:
             _show(Console(emoji=False), made, trial=trial, protected=secret is not None)
 
@@ -125,4 +123,4 @@ def _show(console: Console, made: Kits, *, trial: bool, protected: bool) -> None
         said += (
             "\nThe authority's key has a passphrase, without which nothing can be signed or revoked. Do not lose it."
         )
-    console.print(said, highlight=False, soft_wrap=True)
+    say(console, said)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import string
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from deepca.cli.common import errors, require
+from deepca.cli.common import errors, print_json, require, say
 from deepca.cli.passphrase import VARIABLE, passphrase_for, terminal
 from deepca.errors import EnrolmentError, InvalidInput
 
@@ -111,9 +110,9 @@ def join(
             keeper = _Keeper(authority, passphrase_file, days)
             said, facts = keeper.revoke(revoke) if sign is None else keeper.sign(sign, fingerprint, renewal=renew)
         if as_json:
-            typer.echo(json.dumps(facts, indent=2, ensure_ascii=False))
+            print_json(facts)
         else:
-            Console(emoji=False).print(said, highlight=False, soft_wrap=True)
+            say(Console(emoji=False), said)
 
 
 def _check(given: Mapping[str, object], site: Path | None) -> None:

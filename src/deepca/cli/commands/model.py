@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from deepca.cli.common import check_output, errors, require
+from deepca.cli.common import check_output, errors, print_json, require, say
 from deepca.cli.options import DatasetOption
 from deepca.cli.view.model import show_model, summary
 from deepca.data.columns import Reordered
@@ -48,13 +48,13 @@ def inspect(
 
             scree(fitted.explained_variance_ratio, plot, title=f"{model.name}: {fitted.n_samples:,} rows")
         if as_json:
-            typer.echo(json.dumps({**summary(fitted), "model": str(model)}, indent=2, ensure_ascii=False))
+            print_json({**summary(fitted), "model": str(model)})
             return
         console = Console(emoji=False)
-        console.print(f"[bold]{escape(str(model))}[/]", highlight=False, soft_wrap=True)
+        say(console, f"[bold]{escape(str(model))}[/]")
         show_model(console, fitted)
         if plot is not None:
-            console.print(f"\nFigure: {escape(str(plot))}", highlight=False, soft_wrap=True)
+            say(console, f"\nFigure: {escape(str(plot))}")
 
 
 def transform(
@@ -99,11 +99,7 @@ def transform(
         if as_json:
             typer.echo(json.dumps({"rows": done, "components": fitted.n_components, "out": str(out)}))
         elif not quiet:
-            Console(emoji=False).print(
-                f"{done:,} rows × {fitted.n_components} scores: [bold]{escape(str(out))}[/]",
-                highlight=False,
-                soft_wrap=True,
-            )
+            say(Console(emoji=False), f"{done:,} rows × {fitted.n_components} scores: [bold]{escape(str(out))}[/]")
 
 
 def _opened(file: Path, model: Model, label_column: str | None, dataset: str | None, ignore_extra: bool) -> Source:

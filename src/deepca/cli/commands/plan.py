@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, cast
 
-import numpy as np
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from deepca._util.typing import Array
-from deepca._util.units import bit_rate, size
-from deepca.cli.common import errors
+from deepca._util.units import bit_rate, duration, size
+from deepca.cli.common import errors, print_json
 from deepca.cli.options import ComponentsOption, MessagesOption, QuietOption, ToleranceOption, complete_name
-from deepca.cli.view.methods import show_choice, watching
+from deepca.cli.view.methods import add_method, show_choice, watching
+from deepca.cli.view.tables import columns
 from deepca.data.readers import open_source
 from deepca.errors import InvalidInput
 from deepca.network.compression import Messages
@@ -170,7 +168,7 @@ class _Given:
 
 def _report(made: Plan, links: int, *, guessed: bool, as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps(_plain(made), indent=2, ensure_ascii=False))
+        print_json(_plain(made))
     else:
         _show(Console(emoji=False), made, links, guessed=guessed)
 
@@ -210,14 +208,9 @@ def _show(console: Console, made: Plan, links: int, *, guessed: bool) -> None:
 
 
 def _table(made: Plan) -> Table:
-    table = Table(header_style="bold", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    table.add_column("  method", no_wrap=True)
-    for name in ("iter.", "rounds", "control", "proof", "sent", "at most", "time"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = columns(["  method"], ["iter.", "rounds", "control", "proof", "sent", "at most", "time"])
     for one in sorted(made.predictions, key=lambda one: (not one.reaches, one.total.seconds)):
-        chosen = one.method == made.recommended
-        style = "bold green" if chosen else "" if one.reaches else "dim"
-        table.add_row(f"{'▸' if chosen else ' '} {one.method}", *_numbers(one), style=style)
+        add_method(table, one.method, *_numbers(one), recommended=made.recommended, reaches=one.reaches)
     return table
 
 
@@ -251,21 +244,3 @@ def _assumed(made: Plan, guessed: bool) -> str:
         f"{duration(first.seconds)}."
     )
     return "\n".join(lines)
-
-
-def duration(time: float) -> str:
-    """Seconds for people."""
-    if time == 0.0:
-        return "0 s"
-    for unit, length in (("µs", 1e-6), ("ms", 1e-3)):
-        if time < 999.5 * length:
-            return f"{_three(time / length)} {unit}"
-    for unit, length, most in (("s", 1.0, 120.0), ("min", 60.0, 7200.0), ("h", 3600.0, 259_200.0)):
-        if time < most:
-            return f"{_three(time / length)} {unit}"
-    return f"{_three(time / 86_400.0)} days"
-
-
-def _three(value: float) -> str:
-    """Three digits, and no exponent."""
-    return np.format_float_positional(float(f"{value:.3g}"), trim="-")

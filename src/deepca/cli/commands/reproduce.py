@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from deepca.cli.common import errors, require
+from deepca.cli.common import errors, print_json, require
 from deepca.errors import InvalidInput
 from deepca.solver.progress import bars
 
@@ -86,7 +85,7 @@ def reproduce(
         _make_folder(out)
         report = _run(request, chosen, quiet=quiet)
         if as_json:
-            typer.echo(json.dumps(_plain(report), indent=2, ensure_ascii=False))
+            print_json(_plain(report))
         else:
             _show(Console(emoji=False), report, out / (f"study-{study}.html" if study else "report.html"))
 

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from deepca.cli.common import errors, require
+from deepca.cli.common import errors, require, say
 from deepca.data.writers import open_writer
 from deepca.errors import InvalidInput
 from deepca.operators.construction import split_rows
@@ -47,8 +47,7 @@ def sample(
             with open_writer(out / f"site{j}.{kind}", columns, dtype=np.float64, label="class") as writer:
                 writer.write(rows, labels if kind != "npy" else None)
         if not quiet:
-            Console(emoji=False).print(
+            say(
+                Console(emoji=False),
                 f"{len(X):,} rows × {X.shape[1]} columns in {agents} files: [bold]{escape(str(out))}/site*.{kind}[/]",
-                highlight=False,
-                soft_wrap=True,
             )

@@ -10,14 +10,12 @@ from typing import Annotated, Any, cast
 
 import numpy as np
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from deepca._util.units import size
-from deepca.cli.commands.plan import duration
-from deepca.cli.common import check_output, errors, require
+from deepca._util.units import duration, size
+from deepca.cli.common import check_named_once, check_output, errors, finite, require, say
 from deepca.cli.options import (
     ComponentsOption,
     DatasetOption,
@@ -27,7 +25,8 @@ from deepca.cli.options import (
     ScaleOption,
     ToleranceOption,
 )
-from deepca.cli.view.methods import show_choice, watching
+from deepca.cli.view.methods import add_method, show_choice, watching
+from deepca.cli.view.tables import columns
 from deepca.data.allocation import in_equal_shares
 from deepca.data.columns import common_columns
 from deepca.data.readers import open_sources, spool
@@ -203,7 +202,7 @@ def _report(found: Simulation, of: str, plot: Path | None, *, as_json: bool) -> 
         return
     _show(Console(emoji=False), found, of)
     if plot is not None:
-        Console(emoji=False).print(f"Figure: {escape(str(plot))}", highlight=False, soft_wrap=True)
+        say(Console(emoji=False), f"Figure: {escape(str(plot))}")
 
 
 def _sources(
@@ -211,8 +210,7 @@ def _sources(
 ) -> tuple[Sequence[Source], str]:
     """The rows of each agent: files named as the agents are theirs, others are taken in their order."""
     m = len(links.names)
-    if len(set(map(Path.resolve, files))) < len(files):
-        raise DataError("a file is named twice: its rows would count double")
+    check_named_once(files)
     if len(files) not in (1, m):
         raise DataError(
             f"{len(files)} files for {m} agents ({', '.join(links.names)}); give one for each, or one in all"
@@ -238,10 +236,10 @@ def _digits(links: Links) -> tuple[Source, ...]:
 def _plain(found: Simulation, of: str, plot: Path | None) -> dict[str, Any]:
     """For JSON, which knows no infinity."""
     said = asdict(found)
-    said["gflops"] = found.gflops if np.isfinite(found.gflops) else None
+    said["gflops"] = finite(found.gflops)
     for trial in said["trials"]:
-        trial["curve"] = [[seconds, error if np.isfinite(error) else None] for seconds, error in trial["curve"]]
-        trial["error"] = trial["error"] if np.isfinite(trial["error"]) else None
+        trial["curve"] = [[seconds, finite(error)] for seconds, error in trial["curve"]]
+        trial["error"] = finite(trial["error"])
     return {**said, "data": of, "plot": None if plot is None else str(plot)}
 
 
@@ -267,32 +265,27 @@ def _show(console: Console, found: Simulation, of: str) -> None:
 
 
 def _table(found: Simulation) -> Table:
-    table = Table(header_style="bold", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    table.add_column("  method", no_wrap=True)
-    table.add_column("status", no_wrap=True)
-    for name in ("iter.", "rounds", "sent", "time"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = columns(["  method", "status"], ["iter.", "rounds", "sent", "time"])
     table.add_column("waits most for", overflow="fold")
     for trial in _fastest_first(found):
-        table.add_row(
-            f"{'▸' if trial.algorithm == found.recommended else ' '} {trial.algorithm}",
+        add_method(
+            table,
+            trial.algorithm,
             "certified" if trial.certified else trial.status.replace("_", " "),
             f"{trial.iterations:,}",
             f"{trial.rounds + trial.control_rounds:,}",
             size(trial.bytes_per_agent),
             duration(trial.seconds),
             escape(_most(trial)),
-            style="bold green" if trial.algorithm == found.recommended else "" if trial.certified else "dim",
+            recommended=found.recommended,
+            reaches=trial.certified,
         )
     return table
 
 
 def _waits(found: Simulation) -> Table:
-    table = Table(header_style="bold", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    table.add_column("  method", no_wrap=True)
-    parts = [part for part in _PARTS if _occurs(found, part)]
-    for part in parts:
-        table.add_column(_PARTS[part], justify="right", no_wrap=True)
+    parts = [part for part in _PARTS if any(trial.parts[part] > 0.0 for trial in found.trials)]
+    table = columns(["  method"], [_PARTS[part] for part in parts])
     for trial in _fastest_first(found):
         table.add_row(f"  {trial.algorithm}", *(_share(trial.parts[part], trial) for part in parts))
     return table
@@ -313,7 +306,3 @@ def _fastest_first(found: Simulation) -> list[Trial]:
 def _share(seconds: float, trial: Trial) -> str:
     percent = 100.0 * seconds / max(trial.seconds, 1e-300)
     return "<1 %" if 0.0 < percent < 0.5 else f"{percent:.0f} %"
-
-
-def _occurs(found: Simulation, part: str) -> bool:
-    return any(trial.parts[part] > 0.0 for trial in found.trials)

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 from rich.console import Console
+from rich.table import Table
 
 from deepca.solver.progress import ProgressBar, bars
 
-__all__ = ["show_choice", "watching"]
+__all__ = ["add_method", "show_choice", "watching"]
 
 
 @contextmanager
@@ -25,6 +26,13 @@ def watching(*, disable: bool) -> Iterator[Callable[[str], ProgressBar]]:
             return ProgressBar(progress, description=f"trying {method}")
 
         yield watch
+
+
+def add_method(table: Table, method: str, *cells: str, recommended: str | None, reaches: bool) -> None:
+    """Add the row of a method: the recommended one stands out, one that does not reach the tolerance stands back."""
+    chosen = method == recommended
+    style = "bold green" if chosen else "" if reaches else "dim"
+    table.add_row(f"{'▸' if chosen else ' '} {method}", *cells, style=style)
 
 
 def show_choice(console: Console, recommended: str | None, reason: str) -> None:

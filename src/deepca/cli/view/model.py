@@ -6,17 +6,18 @@ import math
 from typing import Any
 
 import numpy as np
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from deepca._util.units import size
+from deepca.cli.common import finite, say
+from deepca.cli.view.tables import columns
 from deepca.decomposition.model import Model
 from deepca.solver.certificate.bounds import Certificate
 from deepca.solver.result import StatusCode
 
-__all__ = ["show_model", "size", "summary"]
+__all__ = ["show_model", "show_status", "summary"]
 
 _BAR = 16
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -38,7 +39,7 @@ def show_model(console: Console, model: Model, *, most: int = 20) -> None:
     )
     console.print(_made(model), highlight=False, style="dim", soft_wrap=True)
     for line in _sites(model):
-        console.print(line, highlight=False, soft_wrap=True)
+        say(console, line)
     console.print(_table(model, most, console.width))
     left = model.n_components - most
     if left > 0:
@@ -53,7 +54,7 @@ def show_status(console: Console, model: Model) -> None:
     converged = model.status.code == StatusCode.CONVERGED
     said = "converged" if converged else str(model.status)
     tol = f", tolerance {model.about['tol']:.0e}" if converged and "tol" in model.about else ""
-    console.print(f"{mark} {escape(said)}{tol}", highlight=False, soft_wrap=True)
+    say(console, f"{mark} {escape(said)}{tol}")
     proof = model.certificate
     if proof is None:
         console.print("[yellow]No certificate: nothing is proven about these components.[/]")
@@ -87,10 +88,10 @@ def summary(model: Model) -> dict[str, Any]:
         "certificate": None
         if proof is None
         else {
-            "tan_theta": _finite(proof.proven_angle),
+            "tan_theta": finite(proof.proven_angle),
             "failure": proof.failure,
-            "residual": _finite(proof.residual),
-            "next_eigenvalue_at_most": _finite(proof.bound),
+            "residual": finite(proof.residual),
+            "next_eigenvalue_at_most": finite(proof.bound),
             "agents": proof.n_agents,
             "rows": proof.n_rows,
             "holds_for": "the rows that the sites said they have" if "sites" in model.about else "the rows given",
@@ -127,9 +128,7 @@ def _sites(model: Model) -> list[str]:
 
 
 def _table(model: Model, most: int, width: int) -> Table:
-    table = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False, collapse_padding=True)
-    for name in ("", "variance", "share"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = columns(right=("", "variance", "share"))
     wide = width >= 60  # else numbers matter more than bars and names
     if wide:
         table.add_column("", no_wrap=True)
@@ -186,8 +185,3 @@ def _proof_rows(proof: Certificate) -> list[tuple[str, str]]:
         ("covers", f"{proof.n_agents} agents{rows}"),
         ("digest", proof.digest[:16]),
     ]
-
-
-def _finite(value: float) -> float | None:
-    """JSON knows no infinity."""
-    return value if math.isfinite(value) else None

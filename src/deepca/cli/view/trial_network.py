@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,14 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from deepca.cli.view.model import show_model, show_status, size, summary
+from deepca._util.units import size
+from deepca.cli.common import print_json, say
+from deepca.cli.view.model import show_model, show_status, summary
 
 if TYPE_CHECKING:
     from deepca.decomposition.model import Model
@@ -97,20 +97,19 @@ def report_trial(done: Done, out: Path, *, as_json: bool, quiet: bool, kits: Pat
     outcome, model, notes = done.outcome, done.model, Console(stderr=True, emoji=False)
     places = keep_models(outcome, out)
     if as_json:
-        typer.echo(json.dumps(_plain(done, places, kits), indent=2, ensure_ascii=False))
+        print_json(_plain(done, places, kits))
     elif model is not None and not quiet:
         console = Console(emoji=False)
         show_model(console, model)
-        console.print(
+        say(
+            console,
             f"\n{len(places)} model file{'s' if len(places) > 1 else ''}, the same to the last byte "
             f"(sha256 {outcome.sha256[:16]}…): [bold]{escape(str(out))}/<site>/model.npz[/] · {outcome.seconds:.1f} s",
-            highlight=False,
-            soft_wrap=True,
         )
     if outcome.code:
         complain(notes, outcome, model, shown=not as_json and not quiet)
     if kits is not None and not as_json and not quiet:
-        notes.print(f"Kits, logs and checkpoints: {escape(str(kits))}", highlight=False, soft_wrap=True)
+        say(notes, f"Kits, logs and checkpoints: {escape(str(kits))}")
     return outcome.code
 
 
@@ -120,12 +119,12 @@ def complain(notes: Console, outcome: TrialOutcome, model: Model | None, *, show
     for agent in sorted(without, key=lambda agent: not agent.first):
         if agent.stopped and not agent.first:
             continue
-        notes.print(f"[bold red]error:[/] {escape(agent.site)} {_fate(agent)}", highlight=False, soft_wrap=True)
+        say(notes, f"[bold red]error:[/] {escape(agent.site)} {_fate(agent)}")
         for line in agent.last:
-            notes.print(f"  [dim]{escape(agent.site)}:[/] {escape(line)}", highlight=False, soft_wrap=True)
+            say(notes, f"  [dim]{escape(agent.site)}:[/] {escape(line)}")
     stopped = [agent.site for agent in without if agent.stopped and not agent.first]
     if stopped:
-        notes.print(f"Stopped for that reason: {escape(', '.join(stopped))}.", highlight=False, soft_wrap=True)
+        say(notes, f"Stopped for that reason: {escape(', '.join(stopped))}.")
     if model is None:
         notes.print("No model was written.", highlight=False)
     elif not model.status.ok and not shown:
