@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from deepca.cli.common import errors, require
 from studies.communication.report import sections
 from studies.communication.study import study
-from studies.shared.command import Command
+from studies.shared.command import Command, DataOption, JobsOption, OutOption, QuietOption, ReducedOption, StoreOption
 
 __all__ = ["main"]
 
@@ -18,14 +17,12 @@ _FIGURE = Path("figures/communication.png")  # beside the page
 
 
 def main(
-    data: Annotated[Path | None, typer.Option(help="Folder with w8a and a9a; without it they are left out.")] = None,
-    store: Annotated[Path, typer.Option(help="Folder for finished runs.")] = Path("out/communication"),
-    out: Annotated[Path, typer.Option(help="The page; its figure goes to figures/ beside it.")] = Path(
-        "out/communication.md"
-    ),
-    reduced: Annotated[bool, typer.Option("--reduced", help="Few cases and draws, the same assertions.")] = False,
-    jobs: Annotated[int | None, typer.Option(help="Processes; all usable cores by default.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
+    data: DataOption = None,
+    store: StoreOption = Path("out/communication"),
+    out: OutOption = Path("out/communication.md"),
+    reduced: ReducedOption = False,
+    jobs: JobsOption = None,
+    quiet: QuietOption = False,
 ) -> None:
     """Compare rounds and bytes, and write the page. The exit code is 1 if an assertion does not hold.
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from deepca.cli.common import errors, require
 from studies.networks import costs, losses
 from studies.networks.usage import USAGE
-from studies.shared.command import Command
+from studies.shared.command import Command, DataOption, JobsOption, OutOption, QuietOption, ReducedOption, StoreOption
 from studies.shared.report import Study
 
 __all__ = ["STUDIES", "main"]
@@ -19,12 +18,12 @@ STUDIES: tuple[Study, ...] = (costs.STUDY, losses.STUDY)
 
 
 def main(
-    data: Annotated[Path | None, typer.Option(help="Folder with w8a and a9a; without it they are left out.")] = None,
-    store: Annotated[Path, typer.Option(help="Folder for finished runs.")] = Path("out/networks"),
-    out: Annotated[Path, typer.Option(help="The page.")] = Path("out/networks.md"),
-    reduced: Annotated[bool, typer.Option("--reduced", help="Fewer runs, the same assertions.")] = False,
-    jobs: Annotated[int | None, typer.Option(help="Processes; all usable cores by default.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
+    data: DataOption = None,
+    store: StoreOption = Path("out/networks"),
+    out: OutOption = Path("out/networks.md"),
+    reduced: ReducedOption = False,
+    jobs: JobsOption = None,
+    quiet: QuietOption = False,
 ) -> None:
     """Run the studies and write the page. The exit code is 1 if an assertion does not hold.
 
@@ -34,8 +33,7 @@ def main(
         require("sklearn", extra="experiments")
         module, target = "studies.networks", "study-networks"
         command = Command(module, target, "Directed and changing networks", data, store, out, reduced, jobs, quiet)
-        with command.settings(*(study.name for study in STUDIES)) as settings:
-            sections = [study.run(setting) for study, setting in zip(STUDIES, settings, strict=True)]
+        sections = command.run(STUDIES)
         command.write([USAGE, *sections])
     command.conclude(sections)
 

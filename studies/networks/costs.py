@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any, Literal
 
 from deepca.algorithms import AcceleratedDeEPCA, DeEPCA
@@ -18,14 +17,14 @@ from deepca.topology.names import from_name
 from studies.shared.problems import (
     Problem,
     Real,
-    edition_of,
     is_available,
     operator_of,
+    run_problems,
     start_of,
     truth_of,
 )
 from studies.shared.report import Assertion, Section, Setting, Study, Table
-from studies.shared.store import Record, run
+from studies.shared.store import Record
 
 __all__ = ["NETWORKS", "STUDY", "Outcome", "Task", "study", "work"]
 
@@ -126,14 +125,7 @@ def work(source: DataSource, task: Task) -> Record:
 def study(setting: Setting) -> Section:
     """Run what is not stored, and judge."""
     tasks = [task for task in _tasks(setting.reduced) if is_available(task.problem, setting.source)]
-    records = run(
-        tasks,
-        partial(work, setting.source),
-        setting.store,
-        setting.jobs,
-        setting.progress,
-        lambda task: edition_of(task.problem, setting.source),
-    )
+    records = run_problems(tasks, work, setting)
     return _judged({task: Outcome(**records[task]) for task in tasks})
 
 

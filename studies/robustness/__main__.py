@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from deepca.cli.common import errors, require
 from studies.robustness import alignment, rounds, stopping
-from studies.shared.command import Command
+from studies.shared.command import Command, DataOption, JobsOption, OutOption, QuietOption, ReducedOption, StoreOption
 from studies.shared.report import Study
 
 __all__ = ["STUDIES", "main"]
@@ -18,12 +17,12 @@ STUDIES: tuple[Study, ...] = (alignment.STUDY, stopping.STUDY, rounds.STUDY)
 
 
 def main(
-    data: Annotated[Path | None, typer.Option(help="Folder with w8a and a9a; without it they are left out.")] = None,
-    store: Annotated[Path, typer.Option(help="Folder for finished runs.")] = Path("out/robustness"),
-    out: Annotated[Path, typer.Option(help="The page.")] = Path("out/robustness.md"),
-    reduced: Annotated[bool, typer.Option("--reduced", help="Fewer draws, the same assertions.")] = False,
-    jobs: Annotated[int | None, typer.Option(help="Processes; all usable cores by default.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
+    data: DataOption = None,
+    store: StoreOption = Path("out/robustness"),
+    out: OutOption = Path("out/robustness.md"),
+    reduced: ReducedOption = False,
+    jobs: JobsOption = None,
+    quiet: QuietOption = False,
 ) -> None:
     """Run the studies and write the page. The exit code is 1 if an assertion does not hold.
 
@@ -33,8 +32,7 @@ def main(
         require("sklearn", extra="experiments")
         module, target = "studies.robustness", "study-robustness"
         command = Command(module, target, "Robustness", data, store, out, reduced, jobs, quiet)
-        with command.settings(*(study.name for study in STUDIES)) as settings:
-            sections = [study.run(setting) for study, setting in zip(STUDIES, settings, strict=True)]
+        sections = command.run(STUDIES)
         command.write(sections)
     command.conclude(sections)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Literal, get_args
 
 import numpy as np
@@ -13,23 +12,13 @@ import numpy as np
 from deepca._util.typing import Array, Orthonormalise
 from deepca.algorithms import DeEPCA
 from deepca.algorithms.base import QRSignAdjust
-from deepca.network import SimulatedNetwork
 from deepca.operators.linalg import polar, qr
 from deepca.reproduction.problems import DataSource
 from studies.robustness.convergence import centralised, decentralised, settle
 from studies.robustness.families import Family, MixerName, families, few_rounds, mixer_of, work_of
-from studies.shared.problems import (
-    Problem,
-    accuracy_of,
-    edition_of,
-    is_available,
-    operator_of,
-    start_of,
-    topology_of,
-    truth_of,
-)
+from studies.shared.problems import Problem, accuracy_of, is_available, pose, run_problems
 from studies.shared.report import Assertion, Section, Setting, Study, Table
-from studies.shared.store import Record, run
+from studies.shared.store import Record
 
 __all__ = ["STUDY", "Alignment", "Outcome", "Task", "study", "work"]
 
@@ -92,14 +81,12 @@ Outcomes = dict[Alignment, list[Outcome]]
 def work(source: DataSource, task: Task) -> Record:
     """Run the power method for the yardstick, then DeEPCA."""
     problem = task.problem
-    A, W0, truth = operator_of(problem, source), start_of(problem, source), truth_of(problem, source)
-    U, accuracy = truth.U(problem.k), accuracy_of(truth, problem.k)
+    A, W0, network, truth, U = pose(problem, source)
+    accuracy = accuracy_of(truth, problem.k)
     yardstick = settle(centralised(A.mean(), W0, U), accuracy, _MOST)
     if yardstick.iterations is None:
         raise RuntimeError(f"power iterations do not reach {accuracy:.0e} on {problem}")
-    algorithm = DeEPCA(
-        A, W0, SimulatedNetwork(topology_of(problem)), mixer_of(task.mixer, task.rounds), _MAKE[task.alignment](W0)
-    )
+    algorithm = DeEPCA(A, W0, network, mixer_of(task.mixer, task.rounds), _MAKE[task.alignment](W0))
     settled = settle(decentralised(algorithm, U), accuracy, _PATIENCE * yardstick.iterations + _EXTRA)
     return asdict(Outcome(settled.iterations, yardstick.iterations, settled.error, yardstick.error, accuracy))
 
@@ -108,14 +95,7 @@ def study(setting: Setting) -> Section:
     """Run what is not stored, and judge."""
     wanted = [*families(reduced=setting.reduced), *few_rounds(reduced=setting.reduced)]
     here = [family for family in wanted if is_available(family.problem, setting.source)]
-    records = run(
-        [task for family in here for task in _tasks(family)],
-        partial(work, setting.source),
-        setting.store,
-        setting.jobs,
-        setting.progress,
-        lambda task: edition_of(task.problem, setting.source),
-    )
+    records = run_problems([task for family in here for task in _tasks(family)], work, setting)
     results = {family: _outcomes(family, records) for family in here}
     return _judged(results, [family for family in wanted if family not in results])
 

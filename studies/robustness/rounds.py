@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import partial
 from itertools import takewhile
 from typing import Any, Literal
 
@@ -13,7 +12,6 @@ import numpy as np
 from deepca._util.typing import Array
 from deepca.algorithms import DeEPCA
 from deepca.consensus.mixers import FastMix
-from deepca.network import SimulatedNetwork
 from deepca.operators.linalg import tan_theta
 from deepca.reproduction.problems import DataSource
 from deepca.solver.loop import solve
@@ -22,19 +20,9 @@ from deepca.solver.result import Result
 from deepca.solver.stopping import Tolerance
 from studies.robustness.convergence import centralised, decentralised, settle
 from studies.robustness.families import work_of
-from studies.shared.problems import (
-    Arrangement,
-    Graph,
-    Problem,
-    edition_of,
-    is_available,
-    operator_of,
-    start_of,
-    topology_of,
-    truth_of,
-)
+from studies.shared.problems import Arrangement, Graph, Problem, is_available, pose, run_problems
 from studies.shared.report import Assertion, Section, Setting, Study, Table
-from studies.shared.store import Record, run
+from studies.shared.store import Record
 from studies.shared.synthetic import Synthetic
 
 __all__ = ["STUDY", "Outcome", "Task", "study", "work"]
@@ -100,8 +88,7 @@ class _Reached:
 def work(source: DataSource, task: Task) -> Record:
     """Automatic rounds first, then fixed ones, each as far as it could still be the best."""
     problem = task.problem
-    A, W0, truth = operator_of(problem, source), start_of(problem, source), truth_of(problem, source)
-    U, network = truth.U(problem.k), SimulatedNetwork(topology_of(problem))
+    A, W0, network, _, U = pose(problem, source)
     power = settle(centralised(A.mean(), W0, U), _ACCURACY, 1_000_000).iterations
     if power is None:
         raise RuntimeError(f"power iterations do not reach {_ACCURACY:.0e} on {problem}")
@@ -135,14 +122,7 @@ def study(setting: Setting) -> Section:
         for name, tasks in _groups(setting.reduced).items()
         if all(is_available(task.problem, setting.source) for task in tasks)
     }
-    records = run(
-        [task for tasks in groups.values() for task in tasks],
-        partial(work, setting.source),
-        setting.store,
-        setting.jobs,
-        setting.progress,
-        lambda task: edition_of(task.problem, setting.source),
-    )
+    records = run_problems([task for tasks in groups.values() for task in tasks], work, setting)
     return _judged({name: [(t, Outcome(**records[t])) for t in tasks] for name, tasks in groups.items()})
 
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
 from deepca._util.typing import Array
 from deepca.algorithms import DeEPCA
-from deepca.network import SimulatedNetwork
 from deepca.operators.linalg import tan_theta
 from deepca.reproduction.problems import DataSource
 from deepca.solver.loop import solve
@@ -20,19 +18,9 @@ from deepca.solver.observers import Start, Step
 from deepca.solver.result import Result
 from deepca.solver.stopping import Tolerance
 from studies.robustness.families import work_of
-from studies.shared.problems import (
-    Arrangement,
-    Graph,
-    Problem,
-    edition_of,
-    is_available,
-    operator_of,
-    start_of,
-    topology_of,
-    truth_of,
-)
+from studies.shared.problems import Arrangement, Graph, Problem, is_available, pose, run_problems
 from studies.shared.report import Assertion, Section, Setting, Study, Table
-from studies.shared.store import Record, run
+from studies.shared.store import Record
 from studies.shared.synthetic import Synthetic
 
 __all__ = ["STUDY", "Outcome", "Task", "study", "work"]
@@ -97,11 +85,9 @@ class _Oracle:
 def work(source: DataSource, task: Task) -> Record:
     """Solve, and compare with the pooled answer."""
     problem = task.problem
-    A, W0, truth = operator_of(problem, source), start_of(problem, source), truth_of(problem, source)
-    U = truth.U(problem.k)
+    A, W0, network, truth, U = pose(problem, source)
     gap = 1.0 - float(truth.values[problem.k] / truth.values[problem.k - 1])
     oracle = _Oracle(U, task.tol, 1 if gap > 5e-3 else 5)
-    network = SimulatedNetwork(topology_of(problem))
     result = solve(DeEPCA(A, W0, network), max_iter=_MOST, stop=Tolerance(task.tol), observers=[oracle])
     certificate = result.certificate
     if certificate is None:
@@ -126,14 +112,8 @@ def study(setting: Setting) -> Section:
     """Run what is not stored, and judge."""
     suite = {name: tasks for name, tasks in _suite(setting.reduced).items() if _here(tasks, setting.source)}
     special = {**_without_gap(), **_below_rounding()}
-    records = run(
-        [task for tasks in (*suite.values(), *special.values()) for task in tasks],
-        partial(work, setting.source),
-        setting.store,
-        setting.jobs,
-        setting.progress,
-        lambda task: edition_of(task.problem, setting.source),
-    )
+    every = [task for tasks in (*suite.values(), *special.values()) for task in tasks]
+    records = run_problems(every, work, setting)
     found = {name: [(task, Outcome(**records[task])) for task in tasks] for name, tasks in {**suite, **special}.items()}
     return _judged({name: found[name] for name in suite}, {name: found[name] for name in special}, setting.reduced)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -15,9 +16,16 @@ from rich.markup import escape
 from deepca.errors import InvalidInput
 from deepca.reproduction.problems import DataSource
 from deepca.solver.progress import bars
-from studies.shared.report import Section, Setting, page
+from studies.shared.report import Section, Setting, Study, page
 
-__all__ = ["Command"]
+__all__ = ["Command", "DataOption", "JobsOption", "OutOption", "QuietOption", "ReducedOption", "StoreOption"]
+
+DataOption = Annotated[Path | None, typer.Option(help="Folder with w8a and a9a; without it they are left out.")]
+StoreOption = Annotated[Path, typer.Option(help="Folder for finished runs.")]
+OutOption = Annotated[Path, typer.Option(help="The page; a figure goes to figures/ beside it.")]
+ReducedOption = Annotated[bool, typer.Option("--reduced", help="Fewer and shorter runs, the same assertions.")]
+JobsOption = Annotated[int | None, typer.Option(help="Processes; all usable cores by default.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")]
 
 
 @dataclass(frozen=True)
@@ -55,6 +63,11 @@ class Command:
 
             tellers = [teller(name) for name in names]
             yield [Setting(DataSource(self.data), self.store, self.jobs, self.reduced, tell) for tell in tellers]
+
+    def run(self, studies: Sequence[Study]) -> list[Section]:
+        """What each of these studies finds."""
+        with self.settings(*(study.name for study in studies)) as settings:
+            return [study.run(setting) for study, setting in zip(studies, settings, strict=True)]
 
     def write(self, sections: Sequence[Section]) -> None:
         """The page, with the command that makes it again."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar, cast, get_args
 
 import numpy as np
 import scipy.linalg
@@ -15,21 +16,27 @@ from deepca import topology as graphs
 from deepca._util.typing import Array
 from deepca.data.libsvm import SETS, load
 from deepca.errors import InvalidInput
+from deepca.network import SimulatedNetwork
 from deepca.operators import Operator, from_matrices, from_rows
 from deepca.operators.linalg import random_orthonormal
 from deepca.reproduction.problems import DataSource, Pooled, graph_of
 from deepca.topology import Topology
+from studies.shared.report import Setting
+from studies.shared.store import Record, Task, run
 from studies.shared.synthetic import Division, Synthetic, matrices
 
 __all__ = [
     "LIBSVM",
     "Arrangement",
     "Graph",
+    "Posed",
     "Problem",
     "accuracy_of",
     "edition_of",
     "is_available",
     "operator_of",
+    "pose",
+    "run_problems",
     "start_of",
     "topology_of",
     "truth_of",
@@ -115,6 +122,39 @@ def truth_of(problem: Problem, source: DataSource) -> Pooled:
         division = cast("Division", problem.arrangement)
         return _synthetic_truth(problem.data, problem.k, problem.agents, division, problem.seeds[1])
     return _real_truth(source, problem.data, problem.agents)
+
+
+class Posed(NamedTuple):
+    """A problem as a run finds it, and its answer."""
+
+    A: Operator
+    W0: Array
+    network: SimulatedNetwork
+    truth: Pooled
+    U: Array
+
+
+def pose(problem: Problem, source: DataSource) -> Posed:
+    """Return what a run starts from, and the pooled answer."""
+    truth, network = truth_of(problem, source), SimulatedNetwork(topology_of(problem))
+    return Posed(operator_of(problem, source), start_of(problem, source), network, truth, truth.U(problem.k))
+
+
+class _OfAProblem(Task, Protocol):
+    @property
+    def problem(self) -> Problem: ...
+
+
+T = TypeVar("T", bound=_OfAProblem)
+
+
+def run_problems(tasks: Iterable[T], work: Callable[[DataSource, T], Record], setting: Setting) -> dict[T, Record]:
+    """Return the record of every task as :func:`~studies.shared.store.run` does; other editions of data are others."""
+
+    def edition(task: T) -> str:
+        return edition_of(task.problem, setting.source)
+
+    return run(tasks, partial(work, setting.source), setting.store, setting.jobs, setting.progress, edition)
 
 
 def accuracy_of(truth: Pooled, k: int) -> float:

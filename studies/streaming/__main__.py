@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from deepca._util.files import write_whole
 from deepca.cli.common import errors, require
-from studies.shared.command import Command
+from studies.shared.command import Command, OutOption, QuietOption, ReducedOption
 from studies.shared.report import page
 from studies.streaming.drift import Drift
 
@@ -21,11 +20,9 @@ REDUCED = Drift(d=20, agents=6, rows=60, batches=60, begins=10, ends=60)
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="The page; its figure goes to figures/ beside it.")] = Path(
-        "out/streaming.md"
-    ),
-    reduced: Annotated[bool, typer.Option("--reduced", help="A shorter stream, the same assertions.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
+    out: OutOption = Path("out/streaming.md"),
+    reduced: ReducedOption = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Follow a subspace that turns, and write the page. The exit code is 1 if an assertion does not hold."""
     with errors(resumes=False):
