@@ -23,10 +23,7 @@ from deepca.consensus.mixers import FastMix
 from deepca.data.sources import as_source
 from deepca.decomposition.settings import algorithm_of
 from deepca.errors import DataError, InvalidInput, TopologyError
-from deepca.planning import rehearsal
-from deepca.planning.inputs import spectrum_of
-from deepca.planning.metered import Cost, LinkSpeed, MeteredNetwork, Sent
-from deepca.planning.planner import (
+from deepca.planning import (
     METHODS,
     Plan,
     Prediction,
@@ -34,8 +31,11 @@ from deepca.planning.planner import (
     plan,
     probed_eigenvalues,
     read_eigenvalues,
+    rehearsal,
     seconds,
 )
+from deepca.planning.inputs import spectrum_of
+from deepca.planning.metered import Cost, LinkSpeed, MeteredNetwork, Sent
 from deepca.planning.rehearsal import StandIns, _Length
 from deepca.solver.result import Result
 from deepca.topology import Topology

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -29,7 +30,7 @@ from deepca.cli.commands.reproduce import reproduce
 from deepca.cli.commands.sample import sample
 from deepca.cli.commands.simulate import simulate
 from deepca.cli.commands.topology import topology
-from deepca.cli.common import errors, finite, require
+from deepca.cli.common import errors, examples, finite, require
 from deepca.cli.options import ComponentsOption, QuietOption
 from deepca.cli.ranks import consoles, ending_together, with_ranks
 from deepca.cli.view.tables import columns
@@ -52,96 +53,68 @@ app = typer.Typer(
 )
 
 
-app.command(
-    epilog="Examples:\n\n"
-    "  deepca fit north.csv south.csv west.csv -k 5 -o model.npz\n\n"
-    "  deepca fit sites/*.parquet -k 0.95 --scale --label-column diagnosis --topology ring -o model.npz\n\n"
-    "  deepca fit all.npy -k 10 --agents 50 --topology torus:5x10 -o model.npz\n\n"
-    "  deepca fit cells.h5ad -k 20 --agent-column donor -o model.npz --json | jq '.certificate'\n\n"
-    "  mpiexec -n 8 deepca fit --engine mpi 'shards/*.npy' -k 5 --checkpoints kept -o model.npz"
-)(fit)
-
-
-app.command(
-    epilog="Examples:\n\n"
-    "  deepca transform model.npz north.csv -o scores.parquet\n\n"
-    "  deepca transform model.npz north.csv --label-column diagnosis -o scores.csv"
-)(transform)
-
-
-app.command(
-    epilog="Examples:\n\n"
-    "  deepca inspect model.npz\n\n"
-    "  deepca inspect model.npz --plot scree.png\n\n"
-    "  deepca inspect model.npz --json | jq '.explained_variance_ratio'"
-)(inspect)
-
-
-app.command(
-    epilog="Examples:\n\n"
-    "  deepca sample wine --agents 3 --out sites\n\n"
-    "  deepca sample digits --agents 20 --format parquet"
-)(sample)
-
-
-app.command(
-    epilog="Examples:\n\n"
-    "  deepca reproduce a9a --data ~/libsvm\n\n"
-    "  deepca reproduce all --components 3 --seeds 5 --out results\n\n"
-    "  deepca reproduce a9a --study signs"
-)(reproduce)
-
-
-app.command(
-    epilog="Examples:\n\n"
-    "  deepca topology ring:50\n\n"
-    "  deepca topology erdos-renyi:0.3 --agents 50 --seed 1 --plot network.png\n\n"
-    "  deepca topology torus:5x10 --rule best-constant --accuracy 1e-6 --edges\n\n"
-    "  deepca topology hypercube:32 --json | jq '.mixing'\n\n"
-    "  deepca topology random-digraph:0.1:30 --edges\n\n"
-    "  deepca topology matchings:torus:5x10 --plot network.png"
-)(topology)
-
-
-app.command(
-    epilog="Examples:\n\n"
-    "  deepca plan --topology erdos-renyi:0.5:20 --probe north.csv -k 5 --latency 30ms --bandwidth 30Mbit\n\n"
-    "  deepca plan --topology ring:50 --dim 300 -k 10 --latency 500us --bandwidth 1Gbit --json | jq '.recommended'"
-)(plan)
-
-
-app.command(
-    epilog="Examples:\n\n"
-    "  deepca simulate --example > links.csv\n\n"
-    "  deepca simulate --network links.csv -k 5 --plot simulated.png\n\n"
-    "  deepca simulate sites/*.csv --network links.csv --agents agents.csv -k 3 --algorithms krylov,accelerated\n\n"
-    "  deepca simulate --network links.csv --dim 300 -k 10 --json | jq '.trials[] | {algorithm, seconds}'"
-)(simulate)
-
-
-app.command(
-    epilog="Examples:\n\n"
-    "  deepca init --example > network.toml\n\n"
-    "  deepca init network.toml --out kits\n\n"
-    "  deepca init network.toml --out kits --trial"
-)(init)
-
-
-app.command(
-    epilog="Examples:\n\n"
-    "  deepca join site.toml\n\n"
-    "  deepca join --sign request.csr --authority kits/authority\n\n"
-    "  deepca join site.toml --certificate north.pem"
-)(join)
-
-
-app.command(
-    epilog="Examples:\n\n"
-    "  deepca doctor site.toml\n\n"
-    "  deepca doctor site.toml --json | jq -r '.findings[] | select(.verdict != \"ok\") | .text'"
-)(doctor)
-
-
+_COMMANDS: dict[Callable[..., None], tuple[str, ...]] = {
+    fit: (
+        "deepca fit north.csv south.csv west.csv -k 5 -o model.npz",
+        "deepca fit sites/*.parquet -k 0.95 --scale --label-column diagnosis --topology ring -o model.npz",
+        "deepca fit all.npy -k 10 --agents 50 --topology torus:5x10 -o model.npz",
+        "deepca fit cells.h5ad -k 20 --agent-column donor -o model.npz --json | jq '.certificate'",
+        "mpiexec -n 8 deepca fit --engine mpi 'shards/*.npy' -k 5 --checkpoints kept -o model.npz",
+    ),
+    transform: (
+        "deepca transform model.npz north.csv -o scores.parquet",
+        "deepca transform model.npz north.csv --label-column diagnosis -o scores.csv",
+    ),
+    inspect: (
+        "deepca inspect model.npz",
+        "deepca inspect model.npz --plot scree.png",
+        "deepca inspect model.npz --json | jq '.explained_variance_ratio'",
+    ),
+    sample: (
+        "deepca sample wine --agents 3 --out sites",
+        "deepca sample digits --agents 20 --format parquet",
+    ),
+    reproduce: (
+        "deepca reproduce a9a --data ~/libsvm",
+        "deepca reproduce all --components 3 --seeds 5 --out results",
+        "deepca reproduce a9a --study signs",
+    ),
+    topology: (
+        "deepca topology ring:50",
+        "deepca topology erdos-renyi:0.3 --agents 50 --seed 1 --plot network.png",
+        "deepca topology torus:5x10 --rule best-constant --accuracy 1e-6 --edges",
+        "deepca topology hypercube:32 --json | jq '.mixing'",
+        "deepca topology random-digraph:0.1:30 --edges",
+        "deepca topology matchings:torus:5x10 --plot network.png",
+    ),
+    plan: (
+        "deepca plan --topology erdos-renyi:0.5:20 --probe north.csv -k 5 --latency 30ms --bandwidth 30Mbit",
+        "deepca plan --topology ring:50 --dim 300 -k 10 --latency 500us --bandwidth 1Gbit --json | jq '.recommended'",
+    ),
+    simulate: (
+        "deepca simulate --example > links.csv",
+        "deepca simulate --network links.csv -k 5 --plot simulated.png",
+        "deepca simulate sites/*.csv --network links.csv --agents agents.csv -k 3 --algorithms krylov,accelerated",
+        "deepca simulate --network links.csv --dim 300 -k 10 --json | jq '.trials[] | {algorithm, seconds}'",
+    ),
+    init: (
+        "deepca init --example > network.toml",
+        "deepca init network.toml --out kits",
+        "deepca init network.toml --out kits --trial",
+    ),
+    join: (
+        "deepca join site.toml",
+        "deepca join --sign request.csr --authority kits/authority",
+        "deepca join site.toml --certificate north.pem",
+    ),
+    doctor: (
+        "deepca doctor site.toml",
+        "deepca doctor site.toml --json | jq -r '.findings[] | select(.verdict != \"ok\") | .text'",
+    ),
+}
+"""Every command, and examples of its use."""
+for _command, _lines in _COMMANDS.items():
+    app.command(epilog=examples(*_lines))(_command)
 app.add_typer(agent)
 app.add_typer(cluster)
 
@@ -181,12 +154,13 @@ _JsonOption = Annotated[bool, typer.Option("--json", help="Print the table as JS
 
 
 @app.command(
-    epilog="Examples:\n\n"
-    "  deepca demo\n\n"
-    "  deepca demo --real\n\n"
-    "  mpiexec -n 4 deepca demo --engine mpi\n\n"
-    "  deepca demo --agents 20 --components 3 --rounds 8 --out results\n\n"
-    "  deepca demo --json --quiet | jq '.rows[0]'"
+    epilog=examples(
+        "deepca demo",
+        "deepca demo --real",
+        "mpiexec -n 4 deepca demo --engine mpi",
+        "deepca demo --agents 20 --components 3 --rounds 8 --out results",
+        "deepca demo --json --quiet | jq '.rows[0]'",
+    )
 )
 def demo(
     agents: _AgentsOption = None,

@@ -23,6 +23,7 @@ __all__ = [
     "check_named_once",
     "check_output",
     "errors",
+    "examples",
     "finite",
     "handling",
     "print_json",
@@ -66,6 +67,11 @@ def handling(numbers: Iterable[int], handler: Callable[[int, Any], None]) -> Ite
     finally:
         for number, was in before.items():
             signal.signal(number, was)
+
+
+def examples(*commands: str) -> str:
+    """Return what stands below the options in the help of a command."""
+    return "\n\n".join(["Examples:", *(f"  {command}" for command in commands)])
 
 
 def say(console: Console, text: str) -> None:

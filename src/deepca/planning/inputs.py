@@ -15,8 +15,10 @@ from deepca.data.moments import moments
 from deepca.data.sources import Source
 from deepca.errors import DataError, InvalidInput
 
-__all__ = ["bits_per_second", "probed_eigenvalues", "read_eigenvalues", "seconds", "spectrum_of"]
+__all__ = ["ROWS_PER_AGENT", "bits_per_second", "probed_eigenvalues", "read_eigenvalues", "seconds", "spectrum_of"]
 
+ROWS_PER_AGENT = 1000
+"""Where nobody says how many."""
 _NO_GAP = 1e-9  # of λ_1: rounding would move the components by a millionth
 
 

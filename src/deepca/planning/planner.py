@@ -18,7 +18,7 @@ from deepca._util.typing import Array
 from deepca._util.validation import OneOf, check
 from deepca.errors import InvalidInput
 from deepca.network.compression import Messages
-from deepca.planning.inputs import bits_per_second, probed_eigenvalues, read_eigenvalues, seconds, spectrum_of
+from deepca.planning.inputs import ROWS_PER_AGENT, bits_per_second, seconds, spectrum_of
 from deepca.planning.metered import Cost, LinkSpeed
 from deepca.planning.methods import ON_A_TREE, Watch, fastest
 from deepca.planning.rehearsal import Alike, Prediction, Rehearsal, StandIns
@@ -26,23 +26,11 @@ from deepca.solver.stopping import Tolerance
 from deepca.topology.graph import Topology
 from deepca.topology.names import from_name
 
-__all__ = [
-    "METHODS",
-    "Cost",
-    "LinkSpeed",
-    "Plan",
-    "Prediction",
-    "bits_per_second",
-    "plan",
-    "probed_eigenvalues",
-    "read_eigenvalues",
-    "seconds",
-]
+__all__ = ["METHODS", "Plan", "plan"]
 
 METHODS = ("accelerated", "krylov", "deepca", "covariance")
 """What is compared; DePCA is not, since with fixed rounds it reaches no tolerance."""
 _REVEALS = "reveals every site's covariance"
-_ROWS = 1000  # per agent, where nobody says
 
 
 @dataclass(frozen=True)
@@ -125,7 +113,7 @@ def plan(
     link = _link(latency, bandwidth)
     _check(tol, methods, rows_per_agent, messages)
     values, source = spectrum_of(eigenvalues, dim, n_components, spectrum)
-    expected = _Expected(values, source, n_components, rows_per_agent or _ROWS)
+    expected = _Expected(values, source, n_components, rows_per_agent or ROWS_PER_AGENT)
     rehearsal = Rehearsal(net, link, not unreliable, tol, messages, watch)
     return _rehearsed(rehearsal, expected, methods, _Policy(allow_covariance, unreliable), seed)
 

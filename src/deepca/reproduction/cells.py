@@ -20,6 +20,7 @@ __all__ = ["Alignment", "Cell", "Method", "Order", "Outcome", "iterations_to"]
 Method = Literal["DeEPCA", "DePCA", "CPCA"]
 Alignment = Literal["sign-adjust", "qr", "polar", "none"]
 Order = Literal["file", "label", "shuffled"]
+_CURVES = ("tan_theta", "S_disagreement", "W_disagreement", "rounds")
 _FORMAT = 2  # of stored outcomes; raise it when a cell means something else than before
 
 
@@ -108,19 +109,11 @@ class Outcome:
 
     def to_bytes(self) -> bytes:
         """As an ``.npz`` file that numpy alone can read."""
-        scalars = {
-            name: getattr(self, name) for name in ("bytes_per_agent", "lambda2", "tan_start", "seconds", "worst_end")
-        }
-        meta = json.dumps({"format": _FORMAT, "cell": asdict(self.cell), **scalars})
+        rest = {name: value for name, value in vars(self).items() if name not in ("cell", *_CURVES)}
+        curves: dict[str, Any] = {name: getattr(self, name) for name in _CURVES}
         file = io.BytesIO()
-        np.savez(
-            file,
-            meta=np.array(meta),
-            tan_theta=self.tan_theta,
-            S_disagreement=self.S_disagreement,
-            W_disagreement=self.W_disagreement,
-            rounds=self.rounds,
-        )
+        meta = np.array(json.dumps({"format": _FORMAT, "cell": asdict(self.cell), **rest}))
+        np.savez(file, meta=meta, **curves)
         return file.getvalue()
 
     @classmethod
@@ -129,7 +122,7 @@ class Outcome:
         try:
             with np.load(io.BytesIO(content), allow_pickle=False) as file:
                 meta = json.loads(str(file["meta"]))
-                curves = {name: file[name] for name in ("tan_theta", "S_disagreement", "W_disagreement", "rounds")}
+                curves = {name: file[name] for name in _CURVES}
             if meta.pop("format") != _FORMAT:
                 raise DataError("a stored outcome of another version")
             return cls(cell=Cell(**meta.pop("cell")), **meta, **curves)

@@ -16,7 +16,7 @@ from deepca.errors import DataError
 from deepca.reproduction.cells import Cell, Outcome
 from deepca.reproduction.problems import DataSource, compute, edition_of
 
-__all__ = ["DataSource", "Outcomes", "cost", "in_parallel", "run_cells"]
+__all__ = ["Outcomes", "cost", "in_parallel", "run_cells"]
 
 Outcomes = dict[Cell, Outcome]
 T = TypeVar("T")

@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from deepca.cli.common import errors, handling, print_json, require_agent, say
+from deepca.cli.common import errors, examples, handling, print_json, require_agent, say
 from deepca.cli.view.model import show_model, summary
 from deepca.errors import (
     DeepcaError,
@@ -46,10 +46,11 @@ agent = typer.Typer(name="agent", help="A site's agent beside its data.", no_arg
 
 @agent.command(
     "run",
-    epilog="Examples:\n\n"
-    "  deepca agent run site.toml\n\n"
-    "  deepca agent run site.toml --deadline 2h --log-file agent.log\n\n"
-    "  deepca agent run site.toml --log json --json > result.json",
+    epilog=examples(
+        "deepca agent run site.toml",
+        "deepca agent run site.toml --deadline 2h --log-file agent.log",
+        "deepca agent run site.toml --log json --json > result.json",
+    ),
 )
 def run(
     site: Annotated[Path, typer.Argument(help="The site.toml of this site, or the folder of its kit.")],

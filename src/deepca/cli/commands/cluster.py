@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from deepca.cli.common import errors, handling, require_agent
+from deepca.cli.common import errors, examples, handling, require_agent
 from deepca.cli.options import (
     AlgorithmOption,
     CenterOption,
@@ -58,10 +58,11 @@ _QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, 
 
 
 @cluster.command(
-    epilog="Examples:\n\n"
-    "  deepca cluster up --agents 10 all.npy -k 4 -o models\n\n"
-    "  deepca cluster up north.csv south.csv west.csv -k 0.95 --scale --label-column diagnosis -o models\n\n"
-    "  deepca cluster up --agents 5 all.npy -k 4 -o models --keep   # then look at models/kits"
+    epilog=examples(
+        "deepca cluster up --agents 10 all.npy -k 4 -o models",
+        "deepca cluster up north.csv south.csv west.csv -k 0.95 --scale --label-column diagnosis -o models",
+        "deepca cluster up --agents 5 all.npy -k 4 -o models --keep   # then look at models/kits",
+    ),
 )
 def up(
     files: _FilesArgument,

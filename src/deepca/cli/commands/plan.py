@@ -20,9 +20,8 @@ from deepca.cli.view.tables import columns
 from deepca.data.readers import open_source
 from deepca.errors import InvalidInput
 from deepca.network.compression import Messages
-from deepca.planning.metered import Cost
-from deepca.planning.planner import Plan, Prediction, bits_per_second, probed_eigenvalues, read_eigenvalues, seconds
-from deepca.planning.planner import plan as make_plan
+from deepca.planning import Plan, Prediction, bits_per_second, probed_eigenvalues, read_eigenvalues, seconds
+from deepca.planning import plan as make_plan
 from deepca.topology.names import from_name
 
 __all__ = ["plan"]
@@ -217,7 +216,7 @@ def _table(made: Plan) -> Table:
 def _numbers(one: Prediction) -> list[str]:
     if not one.reaches:
         return ["—"] * 7
-    total: Cost = one.total
+    total = one.total
     about = "~" if one.extrapolated else ""
     return [
         f"{about}{one.iterations:,}",

@@ -35,7 +35,7 @@ from deepca.decomposition.settings import ALGORITHMS
 from deepca.engines.shards import expanded
 from deepca.errors import DataError, InvalidInput
 from deepca.network.compression import Messages
-from deepca.planning.inputs import read_eigenvalues, spectrum_of
+from deepca.planning.inputs import ROWS_PER_AGENT, read_eigenvalues, spectrum_of
 from deepca.planning.links import Links
 from deepca.planning.links_csv import EXAMPLE, read_links
 from deepca.planning.simulation import COMPARED, GFLOPS, Simulation, Trial, stand_in_rows
@@ -43,7 +43,6 @@ from deepca.planning.simulation import simulate as try_out
 
 __all__ = ["simulate"]
 
-_ROWS = 1000  # per agent, where there are no data
 _COMPARED = ",".join(COMPARED)
 _PARTS = {
     "latency": "latency",
@@ -73,7 +72,7 @@ _DimOption = Annotated[int | None, typer.Option(help="No data: Gaussian rows wit
 _EigenvaluesOption = Annotated[
     Path | None, typer.Option(help="No data: of their covariance, in a text or .npy; the largest will do.")
 ]
-_RowsPerAgentOption = Annotated[int | None, typer.Option(help=f"No data: rows of every agent. [{_ROWS}]")]
+_RowsPerAgentOption = Annotated[int | None, typer.Option(help=f"No data: rows of every agent. [{ROWS_PER_AGENT}]")]
 _SeedOption = Annotated[int, typer.Option(min=0, help="Of the start, losses, jitter and stalls.")]
 _PlotOption = Annotated[Path | None, typer.Option(help="Draw errors over time to this .png or .svg.")]
 _ExampleOption = Annotated[bool, typer.Option("--example", help="Print a file for --network to start from.")]
@@ -170,7 +169,7 @@ class _Rows:
         values = None if self.eigenvalues is None else read_eigenvalues(self.eigenvalues)
         name = None if self.eigenvalues is None else self.eigenvalues.name
         spectrum, source = spectrum_of(values, self.dim, k, name)
-        rows = _ROWS if self.rows_per_agent is None else self.rows_per_agent
+        rows = ROWS_PER_AGENT if self.rows_per_agent is None else self.rows_per_agent
         return stand_in_rows(spectrum, m, rows, seed), f"Gaussian rows, eigenvalues {source}"
 
 
