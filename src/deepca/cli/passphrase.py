@@ -32,10 +32,7 @@ def new_passphrase(*, ask: bool, file: Path | None) -> bytes | None:
     """
     given = _given(file)
     if given is None and ask:
-        if not terminal():
-            raise EnrolmentError(f"there is no terminal to ask for a passphrase; {_WAYS}", reason="passphrase")
-        prompt = "Passphrase of the authority's key"
-        given = str(typer.prompt(prompt, hide_input=True, confirmation_prompt=True, err=True)).encode()
+        given = _asked("there is no terminal to ask for a passphrase", twice=True)
     if given is not None and not (len(given.decode("utf-8", "replace")) >= _LEAST and len(given) <= _MOST):
         raise EnrolmentError(
             f"a passphrase has {_LEAST} characters at least and {_MOST} bytes at most; this one has {len(given)} bytes",
@@ -51,12 +48,15 @@ def passphrase_for(authority: Path, file: Path | None) -> bytes | None:
     if not is_encrypted(authority / "authority.key"):
         return None
     given = _given(file)
-    if given is None:
-        if not terminal():
-            why = f"{authority / 'authority.key'}: this key has a passphrase; {_WAYS}"
-            raise EnrolmentError(why, reason="passphrase")
-        given = str(typer.prompt("Passphrase of the authority's key", hide_input=True, err=True)).encode()
-    return given
+    return _asked(f"{authority / 'authority.key'}: this key has a passphrase") if given is None else given
+
+
+def _asked(problem: str, *, twice: bool = False) -> bytes:
+    """From whoever sits at the terminal. problem : what is said where nobody does."""
+    if not terminal():
+        raise EnrolmentError(f"{problem}; {_WAYS}", reason="passphrase")
+    prompt = "Passphrase of the authority's key"
+    return str(typer.prompt(prompt, hide_input=True, confirmation_prompt=twice, err=True)).encode()
 
 
 def _given(file: Path | None) -> bytes | None:

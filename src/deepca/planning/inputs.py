@@ -19,36 +19,28 @@ __all__ = ["ROWS_PER_AGENT", "bits_per_second", "probed_eigenvalues", "read_eige
 
 ROWS_PER_AGENT = 1000
 """Where nobody says how many."""
+_NUMBER = r"((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?)"
 _NO_GAP = 1e-9  # of λ_1: rounding would move the components by a millionth
 
 
 def seconds(text: str) -> float:
     """``"30ms"``, ``"0.03s"`` or ``"500us"`` in seconds."""
     units = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ns": 1e-9}
-    found = re.fullmatch(r"\s*([0-9.]+(?:e[+-]?[0-9]+)?)\s*([a-zµμ]+)\s*", text)
-    value = _number(found[1]) if found else None
-    if found is None or value is None or found[2] not in units:
+    found = re.fullmatch(rf"\s*{_NUMBER}\s*([a-zµμ]+)\s*", text)
+    if found is None or found[2] not in units:
         raise InvalidInput(f"latency {text!r}: write a number and its unit, such as 30ms, 0.03s or 500us")
-    return value * units[found[2]]
+    return float(found[1]) * units[found[2]]
 
 
 def bits_per_second(text: str) -> float:
     """``"30Mbit"``, ``"1Gbit/s"``, ``"30Mbps"`` or ``"2MB"`` (a second) in bits per second."""
-    found = re.fullmatch(r"\s*([0-9.]+(?:e[+-]?[0-9]+)?)\s*([kKMGT]?)(bit/s|bits/s|bit|bps|B/s|B)\s*", text)
-    value = _number(found[1]) if found else None
-    if found is None or value is None or value <= 0.0:
+    found = re.fullmatch(rf"\s*{_NUMBER}\s*([kKMGT]?)(bit/s|bits/s|bit|bps|B/s|B)\s*", text)
+    if found is None or float(found[1]) <= 0.0:
         raise InvalidInput(
             f"bandwidth {text!r}: write a number and its unit per second, such as 30Mbit, 1Gbit/s, or 2MB for bytes"
         )
     prefix = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}[found[2]]
-    return value * prefix * (8.0 if found[3].startswith("B") else 1.0)
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
+    return float(found[1]) * prefix * (8.0 if found[3].startswith("B") else 1.0)
 
 
 def read_eigenvalues(path: str | Path) -> Array:

@@ -175,7 +175,7 @@ class TimedOperator(Operator):
 
 
 def check_speed(gflops: float) -> None:
-    """An error for what is no speed of computing."""
+    """Raise InvalidInput unless ``gflops`` is positive."""
     if not gflops > 0.0:
         raise InvalidInput(f"gflops = {gflops}: a number above 0, or inf to count computing as nothing")
 
