@@ -14,7 +14,7 @@ from sklearn.datasets import load_digits
 
 from deepca import topology as graphs
 from deepca._util.typing import Array
-from deepca.data.libsvm import SETS, load
+from deepca.data.libsvm import SETS
 from deepca.errors import InvalidInput
 from deepca.network import SimulatedNetwork
 from deepca.operators import Operator, from_matrices, from_rows
@@ -171,7 +171,7 @@ def accuracy_of(truth: Pooled, k: int) -> float:
 
 @lru_cache(maxsize=4)
 def _edition(source: DataSource, data: str) -> str:
-    return load(data, source.folder, cache=source.cache).digest[:8]
+    return source.load(data).digest[:8]
 
 
 @lru_cache(maxsize=4)
@@ -218,7 +218,7 @@ def _rows(source: DataSource, data: Real) -> tuple[Any, Array]:
     if data == "digits":
         X, labels = load_digits(return_X_y=True)
         return X - X.mean(axis=0), labels
-    loaded = load(data, source.folder, cache=source.cache)
+    loaded = source.load(data)
     used = SETS[data].n_rows_used
     return loaded.X[:used], loaded.labels[:used]
 

@@ -101,7 +101,7 @@ def test_every_study_has_a_page_and_a_table(tmp_path: Path, study: Study) -> Non
     assert study.question in table.title
 
 
-@pytest.mark.parametrize("value", ["iterations", "rounds", "plateau"])
+@pytest.mark.parametrize("value", ["iterations", "rounds"])
 @pytest.mark.parametrize("needs", [None, 20])
 def test_a_page_for_every_value_whether_all_or_none_converge(tmp_path: Path, value: Any, needs: int | None) -> None:
     for name in ("topology", "signs"):
@@ -161,9 +161,6 @@ def test_study_table_by_hand() -> None:
     assert "median over 3 draws" in table.note
     rounds = study_table(replace(SMALL, value="rounds"), small_outcomes())
     assert rounds.rows == (("ring", "–", "75 (2/3)"), ("paper's graph", "12", "15"))
-    plateau = study_table(replace(SMALL, value="plateau"), small_outcomes())
-    assert plateau.rows[0][1] == "0.1"
-    assert "bracket" not in plateau.note
 
 
 def test_study_table_with_draws_as_columns_and_with_none_as_rows() -> None:

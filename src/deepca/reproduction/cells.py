@@ -30,8 +30,8 @@ class Cell:
 
     data : name of the data set.  method : algorithm.  k : components.  K : rounds per iteration (0 for CPCA).
     growth : K grows by one every that many iterations; 0 keeps it fixed.
-    graph : ``paper`` (Erdős–Rényi p = 0.5 with 1 − λ₂ within 0.005 of 0.4563), ``erdos-renyi``, ``ring``, ``path``,
-    ``torus``, ``hypercube``, ``star``, ``complete`` or ``random-regular``.  agents : m.  rows : n, per agent.
+    graph : ``paper`` (Erdős–Rényi p = 0.5 with 1 − λ₂ within 0.005 of 0.4563), or a name that
+    :func:`deepca.topology.names.from_name` knows.  agents : m.  rows : n, per agent.
     order : rows as in the file, sorted by label, or shuffled.  alignment : how W is made from S.
     spread : heterogeneity, ``A_j`` replaced by ``Ā + spread · (A_j − Ā)``: the mean stays, above 1 most ``A_j`` are
     indefinite.  draw : which graph and W⁰.  iterations : how many.

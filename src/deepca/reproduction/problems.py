@@ -14,8 +14,8 @@ from deepca import topology as graphs
 from deepca._util.typing import Array, Orthonormalise
 from deepca.algorithms import CPCA, Algorithm, DeEPCA, DePCA, QRSignAdjust
 from deepca.consensus.mixers import FastMix
-from deepca.data.libsvm import load
-from deepca.errors import InvalidInput, NotFiniteError
+from deepca.data.libsvm import LibsvmRows, load
+from deepca.errors import NotFiniteError
 from deepca.network import SimulatedNetwork
 from deepca.operators.base import Operator
 from deepca.operators.construction import from_matrices, from_rows, split_rows
@@ -24,6 +24,7 @@ from deepca.reproduction.cells import Alignment, Cell, Order, Outcome
 from deepca.solver.loop import solve
 from deepca.solver.observers import Trace
 from deepca.topology.graph import Topology
+from deepca.topology.names import from_name
 
 __all__ = [
     "PAPER_GAP",
@@ -54,6 +55,10 @@ class DataSource:
     folder: Path | None = None
     cache: Path | None = None
 
+    def load(self, data: str) -> LibsvmRows:
+        """Read and check a data set."""
+        return load(data, self.folder, cache=self.cache)
+
 
 @dataclass(frozen=True)
 class Pooled:
@@ -69,13 +74,13 @@ class Pooled:
 
 def edition_of(data: str, source: DataSource) -> str:
     """Checksum of the features; reads, checks and caches the data set."""
-    return load(data, source.folder, cache=source.cache).digest
+    return source.load(data).digest
 
 
 @lru_cache(maxsize=4)
 def operator_of(source: DataSource, data: str, agents: int, rows: int, order: Order, spread: float = 1.0) -> Operator:
     """The ``A_j`` of a data set split over agents."""
-    loaded = load(data, source.folder, cache=source.cache)
+    loaded = source.load(data)
     X, labels = loaded.X[: agents * rows], loaded.labels[: agents * rows]
     if order == "label":
         X = X[np.argsort(labels, kind="stable")]
@@ -97,24 +102,10 @@ def pooled_of(source: DataSource, data: str, agents: int, rows: int) -> Pooled:
 
 
 def graph_of(name: str, agents: int, draw: int) -> Topology:
-    """The network of a cell."""
+    """The network of a cell: one that is drawn to be like the paper's, or by its name."""
     if name == "paper":
         return graphs.erdos_renyi(agents, 0.5, seed=_paper_seed(agents, draw))
-    if name == "erdos-renyi":
-        return graphs.erdos_renyi(agents, 0.5, seed=draw)
-    if name == "random-regular":
-        return graphs.random_regular(agents, 4, seed=draw)
-    if name == "torus":
-        side = next(r for r in range(int(agents**0.5), 0, -1) if agents % r == 0)
-        return graphs.torus(side, agents // side)
-    if name == "hypercube":
-        if agents & (agents - 1):
-            raise InvalidInput(f"a hypercube needs a power of two agents, not {agents}")
-        return graphs.hypercube(agents.bit_length() - 1)
-    plain = {"ring": graphs.ring, "path": graphs.path, "star": graphs.star, "complete": graphs.complete}
-    if name not in plain:
-        raise InvalidInput(f"graph {name!r} is not known")
-    return plain[name](agents)
+    return from_name(name, agents, seed=draw)
 
 
 @lru_cache(maxsize=64)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, Literal
@@ -12,7 +12,7 @@ from deepca.reproduction.cells import Cell, Outcome
 
 __all__ = ["PAPER", "STUDIES", "Paper", "Study", "Value", "base_cell", "paper_cells", "paper_curves", "study_named"]
 
-Value = Literal["iterations", "rounds", "converged", "plateau"]
+Value = Literal["iterations", "rounds", "converged"]
 
 
 @dataclass(frozen=True)
@@ -78,15 +78,11 @@ class Study:
         """The fields that name a row of the table."""
         return [name for name, _ in self.axes if name != self.columns]
 
-    def measure(self, outcomes: Sequence[Outcome]) -> list[float | None]:
+    def measure(self, outcomes: Sequence[Outcome]) -> list[int | None]:
         """The value of every draw of one combination; None where the accuracy was not reached."""
-        take: dict[Value, Callable[[Outcome], float | None]] = {
-            "iterations": lambda outcome: outcome.iterations_to(self.accuracy),
-            "rounds": lambda outcome: outcome.rounds_to(self.accuracy),
-            "converged": lambda outcome: outcome.iterations_to(self.accuracy),
-            "plateau": lambda outcome: outcome.plateau,
-        }
-        return [take[self.value](outcome) for outcome in outcomes]
+        if self.value == "rounds":
+            return [outcome.rounds_to(self.accuracy) for outcome in outcomes]
+        return [outcome.iterations_to(self.accuracy) for outcome in outcomes]
 
 
 _ALL = (

@@ -13,7 +13,6 @@ import numpy as np
 import scipy.linalg
 
 from deepca._util.typing import Array
-from deepca.data.libsvm import load
 from deepca.decomposition.eigen import Eigenpairs, Which, eigenpairs
 from deepca.decomposition.spectral import graphs
 from deepca.decomposition.svd import Partition, SingularTriplets, singular_triplets
@@ -97,7 +96,7 @@ class _Triplets:
 @lru_cache(maxsize=1)
 def _rows_apart(setting: Setting, graph: Topology) -> _Triplets:
     paper = PAPER[setting.data]
-    X = load(setting.data, setting.source.folder, cache=setting.source.cache).X[: paper.agents * paper.rows]
+    X = setting.source.load(setting.data).X[: paper.agents * paper.rows]
     _, values, right = scipy.linalg.svd(X.toarray(), full_matrices=False)
     blocks = split_rows(X, paper.agents, rows_per_agent=paper.rows)
     return _Triplets(singular_triplets(blocks, SimulatedNetwork(graph), setting.k, algorithm="deepca"), values, right)
@@ -107,7 +106,7 @@ def singular_values(ground: Ground) -> Claim:
     """Of a matrix whose rows live apart, and of one whose columns do."""
     setting = ground.setting
     rows = _rows_apart(setting, ground.graph)
-    X = load(setting.data, setting.source.folder, cache=setting.source.cache).X[:_SAMPLES].toarray()
+    X = setting.source.load(setting.data).X[:_SAMPLES].toarray()
     left, values, _ = scipy.linalg.svd(X, full_matrices=False)
     partition: Partition = "columns"
     network = SimulatedNetwork(ring(_COLUMN_AGENTS))

@@ -39,7 +39,6 @@ _WORDS: dict[Value, str] = {
     "iterations": "iterations",
     "rounds": "rounds of communication",
     "converged": "iterations",
-    "plateau": r"mean $\tan\,\theta_k$ at the end",
 }
 _SHARE = LinearSegmentedColormap.from_list("share", ["#ffffff", "#a6cee8", "#0072B2", "#00406b"])
 
@@ -125,7 +124,7 @@ def _draws(study: Study, rows: Rows) -> Figure:
     measured = {row: {d: study.measure(entries[d]) for d in draws} for row, entries in rows.items()}
     reached = [v for entries in measured.values() for values in entries.values() for v in values if v is not None]
     low, high = (min(reached), max(reached)) if reached else (1.0, 10.0)
-    logarithmic = study.value == "plateau" or high > 8 * low
+    logarithmic = high > 8 * low
     top = high * (high / low) ** 0.25 if logarithmic and high > low else high + 0.25 * (high - low) + 0.05 * high
     for axes, (row, entries) in zip(panels, measured.items(), strict=True):
         dots = [(d, values[0]) for d, values in entries.items() if values and values[0] is not None]
@@ -168,8 +167,8 @@ def _curves(study: Study, rows: Rows) -> Figure:
         row: [[v for v in study.measure(entries[column]) if v is not None] for column in columns]
         for row, entries in rows.items()
     }
-    every = [value for entries in measured.values() for values in entries for value in values] or [1.0]
-    steep = study.value == "plateau" or max(every) > 5 * min(every)
+    every = [value for entries in measured.values() for values in entries for value in values] or [1]
+    steep = max(every) > 5 * min(every)
     step = 0.0 if steep else 0.02 * (np.log(places.max() / places.min()) if wide else np.ptp(places))
     for i, ((row, entries), style) in enumerate(zip(measured.items(), cycle(_SERIES), strict=False)):
         shift = (i - (len(rows) - 1) / 2) * step  # ranges side by side, where curves are flat
@@ -198,9 +197,7 @@ def _curves(study: Study, rows: Rows) -> Figure:
         _draw_failures(panels["failed"], failed, dict(zip(columns, places, strict=True)))
     if graphs:
         _against_the_gap(panels["gap"], study, rows)
-    spread = f"median and range over {study.draws} draws"
-    until = "" if study.value == "plateau" else f"until {_goal(study)} for good, "
-    until = until[:1].upper() + until[1:] + (spread if until else spread.capitalize()) + "."
+    until = f"Until {_goal(study)} for good, median and range over {study.draws} draws."
     cross = " Above: the draws that got there; a cross where none did." if failed else ""
     _title(figure, study, rows, until + cross, 115 if graphs else 84)
     return figure

@@ -37,7 +37,6 @@ _MEASURES: dict[Value, str] = {
     "iterations": "Iterations until the mean tan θ is at most {accuracy} and stays there",
     "rounds": "Rounds of communication until the mean tan θ is at most {accuracy} and stays there",
     "converged": "Iterations until the mean tan θ is at most {accuracy} and stays there",
-    "plateau": "Where the mean tan θ ends",
 }
 
 
@@ -97,12 +96,11 @@ def study_table(study: Study, outcomes: Mapping[Cell, Outcome]) -> Table:
         rows.append((names or (str(study.draws),)) + tuple(_entry(study, entries[column]) for column in columns))
     draws = "" if study.columns == "draw" else f"; median over {study.draws} draw{plural(study.draws)}"
     note = _MEASURES[study.value].format(accuracy=_short(study.accuracy)) + draws + "."
-    if study.value != "plateau":
-        seen = [entry for row in rows for entry in row[len(heads) :]]
-        if any("(" in entry for entry in seen):
-            note += " In brackets: how many of the draws got there, where not all did."
-        if "–" in seen:
-            note += " –: it did not get there." if study.columns == "draw" else " –: none got there."
+    seen = [entry for row in rows for entry in row[len(heads) :]]
+    if any("(" in entry for entry in seen):
+        note += " In brackets: how many of the draws got there, where not all did."
+    if "–" in seen:
+        note += " –: it did not get there." if study.columns == "draw" else " –: none got there."
     title = f"{study.name.capitalize()}: {study.question}"
     return Table(title, heads + tuple(name_of(study.columns, c) for c in columns), tuple(rows), note, len(heads))
 
@@ -119,8 +117,5 @@ def _entry(study: Study, outcomes: Sequence[Outcome]) -> str:
     if not reached:
         return "–" if values else ""
     median = float(np.median(reached))
-    if study.value == "plateau":
-        text = _short(float(f"{median:.1e}"))
-    else:
-        text = f"{median:.0f}" if median == int(median) else f"{median:.1f}"
+    text = f"{median:.0f}" if median == int(median) else f"{median:.1f}"
     return text if len(reached) == len(values) else f"{text} ({len(reached)}/{len(values)})"
