@@ -22,6 +22,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from deepca._util.logs import EventHandler, listening
 from deepca.errors import DeepcaError, InvalidInput, PeerFault, Unfinished
 from deepca.solver.observers import Start, Step
 from deepca.solver.result import Result
@@ -172,10 +173,9 @@ def run(site: Path, log: Path, hurt: Hurt, heard: Callable[[Callable[[str, str],
                 heard(agent.streams.turned_away)
 
         try:
-            with lying(hurt.lie):
+            with lying(hurt.lie), listening(EventHandler(lambda site, event, text, facts: tell(event, text, **facts))):
                 ending = run_agent(
                     read_site(site),
-                    tell=tell,
                     observers=(_Pausing(hurt.pause, tell),),
                     ready=ready,
                     wrap=cast("Any", wrap) if hurt.touches_frames else lambda node: node,

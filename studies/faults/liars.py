@@ -315,7 +315,7 @@ def _replayed() -> list[tuple[Any, str, Any]]:
             done.append(True)
             about = self._vault._about
             name = next(path.stem for path in sorted(about.parent.glob("result-*.npz")) if path.stem != about.stem)
-            old = FileVault(about.parent, name, len(self._context.membership.sites), lambda text: None).load()
+            old = FileVault(about.parent, name, "", len(self._context.membership.sites)).load()
             assert old.claim is not None
             assert old.outcome is not None
             signed = [one.to_wire() for one in old.endorsements]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
+from deepca._util.logs import EventHandler, listening
 from deepca._util.typing import Array
 from deepca.data.sources import ArraySource
 from deepca.decomposition.settings import Settings
@@ -187,7 +188,8 @@ class Play:
                 started.wait(2.0 + max(fault.at + fault.seconds for fault in self.schedule.faults) + 1.0)
 
         self.clock.spawn(wait, "beginning")
-        self.clock.run(self.schedule.deadline + 200.0)
+        with listening(EventHandler(self.hear)):
+            self.clock.run(self.schedule.deadline + 200.0)
 
     def start(self, site: int) -> None:
         if self.network.hosts[site].node is not None or isinstance(self.outcome.endings.get(site), Ending):
@@ -200,12 +202,12 @@ class Play:
         )
         # incarnations that all begin at one: what an agent is told of its earlier starts has to suffice
         identity = Incarnation(1, int(self.rng.integers(1, 2**63)))
-        node = Node(membership, policy, self.clock, identity, self.tell, lambda: 0.0, disk.vault)
+        node = Node(membership, policy, self.clock, identity, lambda: 0.0, disk.vault)
         job = Job("run", self.names, site, schedule.topology, schedule.settings, lambda: source, schedule.every)
 
         def work() -> None:
             try:
-                ending = run_site(job, node, disk, disk.vault, observers=self.observers(site), tell=self.tell)
+                ending = run_site(job, node, disk, disk.vault, observers=self.observers(site))
                 self.outcome.endings[site] = ending
                 node.finished()
                 node.farewell()
@@ -222,9 +224,10 @@ class Play:
         """Of a site's iterations."""
         return ()
 
-    def tell(self, event: str, text: str, **facts: object) -> None:
+    def hear(self, site: str, event: str, text: str, facts: Mapping[str, Any]) -> None:
+        """Take note of an event of a site."""
         if event == "epoch":
-            self.outcome.epochs = max(self.outcome.epochs, int(str(facts["epoch"])))
+            self.outcome.epochs = max(self.outcome.epochs, facts["epoch"])
 
     def hurt(self, fault: Fault) -> None:
         network, after = self.network, self.clock.time + fault.seconds

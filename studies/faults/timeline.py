@@ -6,6 +6,7 @@ Simulated agents under a virtual clock, with the protocol of real ones; so the p
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -49,12 +50,11 @@ class _Watched(Play):
     def observers(self, site: int) -> tuple[Any, ...]:
         return (_Watcher(self, site),)
 
-    def tell(self, event: str, text: str, **facts: object) -> None:
-        super().tell(event, text, **facts)
+    def hear(self, site: str, event: str, text: str, facts: Mapping[str, Any]) -> None:
+        super().hear(site, event, text, facts)
         known = len(self.course.epochs)
-        if event == "epoch" and int(str(facts["epoch"])) > known:
-            members, resumed = facts["members"], int(str(facts["resumed_from"]))
-            names = members if isinstance(members, list) else []
+        if event == "epoch" and facts["epoch"] > known:
+            names, resumed = facts["members"], facts["resumed_from"]
             count = len(names)
             pooled = np.vstack([self.rows[self.names.index(name)] for name in names])
             self.exact = np.linalg.svd(pooled - pooled.mean(axis=0), full_matrices=False)[2][:_K].T

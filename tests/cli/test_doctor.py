@@ -25,6 +25,7 @@ from typer.testing import CliRunner
 pytest.importorskip("grpc")
 pytest.importorskip("cryptography")
 
+from deepca._util.logs import EventHandler, listening
 from deepca.cli.app import app
 from deepca.sites.admin import doctor, site_checks
 from deepca.sites.admin.doctor import examine
@@ -454,10 +455,8 @@ class Running:
 
     def _run(self) -> None:
         try:
-            ending = run_agent(
-                self.site, tell=lambda event, text, **_: self.events.append(event), ready=lambda _: self._up.set()
-            )
-            self.content = ending.content
+            with listening(EventHandler(lambda site, event, *_: self.events.append(event), self.site.site)):
+                self.content = run_agent(self.site, ready=lambda _: self._up.set()).content
         except Exception as error:
             self.error = str(error)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import threading
 import time
 from datetime import datetime
@@ -13,7 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from deepca.cli.view.log import Entry, Log, level_of, plain
+from deepca._util.logs import EventLogger, listening
+from deepca.cli.view.log import AgentLog, plain, said
 from deepca.errors import InvalidInput
 
 
@@ -25,10 +27,17 @@ def written(stream: io.StringIO) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines(stream)]
 
 
+def put(log: AgentLog, event: str, text: str, level: int = logging.INFO, *, last: bool = False, **facts: Any) -> None:
+    """Hand over the record of an event."""
+    about = {"levelno": level, "levelname": logging.getLevelName(level), "site": log.site}
+    more = {"last": True} if last else {}
+    log.handle(logging.makeLogRecord({"msg": text, "event": event, "facts": facts, **about, **more}))
+
+
 def test_a_line_of_json_has_everything() -> None:
     stream = io.StringIO()
-    log = Log(stream, "json", site="north")
-    log("link_down", "south: it closed the connection", site="south", seconds=1.5)
+    log = AgentLog(stream, "json", site="north")
+    put(log, "link_down", "south: it closed the connection", logging.WARNING, site="south", seconds=1.5)
     log.close()
     (entry,) = written(stream)
     assert list(entry) == ["time", "site", "level", "event", "text", "facts"]
@@ -41,10 +50,10 @@ def test_a_line_of_json_has_everything() -> None:
 
 def test_a_line_of_text_is_aligned() -> None:
     stream = io.StringIO()
-    log = Log(stream, site="north")
-    log("epoch", "EPOCH TEXT")
-    log("lost", "LOST TEXT")
-    log("failed", "FAILED TEXT")
+    log = AgentLog(stream, site="north")
+    put(log, "epoch", "EPOCH TEXT")
+    put(log, "lost", "LOST TEXT", logging.WARNING)
+    put(log, "failed", "FAILED TEXT", logging.ERROR)
     log.close()
     first, second, third = lines(stream)
     assert first.index("EPOCH TEXT") == second.index("LOST TEXT") == third.index("FAILED TEXT")
@@ -53,30 +62,43 @@ def test_a_line_of_text_is_aligned() -> None:
     assert "ERROR" in third
 
 
-@pytest.mark.parametrize("event", ["refused", "lost", "waiting", "minority", "differs", "checkpoint"])
-def test_what_people_should_look_at_is_a_warning(event: str) -> None:
-    assert level_of(event) == "warning"
+def test_records_of_other_sites_and_those_that_are_no_events_are_not_written() -> None:
+    streams = {name: io.StringIO() for name in ("north", "south")}
+    logs = {name: AgentLog(stream, "json", site=name) for name, stream in streams.items()}
+    logger = logging.getLogger("deepca.sites.somewhere")
+    with listening(logs["north"]), listening(logs["south"]):
+        for name in ("north", "south", "west"):
+            EventLogger(logger, name).info(f"100 % of {name}", event="found", facts={"site": "east"})
+        logger.warning("a record like any other")
+    EventLogger(logger, "north").error("after the end", event="failed")
+    for name, log in logs.items():
+        log.close()
+        (line,) = written(streams[name])
+        assert (line["site"], line["text"], line["facts"]) == (name, f"100 % of {name}", {"site": "east"})
 
 
-def test_that_others_leave_after_the_end_is_no_warning() -> None:
-    stream = io.StringIO()
-    log = Log(stream, "json")
-    for event in ("lost", "finished"):
-        log(event, event)
-    log("lost", "after the end")
-    log("refused", "somebody")
-    log.close()
-    assert [entry["level"] for entry in written(stream)] == ["warning", "info", "info", "warning"]
+def test_the_level_of_the_logger_is_as_before_when_the_last_one_has_listened() -> None:
+    logger, logs = logging.getLogger("deepca"), [AgentLog(None) for _ in range(2)]
+    before = logger.level, list(logger.handlers)
+    first, second = map(listening, logs)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert logger.isEnabledFor(logging.INFO)
+    second.__exit__(None, None, None)
+    assert (logger.level, logger.handlers) == before
+    for log in logs:
+        log.close()
 
 
 def test_repeated_lines_are_counted() -> None:
     stream = io.StringIO()
-    log = Log(stream, "json", window=3600.0)
+    log = AgentLog(stream, "json", window=3600.0)
     for _ in range(12):
-        log("link_down", "south: gone")
-        log("link_up", "south is there")
-    log("link_down", "south: gone")
-    log("epoch", "epoch 2")
+        put(log, "link_down", "south: gone")
+        put(log, "link_up", "south is there")
+    put(log, "link_down", "south: gone")
+    put(log, "epoch", "epoch 2")
     log.close()
     told = [(entry["event"], entry["facts"].get("times")) for entry in written(stream)]
     # what happened last comes last: the link is down
@@ -84,28 +106,28 @@ def test_repeated_lines_are_counted() -> None:
 
 
 def test_the_count_is_told_when_the_window_is_over_though_nothing_else_happens() -> None:
-    heard: list[Entry] = []
-    log = Log(None, window=0.2, listener=heard.append)
+    heard: list[logging.LogRecord] = []
+    log = AgentLog(None, window=0.2, listener=heard.append)
     for _ in range(5):
-        log("link_down", "south: gone")
+        put(log, "link_down", "south: gone")
     end = time.monotonic() + 20.0
-    while sum(entry.times for entry in heard[1:]) < 4 and time.monotonic() < end:
+    while sum(vars(record)["repeats"][0] for record in heard[1:]) < 4 and time.monotonic() < end:
         time.sleep(0.02)
     assert 2 <= len(heard) <= 4
-    assert heard[0].said == "south: gone"
-    assert "times in 1 s)" in heard[1].said
+    assert said(heard[0]) == "south: gone"
+    assert "times in 1 s)" in said(heard[1])
     log.close()
 
 
 def test_nothing_follows_the_last_line() -> None:
     stream = io.StringIO()
-    log = Log(stream, "json", site="north")
+    log = AgentLog(stream, "json", site="north")
     for _ in range(3):
-        log("lost", "south cannot be reached")
-    log("stopped", "the end")
-    log.end("stopped", "the end")
-    log("lost", "south cannot be reached")
-    log("lost", "west cannot be reached")
+        put(log, "lost", "south cannot be reached")
+    put(log, "stopped", "the end")
+    put(log, "stopped", "the end", logging.WARNING, last=True)
+    put(log, "lost", "south cannot be reached")
+    put(log, "lost", "west cannot be reached")
     log.close()
     said = written(stream)
     assert [one["event"] for one in said] == ["lost", "stopped", "lost", "stopped"]
@@ -114,9 +136,9 @@ def test_nothing_follows_the_last_line() -> None:
 
 def test_ports_of_callers_do_not_make_lines_different() -> None:
     stream = io.StringIO()
-    log = Log(stream, window=3600.0)
+    log = AgentLog(stream, window=3600.0)
     for port in range(40000, 40100):
-        log("refused", f"127.0.0.1:{port}: it does not speak TLS")
+        put(log, "refused", f"127.0.0.1:{port}: it does not speak TLS")
     log.close()
     assert len(lines(stream)) == 2
     assert "(100 times" in lines(stream)[1]
@@ -125,8 +147,8 @@ def test_ports_of_callers_do_not_make_lines_different() -> None:
 def test_what_others_have_written_cannot_forge_lines_or_move_a_cursor() -> None:
     for style in ("text", "json"):
         stream = io.StringIO()
-        log = Log(stream, style)
-        log("refused", "x\n2026-01-01 finished \x1b[2J\u2028\x00", why="\x1b[2J\r\n")
+        log = AgentLog(stream, style)
+        put(log, "refused", "x\n2026-01-01 finished \x1b[2J\u2028\x00", why="\x1b[2J\r\n")
         log.close()
         assert len(lines(stream)) == 1
         assert "\x1b" not in stream.getvalue()
@@ -135,8 +157,8 @@ def test_what_others_have_written_cannot_forge_lines_or_move_a_cursor() -> None:
 
 def test_long_texts_are_cut() -> None:
     stream = io.StringIO()
-    log = Log(stream)
-    log("refused", "x" * 1_000_000)
+    log = AgentLog(stream)
+    put(log, "refused", "x" * 1_000_000)
     log.close()
     assert len(stream.getvalue()) < 2000
 
@@ -151,11 +173,11 @@ def test_rows_keys_and_other_objects_are_not_written_as_facts() -> None:
 
 def test_many_threads_write_whole_lines() -> None:
     stream = io.StringIO()
-    log = Log(stream, "json")
+    log = AgentLog(stream, "json")
 
     def work(j: int) -> None:
         for i in range(200):
-            log("progress", f"thread {j} line {i}")
+            put(log, "progress", f"thread {j} line {i}")
 
     threads = [threading.Thread(target=work, args=(j,)) for j in range(4)]
     for thread in threads:
@@ -180,14 +202,14 @@ class Stuck(io.StringIO):
 
 def test_a_terminal_that_stands_still_stops_nobody_and_what_is_lost_is_said() -> None:
     stream = Stuck()
-    log = Log(stream, "json")
+    log = AgentLog(stream, "json")
     began = time.monotonic()
     for i in range(10_500):
-        log("progress", f"line {i}")
+        put(log, "progress", f"line {i}")
     log.close(0.1)
     assert time.monotonic() - began < 30.0
     stream.going.set()
-    log("progress", "one more")
+    put(log, "progress", "one more")
     log.close(30.0)
     log.close(30.0)
     missing = [entry["facts"]["lines"] for entry in written(stream) if entry["event"] == "log"]
@@ -200,9 +222,9 @@ class Full(io.StringIO):
 
 
 def test_a_full_disk_stops_nobody() -> None:
-    log = Log(Full())
-    log("epoch", "1")
-    log("epoch", "2")
+    log = AgentLog(Full())
+    put(log, "epoch", "1")
+    put(log, "epoch", "2")
     log.close()
     assert not log._thread.is_alive()
 
@@ -210,12 +232,12 @@ def test_a_full_disk_stops_nobody() -> None:
 def test_a_file_is_added_to(tmp_path: Path) -> None:
     path = tmp_path / "logs" / "agent.log"
     for _ in range(2):
-        log = Log(path, "json", site="west")
-        log("started", "up")
+        log = AgentLog(path, "json", site="west")
+        put(log, "started", "up")
         log.close()
     assert len(path.read_text().splitlines()) == 2
 
 
 def test_a_file_that_cannot_be_written_is_the_users_mistake(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="cannot be written"):
-        Log(tmp_path)
+        AgentLog(tmp_path)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import logging
 import time
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,8 +15,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from deepca._util.logs import EventHandler, EventLogger, listening
 from deepca.algorithms.base import State
-from deepca.cli.view.log import Entry
 from deepca.cli.view.screen import Screen, picture
 from deepca.network.traffic import Traffic
 from deepca.sites.config.network_file import NetworkFile, SiteEntry
@@ -56,14 +58,6 @@ def site_file(sites: tuple[str, ...] = SITES) -> SiteFile:
     )
 
 
-@dataclass
-class Told:
-    events: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
-
-    def __call__(self, event: str, text: str, /, **facts: Any) -> None:
-        self.events.append((event, text, facts))
-
-
 def link(site: str, state: Any = "up", silent: float | None = 0.1, skew: float | None = 0.0) -> LinkView:
     return LinkView(site, state, silent, 12_300, 45_600, 0, skew)
 
@@ -72,8 +66,8 @@ VIEW = View("gathering", 0, (), (link("south"), link("east")), (), (), ())
 RUNNING = replace(VIEW, phase="running", epoch=2, members=SITES)
 
 
-def watch_of(view: View, tell: Any = lambda *_, **__: None, trouble: str | None = None) -> Watch:
-    watch = Watch(site_file(), tell)
+def watch_of(view: View, trouble: str | None = None) -> Watch:
+    watch = Watch(site_file())
     node, streams = SimpleNamespace(view=lambda: view), SimpleNamespace(trouble=lambda peer: trouble)
     watch.attach(SimpleNamespace(node=node, streams=streams))
     return watch
@@ -95,14 +89,14 @@ def test_before_the_agent_listens_there_is_something_to_show() -> None:
 def test_who_is_missing_is_named_with_why() -> None:
     view = replace(VIEW, missing=("west", "east"), links=(link("south"), link("east", "down", None)))
     watch = watch_of(view, trouble="nothing listens at 127.0.0.1:7403")
-    watch.hear("found", site="west")
-    watch.hear("lost", site="west")
+    watch.hear("found", {"site": "west"})
+    watch.hear("lost", {"site": "west"})
     found = watch.situation()
     assert found.doing == "gathering"
     assert found.waiting == "waiting for east: not heard of yet; west: unreachable for 0.0 s"
     assert found.waits[0].details == ("nothing listens at 127.0.0.1:7403",)
-    watch.hear("found", site="west")
-    watch.hear("lost", site="south")
+    watch.hear("found", {"site": "west"})
+    watch.hear("lost", {"site": "south"})
     assert "west" in watch.situation().waits[0].sites
 
 
@@ -133,7 +127,7 @@ def test_reading_then_iterating_then_the_result() -> None:
     assert (found.doing, found.iteration, found.change, found.disagreement) == ("iterating", 1, 0.1, 0.05)
     watch.end(None)  # type: ignore[arg-type]
     assert watch.situation().doing == "agreeing on the result"
-    watch.hear("regroup")
+    watch.hear("regroup", {})
     assert watch.situation().iteration is None
 
 
@@ -164,20 +158,21 @@ def test_the_time_left_follows_the_error(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_the_log_hears_of_progress_and_of_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("deepca.sites.runtime.status._LOOK", 0.01)
     monkeypatch.setattr("deepca.sites.runtime.status._SETTLED", 0.05)
-    told = Told()
-    watch = watch_of(replace(VIEW, missing=("west",)), told)
-    with watch.reminding():
-        end = time.monotonic() + 20.0
-        while not told.events and time.monotonic() < end:
-            time.sleep(0.01)
-        time.sleep(0.2)
-    (event, text, facts), *more = told.events
-    assert not more
-    assert (event, text, facts["sites"]) == ("waiting", "waiting for west: not heard of yet", ["west"])
-    watch.begin(start())
-    for t in (1, 2, 3):
-        watch.observe(step(t, 0.1))
-    (progress,) = [facts for event, _, facts in told.events if event == "progress"]
+    events: list[tuple[str, str, Mapping[str, Any]]] = []
+    watch = watch_of(replace(VIEW, missing=("west",)))
+    with listening(EventHandler(lambda site, *event: events.append(event), "north")):
+        with watch.reminding():
+            end = time.monotonic() + 20.0
+            while not events and time.monotonic() < end:
+                time.sleep(0.01)
+            time.sleep(0.2)
+        (event, text, facts), *more = events
+        assert not more
+        assert (event, text, facts["sites"]) == ("waiting", "waiting for west: not heard of yet", ["west"])
+        watch.begin(start())
+        for t in (1, 2, 3):
+            watch.observe(step(t, 0.1))
+    (progress,) = [facts for event, _, facts in events if event == "progress"]
     assert progress["iteration"] == 1
 
 
@@ -203,7 +198,14 @@ BUSY = Situation(
         LinkState("a-site-with-a-very-long-name-" * 2, "up", "", 0.2, 123, 456, 0, -7.4),
     ),
 )
-LINES = [Entry(1e9 + i, "warning" if i % 2 else "info", "lost", f"line {i} " + "x" * 150) for i in range(20)]
+
+
+def line(i: int, text: str) -> logging.LogRecord:
+    level = logging.WARNING if i % 2 else logging.INFO
+    return logging.makeLogRecord({"created": 1e9 + i, "levelno": level, "event": "lost", "msg": text})
+
+
+LINES = [line(i, f"line {i} " + "x" * 150) for i in range(20)]
 
 
 def shown(situation: Situation, width: int, height: int = 40, lines: Any = LINES) -> list[str]:
@@ -246,19 +248,20 @@ def test_links_in_trouble_come_first_and_many_links_fit() -> None:
 
 
 def test_names_and_texts_are_not_taken_for_markup() -> None:
-    lines = [Entry(1e9, "info", "refused", "[bold]x[/] [/]")]
-    assert any("[bold]x[/] [/]" in line for line in shown(BUSY, 80, lines=lines))
+    text = "[bold]x[/] [/]"
+    assert any(text in found for found in shown(BUSY, 80, lines=[line(0, text)]))
 
 
 def test_the_screen_is_gone_afterwards_and_warnings_can_be_left() -> None:
     file = io.StringIO()
     console = Console(file=file, force_terminal=True, width=80, height=24)
     screen = Screen(site_file(), lambda: BUSY, console)
-    with screen:
-        screen.log("lost", "west cannot be reached")
-        screen.log("progress", "iteration 1")
-        screen.log("epoch", "epoch 3")
-    assert [entry.event for entry in screen.lines] == ["lost", "epoch"]
+    events = EventLogger(logging.getLogger("deepca.sites"), "north")
+    with screen, listening(screen.log):
+        events.warning("west cannot be reached", event="lost")
+        events.info("iteration 1", event="progress")
+        events.info("epoch 3", event="epoch")
+    assert [vars(record)["event"] for record in screen.lines] == ["lost", "epoch"]
     assert "iterating" in file.getvalue()
     before = len(file.getvalue())
     screen.leave()

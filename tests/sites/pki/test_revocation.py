@@ -20,6 +20,7 @@ pytest.importorskip("cryptography")
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
+from deepca._util.logs import EventHandler, listening
 from deepca.errors import CertificateError, InvalidInput, Refused, RevocationListError
 from deepca.sites.admin.findings import Finding
 from deepca.sites.admin.site_checks import check_certificates
@@ -210,13 +211,15 @@ def test_a_damaged_record_of_what_was_seen_is_refused(tmp_path: Path, authority:
         assert reason_of(lambda: Identity.load(north)) == "memory"
 
 
-def test_where_nothing_can_be_recorded_that_is_said(tmp_path: Path, authority: Authority) -> None:
+def test_where_nothing_can_be_recorded_that_is_logged(
+    tmp_path: Path, authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
     north = site(tmp_path, authority)
     hand_out(authority, north)
     north.state.write_text("a file, not a folder")
-    warnings: list[str] = []
-    assert Identity.load(north, warn=warnings.append).list_number == 1
-    assert len(warnings) == 1
+    assert Identity.load(north).list_number == 1
+    (record,) = caplog.records
+    assert (vars(record)["site"], vars(record)["event"]) == ("north", "revocations")
 
 
 def test_looking_writes_nothing(tmp_path: Path, authority: Authority) -> None:
@@ -352,13 +355,12 @@ def test_a_newer_list_is_adopted_and_kept(tmp_path: Path, authority: Authority) 
 
 
 def test_a_list_that_can_be_neither_written_nor_recorded_counts_while_the_agent_runs(
-    tmp_path: Path, authority: Authority, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, authority: Authority, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     north, south = site(tmp_path, authority), site(tmp_path, authority, "south")
     hand_out(authority, north)
     north.state.write_text("a file, not a folder")
-    warnings: list[str] = []
-    me, other = Identity.load(north, warn=warnings.append), Identity.load(south)
+    me, other = Identity.load(north), Identity.load(south)
     authority.revoke("south")
     newest = authority.revocations()
     assert newest is not None
@@ -369,7 +371,7 @@ def test_a_list_that_can_be_neither_written_nor_recorded_counts_while_the_agent_
     with monkeypatch.context() as patch:
         patch.setattr("deepca.sites.pki.identity.write_whole", full)
         after = me.adopt(newest.der)
-    assert len(warnings) == 3
+    assert [vars(record)["site"] for record in caplog.records] == ["north"] * 3
     north.certificate.touch()
     assert after.changed()
     again = after.reload()
@@ -413,7 +415,7 @@ def test_a_site_whose_own_certificate_is_revoked_does_not_start_again(tmp_path: 
 
 @dataclass
 class Side:
-    """One site's streams. ``notices`` : what was said about lists."""
+    """One site's streams. ``notices`` : what was logged about lists."""
 
     streams: Streams
     heard: Recorder
@@ -436,12 +438,13 @@ def up(name: str, mine: Identity, others: dict[str, int | None]) -> Iterator[Sid
     ]
     listen = "127.0.0.1:0" if any(not peer.dial for peer in peers) else None
     me = Peer(SITES.index(name), name, None, dial=False)
-    streams = Streams(heard, me, peers, listen, mine, pace=FAST, notice=notices.append)
-    port = streams.start()
-    try:
-        yield Side(streams, heard, port, notices)
-    finally:
-        streams.stop()
+    streams = Streams(heard, me, peers, listen, mine, pace=FAST)
+    with listening(EventHandler(lambda site, event, text, facts: notices.append(text), name)):
+        port = streams.start()
+        try:
+            yield Side(streams, heard, port, notices)
+        finally:
+            streams.stop()
 
 
 def test_the_newer_list_is_passed_on_when_neighbours_meet(tmp_path: Path, authority: Authority) -> None:

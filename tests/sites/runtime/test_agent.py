@@ -95,12 +95,11 @@ def test_a_reader_or_the_ticking_thread_that_raises(
     broken: Callable[[pytest.MonkeyPatch], None], site: SiteFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken(monkeypatch)
-    told: list[str] = []
     failed: list[BaseException] = []
 
     def work() -> None:
         try:
-            agents.run_agent(site, tell=lambda event, text, **facts: told.append(event))
+            agents.run_agent(site)
         except BaseException as error:
             failed.append(error)
 

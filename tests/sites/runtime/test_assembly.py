@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -23,7 +24,7 @@ class Hall:
     def __init__(self, on_loss: Literal["wait", "shrink"]) -> None:
         membership = Membership(NAMES, 0, EDGES, b"n" * 32, {"run": b"1"}, 1 << 20)
         policy = Policy(on_loss, PATIENCE, 100.0, 10.0)
-        self.assembly = Assembly(membership, policy, Incarnation(1, 1), lambda *_, **__: None, 0.0)
+        self.assembly = Assembly(membership, policy, Incarnation(1, 1), 0.0)
         for site in (1, 2):
             self.assembly.learn(
                 Record(site, Incarnation(1, site + 1), 0, "gathering", EVERYONE - {site}, {"run": b"1"})
@@ -110,3 +111,17 @@ def test_a_plan_that_nobody_runs_is_left_when_a_site_is_away(on_loss: Literal["w
     hall.look(1.0, frozenset())
     assert not hall.assembly.agreed(1.0)
     assert hall.proposed == hall.assembly.record.plan == b""
+
+
+def test_that_others_leave_is_a_warning_until_this_site_has_finished(caplog: pytest.LogCaptureFixture) -> None:
+    hall = Hall("wait")
+    with caplog.at_level(logging.INFO, "deepca"):
+        hall.look(1.0, frozenset())
+        hall.look(2.0)
+        hall.assembly.publish(phase="finished")
+        hall.look(3.0, frozenset())
+    levels = [(vars(record)["event"], record.levelname) for record in caplog.records]
+    gone = ["silent", "silent", "lost", "lost"]
+    back = [("found", "INFO")] * 2
+    assert levels == [*((event, "WARNING") for event in gone), *back, *((event, "INFO") for event in gone)]
+    assert {vars(record)["site"] for record in caplog.records} == {"site-0"}

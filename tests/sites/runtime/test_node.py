@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
+from deepca._util.logs import EventHandler, listening
 from deepca.data.local_data import read
 from deepca.data.sources import ArraySource
 from deepca.decomposition.fit import decompose, model_of
@@ -118,15 +119,15 @@ class Town:
         membership = Membership(self.names, site, self.edges, self.run_id, schema_of(source, settings), limit)
         policy = Policy(self.on_loss, self.patience, self.deadline - self.clock.time, self.linger)
         identity = Incarnation(1, int(self._boots.integers(1, 2**63)))
-        disk, tell = self.disks[site], partial(self._tell, site)
+        disk = self.disks[site]
         seals = None if self.seals is None else self.seals(site)
-        node = Node(membership, policy, self.clock, identity, tell, lambda: 0.0, disk.vault, seals)
+        node = Node(membership, policy, self.clock, identity, lambda: 0.0, disk.vault, seals)
         job = Job("run", self.names, site, self.topology, settings, lambda: source, EVERY)
         self.endings.pop(site, None)
 
         def work() -> None:
             try:
-                ending = run_site(job, node, disk, disk.vault, observers=(_Steps(self.steps[site]),), tell=tell)
+                ending = run_site(job, node, disk, disk.vault, observers=(_Steps(self.steps[site]),))
                 self.endings[site] = ending
                 self.results.add(ending.content)
                 self.ended.setdefault(site, self.clock.time)
@@ -141,8 +142,8 @@ class Town:
 
         self.network.start(site, node, work)
 
-    def _tell(self, who: int, /, event: str, text: str, **facts: object) -> None:
-        self.told.append((self.clock.time, who, event, text))
+    def _hear(self, site: str, event: str, text: str, facts: object) -> None:
+        self.told.append((self.clock.time, self.names.index(site), event, text))
 
     def run(self, busy_until: float = 10.0) -> Town:
         beginning = self.clock.condition()
@@ -152,10 +153,11 @@ class Town:
                 beginning.wait(busy_until)
 
         self.clock.spawn(wait, "beginning")
-        try:
-            self.clock.run(self.deadline + 100.0)
-        finally:
-            self.clock.end()
+        with listening(EventHandler(self._hear)):
+            try:
+                self.clock.run(self.deadline + 100.0)
+            finally:
+                self.clock.end()
         return self
 
     def epochs(self, site: int) -> list[str]:

@@ -45,45 +45,41 @@ def _site(kits: Path, name: str = "north", rows: Any = None) -> SiteFile:
     return replace(site, data=data)
 
 
-def _rows(site: SiteFile) -> SiteRows:
-    return SiteRows(site, lambda text: None)
-
-
 # ---------------------------------------------------------------------------------------------------------- old results
 
 
 def test_touching_a_file_does_not_matter_and_changing_a_value_does(kits: Path) -> None:
     values = np.arange(12.0).reshape(4, 3)
     site = _site(kits, rows=values)
-    first = _rows(site)
+    first = SiteRows(site)
     first.check(RUN)
     first.keep(RUN)
     os.utime(site.data, ns=(1, 1))
-    _rows(site).check(RUN)
+    SiteRows(site).check(RUN)
     np.save(site.data, values)  # written anew, and the same
-    _rows(site).check(RUN)
+    SiteRows(site).check(RUN)
     stat = site.data.stat()
     np.save(site.data, np.nextafter(values, np.inf))
     os.utime(site.data, ns=(stat.st_atime_ns, stat.st_mtime_ns))  # as if nothing had happened
     with pytest.raises(OldResult) as caught:
-        _rows(site).check(RUN)
+        SiteRows(site).check(RUN)
     assert (caught.value.run, caught.value.another) == ("1", "2")
-    _rows(site).check(OTHER)
+    SiteRows(site).check(OTHER)
     np.save(site.data, values)
-    _rows(site).check(RUN)
+    SiteRows(site).check(RUN)
 
 
-def test_who_is_killed_after_it_has_signed_cannot_come_back_with_other_rows(kits: Path) -> None:
+def test_who_is_killed_after_it_has_signed_cannot_come_back_with_otherSiteRows(kits: Path) -> None:
     site = _site(kits, rows=np.ones((3, 2)))
-    vault = RowsVault(site.state, "result", 3, lambda text: None, rows=_rows(site), run=RUN)
+    vault = RowsVault("result", site, SiteRows(site), RUN)
     np.save(site.data, np.zeros((3, 2)))
-    _rows(site).check(RUN)  # nothing is signed yet
+    SiteRows(site).check(RUN)  # nothing is signed yet
     np.save(site.data, np.ones((3, 2)))
     vault.hold(b"model", ResultClaim(1, b"p" * 32, (0, 1, 2), b"m" * 32), ())
-    _rows(site).check(RUN)
+    SiteRows(site).check(RUN)
     np.save(site.data, np.zeros((3, 2)))
     with pytest.raises(OldResult):
-        _rows(site).check(RUN)
+        SiteRows(site).check(RUN)
 
 
 @pytest.mark.parametrize("content", [None, "", '{"salt": 3}'])
@@ -94,7 +90,7 @@ def test_a_result_without_the_digest_of_its_rows_is_not_given_out(kits: Path, co
     signed = Endorsement(0, claim, b"s")
 
     def vault() -> RowsVault:
-        return RowsVault(site.state, "result", 3, lambda text: None, rows=_rows(site), run=RUN)
+        return RowsVault("result", site, SiteRows(site), RUN)
 
     vault().hold(content_of, claim, (signed,), decided=True)
     assert vault().load().outcome == content_of
@@ -110,29 +106,29 @@ def test_a_result_without_the_digest_of_its_rows_is_not_given_out(kits: Path, co
 
 def test_the_digest_is_salted_and_stays_at_the_site(kits: Path) -> None:
     values = np.ones((3, 2))
-    one, two = _rows(_site(kits, "north", values)), _rows(_site(kits, "south", values))
+    one, two = SiteRows(_site(kits, "north", values)), SiteRows(_site(kits, "south", values))
     assert one.digest != two.digest
-    assert _rows(_site(kits, "north")).digest == one.digest
+    assert SiteRows(_site(kits, "north")).digest == one.digest
     assert (kits / "north" / "state" / "rows.json").stat().st_mode & 0o077 == 0
 
 
 def test_content_is_not_read_again_where_nothing_has_changed(kits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site = _site(kits, rows=np.ones((3, 2)))
-    known = _rows(site).digest
+    known = SiteRows(site).digest
     monkeypatch.setattr("deepca.sites.runtime.row_digests.hashlib", None)
-    assert _rows(site).digest == known
+    assert SiteRows(site).digest == known
 
 
 @pytest.mark.parametrize(
     "content", ["", "{}", "[]", '{"salt": 3}', '{"salt": "zz", "seen": 1, "digest": "", "ended": {}}']
 )
-def test_a_damaged_file_is_said_and_replaced(kits: Path, content: str) -> None:
+def test_a_damaged_file_is_logged_and_replaced(kits: Path, content: str, caplog: pytest.LogCaptureFixture) -> None:
     site = _site(kits, rows=np.ones((3, 2)))
-    said: list[str] = []
-    _rows(site)
+    SiteRows(site)
     (site.state / "rows.json").write_text(content, encoding="utf-8")
-    assert len(SiteRows(site, said.append).digest) == 32
-    assert said
+    assert len(SiteRows(site).digest) == 32
+    (record,) = caplog.records
+    assert (vars(record)["site"], vars(record)["event"]) == ("north", "checkpoint")
 
 
 @pytest.mark.parametrize(("name", "following"), [("1", "2"), ("9", "10"), ("study", "study-2"), ("study-2", "study-3")])

@@ -32,7 +32,7 @@ class Hall:
         self.everyone, edges = frozenset(range(sites)), [edge for edge in EDGES if max(edge) < sites]
         membership = Membership(NAMES[:sites], me, tuple(edges), b"n" * 32, {"run": b"1"}, 1 << 20)
         policy = Policy(on_loss, PATIENCE, 100.0, 10.0)
-        self.assembly = Assembly(membership, policy, IDENTITIES[me], lambda *_, **__: None, 0.0)
+        self.assembly = Assembly(membership, policy, IDENTITIES[me], 0.0)
         self.me, self.settling = me, Settling(membership, policy, self.assembly)
         others = self.everyone - {me}
         for site in others:
@@ -275,9 +275,7 @@ def test_a_result_of_the_others_is_no_lie_under_shrink() -> None:
 def _after(accuser: int, failure: Failure) -> None:
     """What site 0 of a path does when it hears that another one has given up."""
     edges = tuple((j, j + 1) for j in range(SITES - 1))
-    node = Node(
-        Membership(NAMES, 0, edges, b"n" * 32, {}, 1 << 20), Policy(), RealClock(), IDENTITIES[0], lambda *_, **__: None
-    )
+    node = Node(Membership(NAMES, 0, edges, b"n" * 32, {}, 1 << 20), Policy(), RealClock(), IDENTITIES[0])
     plan = replace(PLAN, edges=edges)
     record = Record(accuser, IDENTITIES[accuser], 1, "failed", plan=plan.digest, failure=failure)
     node._assembly.learn(record)

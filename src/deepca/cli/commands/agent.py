@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from deepca._util.logs import EventHandler, EventLogger, listening
 from deepca.cli.common import errors, examples, handling, print_json, require_agent, say
 from deepca.cli.view.model import show_model, summary
 from deepca.errors import (
@@ -30,7 +32,7 @@ from deepca.errors import (
 )
 
 if TYPE_CHECKING:  # what imports grpc must wait until its core can be heard
-    from deepca.cli.view.log import Log, Style
+    from deepca.cli.view.log import AgentLog, Style
     from deepca.sites.config.site_file import SiteFile
     from deepca.sites.runtime.run import Ending
     from deepca.sites.runtime.status import Watch
@@ -38,7 +40,15 @@ if TYPE_CHECKING:  # what imports grpc must wait until its core can be heard
 
 __all__ = ["UNFINISHED", "UNUSABLE", "WITHOUT_US", "agent"]
 
+_logger = logging.getLogger(__name__)
+
 UNUSABLE, UNFINISHED, WITHOUT_US = 1, 3, 4  # exit codes
+_LEVELS = {  # of last words
+    "failed": logging.ERROR,
+    "left_out": logging.WARNING,
+    "stopped": logging.WARNING,
+    "unfinished": logging.ERROR,
+}
 _TWICE = 2.0  # seconds: a signal may be sent to a process and to its group
 
 agent = typer.Typer(name="agent", help="A site's agent beside its data.", no_args_is_help=True)
@@ -93,7 +103,7 @@ def _run(
 ) -> None:
     with ExitStack() as stack, _stoppable():
         core = _core()
-        from deepca.cli.view.log import Log
+        from deepca.cli.view.log import AgentLog
         from deepca.sites.runtime.status import Watch
 
         console = Console(stderr=True, emoji=False)
@@ -101,14 +111,14 @@ def _run(
         voice = _Voice(console)
         stack.callback(voice.close)
         if log_file is not None:
-            voice.add(Log(log_file, style or "text"))
+            voice.add(AgentLog(log_file, style or "text"))
         elif not view and not quiet:
             voice.plain = style != "json"
-            voice.add(Log(sys.stderr, style or "text"), endings=style == "json")
+            voice.add(AgentLog(sys.stderr, style or "text"), endings=style == "json")
         watch = None
         try:
             site = _read(path, run_name, deadline)
-            watch = Watch(site, voice.tell)
+            watch = Watch(site)
             voice.begin(site.site, watch.hear)
             from deepca.sites.runtime.agent import Agent, run_agent  # not earlier: this imports grpc
 
@@ -118,7 +128,7 @@ def _run(
                     core.listen(agent.streams.turned_away)
 
             with _shown(site, watch, voice) if view else nullcontext(), watch.reminding():
-                ending = run_agent(site, tell=voice.tell, observers=(watch,), ready=ready)
+                ending = run_agent(site, observers=(watch,), ready=ready)
         except KeyboardInterrupt:
             voice.end("stopped", _stopped(site if watch else None, finished=voice.finished), 130)
         except Unfinished as error:
@@ -149,30 +159,36 @@ class _Voice:
 
     def __init__(self, console: Console) -> None:
         self.console = console
-        self._logs: list[tuple[Log, bool]] = []
-        self._hear: Callable[..., None] = lambda event, **facts: None
         self.plain, self.finished = True, False
+        self._hear: Callable[[str, Mapping[str, object]], None] = lambda event, facts: None
+        self._handlers: list[AgentLog | EventHandler] = []
+        self._last_words = EventLogger(_logger, "")
+        self._attached = ExitStack()
+        self._attach(EventHandler(self._heard, ""))
 
-    def add(self, log: Log, *, endings: bool = True) -> None:
+    def _attach(self, handler: AgentLog | EventHandler) -> None:
+        self._handlers.append(handler)
+        self._attached.callback(handler.close)
+        self._attached.enter_context(listening(handler))
+
+    def add(self, log: AgentLog, *, endings: bool = True) -> None:
         """``endings`` : whether last words go there, too."""
-        self._logs.append((log, endings))
+        if not endings:
+            log.addFilter(lambda record: record.name != __name__)  # all that this module logs
+        self._attach(log)
 
-    def begin(self, site: str, hear: Callable[..., None]) -> None:
-        self._hear = hear
-        for log, _ in self._logs:
-            log.site = site
+    def begin(self, site: str, hear: Callable[[str, Mapping[str, object]], None]) -> None:
+        self._hear, self._last_words.site = hear, site
+        for handler in self._handlers:
+            handler.site = site
 
-    def tell(self, event: str, text: str, /, **facts: object) -> None:
+    def _heard(self, site: str, event: str, text: str, facts: Mapping[str, object]) -> None:
         self.finished = self.finished or event == "finished"
-        self._hear(event, **facts)
-        for log, _ in self._logs:
-            log(event, text, **facts)
+        self._hear(event, facts)
 
     def last(self, event: str, text: str, /, style: str, **facts: object) -> None:
         """Something that nobody may miss."""
-        for log, endings in self._logs:
-            if endings:
-                log(event, text, **facts)
+        self._last_words.log(_LEVELS[event], text, event=event, facts=facts)
         self._say(style, text)
 
     def _say(self, style: str, *lines: str) -> None:
@@ -186,15 +202,13 @@ class _Voice:
 
     def end(self, event: str, text: str, code: int, *details: str, kind: str = "") -> NoReturn:
         """Say the last words. kind : of the error, for the log."""
-        for log, endings in self._logs:
-            if endings:
-                log.end(event, "\n  ".join([text, *details]), exit_code=code, **({"error": kind} if kind else {}))
+        said, facts = "\n  ".join([text, *details]), {"exit_code": code, **({"error": kind} if kind else {})}
+        self._last_words.log(_LEVELS[event], said, event=event, facts=facts, extra={"last": True})
         self._say("" if event == "stopped" else "bold red", text, *details)
         raise typer.Exit(code) from None
 
     def close(self) -> None:
-        for log, _ in self._logs:
-            log.close()
+        self._attached.close()
 
 
 @contextmanager

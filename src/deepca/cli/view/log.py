@@ -8,6 +8,7 @@ agent. Keys and rows have no way in here; arrays and bytes among the facts are n
 from __future__ import annotations
 
 import json
+import logging
 import math
 import queue
 import re
@@ -15,95 +16,71 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
+from deepca._util.logs import is_event
 from deepca.errors import InvalidInput
 
-__all__ = ["Entry", "Level", "Log", "Style", "level_of", "plain", "printable"]
+__all__ = ["AgentLog", "JsonFormatter", "Style", "TextFormatter", "plain", "printable", "said"]
 
 Style = Literal["text", "json"]
-Level = Literal["info", "warning", "error"]
 
-_WARNINGS = {
-    "checkpoint",
-    "differs",
-    "late",
-    "left_out",
-    "link_down",
-    "lost",
-    "minority",
-    "refused",
-    "regroup",
-    "result",
-    "revocations",
-    "silent",
-    "stopped",
-    "waiting",
-}
-_ERRORS = {"failed", "unfinished"}
-_FAREWELL = {"link_down", "lost", "silent"}  # what is to be expected once a run is over
+_MARKS = {logging.INFO: "     ", logging.WARNING: "warn ", logging.ERROR: "ERROR"}  # of levels
 _MOST_WAITING = 10_000  # lines
 _MOST_KINDS = 1000  # of lines that are looked at for repetition
 _LONGEST = 1000  # characters
 
 
-def level_of(event: str, *, over: bool = False) -> Level:
-    """How serious an event is. ``over`` : whether this site has finished already."""
-    if event in _ERRORS:
-        return "error"
-    return "warning" if event in _WARNINGS and not (over and event in _FAREWELL) else "info"
+class TextFormatter(logging.Formatter):
+    """Format events as aligned lines, for people."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of an event."""
+        at = datetime.fromtimestamp(record.created, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+        site, event = vars(record)["site"], vars(record)["event"].replace("_", " ")
+        level = _MARKS.get(record.levelno, record.levelname)
+        return f"{at}  {site + '  ' if site else ''}{level} {event:<10} {said(record)}"
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A line. ``times`` : how often it happened within ``seconds``, where it was counted and not repeated.
+class JsonFormatter(logging.Formatter):
+    """Format events as one JSON object each, for machines."""
 
-    last : whether no other line may follow.
-    """
-
-    time: float
-    level: Level
-    event: str
-    text: str
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    times: int = 1
-    seconds: float = 0.0
-    last: bool = False
-
-    @property
-    def said(self) -> str:
-        """The text, with how often."""
-        return self.text if self.times == 1 else f"{self.text} ({self.times} times in {self.seconds:.0f} s)"
-
-    def as_text(self, site: str) -> str:
-        """Aligned, for people."""
-        at = datetime.fromtimestamp(self.time, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-        level = {"info": "     ", "warning": "warn ", "error": "ERROR"}[self.level]
-        return f"{at}  {site + '  ' if site else ''}{level} {self.event.replace('_', ' '):<10} {self.said}"
-
-    def as_json(self, site: str) -> str:
-        """One object, for machines."""
-        at = datetime.fromtimestamp(self.time, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        repeated = {"times": self.times, "seconds": round(self.seconds, 1)} if self.times > 1 else {}
-        said = {
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of an event."""
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        more, (times, seconds) = vars(record), _repeats(record)
+        repeated = {"times": times, "seconds": round(seconds, 1)} if times > 1 else {}
+        line = {
             "time": at,
-            "site": site,
-            "level": self.level,
-            "event": self.event,
-            "text": self.text,
-            "facts": {**self.facts, **repeated},
+            "site": more["site"],
+            "level": record.levelname.lower(),
+            "event": more["event"],
+            "text": record.getMessage(),
+            "facts": {**more["facts"], **repeated},
         }
-        return json.dumps(said, ensure_ascii=False, allow_nan=False)
+        return json.dumps(line, ensure_ascii=False, allow_nan=False)
+
+
+def said(record: logging.LogRecord) -> str:
+    """Return the text of a record, with how often it happened where it was counted and not repeated."""
+    times, seconds = _repeats(record)
+    return record.getMessage() + (f" ({times} times in {seconds:.0f} s)" if times > 1 else "")
+
+
+def _repeats(record: logging.LogRecord) -> tuple[int, float]:
+    """How often a record happened, within how many seconds."""
+    repeats: tuple[int, float] = vars(record).get("repeats", (1, 0.0))
+    return repeats
 
 
 @dataclass
 class _Seen:
     """A kind of line within the present window: how often it came, and how often it was written."""
 
-    last: Entry
+    last: logging.LogRecord
     times: int
     written: int
 
@@ -112,12 +89,15 @@ class _Seen:
         return self.times > self.written
 
 
-class Log:
-    """What run_agent takes as ``tell``, from any thread. To be closed, or the last lines may be missing.
+class AgentLog(logging.Handler):
+    """Write the events of one site, from any thread. To be closed, or the last lines may be missing.
+
+    A record with the attribute ``last`` ends the log: what was counted until then is written before it, what comes
+    later is not written.
 
     target : a stream, or a file that is added to; None where only the listener counts.  site : may be set later.
     window : seconds within which the same line is counted, not repeated.
-    listener : gets every line, from the log's thread.
+    listener : gets the record of every line, from the log's thread.
     """
 
     def __init__(
@@ -127,44 +107,35 @@ class Log:
         *,
         site: str = "",
         window: float = 10.0,
-        listener: Callable[[Entry], None] = lambda entry: None,
+        listener: Callable[[logging.LogRecord], None] = lambda record: None,
     ) -> None:
-        self.site, self._style, self._window, self._listener = site, style, window, listener
+        super().__init__()
+        self.setFormatter(JsonFormatter() if style == "json" else TextFormatter())
+        self.site, self._window, self._listener = site, window, listener
         self._own = isinstance(target, Path)
         self._stream = _opened(target) if isinstance(target, Path) else target
-        self._over = self._ended = False
+        self._ended = False
         self._lost = 0
         self._seen: dict[tuple[str, str], _Seen] = {}
         self._since = 0.0
-        self._queue: queue.Queue[Entry | None] = queue.Queue(_MOST_WAITING)
+        self._queue: queue.Queue[logging.LogRecord | None] = queue.Queue(_MOST_WAITING)
         self._thread = threading.Thread(target=self._work, name="log", daemon=True)
         self._thread.start()
 
-    def __call__(self, event: str, text: str, /, **facts: object) -> None:
-        """Write a line, soon."""
-        self._put(event, text, facts)
-
-    def end(self, event: str, text: str, /, **facts: object) -> None:
-        """Write the last line: what was counted until now is told before it, what comes later is not told."""
-        self._put(event, text, facts, last=True)
-
-    def _put(self, event: str, text: str, facts: Mapping[str, object], *, last: bool = False) -> None:
-        entry = Entry(
-            time.time(),
-            level_of(event, over=self._over),
-            printable(event),
-            printable(text),
-            {name: plain(value) for name, value in facts.items()},
-            last=last,
-        )
-        self._over = self._over or event == "finished"
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line for an event of this site, soon; ignore other records."""
+        if not is_event(record, self.site):
+            return
         try:
-            self._queue.put_nowait(entry)
+            self._queue.put_nowait(_cleaned(record))
         except queue.Full:
             self._lost += 1
 
     def close(self, patience: float = 2.0) -> None:
         """Write what is left, for so many seconds at most."""
+        super().close()
+        if not self._thread.is_alive():
+            return
         end = time.monotonic() + patience
         try:
             self._queue.put(None, timeout=patience)
@@ -182,54 +153,71 @@ class Log:
             pending = any(seen.counted for seen in self._seen.values())
             left = self._since + self._window - time.monotonic() if pending else None
             try:
-                entry = self._queue.get(timeout=None if left is None else max(left, 0.0))
+                record = self._queue.get(timeout=None if left is None else max(left, 0.0))
             except queue.Empty:
                 self._turn()
                 continue
-            if entry is None:
+            if record is None:
                 self._turn()
                 return
-            self._take(entry)
+            self._take(record)
 
-    def _take(self, entry: Entry) -> None:
+    def _take(self, record: logging.LogRecord) -> None:
         if self._ended:
             return
-        if entry.last or time.monotonic() - self._since >= self._window:
+        last = hasattr(record, "last")
+        if last or time.monotonic() - self._since >= self._window:
             self._turn()
         if self._lost:
             lost, self._lost = self._lost, 0
-            self._write(Entry(entry.time, "warning", "log", f"{lost} lines are missing here", {"lines": lost}))
-        kind = entry.event, re.sub(r":\d+", ":", entry.text)  # the ports of callers change all the time
+            missing = {"event": "log", "msg": f"{lost} lines are missing here", "facts": {"lines": lost}}
+            level = {"levelno": logging.WARNING, "levelname": "WARNING"}
+            self._write(logging.makeLogRecord({**vars(record), **missing, **level}))
+        kind = vars(record)["event"], re.sub(r":\d+", ":", record.getMessage())  # ports of callers change all the time
         seen = self._seen.pop(kind, None)
-        if entry.last:
+        if last:
             self._ended, self._seen = True, {}
-            self._write(entry)
+            self._write(record)
         elif seen is None:
-            self._write(entry)
+            self._write(record)
             if len(self._seen) < _MOST_KINDS:
-                self._seen[kind] = _Seen(entry, 1, 1)
-        else:
-            self._seen[kind] = _Seen(entry, seen.times + 1, seen.written)  # at the end: what happened last is told last
+                self._seen[kind] = _Seen(record, 1, 1)
+        else:  # at the end: what happened last is written last
+            self._seen[kind] = _Seen(record, seen.times + 1, seen.written)
 
     def _turn(self) -> None:
-        """The window is over: tell what was counted, all at once, so that the last line is about what came last."""
+        """The window is over: write what was counted, all at once, so that the last line is about what came last."""
         now = time.monotonic()
         counted = {kind: seen for kind, seen in self._seen.items() if seen.counted}
         self._seen = {kind: _Seen(seen.last, 0, 0) for kind, seen in counted.items()}
         for seen in counted.values():
-            self._write(replace(seen.last, times=seen.times, seconds=max(now - self._since, 1.0)))
+            repeats = seen.times, max(now - self._since, 1.0)
+            self._write(logging.makeLogRecord({**vars(seen.last), "repeats": repeats}))
         self._since = now
 
-    def _write(self, entry: Entry) -> None:
-        self._listener(entry)
+    def _write(self, record: logging.LogRecord) -> None:
+        self._listener(record)
         if self._stream is None:
             return
-        line = entry.as_json(self.site) if self._style == "json" else entry.as_text(self.site)
         try:
-            self._stream.write(line + "\n")
+            self._stream.write(self.format(record) + "\n")
             self._stream.flush()
         except (OSError, ValueError):  # a full disk, a closed pipe: the run is worth more than its log
             pass
+
+
+def _cleaned(record: logging.LogRecord) -> logging.LogRecord:
+    """Return a copy of an event's record that can be written: see :func:`plain` and :func:`printable`."""
+    more = vars(record)
+    return logging.makeLogRecord(
+        {
+            **more,
+            "msg": printable(record.getMessage()),
+            "args": None,
+            "event": printable(more["event"]),
+            "facts": {name: plain(value) for name, value in more["facts"].items()},
+        }
+    )
 
 
 def plain(value: object) -> Any:

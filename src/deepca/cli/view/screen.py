@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -17,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from deepca._util.units import size
-from deepca.cli.view.log import Entry, Log
+from deepca.cli.view.log import AgentLog, said
 from deepca.sites.config.site_file import SiteFile
 from deepca.sites.runtime.status import LinkState, Situation, span
 
@@ -26,19 +27,19 @@ __all__ = ["Screen", "picture"]
 _LINES = 6
 _SHOWN_ABOVE = {"progress", "waiting"}  # events that the view shows anyway
 _COLOURS = {"up": "green", "silent": "yellow", "down": "red"}
-_LEVELS = {"info": "dim", "warning": "yellow", "error": "bold red"}
+_LEVELS = {logging.INFO: "dim", logging.WARNING: "yellow", logging.ERROR: "bold red"}
 
 
 class Screen:
     """Shows a situation some times per second, for as long as the context lasts; then it is gone.
 
-    ``log`` : takes what ``tell`` is given; its last lines are shown below.
+    ``log`` : the handler of the agent's events; its last lines are shown below.
     """
 
     def __init__(self, site: SiteFile, situation: Callable[[], Situation], console: Console) -> None:
         self._site, self._situation = site, situation
-        self.lines: deque[Entry] = deque(maxlen=200)
-        self.log = Log(None, site=site.site, listener=self._heard)
+        self.lines: deque[logging.LogRecord] = deque(maxlen=200)
+        self.log = AgentLog(None, site=site.site, listener=self._heard)
         self._began = time.monotonic()
         self._live = Live(
             get_renderable=self._picture, console=console, refresh_per_second=4, transient=True, redirect_stdout=False
@@ -56,24 +57,26 @@ class Screen:
 
     def leave(self) -> None:
         """Write down what the view showed of the log and is more than news, once it is gone."""
-        for entry in [entry for entry in self.lines if entry.level != "info"][-_LINES:]:
-            self._live.console.print(_line(entry))
+        for record in [record for record in self.lines if record.levelno > logging.INFO][-_LINES:]:
+            self._live.console.print(_line(record))
 
-    def _heard(self, entry: Entry) -> None:
-        if entry.event not in _SHOWN_ABOVE:
-            self.lines.append(entry)
+    def _heard(self, record: logging.LogRecord) -> None:
+        if vars(record)["event"] not in _SHOWN_ABOVE:
+            self.lines.append(record)
 
     def _picture(self) -> RenderableType:
         return picture(self._site, self._situation(), list(self.lines), time.monotonic() - self._began)
 
 
-def picture(site: SiteFile, situation: Situation, lines: Sequence[Entry], elapsed: float) -> RenderableType:
+def picture(site: SiteFile, situation: Situation, lines: Sequence[logging.LogRecord], elapsed: float) -> RenderableType:
     """The view, as wide and high as the terminal allows."""
     return _Picture(site, situation, lines, elapsed)
 
 
 class _Picture:
-    def __init__(self, site: SiteFile, situation: Situation, lines: Sequence[Entry], elapsed: float) -> None:
+    def __init__(
+        self, site: SiteFile, situation: Situation, lines: Sequence[logging.LogRecord], elapsed: float
+    ) -> None:
         self._site, self._now, self._lines, self._elapsed = site, situation, lines, elapsed
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -85,7 +88,7 @@ class _Picture:
             parts += [Text(), *self._links(max(room, 3), width)]
         if self._lines:
             parts.append(Rule(style="dim"))
-            parts += [_line(entry) for entry in self._lines[-_LINES:]]
+            parts += [_line(record) for record in self._lines[-_LINES:]]
         yield Group(*parts)
 
     def _header(self) -> RenderableType:
@@ -167,9 +170,9 @@ def _row(link: LinkState, skewed: bool) -> list[RenderableType]:
     return cells
 
 
-def _line(entry: Entry) -> Text:
-    at = datetime.fromtimestamp(entry.time, UTC).astimezone().strftime("%H:%M:%S")
-    return Text(f"{at}  {entry.said}", style=_LEVELS[entry.level], overflow="ellipsis", no_wrap=True)
+def _line(record: logging.LogRecord) -> Text:
+    at = datetime.fromtimestamp(record.created, UTC).astimezone().strftime("%H:%M:%S")
+    return Text(f"{at}  {said(record)}", style=_LEVELS[record.levelno], overflow="ellipsis", no_wrap=True)
 
 
 def _clock(seconds: float) -> str:

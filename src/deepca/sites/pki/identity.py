@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from deepca._util.files import write_whole
+from deepca._util.logs import EventLogger
 from deepca.errors import CertificateError, InvalidInput, Refused, RevocationListError
 from deepca.sites.config.site_file import SiteFile
 from deepca.sites.pki.certificates import (
@@ -37,6 +38,8 @@ from deepca.sites.pki.revocation import (
 
 __all__ = ["Identity", "load_authority"]
 
+_logger = logging.getLogger(__name__)
+
 _ATTEMPTS = 5  # to read files that are being replaced
 _Stamp = tuple[tuple[int, ...] | None, ...]
 
@@ -61,36 +64,36 @@ class Identity:
     _source: SiteFile = field(repr=False)
     _authority: x509.Certificate = field(repr=False)
     _private: Key = field(repr=False)
-    _warn: Callable[[str], None] | None = field(repr=False)
+    _writes: bool = field(repr=False)
 
     @classmethod
-    def load(cls, site: SiteFile, *, warn: Callable[[str], None] = lambda text: None) -> Identity:
+    def load(cls, site: SiteFile) -> Identity:
         """Load the files that ``site.toml`` names, and record which list of revoked certificates was seen.
 
-        warn : told if that cannot be recorded. Each thing that is wrong with the files is an InvalidInput.
+        Each thing that is wrong with the files is an InvalidInput.
         """
-        found = cls._load(site, warn)
-        found._note(warn)
+        found = cls._load(site, writes=True)
+        found._note()
         return found
 
     @classmethod
     def look(cls, site: SiteFile) -> Identity:
         """Load the files without ever writing any, to see whether an agent could use them."""
-        return cls._load(site, None)
+        return cls._load(site, writes=False)
 
     @classmethod
-    def _load(cls, site: SiteFile, warn: Callable[[str], None] | None) -> Identity:
+    def _load(cls, site: SiteFile, *, writes: bool) -> Identity:
         for _ in range(_ATTEMPTS):
             stamp = _stamp(site)
             try:
-                return cls._read(site, stamp, warn)
+                return cls._read(site, stamp, writes=writes)
             except InvalidInput:
                 if _stamp(site) == stamp:
                     raise
         raise InvalidInput(f"{site.certificate}: the files beside it change all the time; stop what writes them")
 
     @classmethod
-    def _read(cls, site: SiteFile, stamp: _Stamp, warn: Callable[[str], None] | None) -> Identity:
+    def _read(cls, site: SiteFile, stamp: _Stamp, *, writes: bool) -> Identity:
         network, authority = site.network.name, load_authority(site)
         revocations = current_list(site, authority)
         content = read_content(site.certificate, f"ask for one with deepca join {site.path}")
@@ -116,7 +119,7 @@ class Identity:
             _source=site,
             _authority=authority,
             _private=key,
-            _warn=warn,
+            _writes=writes,
         )
 
     def sign(self, data: bytes) -> bytes:
@@ -137,7 +140,7 @@ class Identity:
 
     def reload(self) -> Identity:
         """Load what is in the files now, except that a list of revoked certificates never gives way to an older one."""
-        found = Identity.look(self._source) if self._warn is None else Identity.load(self._source, warn=self._warn)
+        found = Identity.load(self._source) if self._writes else Identity.look(self._source)
         if found.authority == self.authority and found.list_number < self.list_number:
             return replace(found, revocations=self.revocations)  # it could neither be written nor recorded
         return found
@@ -173,24 +176,31 @@ class Identity:
             raise Refused(str(error), reason="list") from None
         if found.number <= self.list_number or found.expired(now_utc()):
             return self
-        if self._warn is None:
+        if not self._writes:
             return replace(self, revocations=found)
         path = self._source.revoked
         try:
             write_whole(path, found.pem)
         except OSError as error:
-            self._warn(f"list {found.number} of revoked certificates cannot be written to {path} ({error.strerror})")
+            self._log_warning(
+                f"list {found.number} of revoked certificates cannot be written to {path} ({error.strerror})"
+            )
         adopted = replace(self, revocations=found, stamp=(*self.stamp[:-1], _stamp_of(path)))
-        adopted._note(self._warn)
+        adopted._note()
         return adopted
 
-    def _note(self, warn: Callable[[str], None]) -> None:
+    def _note(self) -> None:
         if not self.list_number:
             return
         try:
             SeenLists.of(self._source, self._authority).note(self.list_number)
         except OSError as error:
-            warn(f"that list {self.list_number} of revoked certificates was seen cannot be recorded ({error.strerror})")
+            self._log_warning(
+                f"that list {self.list_number} of revoked certificates was seen cannot be recorded ({error.strerror})"
+            )
+
+    def _log_warning(self, text: str) -> None:
+        EventLogger(_logger, self.site).warning(text, event="revocations")
 
 
 def load_authority(site: SiteFile) -> x509.Certificate:

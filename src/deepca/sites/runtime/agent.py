@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import secrets
 import tempfile
@@ -16,6 +17,7 @@ from pathlib import Path
 
 from deepca import __version__
 from deepca._util.files import try_lock, write_whole
+from deepca._util.logs import EventLogger
 from deepca._util.machine import keep_freed_memory
 from deepca.data.readers import open_source
 from deepca.data.sources import Source
@@ -37,6 +39,8 @@ from deepca.sites.transport.streams import Peer, Streams
 from deepca.solver.observers import Observer
 
 __all__ = ["Agent", "fingerprint_of", "largest_message", "run_agent", "run_of"]
+
+_logger = logging.getLogger(__name__)
 
 _TICK = 0.05
 _STAY = 30.0  # seconds at most for which a site hands out the result of a run that had ended before
@@ -85,21 +89,20 @@ def largest_message(source: Source, settings: Settings, sites: Sequence[str] = (
 def run_agent(
     site: SiteFile,
     *,
-    tell: Callable[..., None] = lambda *_, **__: None,
     observers: Sequence[Observer] = (),
     ready: Callable[[Agent], None] = lambda agent: None,
     wrap: Callable[[Node], Node] = lambda node: node,
 ) -> Ending:
     """Run one site's agent to the result, which is then in the file that site.toml names.
 
-    tell : gets events for people and logs.  ready : called once the agent listens.  wrap : stands between node and
-    streams; for tests that hurt messages.
+    ready : called once the agent listens.  wrap : stands between node and streams; for tests that hurt messages.
+    Events for people are logged, see :mod:`deepca._util.logs`.
 
     Raises InvalidInput for what this site has to mend, Unfinished at the deadline, NetworkError for what others did;
     InternalError for whatever else happens. A report is written where there is something to find out.
     """
     try:
-        return _run_agent(site, tell, observers, ready, wrap)
+        return _run_agent(site, observers, ready, wrap)
     except (Unfinished, InvalidInput, OSError):
         raise
     except DeepcaError as error:
@@ -114,28 +117,30 @@ def run_agent(
 
 def _run_agent(
     site: SiteFile,
-    tell: Callable[..., None],
     observers: Sequence[Observer],
     ready: Callable[[Agent], None],
     wrap: Callable[[Node], Node],
 ) -> Ending:
     began = time.monotonic()
     keep_freed_memory()
-    parts = _assemble(site, tell, wrap)
+    log = EventLogger(_logger, site.site)
+    parts = _assemble(site, wrap)
     ended_before = parts.vault.load().decided
     with _only_one(site), _listening(parts.streams) as port:
-        tell(
-            "started",
+        log.info(
             f"{site.site} listens at port {port}" if port else f"{site.site} is up",
-            site=site.site,
-            port=port,
+            event="started",
+            facts={"site": site.site, "port": port},
         )
         ready(Agent(site, parts.node, parts.streams, port))
         with _ticking(parts.node):
-            ending = _write_result(site, parts, observers, tell)
-            tell("finished", f"{site.model.name} is written", seconds=time.monotonic() - began, model=str(site.model))
+            ending = _write_result(site, parts, observers)
+            facts = {"seconds": time.monotonic() - began, "model": str(site.model)}
+            log.info(f"{site.model.name} is written", event="finished", facts=facts)
             # of a run that had ended before, most will know; otherwise a site that is away needs somebody to ask
-            _take_leave(parts.node, min(site.network.patience, _STAY) if ended_before else None, tell)
+            late = _take_leave(parts.node, min(site.network.patience, _STAY) if ended_before else None)
+            if late:
+                log.warning(f"not heard to have finished: {', '.join(late)}", event="late", facts={"sites": list(late)})
             parts.checkpoints.clear()
             return ending
 
@@ -151,27 +156,27 @@ class _Parts:
     checkpoints: Checkpoints
 
 
-def _assemble(site: SiteFile, tell: Callable[..., None], wrap: Callable[[Node], Node]) -> _Parts:
+def _assemble(site: SiteFile, wrap: Callable[[Node], Node]) -> _Parts:
     """Read a site's files and make its agent of them; raise for whatever is wrong with them."""
 
     def warn(text: str) -> None:
-        tell("checkpoint", text)
+        EventLogger(_logger, site.site).warning(text, event="checkpoint")
 
     network, names = site.network, tuple(entry.name for entry in site.network.sites)
     with _discreet():
         source = open_source(str(site.data), label_column=site.label_column, dataset=site.dataset)
     _check_writable(site.model)
-    credentials = None if site.plaintext else Identity.load(site, warn=lambda text: tell("revocations", text))
+    credentials = None if site.plaintext else Identity.load(site)
     run = run_of(network)
     named_run = hashlib.sha256(run + network.run.encode()).digest()
-    rows = SiteRows(site, warn)
+    rows = SiteRows(site)
     rows.check(named_run)
     message_limit = largest_message(source, network.settings, names)
     membership = Membership(names, site.index, network.links, run, fingerprint_of(network, source), message_limit)
     # not the rows: promises to the others hold whatever becomes of a file here
     result = f"result-{membership.agreement.hex()[:16]}"
-    vault = RowsVault(site.state, result, len(names), warn, rows=rows, run=named_run)
-    node, streams = _connect(site, membership, credentials, vault, tell, wrap)
+    vault = RowsVault(result, site, rows, named_run)
+    node, streams = _connect(site, membership, credentials, vault, wrap)
     checkpoints = (
         Checkpoints(site.state, named_run, rows.digest, warn=warn)
         if site.checkpoints
@@ -188,7 +193,6 @@ def _connect(
     membership: Membership,
     credentials: Identity | None,
     vault: RowsVault,
-    tell: Callable[..., None],
     wrap: Callable[[Node], Node],
 ) -> tuple[Node, Streams]:
     """Make a node and the streams below it, which do not flow yet."""
@@ -203,23 +207,23 @@ def _connect(
             lambda: streams.credentials or credentials, membership.sites, membership.run, membership.agreement
         )
     )
-    node = Node(membership, policy, RealClock(), identity, tell, vault=vault, seals=seals)
+    node = Node(membership, policy, RealClock(), identity, vault=vault, seals=seals)
     me, *peers = (
         Peer(j, network.sites[j].name, network.sites[j].address, j != site.index and network.dials(site.index, j))
         for j in (site.index, *network.neighbors(site.site))
     )
     listen = site.listen if peers else None
-    streams = Streams(wrap(node), me, peers, listen, credentials, notice=lambda text: tell("revocations", text))
+    streams = Streams(wrap(node), me, peers, listen, credentials)
     node.attach(streams.wake)
     return node, streams
 
 
-def _write_result(site: SiteFile, parts: _Parts, observers: Sequence[Observer], tell: Callable[..., None]) -> Ending:
+def _write_result(site: SiteFile, parts: _Parts, observers: Sequence[Observer]) -> Ending:
     """Run to the result and write it; tell the other sites of whatever prevents that here."""
     node = parts.node
     try:
         with _discreet():
-            ending = run_site(parts.job, node, parts.checkpoints, parts.vault, observers=observers, tell=tell)
+            ending = run_site(parts.job, node, parts.checkpoints, parts.vault, observers=observers)
         write_whole(site.model, ending.content)
     except Unfinished:
         raise
@@ -231,14 +235,15 @@ def _write_result(site: SiteFile, parts: _Parts, observers: Sequence[Observer], 
     return ending
 
 
-def _take_leave(node: Node, seconds: float | None, tell: Callable[..., None]) -> None:
-    """Hand out the result to sites that have not finished, for so long; None for as long as the policy says."""
+def _take_leave(node: Node, seconds: float | None) -> tuple[str, ...]:
+    """Hand out the result to sites that have not finished, for so long; None for as long as the policy says.
+
+    Returns who was not heard to have finished.
+    """
     try:
-        late = node.farewell(seconds)
+        return node.farewell(seconds)
     except KeyboardInterrupt:  # the result is written, so leaving is fine
-        late = ()
-    if late:
-        tell("late", f"not heard to have finished: {', '.join(late)}", sites=list(late))
+        return ()
 
 
 @contextmanager

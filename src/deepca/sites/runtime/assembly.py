@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from deepca._util.logs import EventLogger
 from deepca.errors import InvalidInput, NetworkError, PeerFault
 from deepca.sites.protocol.incarnation import Incarnation
 from deepca.sites.protocol.records import Difference, Edge, Record, RecordTable, RunPlan
 
 __all__ = ["Assembly", "Membership", "Policy"]
+
+_logger = logging.getLogger(__name__)
 
 _NEVER = float("-inf")
 _ALIKE = "make network.toml, columns and version alike at all sites, and start again"
@@ -70,11 +74,11 @@ class Assembly:
         membership: Membership,
         policy: Policy,
         identity: Incarnation,
-        tell: Callable[..., None],
         now: float,
         epoch: int = 0,
     ) -> None:
-        self._at, self._policy, self._tell, self._me = membership, policy, tell, membership.me
+        self._at, self._policy, self._me = membership, policy, membership.me
+        self._log = EventLogger(_logger, self.name(self._me))
         self.table = RecordTable(len(membership.sites), membership.edges)
         self.record = Record(self._me, identity, fingerprint=membership.fingerprint, epoch=epoch)
         self.table.put(self.record)
@@ -97,6 +101,11 @@ class Assembly:
 
     def names(self, sites: Collection[int]) -> tuple[str, ...]:
         return tuple(map(self.name, sorted(sites)))
+
+    @property
+    def gone_level(self) -> int:
+        """Level at which it is logged that others are gone, which is to be expected once this site has finished."""
+        return logging.INFO if self.record.phase == "finished" else logging.WARNING
 
     # --------------------------------------------------------------------------------------------------------- records
 
@@ -131,17 +140,21 @@ class Assembly:
         """Who is there now. reached : neighbours that are.  last_heard : when, of each neighbour."""
         if reached != self.record.links:
             for peer in self.record.links - reached:
-                self._tell("silent", f"{self.name(peer)} is silent", site=self.name(peer))
+                self._log.log(
+                    self.gone_level, f"{self.name(peer)} is silent", event="silent", facts={"site": self.name(peer)}
+                )
             self.publish(links=reached)
         present = self.table.together_with(self._me)
         for site in present ^ self.present:
             heard = last_heard.get(site, _NEVER)
             self._since[site] = min(now, heard) if site not in present and heard > _NEVER else now
         for site in sorted(self.present - present):
-            self._tell("lost", f"{self.name(site)} cannot be reached", site=self.name(site))
+            self._log.log(
+                self.gone_level, f"{self.name(site)} cannot be reached", event="lost", facts={"site": self.name(site)}
+            )
         for site in sorted(present - self.present):
             self._warned = {key for key in self._warned if key[:2] != ("gone", site)}
-            self._tell("found", f"{self.name(site)} can be reached", site=self.name(site))
+            self._log.info(f"{self.name(site)} can be reached", event="found", facts={"site": self.name(site)})
         self.present = present
         for edge in self.table.edges:
             if self.table.up(edge):
@@ -218,13 +231,15 @@ class Assembly:
         start = "from the beginning" if plan.source < 0 else f"at the directions of {self.name(plan.source)}"
         start = f"from iteration {plan.iteration}" if plan.resume else start
         without = f", without {', '.join(self.names(left_out))}" if left_out else ""
-        self._tell(
-            "epoch",
+        self._log.info(
             f"epoch {plan.epoch} begins {start} with {len(plan.members)} of {len(self._at.sites)} sites{without}",
-            epoch=plan.epoch,
-            members=list(self.names(plan.members)),
-            left_out=list(self.names(left_out)),
-            resumed_from=plan.iteration,
+            event="epoch",
+            facts={
+                "epoch": plan.epoch,
+                "members": list(self.names(plan.members)),
+                "left_out": list(self.names(left_out)),
+                "resumed_from": plan.iteration,
+            },
         )
         self._reconsider(now)
         return plan
@@ -303,7 +318,7 @@ class Assembly:
             self._members_gone(self.plan) or self._links_gone(self.plan, now) or self._back(self.plan, now)
         )
         if self.disturbance:
-            self._tell("regroup", self.disturbance, epoch=self.plan.epoch)
+            self._log.warning(self.disturbance, event="regroup", facts={"epoch": self.plan.epoch})
 
     def _members_gone(self, plan: RunPlan) -> str:
         digest = plan.digest
@@ -344,7 +359,7 @@ class Assembly:
     def _warn_once(self, key: tuple[object, ...], event: str, text: str, **facts: object) -> None:
         if key not in self._warned:
             self._warned.add(key)
-            self._tell(event, text, **facts)
+            self._log.warning(text, event=event, facts=facts)
 
 
 def _told_apart(name: str, mine: bytes, other: bytes) -> str:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import re
 import secrets
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 from deepca._util.files import write_whole
+from deepca._util.logs import EventLogger
 from deepca.errors import OldResult
 from deepca.sites.config.site_file import SiteFile
 from deepca.sites.protocol.claims import Endorsement, ResultClaim
@@ -23,14 +24,17 @@ from deepca.sites.runtime.vault import FileVault
 
 __all__ = ["RowsVault", "SiteRows", "next_name"]
 
+_logger = logging.getLogger(__name__)
+
 _BLOCK = 1 << 22
 
 
 class SiteRows:
     """The rows of one site, and the runs that have ended with them; kept in ``rows.json`` of its state folder."""
 
-    def __init__(self, site: SiteFile, warn: Callable[[str], None]) -> None:
-        self._site, self._warn, self._path = site, warn, site.state / "rows.json"
+    def __init__(self, site: SiteFile) -> None:
+        self._site, self._path = site, site.state / "rows.json"
+        self._log = EventLogger(_logger, site.site)
         self._known = self._read()
         self.digest = self._digest()
 
@@ -83,18 +87,18 @@ class SiteRows:
             bytes.fromhex(known["salt"] + known["digest"])
             if known.keys() == fresh.keys() and isinstance(known["ended"], dict):
                 return dict(known)
-            self._warn(f"{self._path} cannot be used: it has other fields")
+            self._log.warning(f"{self._path} cannot be used: it has other fields", event="checkpoint")
         except FileNotFoundError:
             pass
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            self._warn(f"{self._path} cannot be used: {error}")
+            self._log.warning(f"{self._path} cannot be used: {error}", event="checkpoint")
         return fresh
 
     def _write(self) -> None:
         try:
             write_whole(self._path, json.dumps(self._known).encode(), mode=0o600)
         except OSError as error:
-            self._warn(f"{self._path} could not be written: {error.strerror}")
+            self._log.warning(f"{self._path} could not be written: {error.strerror}", event="checkpoint")
 
 
 class RowsVault(FileVault):
@@ -103,10 +107,8 @@ class RowsVault(FileVault):
     run : 32 bytes that stand for the run. A result without the digest of its rows is not taken for one of these rows.
     """
 
-    def __init__(
-        self, folder: Path, name: str, sites: int, warn: Callable[[str], None], *, rows: SiteRows, run: bytes
-    ) -> None:
-        super().__init__(folder, name, sites, warn)
+    def __init__(self, name: str, site: SiteFile, rows: SiteRows, run: bytes) -> None:
+        super().__init__(site.state, name, site.site, len(site.network.sites))
         self._rows, self._run = rows, run
         if self.kept.outcome is not None:
             rows.check_known(run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -11,6 +12,7 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
+from deepca._util.logs import EventLogger
 from deepca._util.typing import Array
 from deepca.algorithms.base import State
 from deepca.consensus.averaging import common_average
@@ -40,6 +42,8 @@ from deepca.solver.observers import Observer, Step
 from deepca.topology.graph import Topology, from_edges
 
 __all__ = ["Ending", "Job", "Store", "run_site", "schema_of"]
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -123,16 +127,19 @@ def run_site(
     vault: Vault,
     *,
     observers: Sequence[Observer] = (),
-    tell: Callable[..., None] = lambda *_, **__: None,
 ) -> Ending:
     """Gather, run, and whenever the network asks for it gather again, until there is a result.
 
     Raises Unfinished at the deadline, InvalidInput where this site differs from the others or its rows cannot be used.
     """
     check_settings(job.settings)
+    log = EventLogger(_logger, job.sites[job.me])
     known = vault.load()
     if known.decided and known.outcome is not None:
-        tell("result", f"the run {job.run!r} has ended before; another one needs another name, the same at all sites")
+        log.warning(
+            f"the run {job.run!r} has ended before; another one needs another name, the same at all sites",
+            event="result",
+        )
         return _ending(known.outcome, own=False)
     keeper = _Keeper(checkpoints, job.interval)
     held: LocalData | None = None
@@ -153,7 +160,7 @@ def run_site(
             mine = _model(job, agreed, _fitted(job, node, held, network, observers, keeper))
             concluded = node.settle(agreed, partial(difference, mine), mine.to_bytes)
         except Regroup as why:
-            tell("regroup", f"gathering anew: {why}")
+            log.warning(f"gathering anew: {why}", event="regroup")
             continue
         except (BadArray, Contradiction) as error:
             raise _named(job, node, agreed, network, error) from None

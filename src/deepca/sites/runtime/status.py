@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
+from deepca._util.logs import EventLogger
 from deepca.sites.config.site_file import SiteFile
 from deepca.sites.runtime.node import View
 from deepca.solver.observers import Start, Step
@@ -17,6 +19,8 @@ from deepca.solver.result import Result
 from deepca.solver.stopping import Agreed, error_estimate
 
 __all__ = ["LinkState", "Situation", "Wait", "Watch", "Watched", "span"]
+
+_logger = logging.getLogger(__name__)
 
 _LOOK = 0.5  # seconds between two looks
 _SETTLED = 2.0  # so long something must have been waited for before the log says so
@@ -138,14 +142,14 @@ class _Steps:
 
 
 class Watch:
-    """Hears what an agent tells, observes its iterations, and looks at its node.
+    """Hears the events of an agent, observes its iterations, and looks at its node.
 
-    ``tell`` : gets "progress" and "waiting", so that a log alone says how things stand, too.
-    Nothing here holds a lock while it asks the node: the node tells with its own lock held.
+    It logs "progress" and "waiting" itself, so that a log alone says how things stand, too.
+    Nothing here holds a lock while it asks the node: the node logs with its own lock held.
     """
 
-    def __init__(self, site: SiteFile, tell: Callable[..., None] = lambda *_, **__: None) -> None:
-        self._site, self._tell = site, tell
+    def __init__(self, site: SiteFile) -> None:
+        self._site, self._log = site, EventLogger(_logger, site.site)
         self._agent: Watched | None = None
         self._steps: _Steps | None = None
         self._gone: dict[str, float] = {}  # when sites were lost that had been found
@@ -157,8 +161,8 @@ class Watch:
         """From now on there is something to look at."""
         self._agent = agent
 
-    def hear(self, event: str, **facts: object) -> None:
-        """Every event; quick, and from any thread."""
+    def hear(self, event: str, facts: Mapping[str, object]) -> None:
+        """Take note of an event of this site; quick, and from any thread."""
         if event in ("lost", "found"):
             gone = dict(self._gone)
             gone[str(facts["site"])] = time.monotonic()
@@ -182,16 +186,18 @@ class Watch:
         if now - self._logged >= min(max(1.0, 0.02 * (now - steps.began)), 60.0):
             self._logged = now
             change, apart, left = steps.change, steps.disagreement, steps.left
-            self._tell(
-                "progress",
+            self._log.info(
                 f"iteration {steps.iteration}"
                 + ("" if change is None else f", change {change:.0e}, between sites {apart:.0e}")
                 + ("" if left is None else f", about {span(left)} left"),
-                iteration=steps.iteration,
-                change=change,
-                disagreement=apart,
-                left=left,
-                rounds=step.traffic.rounds,
+                event="progress",
+                facts={
+                    "iteration": steps.iteration,
+                    "change": change,
+                    "disagreement": apart,
+                    "left": left,
+                    "rounds": step.traffic.rounds,
+                },
             )
 
     def end(self, result: Result[Any]) -> None:
@@ -304,11 +310,13 @@ class Watch:
             pause = min(2.0 * pause, _REMIND[1]) if kind == said else _REMIND[0]
             said, told = kind, now
             details = "; ".join(text for wait in waits for text in wait.details)
-            self._tell(
-                "waiting",
+            self._log.warning(
                 self.last.waiting + (f" ({details})" if details else ""),
-                sites=sorted({name for wait in waits for name in wait.sites}),
-                doing=self.last.doing,
+                event="waiting",
+                facts={
+                    "sites": sorted({name for wait in waits for name in wait.sites}),
+                    "doing": self.last.doing,
+                },
             )
 
 

@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 from deepca._util.files import write_whole
+from deepca._util.logs import EventLogger
 from deepca.errors import FrameError
 from deepca.sites.protocol import wire_pb2 as wire
 from deepca.sites.protocol.claims import Endorsement, ResultClaim
 
 __all__ = ["FileVault", "MemoryVault", "Remembered", "Vault"]
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -63,11 +67,15 @@ class MemoryVault:
 
 
 class FileVault(MemoryVault):
-    """Two files: the result, and what is to be said of it. Where they cannot be written, a warning, and memory."""
+    """Two files: the result, and what is to be said of it. Where they cannot be written, a warning, and memory.
 
-    def __init__(self, folder: Path, name: str, sites: int, warn: Callable[[str], None]) -> None:
+    site : whose vault it is.  sites : how many there are.
+    """
+
+    def __init__(self, folder: Path, name: str, site: str, sites: int) -> None:
         super().__init__()
-        self._about, self._result, self._warn = folder / f"{name}.json", folder / f"{name}.npz", warn
+        self._about, self._result = folder / f"{name}.json", folder / f"{name}.npz"
+        self._log = EventLogger(_logger, site)
         self.kept = self._read(sites)
 
     def enter(self, epoch: int, /) -> None:
@@ -91,12 +99,12 @@ class FileVault(MemoryVault):
             outcome, claim = self._result.read_bytes(), endorsements[0].claim
             if hashlib.sha256(outcome).digest() == claim.outcome:
                 return Remembered(epoch, outcome, claim, endorsements, bool(said["decided"]))
-            self._warn(f"{self._result} is not the result that was held")
+            self._log.warning(f"{self._result} is not the result that was held", event="checkpoint")
             return Remembered(epoch)
         except FileNotFoundError:
             return Remembered()
         except (OSError, ValueError, KeyError, TypeError, FrameError) as error:
-            self._warn(f"{self._about} cannot be used: {error}")
+            self._log.warning(f"{self._about} cannot be used: {error}", event="checkpoint")
             return Remembered()
 
     def _write(self, outcome: bytes | None = None) -> None:
@@ -111,7 +119,10 @@ class FileVault(MemoryVault):
                 write_whole(self._result, outcome, mode=0o600)
             write_whole(self._about, json.dumps(said).encode(), mode=0o600)
         except OSError as error:
-            self._warn(f"what this run has come to could not be kept in {self._about.parent}: {error.strerror}")
+            self._log.warning(
+                f"what this run has come to could not be kept in {self._about.parent}: {error.strerror}",
+                event="checkpoint",
+            )
 
 
 def _endorsement(said: str, sites: int) -> Endorsement:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
-from collections.abc import Callable
 
+from deepca._util.logs import EventLogger
 from deepca.errors import DeepcaError
 from deepca.sites.protocol import wire_pb2 as wire
 from deepca.sites.protocol.handshake import Credentials
@@ -13,6 +14,8 @@ from deepca.sites.transport.neighbours import Neighbours, OpenStream
 from deepca.sites.transport.refusals import RefusalReporter
 
 __all__ = ["CurrentCredentials"]
+
+_logger = logging.getLogger(__name__)
 
 _DAY = 86400.0  # seconds from one reminder to the next
 
@@ -24,15 +27,10 @@ class CurrentCredentials:
     """
 
     def __init__(
-        self,
-        site: str,
-        credentials: Credentials | None,
-        neighbours: Neighbours,
-        refusals: RefusalReporter,
-        notice: Callable[[str], None],
+        self, site: str, credentials: Credentials | None, neighbours: Neighbours, refusals: RefusalReporter
     ) -> None:
-        """``notice`` : told about lists of revoked certificates: that one came, and that one will expire."""
-        self._site, self._neighbours, self._refusals, self._notice = site, neighbours, refusals, notice
+        self._site, self._neighbours, self._refusals = site, neighbours, refusals
+        self._log = EventLogger(_logger, site)
         self._value = credentials
         self._reminded = -math.inf
 
@@ -88,13 +86,14 @@ class CurrentCredentials:
             stream.their_list = max(stream.their_list, now.list_number)
         if now is before:
             return
-        self._notice(
-            f"list {now.list_number} of revoked certificates came from {source}, in place of {before.list_number}"
+        self._log.warning(
+            f"list {now.list_number} of revoked certificates came from {source}, in place of {before.list_number}",
+            event="revocations",
         )
         try:
             now.check_peer(before.certificate_der, self._site)
         except DeepcaError as error:
-            self._notice(f"this site can no longer take part: {error}")
+            self._log.warning(f"this site can no longer take part: {error}", event="revocations")
         self.check_streams()
         self._neighbours.wake_all()  # so that every stream passes the list on
 
@@ -109,4 +108,4 @@ class CurrentCredentials:
     def _remind(self, now: Credentials) -> None:
         if time.monotonic() - self._reminded >= _DAY and (text := now.warning()):
             self._reminded = time.monotonic()
-            self._notice(text)
+            self._log.warning(text, event="revocations")

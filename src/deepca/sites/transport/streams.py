@@ -40,20 +40,18 @@ class Streams:
         *,
         pace: StreamTimes | None = None,
         options: Mapping[str, int] | None = None,
-        notice: Callable[[str], None] = lambda text: None,
     ) -> None:
         """``listen`` : host:port, port 0 for any; None for a site that only dials.
 
         ``credentials`` : None for no encryption at all, which is allowed on loopback addresses alone.
         ``options`` : of gRPC, in place of the usual ones; for measurements.
-        ``notice`` : told about lists of revoked certificates: that one came, and that one will expire.
         """
         _check_addresses(me, neighbours, listen, encrypted=credentials is not None)
         self._me = me
         self._pace = pace if pace is not None else StreamTimes()
         self._neighbours = Neighbours(neighbours, endpoint)
         self._refusals = RefusalReporter(endpoint, self._pace.repeat)
-        self._credentials = CurrentCredentials(me.name, credentials, self._neighbours, self._refusals, notice)
+        self._credentials = CurrentCredentials(me.name, credentials, self._neighbours, self._refusals)
         pump = FramePump(me.name, endpoint, self._credentials, self._refusals)
         sessions = Sessions(me.name, self._neighbours, self._credentials, self._refusals, pump, self._pace.step)
         in_force = [*{**usual_options(self._pace), **(options or {})}.items()]

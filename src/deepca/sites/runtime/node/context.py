@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from deepca.sites.protocol.signatures import Seals
@@ -20,8 +20,7 @@ class NodeContext:
     One lock, that of ``changed``, guards the node and all its parts. :class:`Node` acquires it before it calls a part
     and is the only one that waits; a part notifies ``changed`` where a waiting call may be able to return.
 
-    began : time at which the node was made.  tell : receives events, as ``tell(event, text, **facts)``.  links : by
-    neighbour.
+    began : time at which the node was made.  links : by neighbour.
     """
 
     membership: Membership
@@ -29,7 +28,6 @@ class NodeContext:
     clock: Clock
     changed: Condition
     began: float
-    tell: Callable[..., None]
     seals: Seals
     assembly: Assembly
     links: Mapping[int, Link]

@@ -12,9 +12,11 @@ guess about the network can cost time, but not the answer.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 
+from deepca._util.logs import EventLogger
 from deepca.errors import FrameError, Regroup, WrongNetwork
 from deepca.network.transports.base import Message, Tag
 from deepca.sites.protocol import wire_pb2 as wire
@@ -41,12 +43,14 @@ from deepca.sites.runtime.vault import MemoryVault, Vault
 
 __all__ = ["Node"]
 
+_logger = logging.getLogger(__name__)
+
 _LOOK = 0.25  # seconds between two looks at who is there
 _FLUSH = 2.0  # seconds to let neighbours hear the last words
 
 
 class Node:
-    """An agent's place in the network; see the module. ``tell(event, text, **facts)`` gets events as they happen."""
+    """An agent's place in the network; see the module."""
 
     def __init__(
         self,
@@ -54,23 +58,23 @@ class Node:
         policy: Policy,
         clock: Clock,
         identity: Incarnation,
-        tell: Callable[..., None] = lambda *_, **__: None,
         wall: Callable[[], float] = time.time,
         vault: Vault | None = None,
         seals: Seals | None = None,
     ) -> None:
-        self._policy, self._clock, self._tell, self._wall = policy, clock, tell, wall
+        self._policy, self._clock, self._wall = policy, clock, wall
         self._vault = vault if vault is not None else MemoryVault()
         remembered, began = self._vault.load(), clock.now()
         self._changed = clock.condition()
-        self._assembly = Assembly(membership, policy, identity, tell, began, remembered.epoch)
+        self._assembly = Assembly(membership, policy, identity, began, remembered.epoch)
         self._links = {peer: Link(identity, membership.run) for peer in membership.neighbors}
         for link in self._links.values():
             link.limit = membership.limit
         seals = seals if seals is not None else NoSeals()
         self._context = context = NodeContext(
-            membership, policy, clock, self._changed, began, tell, seals, self._assembly, self._links
+            membership, policy, clock, self._changed, began, seals, self._assembly, self._links
         )
+        self._log = EventLogger(_logger, context.name(context.me))
         self._settling = Settling(membership, policy, self._assembly)
         self._faults = Faults(context)
         self._neighbors = Neighbors(context)
@@ -100,7 +104,9 @@ class Node:
         with self._changed:
             if self._links[peer].open:
                 name = self._context.name(peer)
-                self._tell("link_down", f"{name}: {why}", site=name, why=why)
+                self._log.log(
+                    self._assembly.gone_level, f"{name}: {why}", event="link_down", facts={"site": name, "why": why}
+                )
             self._links[peer].closed()
             self._neighbors.look()
             self._changed.notify_all()
@@ -109,7 +115,7 @@ class Node:
         """Tell people of a connection that was refused. peer : None where it is not known who it was."""
         name = None if peer is None else self._context.name(peer)
         who = where if name is None else f"{name} ({where})"
-        self._tell("refused", f"{who}: {why}", peer=name, where=where, why=why)
+        self._log.warning(f"{who}: {why}", event="refused", facts={"peer": name, "where": where, "why": why})
 
     def received(self, peer: int, frame: wire.Frame) -> None:
         """Take a frame of a neighbour; raise FrameError where the stream has to be closed over it."""
@@ -137,7 +143,7 @@ class Node:
                 self._files.restarted(peer)
             if link.up != was_up:
                 name = self._context.name(peer)
-                self._tell("link_up", f"{name} is there", site=name)
+                self._log.info(f"{name} is there", event="link_up", facts={"site": name})
                 self._neighbors.look()
                 woken.add(peer)
             if link.ready:  # an acknowledgement may have made room

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+
+from deepca._util.logs import EventLogger
 from deepca.errors import FrameError
 from deepca.sites.protocol import wire_pb2 as wire
 from deepca.sites.protocol.claims import Claims, Endorsement
@@ -11,6 +14,8 @@ from deepca.sites.runtime.node.faults import Faults
 
 __all__ = ["Verification"]
 
+_logger = logging.getLogger(__name__)
+
 _MOST_REFUSED = 64  # kinds of refusals that people are told of
 
 
@@ -19,6 +24,7 @@ class Verification:
 
     def __init__(self, context: NodeContext, claims: Claims, faults: Faults) -> None:
         self._context, self._claims, self._faults = context, claims, faults
+        self._log = EventLogger(_logger, context.name(context.me))
         self._refused: set[tuple[int, str]] = set()
 
     def record(self, peer: int, sealed: wire.Sealed) -> Record | None:
@@ -63,4 +69,4 @@ class Verification:
         self._refused.add((site, fault))
         name, where = self._context.name(site), self._context.name(peer)
         text = f"a record of {name}, handed on by {where}, is not accepted: {fault}"
-        self._context.tell("refused", text, peer=name, where=where, why=fault)
+        self._log.warning(text, event="refused", facts={"peer": name, "where": where, "why": fault})

@@ -1,0 +1,86 @@
+"""Log events of a site's agent, and listen to them.
+
+An event is a log record with three more attributes: ``site``, the site that it happened at; ``event``, its kind; and
+``facts``, a mapping. Several agents may run in one process: ``site`` tells their records apart.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
+from typing import Any
+
+__all__ = ["EventHandler", "EventLogger", "is_event", "listening"]
+
+
+class EventLogger(logging.LoggerAdapter[logging.Logger]):
+    """Log the events of one site, such as ``log.info("south is there", event="link_up", facts={"site": "south"})``."""
+
+    def __init__(self, logger: logging.Logger, site: str) -> None:
+        super().__init__(logger, {})
+        self.site = site
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        """Turn ``event`` and ``facts`` into attributes of the record."""
+        about = {"site": self.site, "event": kwargs.pop("event"), "facts": kwargs.pop("facts", {})}
+        return msg, {**kwargs, "extra": {**(kwargs.get("extra") or {}), **about}}
+
+
+def is_event(record: logging.LogRecord, site: str | None = None) -> bool:
+    """Return whether a record is an event, of that site if one is given."""
+    return hasattr(record, "event") and (site is None or vars(record)["site"] == site)
+
+
+class EventHandler(logging.Handler):
+    """Pass events on to ``hear(site, event, text, facts)`` as they happen.
+
+    site : the only one whose events are passed on; may be set later.
+    """
+
+    def __init__(self, hear: Callable[[str, str, str, Mapping[str, Any]], None], site: str | None = None) -> None:
+        super().__init__()
+        self._hear, self.site = hear, site
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Pass on an event; ignore other records."""
+        if is_event(record, self.site):
+            more = vars(record)
+            self._hear(more["site"], more["event"], record.getMessage(), more["facts"])
+
+
+class _Root:
+    """The logger ``deepca``: it lets everything from INFO through for as long as somebody listens."""
+
+    def __init__(self) -> None:
+        self._logger, self._lock = logging.getLogger("deepca"), threading.Lock()
+        self._listeners, self._level = 0, logging.NOTSET
+
+    def add(self, handler: logging.Handler) -> None:
+        with self._lock:
+            if not self._listeners:
+                self._level = self._logger.level
+                self._logger.setLevel(min(self._logger.getEffectiveLevel(), logging.INFO))
+            self._listeners += 1
+            self._logger.addHandler(handler)
+
+    def remove(self, handler: logging.Handler) -> None:
+        with self._lock:
+            self._logger.removeHandler(handler)
+            self._listeners -= 1
+            if not self._listeners:
+                self._logger.setLevel(self._level)
+
+
+_root = _Root()
+
+
+@contextmanager
+def listening(handler: logging.Handler) -> Iterator[None]:
+    """Let a handler get all records of deepca from INFO, in all threads, for as long as the context lasts."""
+    _root.add(handler)
+    try:
+        yield
+    finally:
+        _root.remove(handler)
