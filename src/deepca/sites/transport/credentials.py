@@ -10,7 +10,7 @@ from deepca._util.logs import EventLogger
 from deepca.errors import DeepcaError
 from deepca.sites.protocol import wire_pb2 as wire
 from deepca.sites.protocol.handshake import Credentials
-from deepca.sites.transport.neighbours import Neighbours, OpenStream
+from deepca.sites.transport.neighbors import NeighborTable, OpenStream
 from deepca.sites.transport.refusals import RefusalReporter
 
 __all__ = ["CurrentCredentials"]
@@ -27,9 +27,9 @@ class CurrentCredentials:
     """
 
     def __init__(
-        self, site: str, credentials: Credentials | None, neighbours: Neighbours, refusals: RefusalReporter
+        self, site: str, credentials: Credentials | None, neighbors: NeighborTable, refusals: RefusalReporter
     ) -> None:
-        self._site, self._neighbours, self._refusals = site, neighbours, refusals
+        self._site, self._neighbors, self._refusals = site, neighbors, refusals
         self._log = EventLogger(_logger, site)
         self._value = credentials
         self._reminded = -math.inf
@@ -58,19 +58,19 @@ class CurrentCredentials:
         now = self.require()
         self._remind(now)
         if now.list_number > before.list_number:
-            self._neighbours.wake_all()  # so that every stream passes the list on
+            self._neighbors.wake_all()  # so that every stream passes the list on
         return (before.certificate, before.key, before.authority) != (now.certificate, now.key, now.authority)
 
     def check_streams(self) -> None:
         """Close streams whose certificate is no longer accepted."""
-        for neighbour in self._neighbours:
-            if neighbour.stream is None:
+        for neighbor in self._neighbors:
+            if neighbor.stream is None:
                 continue
             try:
-                self.require().check_peer(neighbour.stream.certificate, neighbour.peer.name)
+                self.require().check_peer(neighbor.stream.certificate, neighbor.peer.name)
             except Exception as error:  # what cannot be checked is not accepted
-                self._refusals.report(neighbour, neighbour.peer.address or neighbour.peer.name, str(error))
-                neighbour.close(neighbour.stream, str(error))
+                self._refusals.report(neighbor, neighbor.peer.address or neighbor.peer.name, str(error))
+                neighbor.close(neighbor.stream, str(error))
 
     def adopt(self, der: bytes, source: str, stream: OpenStream | None = None) -> None:
         """Take over a newer list of revoked certificates, act on it, and pass it on.
@@ -95,7 +95,7 @@ class CurrentCredentials:
         except DeepcaError as error:
             self._log.warning(f"this site can no longer take part: {error}", event="revocations")
         self.check_streams()
-        self._neighbours.wake_all()  # so that every stream passes the list on
+        self._neighbors.wake_all()  # so that every stream passes the list on
 
     def newer_list(self, stream: OpenStream) -> wire.Frame | None:
         """Return the list of revoked certificates as a frame, if the other side of a stream has not got it yet."""

@@ -9,7 +9,7 @@ from deepca.sites.transport import tls  # first of all that import grpc
 from deepca.sites.transport.channels import METHOD, SERVICE, Dialled, GrpcOptions
 from deepca.sites.transport.credentials import CurrentCredentials
 from deepca.sites.transport.endpoint import Peer
-from deepca.sites.transport.neighbours import Neighbour
+from deepca.sites.transport.neighbors import Neighbor
 from deepca.sites.transport.refusals import RefusalReporter
 from deepca.sites.transport.sessions import Sessions
 
@@ -39,17 +39,17 @@ class Dialler:
         self._sessions, self._credentials, self._refusals = sessions, credentials, refusals
         self._options, self._redial = options, redial
 
-    async def dial(self, neighbour: Neighbour) -> None:
+    async def dial(self, neighbor: Neighbor) -> None:
         """Try once to make a stream to a neighbour, and carry it to its end."""
-        peer = neighbour.peer
+        peer = neighbor.peer
         assert peer.address is not None
         channel = self._connect(peer)
         call = channel.stream_stream(f"/{SERVICE}/{METHOD}")()
         try:
-            await self._sessions.run(Dialled(call, peer.name, peer.address), neighbour, None)
+            await self._sessions.run(Dialled(call, peer.name, peer.address), neighbor, None)
         except Exception as error:  # a fault of ours must not end the dialling
-            neighbour.trouble = f"a fault within {self._sessions.site}: {error!r}"
-            self._refusals.report(neighbour, peer.address, neighbour.trouble)
+            neighbor.trouble = f"a fault within {self._sessions.site}: {error!r}"
+            self._refusals.report(neighbor, peer.address, neighbor.trouble)
         finally:
             call.cancel()
             await channel.close()

@@ -10,7 +10,7 @@ from deepca.errors import DeepcaError
 from deepca.sites.transport.channels import Channel, StreamEnded
 from deepca.sites.transport.credentials import CurrentCredentials
 from deepca.sites.transport.endpoint import Endpoint
-from deepca.sites.transport.neighbours import Neighbour, OpenStream
+from deepca.sites.transport.neighbors import Neighbor, OpenStream
 from deepca.sites.transport.refusals import RefusalReporter
 
 __all__ = ["FramePump"]
@@ -40,14 +40,14 @@ class FramePump:
         self._site, self._endpoint = site, endpoint
         self._credentials, self._refusals = credentials, refusals
 
-    async def run(self, channel: Channel, neighbour: Neighbour, stream: OpenStream) -> None:
+    async def run(self, channel: Channel, neighbor: Neighbor, stream: OpenStream) -> None:
         """Carry frames until the stream ends, and say why it did."""
-        neighbour.open(stream)
-        self._refusals.forget(neighbour)
-        self._endpoint.opened(neighbour.peer.index)
-        reader = asyncio.create_task(self._read(channel, neighbour, stream))
-        writer = asyncio.create_task(self._write(channel, neighbour, stream))
-        ending = _Ending(f"the connection to {neighbour.peer.name} is lost")
+        neighbor.open(stream)
+        self._refusals.forget(neighbor)
+        self._endpoint.opened(neighbor.peer.index)
+        reader = asyncio.create_task(self._read(channel, neighbor, stream))
+        writer = asyncio.create_task(self._write(channel, neighbor, stream))
+        ending = _Ending(f"the connection to {neighbor.peer.name} is lost")
         try:
             ends: set[asyncio.Future[Any]] = {reader, writer, stream.over}
             done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -56,15 +56,15 @@ class FramePump:
             else:
                 ending = self._ending(next(task.exception() for task in (reader, writer) if task in done))
             if ending.report:
-                self._refusals.report(neighbour, channel.where, ending.why)
+                self._refusals.report(neighbor, channel.where, ending.why)
         finally:
-            neighbour.close(stream, ending.why)
-            if neighbour.stream is None:
-                neighbour.trouble = ending.why
+            neighbor.close(stream, ending.why)
+            if neighbor.stream is None:
+                neighbor.trouble = ending.why
             reader.cancel()
             if ending.last_words and not writer.done():
                 stream.last_words = ending.last_words
-                neighbour.wake()
+                neighbor.wake()
                 await asyncio.wait({writer}, timeout=_FAREWELL)
             writer.cancel()
             await asyncio.wait({reader, writer}, timeout=_FAREWELL)
@@ -83,23 +83,23 @@ class FramePump:
                 fault = f"a fault within {self._site}"
                 return _Ending(f"{fault}: {failure!r}", report=True, last_words=f"{fault}; its log says more")
 
-    async def _read(self, channel: Channel, neighbour: Neighbour, stream: OpenStream) -> None:
-        index, received = neighbour.peer.index, self._endpoint.received
+    async def _read(self, channel: Channel, neighbor: Neighbor, stream: OpenStream) -> None:
+        index, received = neighbor.peer.index, self._endpoint.received
         while True:
             frame = await channel.read()
-            if neighbour.stream is not stream:
+            if neighbor.stream is not stream:
                 return
             if frame.WhichOneof("kind") == "revocations":
-                self._credentials.adopt(frame.revocations.list, neighbour.peer.name, stream)
+                self._credentials.adopt(frame.revocations.list, neighbor.peer.name, stream)
             else:
                 received(index, frame)
 
-    async def _write(self, channel: Channel, neighbour: Neighbour, stream: OpenStream) -> None:
-        index, next_frame, woken = neighbour.peer.index, self._endpoint.next_frame, neighbour.woken
+    async def _write(self, channel: Channel, neighbor: Neighbor, stream: OpenStream) -> None:
+        index, next_frame, woken = neighbor.peer.index, self._endpoint.next_frame, neighbor.woken
         newer_list = self._credentials.newer_list
         while True:
             woken.clear()
-            if neighbour.stream is not stream:
+            if neighbor.stream is not stream:
                 if stream.last_words:
                     await channel.refuse(stream.last_words)
                 return

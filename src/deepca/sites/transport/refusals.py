@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from deepca.sites.transport.endpoint import Endpoint
-from deepca.sites.transport.neighbours import Neighbour
+from deepca.sites.transport.neighbors import Neighbor
 
 __all__ = ["RefusalReporter"]
 
@@ -22,10 +22,10 @@ class RefusalReporter:
         self._endpoint, self._repeat = endpoint, repeat
         self._reported: dict[tuple[int | None, str, str], float] = {}
 
-    def report(self, neighbour: Neighbour | None, where: str, why: str) -> None:
-        """Tell the endpoint, unless it was told the same a short while ago. ``neighbour`` : where it is known who."""
-        peer = neighbour.peer.index if neighbour is not None else None
-        dialled = neighbour is not None and neighbour.peer.dial
+    def report(self, neighbor: Neighbor | None, where: str, why: str) -> None:
+        """Tell the endpoint, unless it was told the same a short while ago. ``neighbor`` : where it is known who."""
+        peer = neighbor.peer.index if neighbor is not None else None
+        dialled = neighbor is not None and neighbor.peer.dial
         host = where if dialled else where.rpartition(":")[0]  # ports of clients vary
         now = time.monotonic()
         self._reported = {key: at for key, at in self._reported.items() if now - at < self._repeat}
@@ -33,6 +33,6 @@ class RefusalReporter:
             self._reported[peer, host, why] = now
             self._endpoint.refused(peer, where, why)
 
-    def forget(self, neighbour: Neighbour) -> None:
+    def forget(self, neighbor: Neighbor) -> None:
         """Report the next refusal of this neighbour whatever it is: a stream was up in between, so it is news."""
-        self._reported = {key: at for key, at in self._reported.items() if key[0] != neighbour.peer.index}
+        self._reported = {key: at for key, at in self._reported.items() if key[0] != neighbor.peer.index}

@@ -9,7 +9,7 @@ from deepca.sites.protocol.handshake import Handshake
 from deepca.sites.transport.channels import Channel, StreamEnded, within
 from deepca.sites.transport.credentials import CurrentCredentials
 from deepca.sites.transport.frame_pump import FramePump
-from deepca.sites.transport.neighbours import Neighbour, Neighbours, OpenStream
+from deepca.sites.transport.neighbors import Neighbor, NeighborTable, OpenStream
 from deepca.sites.transport.refusals import RefusalReporter
 
 __all__ = ["Sessions"]
@@ -24,7 +24,7 @@ class Sessions:
     def __init__(
         self,
         site: str,
-        neighbours: Neighbours,
+        neighbors: NeighborTable,
         credentials: CurrentCredentials,
         refusals: RefusalReporter,
         pump: FramePump,
@@ -32,10 +32,10 @@ class Sessions:
     ) -> None:
         """``site`` : name of this one. ``step`` : seconds for each step of making a stream."""
         self.site = site
-        self._neighbours, self._credentials, self._refusals = neighbours, credentials, refusals
+        self._neighbors, self._credentials, self._refusals = neighbors, credentials, refusals
         self._pump, self._step = pump, step
 
-    async def run(self, channel: Channel, dialled: Neighbour | None, certificate: bytes | None) -> None:
+    async def run(self, channel: Channel, dialled: Neighbor | None, certificate: bytes | None) -> None:
         """Run a stream; raise nothing but a cancellation and faults of our own.
 
         ``dialled`` : the neighbour, if it was dialled from here. ``certificate`` : DER, that TLS was given by the other
@@ -43,27 +43,27 @@ class Sessions:
         """
         handshake = Handshake(self.site, self._credentials.value)
         try:
-            neighbour, stream = await self._authenticate(channel, handshake, dialled, certificate)
+            neighbor, stream = await self._authenticate(channel, handshake, dialled, certificate)
         except StreamEnded as end:
             self._note_failure(channel, handshake, dialled, end.why, report=end.refusal)
         except DeepcaError as error:
             self._note_failure(channel, handshake, dialled, str(error), report=True)
             await channel.refuse(str(error))
         else:
-            await self._pump.run(channel, neighbour, stream)
+            await self._pump.run(channel, neighbor, stream)
 
     def _note_failure(
-        self, channel: Channel, handshake: Handshake, dialled: Neighbour | None, why: str, *, report: bool
+        self, channel: Channel, handshake: Handshake, dialled: Neighbor | None, why: str, *, report: bool
     ) -> None:
         if dialled is not None:
             dialled.trouble = why
         if report:
-            known = dialled if dialled is not None else self._neighbours.named(handshake.peer)
+            known = dialled if dialled is not None else self._neighbors.named(handshake.peer)
             self._refusals.report(known, channel.where, why)
 
     async def _authenticate(
-        self, channel: Channel, handshake: Handshake, dialled: Neighbour | None, certificate: bytes | None
-    ) -> tuple[Neighbour, OpenStream]:
+        self, channel: Channel, handshake: Handshake, dialled: Neighbor | None, certificate: bytes | None
+    ) -> tuple[Neighbor, OpenStream]:
         """Exchange Challenge and Proof; a list of revoked certificates that comes with them counts at once."""
         step = self._step
         await within(step, channel.write(handshake.challenge()), f"no connection to {channel.who} within {step:g} s")
@@ -71,9 +71,9 @@ class Sessions:
         proof = handshake.proof(await within(step, channel.read(), late))
         name = handshake.peer
         if dialled is None:
-            neighbour = self._identify_caller(handshake, certificate)
+            neighbor = self._identify_caller(handshake, certificate)
         elif name == dialled.peer.name:
-            neighbour = dialled
+            neighbor = dialled
         else:
             raise FrameError(f"the site at {channel.where} calls itself {name[:80]!r}, not {dialled.peer.name}")
         channel.who = name
@@ -82,15 +82,15 @@ class Sessions:
         answer = await within(step, channel.read(), late)
         self._credentials.adopt(answer.proof.revocations, name)
         proven = handshake.check(answer, certificate, self._credentials.value)
-        return neighbour, OpenStream(proven, asyncio.get_running_loop().create_future(), newest)
+        return neighbor, OpenStream(proven, asyncio.get_running_loop().create_future(), newest)
 
-    def _identify_caller(self, handshake: Handshake, certificate: bytes | None) -> Neighbour:
+    def _identify_caller(self, handshake: Handshake, certificate: bytes | None) -> Neighbor:
         """Return the neighbour that a caller says it is, if that one is to dial; raise FrameError otherwise."""
         name = handshake.peer
-        neighbour = self._neighbours.named(name)
-        if neighbour is None:
+        neighbor = self._neighbors.named(name)
+        if neighbor is None:
             raise FrameError(f"{name[:80]!r} is no neighbour of {self.site}; is network.toml the same at both?")
-        if neighbour.peer.dial:
+        if neighbor.peer.dial:
             raise FrameError(
                 f"{name} dials {self.site}, where {self.site} should dial {name}; is network.toml the same at both?"
             )
@@ -98,4 +98,4 @@ class Sessions:
             credentials = self._credentials.require()
             if handshake.their_list <= credentials.list_number:
                 credentials.check_peer(certificate, name)  # otherwise once the newer list is here
-        return neighbour
+        return neighbor

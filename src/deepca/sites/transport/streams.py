@@ -20,7 +20,7 @@ from deepca.sites.transport.dialler import Dialler
 from deepca.sites.transport.endpoint import Endpoint, Peer, StreamTimes
 from deepca.sites.transport.frame_pump import FramePump
 from deepca.sites.transport.listener import Listener
-from deepca.sites.transport.neighbours import Neighbour, Neighbours
+from deepca.sites.transport.neighbors import Neighbor, NeighborTable
 from deepca.sites.transport.refusals import RefusalReporter
 from deepca.sites.transport.sessions import Sessions
 
@@ -34,7 +34,7 @@ class Streams:
         self,
         endpoint: Endpoint,
         me: Peer,
-        neighbours: Sequence[Peer],
+        neighbors: Sequence[Peer],
         listen: str | None,
         credentials: Credentials | None,
         *,
@@ -46,14 +46,14 @@ class Streams:
         ``credentials`` : None for no encryption at all, which is allowed on loopback addresses alone.
         ``options`` : of gRPC, in place of the usual ones; for measurements.
         """
-        _check_addresses(me, neighbours, listen, encrypted=credentials is not None)
+        _check_addresses(me, neighbors, listen, encrypted=credentials is not None)
         self._me = me
         self._pace = pace if pace is not None else StreamTimes()
-        self._neighbours = Neighbours(neighbours, endpoint)
+        self._neighbors = NeighborTable(neighbors, endpoint)
         self._refusals = RefusalReporter(endpoint, self._pace.repeat)
-        self._credentials = CurrentCredentials(me.name, credentials, self._neighbours, self._refusals)
+        self._credentials = CurrentCredentials(me.name, credentials, self._neighbors, self._refusals)
         pump = FramePump(me.name, endpoint, self._credentials, self._refusals)
-        sessions = Sessions(me.name, self._neighbours, self._credentials, self._refusals, pump, self._pace.step)
+        sessions = Sessions(me.name, self._neighbors, self._credentials, self._refusals, pump, self._pace.step)
         in_force = [*{**usual_options(self._pace), **(options or {})}.items()]
         self._dialler = Dialler(sessions, self._credentials, self._refusals, in_force, self._pace.redial)
         self._listener = (
@@ -73,7 +73,7 @@ class Streams:
 
     def wake(self, peer: int) -> None:
         """Say that the endpoint has something to send to ``peer``."""
-        self._neighbours[peer].scheduled = True
+        self._neighbors[peer].scheduled = True
         if not self._flushing and self._loop is not None:  # before the start nothing is lost: a new stream asks first
             self._flushing = True  # one call for all that are woken at a time: each costs a write to a pipe
             self._soon(self._flush)
@@ -85,7 +85,7 @@ class Streams:
 
     def trouble(self, peer: int) -> str | None:
         """Say why there is no stream to ``peer``; None while there is one, or where nothing is known."""
-        return self._neighbours[peer].trouble
+        return self._neighbors[peer].trouble
 
     def turned_away(self, where: str, why: str) -> None:
         """Report a failed handshake of TLS (see :class:`deepca.sites.transport.grpc_errors.CoreLog`)."""
@@ -106,21 +106,21 @@ class Streams:
 
     def _flush(self) -> None:
         self._flushing = False
-        self._neighbours.wake_scheduled()
+        self._neighbors.wake_scheduled()
 
     async def _begin(self) -> int:
         port, self._ending = 0, False
         if self._listener is not None:
             port = await self._listener.start()
-        dialled = [neighbour for neighbour in self._neighbours if neighbour.peer.dial]
-        self._tasks = [asyncio.create_task(self._keep_dialling(neighbour)) for neighbour in dialled]
+        dialled = [neighbor for neighbor in self._neighbors if neighbor.peer.dial]
+        self._tasks = [asyncio.create_task(self._keep_dialling(neighbor)) for neighbor in dialled]
         if self._credentials.value is not None:
             self._tasks.append(asyncio.create_task(self._keep_credentials()))
         return port
 
     async def _end(self) -> None:
         self._ending = True  # a task may lose its cancellation to whatever it awaits; then it ends by itself
-        self._neighbours.close_all(f"{self._me.name} stops")
+        self._neighbors.close_all(f"{self._me.name} stops")
         for task in self._tasks:
             task.cancel()
         if self._listener is not None:
@@ -128,10 +128,10 @@ class Streams:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=0.5)
 
-    async def _keep_dialling(self, neighbour: Neighbour) -> None:
+    async def _keep_dialling(self, neighbor: Neighbor) -> None:
         """Keep a stream to a neighbour, until the end."""
         while not self._ending:
-            await self._dialler.dial(neighbour)
+            await self._dialler.dial(neighbor)
             await self._dialler.pause()
 
     async def _keep_credentials(self) -> None:
@@ -144,22 +144,22 @@ class Streams:
             if outdated and self._listener is not None:
                 outdated = not await self._listener.restart()
             self._credentials.check_streams()
-            for neighbour in self._neighbours:
-                if renewed and neighbour.peer.dial and neighbour.stream is not None:
-                    neighbour.close(neighbour.stream, f"{self._me.name} has a new certificate")
+            for neighbor in self._neighbors:
+                if renewed and neighbor.peer.dial and neighbor.stream is not None:
+                    neighbor.close(neighbor.stream, f"{self._me.name} has a new certificate")
 
 
-def _check_addresses(me: Peer, neighbours: Sequence[Peer], listen: str | None, *, encrypted: bool) -> None:
+def _check_addresses(me: Peer, neighbors: Sequence[Peer], listen: str | None, *, encrypted: bool) -> None:
     """Raise InvalidInput unless everyone can be dialled by whoever should, and plaintext stays on this machine."""
-    for peer in neighbours:
+    for peer in neighbors:
         if peer.dial and peer.address is None:
             raise InvalidInput(f"site {peer.name} has no address, so it cannot be dialled; let it dial {me.name}")
     if not encrypted:
-        for address in (*(peer.address for peer in neighbours), listen):
+        for address in (*(peer.address for peer in neighbors), listen):
             if address is not None and not is_loopback(address.rpartition(":")[0].strip("[]")):
                 raise InvalidInput(
                     f"plaintext is for loopback addresses alone, and {address} is none; use certificates"
                 )
-    if listen is None and any(not peer.dial for peer in neighbours):
-        waiting = ", ".join(peer.name for peer in neighbours if not peer.dial)
+    if listen is None and any(not peer.dial for peer in neighbors):
+        waiting = ", ".join(peer.name for peer in neighbors if not peer.dial)
         raise InvalidInput(f"{me.name} must listen somewhere: it is dialled by {waiting}")

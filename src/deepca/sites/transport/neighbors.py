@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from deepca.sites.transport.endpoint import Endpoint, Peer
 
-__all__ = ["Neighbour", "Neighbours", "OpenStream"]
+__all__ = ["Neighbor", "NeighborTable", "OpenStream"]
 
 
 @dataclass(eq=False)
@@ -26,7 +26,7 @@ class OpenStream:
     last_words: str = ""
 
 
-class Neighbour:
+class Neighbor:
     """State that is kept of a neighbour from stream to stream; changed in the event loop's thread, ``scheduled`` apart.
 
     stream : the open one, if any.  trouble : why there is none, where that is known.
@@ -60,36 +60,36 @@ class Neighbour:
             self._endpoint.closed(self.peer.index, why)
 
 
-class Neighbours:
+class NeighborTable:
     """All neighbours of a site, by index and by name."""
 
     def __init__(self, peers: Sequence[Peer], endpoint: Endpoint) -> None:
-        self._by_index = {peer.index: Neighbour(peer, endpoint) for peer in peers}
+        self._by_index = {peer.index: Neighbor(peer, endpoint) for peer in peers}
         self._by_name = {peer.name: self._by_index[peer.index] for peer in peers}
 
-    def __iter__(self) -> Iterator[Neighbour]:
+    def __iter__(self) -> Iterator[Neighbor]:
         return iter(self._by_index.values())
 
-    def __getitem__(self, index: int) -> Neighbour:
+    def __getitem__(self, index: int) -> Neighbor:
         return self._by_index[index]
 
-    def named(self, name: str) -> Neighbour | None:
+    def named(self, name: str) -> Neighbor | None:
         """Return the neighbour of this name; None if there is none."""
         return self._by_name.get(name)
 
     def wake_scheduled(self) -> None:
         """Wake those for which that was asked."""
-        for neighbour in self:
-            if neighbour.scheduled:
-                neighbour.wake()
+        for neighbor in self:
+            if neighbor.scheduled:
+                neighbor.wake()
 
     def wake_all(self) -> None:
         """Wake everyone."""
-        for neighbour in self:
-            neighbour.wake()
+        for neighbor in self:
+            neighbor.wake()
 
     def close_all(self, why: str) -> None:
         """End every open stream."""
-        for neighbour in self:
-            if neighbour.stream is not None:
-                neighbour.close(neighbour.stream, why)
+        for neighbor in self:
+            if neighbor.stream is not None:
+                neighbor.close(neighbor.stream, why)
