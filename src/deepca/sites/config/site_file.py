@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from deepca._util.files import write_whole
 from deepca.errors import InvalidInput
@@ -12,7 +12,7 @@ from deepca.sites.config.addresses import is_loopback, split_address
 from deepca.sites.config.network_file import NetworkFile, read_network
 from deepca.sites.config.toml import TomlTable, as_toml, duration_text, load_toml
 
-__all__ = ["SiteFile", "read_site", "site_text", "write_site"]
+__all__ = ["SiteFile", "read_site", "write_site"]
 
 _SITE_KEYS = (
     "site",
@@ -27,8 +27,6 @@ _SITE_KEYS = (
     "checkpoints",
     "security",
 )
-
-
 _SECURITY_KEYS = ("authority", "certificate", "key", "revoked", "plaintext")
 
 
@@ -148,33 +146,20 @@ def _check_site(found: SiteFile) -> None:
             )
 
 
-def write_site(path: Path, site: str, data: str, **options: Any) -> None:
-    """Write ``site.toml``; ``options`` as :func:`site_text` takes them."""
-    write_whole(path, site_text(site, data, **options).encode())
-
-
-def site_text(
+def write_site(
+    path: Path,
     site: str,
     data: str,
     *,
-    network: str = "network.toml",
     label_column: str | None = None,
     dataset: str | None = None,
-    model: str = "model.npz",
-    state: str = "state",
-    listen: str | None = None,
     deadline: float = 86400.0,
-    checkpoints: bool = True,
-    authority: str = "authority.pem",
-    certificate: str = "site.pem",
-    key: str = "site.key",
-    revoked: str = "revoked.pem",
-    plaintext: bool = False,
     edit_data: bool = False,
-) -> str:
-    """A ``site.toml`` with remarks. Names of files are relative to its folder, or absolute.
+) -> None:
+    """Write a ``site.toml`` with remarks, and the usual names of files.
 
-    deadline : seconds.  edit_data : whether ``data`` is a mere example that somebody has to replace.
+    data : relative to the folder of the file, or absolute.  deadline : seconds.
+    edit_data : whether ``data`` is a mere example that somebody has to replace.
     """
     note = "EDIT THIS: the file" if edit_data else "the file"
 
@@ -182,22 +167,22 @@ def site_text(
         said = f"{name} = {as_toml(value)}" if value is not None else f"# {name} = {as_toml(example)}"
         return f"{said:<32}# {remark}\n"
 
-    return (
+    text = (
         "# One site of the network; paths are relative to the folder of this file.\n"
         + line("site", site, "who this is")
-        + line("network", network, "the same file at all sites")
+        + line("network", "network.toml", "the same file at all sites")
         + line("data", data, f"{note} with the rows of this site; they stay here")
         + line("label_column", label_column, "a column that is no data: left out", example="diagnosis")
         + line("dataset", dataset, "which array of an .npz or HDF5 file", example="X")
-        + line("model", model, "where the result goes")
-        + line("state", state, "folder for checkpoints")
-        + line("listen", listen, "else: the port of this site's address", example="0.0.0.0:7400")
+        + line("model", "model.npz", "where the result goes")
+        + line("state", "state", "folder for checkpoints")
+        + line("listen", None, "else: the port of this site's address", example="0.0.0.0:7400")
         + line("deadline", duration_text(deadline), "after which the run ends as unfinished")
-        + line("checkpoints", checkpoints, "whether a restarted agent can go on where it was")
+        + line("checkpoints", True, "whether a restarted agent can go on where it was")
         + "\n[security]\n"
-        + line("authority", authority, "who signs certificates in this network")
-        + line("certificate", certificate, "who this site is, signed by the authority")
-        + line("key", key, "never leaves this site")
-        + line("revoked", revoked, "certificates that are no longer valid; need not exist")
-        + (line("plaintext", True, "without certificates; on one machine only") if plaintext else "")
+        + line("authority", "authority.pem", "who signs certificates in this network")
+        + line("certificate", "site.pem", "who this site is, signed by the authority")
+        + line("key", "site.key", "never leaves this site")
+        + line("revoked", "revoked.pem", "certificates that are no longer valid; need not exist")
     )
+    write_whole(path, text.encode())
