@@ -38,9 +38,9 @@ class _Ours:
     def __init__(self, site: Path, limit: int) -> None:
         from deepca.sites.config.site_file import read_site
         from deepca.sites.pki.identity import Identity
+        from deepca.sites.protocol.fingerprints import run_of
         from deepca.sites.protocol.incarnation import Incarnation
         from deepca.sites.protocol.records import Offer, RunPlan
-        from deepca.sites.runtime.agent import run_of
         from deepca.sites.runtime.clocks import RealClock
         from deepca.sites.runtime.node import Membership, Node, Policy
         from deepca.sites.transport.streams import Peer, Streams

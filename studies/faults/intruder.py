@@ -48,7 +48,7 @@ def deluge(site: Path, target: str, frames: int, seed: int, out: Path) -> None:
 
 
 def _run(file: Any) -> bytes:
-    from deepca.sites.runtime.agent import run_of
+    from deepca.sites.protocol.fingerprints import run_of
 
     return run_of(file.network)
 

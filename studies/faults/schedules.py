@@ -16,10 +16,11 @@ from deepca.data.sources import ArraySource
 from deepca.decomposition.settings import Settings
 from deepca.engines.checkpoint_format import Checkpoint
 from deepca.errors import DeepcaError, Unfinished
+from deepca.sites.protocol.fingerprints import schema_of
 from deepca.sites.protocol.incarnation import Incarnation
 from deepca.sites.protocol.records import RecordedCheckpoint
 from deepca.sites.runtime.node import Membership, Node, Policy
-from deepca.sites.runtime.run import Ending, Job, run_site, schema_of
+from deepca.sites.runtime.run import Ending, Job, run_site
 from deepca.sites.runtime.vault import MemoryVault
 from deepca.solver.observers import Observer
 from deepca.topology import Topology, complete, from_edges, path, ring

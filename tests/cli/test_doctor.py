@@ -38,7 +38,8 @@ from deepca.sites.pki.authority import Authority
 from deepca.sites.pki.certificates import pem, request
 from deepca.sites.pki.identity import Identity
 from deepca.sites.pki.keys import load_key, new_key, write_key
-from deepca.sites.runtime.agent import run_agent, run_of
+from deepca.sites.protocol.fingerprints import run_of
+from deepca.sites.runtime.agent import run_agent
 
 pytestmark = pytest.mark.xdist_group("real")
 
@@ -216,9 +217,9 @@ def test_key(north: Path) -> None:
 
 
 def test_authority(north: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(site_checks, "now_here", lambda: NOW + timedelta(days=3640))
+    monkeypatch.setattr(site_checks, "now_utc", lambda: NOW + timedelta(days=3640))
     warned(find(north, "authority"), "lasts until", "whoever keeps the authority")
-    monkeypatch.setattr(site_checks, "now_here", lambda: NOW + timedelta(days=4000))
+    monkeypatch.setattr(site_checks, "now_utc", lambda: NOW + timedelta(days=4000))
     wrong(find(north, "authority"), "the authority ended on", "whoever keeps the authority")
     (north / "authority.pem").write_text("nothing", encoding="utf-8")
     wrong(find(north, "authority"), "no certificate", "a new copy from whoever keeps the authority")

@@ -23,12 +23,13 @@ from deepca.errors import DeepcaError, InvalidInput, Unfinished
 from deepca.network.agent import AgentNetwork, run_agents
 from deepca.network.transports.base import Message, Tag
 from deepca.network.transports.memory import MemoryHub, MemoryTransport
+from deepca.sites.protocol.fingerprints import schema_of
 from deepca.sites.protocol.incarnation import Incarnation
 from deepca.sites.protocol.parcels import pack
 from deepca.sites.protocol.signatures import Seals
 from deepca.sites.runtime.agent import largest_message
 from deepca.sites.runtime.node import Membership, Node, Policy, View
-from deepca.sites.runtime.run import Ending, Job, run_site, schema_of
+from deepca.sites.runtime.run import Ending, Job, run_site
 from deepca.sites.runtime.vault import MemoryVault
 from deepca.solver.observers import Start, Step
 from deepca.topology import Topology, complete, path, ring

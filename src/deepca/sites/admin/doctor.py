@@ -9,11 +9,13 @@ from pathlib import Path
 
 from deepca.data.sources import Source
 from deepca.errors import DeepcaError, InvalidInput
-from deepca.sites.admin.findings import HERE, KEEPER, NETWORK, SOON, WRITER, Finding, day_of, now_here
+from deepca.sites.admin.findings import HERE, KEEPER, NETWORK, SOON, WRITER, Finding, day_of
 from deepca.sites.admin.reachability import Heard, Knock, knock, overhear
 from deepca.sites.admin.site_checks import blamed_for_files, check_certificates, check_data, check_folders, check_port
 from deepca.sites.config.site_file import SiteFile, read_site
+from deepca.sites.pki.certificates import now_utc
 from deepca.sites.pki.identity import Identity as Certificates
+from deepca.sites.protocol.fingerprints import count_columns, fingerprint_of, other_columns, readable, run_of
 
 __all__ = ["examine"]
 
@@ -95,7 +97,7 @@ _GOOD = "it can be reached, speaks TLS 1.3, shows the right certificate and acce
 
 
 def _open_door(name: str, found: Knock, text: str) -> Finding:
-    if found.not_after is not None and found.not_after - now_here().timestamp() < SOON.total_seconds():
+    if found.not_after is not None and found.not_after - now_utc().timestamp() < SOON.total_seconds():
         day = day_of(datetime.fromtimestamp(found.not_after, UTC))
         return Finding(name, "warning", f"{text}; its certificate ends on {day}", f"{name}, and {KEEPER}")
     return Finding(name, "ok", text)
@@ -149,8 +151,6 @@ def _agents(
         )
         yield Finding("agents", "ok", text)
         return
-    from deepca.sites.runtime.agent import fingerprint_of, run_of
-
     network = site.network
     try:
         heard = overhear(site, mine, run_of(network), seconds)
@@ -230,20 +230,14 @@ def _differences(
 
 
 def _apart(name: str, mine: bytes, other: bytes, columns: Sequence[str] | None) -> str:
-    """In what two sites differ. Of columns only hashes are known, four bytes each."""
+    """In what two sites differ; columns are named as they are called here."""
     if name == "columns":
-        here, there = ([part[i : i + 4] for i in range(0, len(part), 4)] for part in (mine, other))
-        if sorted(here) == sorted(there):
+        wrong = other_columns(mine, other)
+        if wrong is None:
             return "the same columns in another order"
-        wrong = [i for i, (a, b) in enumerate(zip(here, there, strict=False)) if a != b]
-        if columns is None or len(here) != len(columns) or not wrong:
+        if columns is None or count_columns(mine) != len(columns) or not wrong:
             return "other columns"
         more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
         return f"column {wrong[0] + 1}, here {columns[wrong[0]]!r}, is another one there{more}"
-    try:
-        shown = mine.decode("ascii") or "none", other.decode("ascii") or "none"
-    except UnicodeDecodeError:
-        return f"another {name}"
-    if all(text.isprintable() and len(text) <= 64 for text in shown):
-        return f"{name} {shown[0]} here, {shown[1]} there"
-    return f"another {name}"
+    shown = readable(mine, other)
+    return f"{name} {shown[0] or 'none'} here, {shown[1] or 'none'} there" if shown is not None else f"another {name}"

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Literal
 
-__all__ = ["Finding", "Verdict"]
+__all__ = ["HERE", "KEEPER", "NETWORK", "SOON", "WRITER", "Finding", "Verdict", "day_of"]
 
 Verdict = Literal["ok", "warning", "wrong"]
 
 
+# who has to act
 HERE = "this site"
-
-
 KEEPER = "whoever keeps the authority"
-
-
 WRITER = "whoever wrote network.toml"
-
-
 NETWORK = "the network people"
-
 
 SOON = timedelta(days=30)
 
@@ -37,8 +31,5 @@ class Finding:
 
 
 def day_of(moment: datetime) -> str:
+    """Format the day of a moment."""
     return f"{moment:%Y-%m-%d}"
-
-
-def now_here() -> datetime:
-    return datetime.now(UTC)

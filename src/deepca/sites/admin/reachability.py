@@ -30,6 +30,7 @@ from deepca.sites.protocol import wire_pb2 as wire
 from deepca.sites.protocol.incarnation import Incarnation
 from deepca.sites.protocol.records import Record
 from deepca.sites.runtime.link import Link
+from deepca.sites.transport.endpoint import peers_of
 
 __all__ = ["Heard", "Knock", "knock", "overhear"]
 
@@ -182,13 +183,10 @@ def overhear(
 
     most : bytes that anything they say may have. Raises InvalidInput if the own port is taken.
     """
-    from deepca.sites.transport.streams import Peer, Streams, StreamTimes
+    from deepca.sites.transport.streams import Streams, StreamTimes
 
     network = site.network
-    me, *peers = (
-        Peer(j, network.sites[j].name, network.sites[j].address, j != site.index and network.dials(site.index, j))
-        for j in (site.index, *network.neighbors(site.site))
-    )
+    me, *peers = peers_of(network, site.index)
     ear = _Ear(network, [peer.index for peer in peers], run, most)
     streams = Streams(ear, me, peers, site.listen, mine, pace=StreamTimes(step=max(seconds, 1.0)))
     ear.wake = streams.wake

@@ -17,12 +17,12 @@ from deepca._util.units import size
 from deepca.data.readers import open_source
 from deepca.data.sources import Source
 from deepca.errors import CertificateError, DeepcaError, InvalidInput, RevocationListError
-from deepca.sites.admin.findings import HERE, KEEPER, SOON, WRITER, Finding, day_of, now_here
+from deepca.sites.admin.findings import HERE, KEEPER, SOON, WRITER, Finding, day_of
 from deepca.sites.admin.reachability import knock
 from deepca.sites.config.addresses import split_address
 from deepca.sites.config.network_file import read_network
 from deepca.sites.config.site_file import SiteFile
-from deepca.sites.pki.certificates import load_certificate
+from deepca.sites.pki.certificates import load_certificate, now_utc
 from deepca.sites.pki.identity import Identity as Certificates
 from deepca.sites.pki.keys import load_key, pending
 from deepca.sites.pki.revocation import current_list, expiry_warning
@@ -156,13 +156,13 @@ def check_certificates(site: SiteFile) -> Iterator[tuple[Finding, Certificates |
         yield Finding("authority", "wrong", str(error), f"{HERE}, with a new copy from {KEEPER}"), None
         return
     ends = authority.not_valid_after_utc
-    if ends < now_here():
+    if ends < now_utc():
         yield Finding("authority", "wrong", f"the authority ended on {day_of(ends)}; a new one is needed", KEEPER), None
         return
-    soon = ends - now_here() < SOON
+    soon = ends - now_utc() < SOON
     yield Finding("authority", "warning" if soon else "ok", f"lasts until {day_of(ends)}", KEEPER if soon else ""), None
     try:
-        revoked = current_list(site, authority, now_here())
+        revoked = current_list(site, authority, now_utc())
     except RevocationListError as error:
         yield Finding("revoked list", "wrong", str(error), _blamed_for_list(error.reason)), None
         return
@@ -171,7 +171,7 @@ def check_certificates(site: SiteFile) -> Iterator[tuple[Finding, Certificates |
         return
     if revoked is None:
         yield Finding("revoked list", "ok", "there is none, so nobody is revoked"), None
-    elif soon_over := expiry_warning(revoked, now_here()):
+    elif soon_over := expiry_warning(revoked, now_utc()):
         yield Finding("revoked list", "warning", soon_over, KEEPER), None
     else:
         count = len(revoked)
@@ -199,7 +199,7 @@ def _own(site: SiteFile) -> tuple[Finding, Certificates | None]:
         return Finding("certificate", "wrong", str(error), _blamed_for_certificate(error.reason)), None
     except InvalidInput as error:
         return Finding("certificate", "wrong", str(error), HERE), None
-    left = mine.not_after - now_here()
+    left = mine.not_after - now_utc()
     text = f"that of {mine.site} in {mine.network}, fits its key, lasts until {day_of(mine.not_after)}"
     if left < SOON:
         text += f", {left.days} days more; a new one is asked for with deepca join {site.path} --renew"

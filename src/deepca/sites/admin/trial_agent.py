@@ -14,14 +14,8 @@ from deepca.sites.admin.trial_setup import Share
 __all__ = ["AgentExit", "Sight", "agent_command"]
 
 _SHOWN = 6  # last lines of a log
-
-
 _WITH_RESULT = {0, 1, 4}  # exit codes of agents that may hold one; see deepca.cli.commands.agent
-
-
 _LAST_WORDS = ("failed", "unfinished", "stopped")
-
-
 _STATES = {
     "started": "waiting",
     "epoch": "running",

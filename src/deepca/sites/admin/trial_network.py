@@ -103,12 +103,12 @@ def _run(
             for agent in agents:
                 agent.listen()
             watch([agent.sight() for agent in agents])
-            if not alive:
-                break
             now = time.monotonic()
             failed = [agent for agent in agents if agent not in alive and not agent.holds]
             if failed and not any(agent.first for agent in agents):
                 failed[0].first = True
+            if not alive:
+                break
             if hopeless is None and failed and not _goes_on(network, agents, failed):
                 hopeless = now + _GRACE
             if hopeless is None and all(agent.state == "finished" for agent in agents):
@@ -119,11 +119,6 @@ def _run(
             time.sleep(_LOOK)
         for agent in agents:
             agent.listen()
-        if not any(agent.first for agent in agents):
-            for agent in agents:
-                if not agent.holds:
-                    agent.first = True
-                    break
         return tuple(agent.ended() for agent in agents)
 
 

@@ -29,8 +29,6 @@ from deepca.sites.config.site_file import write_site
 __all__ = ["Share", "deal", "describe"]
 
 _LOWEST_PORT = 10_240
-
-
 _RESERVED = ("authority", "revoked", "site", "kits")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import os
 import secrets
@@ -15,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from deepca import __version__
 from deepca._util.files import try_lock, write_whole
 from deepca._util.logs import EventLogger
 from deepca._util.machine import keep_freed_memory
@@ -24,21 +22,21 @@ from deepca.data.sources import Source
 from deepca.decomposition.settings import Settings
 from deepca.engines.checkpoints import Checkpoints
 from deepca.errors import DataError, DeepcaError, InternalError, InvalidInput, Unfinished
-from deepca.sites.config.network_file import NetworkFile
 from deepca.sites.config.site_file import SiteFile
 from deepca.sites.pki.identity import Identity
-from deepca.sites.protocol.handshake import PROTOCOL
+from deepca.sites.protocol.fingerprints import fingerprint_of, run_of
 from deepca.sites.protocol.incarnation import Incarnation
 from deepca.sites.protocol.signatures import CertificateSeals
 from deepca.sites.runtime.clocks import RealClock
 from deepca.sites.runtime.failure_report import report_of, write_report
 from deepca.sites.runtime.node import Membership, Node, Policy
 from deepca.sites.runtime.row_digests import RowsVault, SiteRows
-from deepca.sites.runtime.run import Ending, Job, run_site, schema_of
-from deepca.sites.transport.streams import Peer, Streams
+from deepca.sites.runtime.run import Ending, Job, run_site
+from deepca.sites.transport.endpoint import peers_of
+from deepca.sites.transport.streams import Streams
 from deepca.solver.observers import Observer
 
-__all__ = ["Agent", "fingerprint_of", "largest_message", "run_agent", "run_of"]
+__all__ = ["Agent", "largest_message", "run_agent"]
 
 _logger = logging.getLogger(__name__)
 
@@ -54,25 +52,6 @@ class Agent:
     node: Node
     streams: Streams
     port: int
-
-
-def run_of(network: NetworkFile) -> bytes:
-    """32 bytes: equal for sites that can understand each other at all."""
-    said = [PROTOCOL, network.name, [site.name for site in network.sites]]
-    return hashlib.sha256(json.dumps(said).encode()).digest()
-
-
-def fingerprint_of(network: NetworkFile, source: Source) -> dict[str, bytes]:
-    """What has to be the same at all sites before anything is done, by name."""
-    return {
-        "version of deepca": __version__.encode(),
-        "on_loss": network.on_loss.encode(),
-        "patience": repr(float(network.patience)).encode(),
-        "checkpoint_every": str(network.checkpoint_every).encode(),
-        "run": network.run.encode(),
-        "topology": hashlib.sha256(json.dumps(network.links).encode()).digest(),
-        **schema_of(source, network.settings),
-    }
 
 
 def largest_message(source: Source, settings: Settings, sites: Sequence[str] = ()) -> int:
@@ -208,10 +187,7 @@ def _connect(
         )
     )
     node = Node(membership, policy, RealClock(), identity, vault=vault, seals=seals)
-    me, *peers = (
-        Peer(j, network.sites[j].name, network.sites[j].address, j != site.index and network.dials(site.index, j))
-        for j in (site.index, *network.neighbors(site.site))
-    )
+    me, *peers = peers_of(network, site.index)
     listen = site.listen if peers else None
     streams = Streams(wrap(node), me, peers, listen, credentials)
     node.attach(streams.wake)

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from deepca._util.logs import EventLogger
 from deepca.errors import InvalidInput, NetworkError, PeerFault
+from deepca.sites.protocol.fingerprints import count_columns, other_columns, readable
 from deepca.sites.protocol.incarnation import Incarnation
 from deepca.sites.protocol.records import Difference, Edge, Record, RecordTable, RunPlan
 
@@ -365,21 +366,11 @@ class Assembly:
 def _told_apart(name: str, mine: bytes, other: bytes) -> str:
     """In what two sites differ. Short texts are shown; of hashes only that they differ, and of columns which."""
     if name == "columns":
-        return _columns_apart(mine, other)
-    try:
-        shown = mine.decode("ascii"), other.decode("ascii")
-    except UnicodeDecodeError:
-        return f"another {name}"
-    short = all(text.isprintable() and len(text) <= 64 for text in shown)
-    return f"{name} {shown[0]} instead of {shown[1]}" if short else f"another {name}"
-
-
-def _columns_apart(mine: bytes, other: bytes) -> str:
-    """Columns are four bytes of a hash each, in their order."""
-    here, there = ([part[i : i + 4] for i in range(0, len(part), 4)] for part in (mine, other))
-    if len(here) != len(there):
-        return f"{len(here)} columns instead of {len(there)}"
-    if sorted(here) == sorted(there):
-        return "the same columns in another order"
-    wrong = [i for i, (a, b) in enumerate(zip(here, there, strict=True)) if a != b]
-    return f"column {wrong[0] + 1} is another one" + (f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else "")
+        here, there, wrong = count_columns(mine), count_columns(other), other_columns(mine, other)
+        if here != there:
+            return f"{here} columns instead of {there}"
+        if wrong is None:
+            return "the same columns in another order"
+        return f"column {wrong[0] + 1} is another one" + (f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else "")
+    shown = readable(mine, other)
+    return f"{name} {shown[0]} instead of {shown[1]}" if shown is not None else f"another {name}"

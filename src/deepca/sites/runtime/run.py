@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -41,7 +40,7 @@ from deepca.sites.runtime.vault import Vault
 from deepca.solver.observers import Observer, Step
 from deepca.topology.graph import Topology, from_edges
 
-__all__ = ["Ending", "Job", "Store", "run_site", "schema_of"]
+__all__ = ["Ending", "Job", "Store", "run_site"]
 
 _logger = logging.getLogger(__name__)
 
@@ -96,28 +95,6 @@ class Ending:
     members: tuple[str, ...]
     left_out: tuple[str, ...]
     own: bool
-
-
-def schema_of(source: Source, settings: Settings) -> dict[str, bytes]:
-    """What has to be the same everywhere, by name; names of columns only as hashes."""
-    names = source.columns if source.columns is not None else tuple(f"#{i}" for i in range(source.d))
-    parts = b"".join(hashlib.sha256(name.encode()).digest()[:4] for name in names)
-    # of very many columns only that some differ can be told
-    columns = parts if source.d <= 16_384 else hashlib.sha256(parts).digest()
-    given = settings.n_components
-    return {
-        "columns": columns,
-        "number of columns": str(source.d).encode(),
-        "components": ("all" if given is None else str(given)).encode(),
-        "centring": str(settings.center).encode(),
-        "scaling": str(settings.scale).encode(),
-        "algorithm": settings.algorithm.encode(),
-        "rounds": str(settings.rounds).encode(),
-        "messages": settings.messages.encode(),
-        "tolerance": repr(settings.tol).encode(),
-        "largest number of iterations": str(settings.max_iter).encode(),
-        "seed": str(settings.seed).encode(),
-    }
 
 
 def run_site(

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from deepca.sites.config.network_file import NetworkFile
 from deepca.sites.protocol import wire_pb2 as wire
 
-__all__ = ["Endpoint", "Peer", "StreamTimes"]
+__all__ = ["Endpoint", "Peer", "StreamTimes", "peers_of"]
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,14 @@ class Peer:
     name: str
     address: str | None
     dial: bool
+
+
+def peers_of(network: NetworkFile, site: int) -> list[Peer]:
+    """Return a site as its neighbours see it, and then all of its neighbours."""
+    places = (site, *network.neighbors(network.sites[site].name))
+    return [
+        Peer(j, network.sites[j].name, network.sites[j].address, j != site and network.dials(site, j)) for j in places
+    ]
 
 
 @dataclass(frozen=True)
