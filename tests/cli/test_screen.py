@@ -22,7 +22,7 @@ from deepca.network.traffic import Traffic
 from deepca.sites.config.network_file import NetworkFile, SiteEntry
 from deepca.sites.config.site_file import SiteFile
 from deepca.sites.runtime.node import LinkView, View
-from deepca.sites.runtime.status import LinkState, Situation, Wait, Watch, span
+from deepca.sites.runtime.status import Situation, Wait, Watch, span
 from deepca.solver.observers import Start, Step
 from deepca.solver.stopping import Agreed
 
@@ -193,9 +193,9 @@ BUSY = Situation(
     disagreement=2e-5,
     left=125.0,
     links=(
-        LinkState("south", "silent", "", 3.0, 1_234_567, 7_654_321, 3, None),
-        LinkState("east", "down", "nothing listens at 127.0.0.1:7403: east may not be there", None, 0, 0, 0, None),
-        LinkState("a-site-with-a-very-long-name-" * 2, "up", "", 0.2, 123, 456, 0, -7.4),
+        LinkView("south", "silent", 3.0, 1_234_567, 7_654_321, 3, None),
+        LinkView("east", "down", None, 0, 0, 0, None, "nothing listens at 127.0.0.1:7403: east may not be there"),
+        LinkView("a-site-with-a-very-long-name-" * 2, "up", 0.2, 123, 456, 0, -7.4),
     ),
 )
 
@@ -239,7 +239,7 @@ def test_everything_is_in_the_picture_at_any_width(width: int) -> None:
 
 
 def test_links_in_trouble_come_first_and_many_links_fit() -> None:
-    links = tuple(LinkState(f"site-{j}", "up" if j else "down", "", 0.1, 1, 1, 0, None) for j in range(49, -1, -1))
+    links = tuple(LinkView(f"site-{j}", "up" if j else "down", 0.1, 1, 1, 0, None) for j in range(49, -1, -1))
     found = shown(replace(BUSY, links=links), 80, height=24)
     rows = [line for line in found if "site-" in line]
     assert "site-0" in rows[0]

@@ -20,7 +20,8 @@ from rich.text import Text
 from deepca._util.units import size
 from deepca.cli.view.log import AgentLog, said
 from deepca.sites.config.site_file import SiteFile
-from deepca.sites.runtime.status import LinkState, Situation, span
+from deepca.sites.runtime.node import LinkView
+from deepca.sites.runtime.status import Situation, span
 
 __all__ = ["Screen", "picture"]
 
@@ -155,15 +156,16 @@ class _Picture:
         return parts
 
 
-def _row(link: LinkState, skewed: bool) -> list[RenderableType]:
-    heard = "never" if link.heard is None else "now" if link.heard < 1.0 else f"{span(link.heard)} ago"
+def _row(link: LinkView, skewed: bool) -> list[RenderableType]:
+    silent = link.silent_for
+    heard = "never" if silent is None else "now" if silent < 1.0 else f"{span(silent)} ago"
     cells: list[RenderableType] = [
         Text(f"  {link.site}"),
         Text(link.state, style=_COLOURS[link.state]),
         heard,
-        size(link.sent),
-        size(link.received),
-        Text(str(link.again), style="yellow" if link.again else "dim"),
+        size(link.sent_bytes),
+        size(link.received_bytes),
+        Text(str(link.sent_again), style="yellow" if link.sent_again else "dim"),
     ]
     if skewed:
         cells.append(Text("" if link.skew is None else f"{link.skew:+.0f} s", style="yellow"))

@@ -23,13 +23,12 @@ from deepca.data.sources import Source
 from deepca.data.writers import open_writer
 from deepca.errors import DataError, InvalidInput
 from deepca.sites.config.addresses import is_site_name
-from deepca.sites.config.network_file import NetworkFile, SiteEntry, write_network
+from deepca.sites.config.network_file import RESERVED_NAMES, NetworkFile, SiteEntry, write_network
 from deepca.sites.config.site_file import write_site
 
 __all__ = ["Share", "deal", "describe"]
 
 _LOWEST_PORT = 10_240
-_RESERVED = ("authority", "revoked", "site", "kits")
 
 
 @dataclass(frozen=True)
@@ -66,9 +65,9 @@ def deal(
             raise InvalidInput(f"--agents {agents}: at least one is needed")
         folder.mkdir(parents=True, exist_ok=True)
         dealt = in_equal_shares([spool(source, folder) for source in alike], agents)
-        names = [f"site-{j:0{len(str(agents))}d}" for j in range(1, agents + 1)]
         return tuple(
-            Share(name, _write(source, folder / name), source.n) for name, source in zip(names, dealt, strict=True)
+            Share(name, _write(source, folder / name), source.n)
+            for name, source in zip(_numbered(agents), dealt, strict=True)
         )
     shares = []
     for name, file, source, before in zip(_names(files), files, alike, opened, strict=True):
@@ -82,8 +81,14 @@ def deal(
 def _names(files: Sequence[Path]) -> list[str]:
     """Of files, where they make names of sites that differ."""
     names = [re.sub("[^a-z0-9]+", "-", file.name.split(".")[0].lower()).strip("-") for file in files]
-    fit = len({*names}) == len(names) and all(is_site_name(name) and name not in _RESERVED for name in names)
-    return names if fit else [f"site-{j:0{len(str(len(files)))}d}" for j in range(1, len(files) + 1)]
+    fit = len({*names}) == len(names) and all(
+        is_site_name(name) and name not in (*RESERVED_NAMES, "kits") for name in names
+    )
+    return names if fit else _numbered(len(files))
+
+
+def _numbered(count: int) -> list[str]:
+    return [f"site-{j:0{len(str(count))}d}" for j in range(1, count + 1)]
 
 
 def _write(source: Source, folder: Path) -> Path:

@@ -38,12 +38,12 @@ from deepca.sites.config.addresses import is_network_name, is_site_name, split_a
 from deepca.sites.config.toml import TomlTable, as_toml, duration_text, listed, load_toml, meant
 from deepca.topology.graph import Topology
 
-__all__ = ["EXAMPLE", "NetworkFile", "OnLoss", "SiteEntry", "read_network", "write_network"]
+__all__ = ["EXAMPLE", "RESERVED_NAMES", "NetworkFile", "OnLoss", "SiteEntry", "read_network", "write_network"]
 
 OnLoss = Literal["wait", "shrink"]
 """What happens when a site is gone for longer than patience lasts."""
 
-_RESERVED = ("authority", "revoked", "site")  # names of other files and folders in and beside kits
+RESERVED_NAMES = ("authority", "revoked", "site")  # names of other files and folders in and beside kits
 _NETWORK_KEYS = (
     "name",
     "run",
@@ -297,7 +297,7 @@ def _check_sites(sites: Sequence[SiteEntry]) -> None:
             raise InvalidInput(
                 f"the site {site.name!r}: names have up to 63 small letters, digits and hyphens (inside only)"
             )
-        if site.name in _RESERVED:
+        if site.name in RESERVED_NAMES:
             raise InvalidInput(f"a site cannot be called {site.name!r}, as files of every kit are; choose another name")
         if site.name in names:
             raise InvalidInput(f"two sites are called {site.name!r}; names must differ")

@@ -35,7 +35,7 @@ from deepca.sites.pki.certificates import (
 from deepca.sites.pki.keys import UNREADABLE, Key, fingerprint, load_key, new_key, public_key, write_key
 from deepca.sites.pki.revocation import LIST_DAYS, RevocationList, load_list, parse_list
 
-__all__ = ["LEDGER", "Authority", "Issued", "check_request", "network_of", "read_issued"]
+__all__ = ["LEDGER", "Authority", "Issued", "check_request", "load_own_certificate", "network_of", "read_issued"]
 
 LEDGER = "ledger.jsonl"
 _AUTHORITY_DAYS = 3650
@@ -63,6 +63,13 @@ class Issued:
 def read_issued(folder: Path) -> tuple[Issued, ...]:
     """Return all certificates that the authority in a folder has issued, in order."""
     return tuple(_read_state(folder)[0])
+
+
+def load_own_certificate(folder: Path) -> x509.Certificate:
+    """Load the certificate of the authority in a folder."""
+    if not folder.is_dir():
+        raise InvalidInput(f"{folder}: there is no such folder; deepca init makes one called authority")
+    return load_certificate(folder / "authority.pem", hint="deepca init makes a folder called authority")
 
 
 def network_of(certificate: x509.Certificate) -> str:
@@ -128,9 +135,7 @@ class Authority:
     @classmethod
     def load(cls, folder: Path, passphrase: bytes | None = None) -> Authority:
         """Load the one in a folder. passphrase : of its key, if that has one."""
-        if not folder.is_dir():
-            raise InvalidInput(f"{folder}: there is no such folder; deepca init makes one called authority")
-        certificate = load_certificate(folder / "authority.pem", hint="deepca init makes a folder called authority")
+        certificate = load_own_certificate(folder)
         key = load_key(folder / "authority.key", passphrase)
         if fingerprint(key) != fingerprint(certificate):
             raise InvalidInput(f"{folder}: authority.key and authority.pem do not belong together")

@@ -20,7 +20,7 @@ from deepca._util.files import sync_folder, write_whole
 from deepca.errors import EnrolmentError, InvalidInput, Refused, RevocationListError
 from deepca.sites.config.network_file import read_network
 from deepca.sites.config.site_file import SiteFile, read_site
-from deepca.sites.pki.authority import Authority, Issued, check_request, network_of, read_issued
+from deepca.sites.pki.authority import Authority, Issued, check_request, load_own_certificate, network_of, read_issued
 from deepca.sites.pki.certificates import (
     check_peer,
     load_certificate,
@@ -150,8 +150,7 @@ def ask(path: Path, *, renew: bool = False) -> Asked:
     renew : while the certificate in use stays as it is. A key that waits for its certificate already is asked for
     again, so that a certificate that is on its way remains of use.
     """
-    site = read_site(path)
-    _needs_certificates(site)
+    site = _read_site(path)
     if not renew and site.certificate.exists():
         until = load_certificate(site.certificate).not_valid_after_utc
         raise InvalidInput(
@@ -178,8 +177,7 @@ def install(path: Path, certificate: Path) -> Installed:
     What counts is the moment at which the certificate gets its name: until then the old key and certificate are in use,
     and from then on the new ones, even if this is cut short before the key has its name, too.
     """
-    site = read_site(path)
-    _needs_certificates(site)
+    site = _read_site(path)
     content = read_content(certificate)
     found = parse_certificate(content, certificate)
     authority = load_authority(site)
@@ -211,8 +209,7 @@ def install_list(path: Path, file: Path) -> InstalledList:
 
     A list without a number, as earlier versions may have left it, is replaced.
     """
-    site = read_site(path)
-    _needs_certificates(site)
+    site = _read_site(path)
     authority = load_authority(site)
     found = parse_list(read_content(file), authority, file)
     if found.expired(now_utc()):
@@ -255,9 +252,12 @@ def _number_of(site: SiteFile, authority: x509.Certificate) -> int:
     return 0 if there is None else there.number
 
 
-def _needs_certificates(site: SiteFile) -> None:
+def _read_site(path: Path) -> SiteFile:
+    """Read the ``site.toml`` of a site that uses certificates."""
+    site = read_site(path)
     if site.plaintext:
         raise InvalidInput(f"{site.path}: plaintext = true: this site uses no certificates")
+    return site
 
 
 # ----------------------------------------------------------------------------------------------------------- the keeper
@@ -269,10 +269,8 @@ def examine_request(path: Path, authority: Path) -> PendingRequest:
 
 
 def _examined(path: Path, authority: Path) -> tuple[PendingRequest, x509.CertificateSigningRequest]:
-    if not authority.is_dir():
-        raise InvalidInput(f"{authority}: there is no such folder; deepca init makes one called authority")
+    own = load_own_certificate(authority)
     asked = load_request(path)
-    own = load_certificate(authority / "authority.pem", hint="deepca init makes a folder called authority")
     try:
         site, _ = check_request(asked, network_of(own))
     except InvalidInput as error:

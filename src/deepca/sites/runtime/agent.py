@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from deepca._util.files import try_lock, write_whole
@@ -27,7 +28,7 @@ from deepca.sites.pki.identity import Identity
 from deepca.sites.protocol.fingerprints import fingerprint_of, run_of
 from deepca.sites.protocol.incarnation import Incarnation
 from deepca.sites.protocol.signatures import CertificateSeals
-from deepca.sites.runtime.clocks import RealClock
+from deepca.sites.runtime.clocks import RealClock, in_background
 from deepca.sites.runtime.failure_report import report_of, write_report
 from deepca.sites.runtime.node import Membership, Node, Policy
 from deepca.sites.runtime.row_digests import RowsVault, SiteRows
@@ -112,7 +113,7 @@ def _run_agent(
             facts={"site": site.site, "port": port},
         )
         ready(Agent(site, parts.node, parts.streams, port))
-        with _ticking(parts.node):
+        with in_background(partial(_tick, parts.node), "deepca-ticks"):
             ending = _write_result(site, parts, observers)
             facts = {"seconds": time.monotonic() - began, "model": str(site.model)}
             log.info(f"{site.model.name} is written", event="finished", facts=facts)
@@ -246,25 +247,13 @@ def _listening(streams: Streams) -> Iterator[int]:
         streams.stop()
 
 
-@contextmanager
-def _ticking(node: Node) -> Iterator[None]:
-    """Time passes for the node, in a thread of its own."""
-    over = threading.Event()
-
-    def tick() -> None:
-        try:
-            while not over.wait(_TICK):
-                node.tick()
-        except Exception as error:  # or time would stand still, and nobody would know
-            node.broken(error)
-
-    thread = threading.Thread(target=tick, name="deepca-ticks", daemon=True)
-    thread.start()
+def _tick(node: Node, over: threading.Event) -> None:
+    """Let time pass for the node until it is over."""
     try:
-        yield
-    finally:
-        over.set()
-        thread.join()
+        while not over.wait(_TICK):
+            node.tick()
+    except Exception as error:  # or time would stand still, and nobody would know
+        node.broken(error)
 
 
 @contextmanager

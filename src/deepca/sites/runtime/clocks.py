@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Protocol
 
-__all__ = ["Clock", "Condition", "RealClock"]
+__all__ = ["Clock", "Condition", "RealClock", "in_background"]
 
 
 class Condition(Protocol):
@@ -35,3 +37,19 @@ class RealClock:
 
     def condition(self) -> Condition:
         return threading.Condition()
+
+
+@contextmanager
+def in_background(work: Callable[[threading.Event], None], name: str, patience: float | None = None) -> Iterator[None]:
+    """Run ``work(over)`` in a thread while the context lasts; it has to return once ``over`` is set.
+
+    patience : seconds for which that is waited for; None for as long as it takes.
+    """
+    over = threading.Event()
+    thread = threading.Thread(target=work, args=(over,), name=name, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(patience)

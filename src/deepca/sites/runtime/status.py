@@ -9,16 +9,17 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from deepca._util.logs import EventLogger
 from deepca.sites.config.site_file import SiteFile
-from deepca.sites.runtime.node import View
+from deepca.sites.runtime.clocks import in_background
+from deepca.sites.runtime.node import LinkView, View
 from deepca.solver.observers import Start, Step
 from deepca.solver.result import Result
 from deepca.solver.stopping import Agreed, error_estimate
 
-__all__ = ["LinkState", "Situation", "Wait", "Watch", "Watched", "span"]
+__all__ = ["Situation", "Wait", "Watch", "Watched", "span"]
 
 _logger = logging.getLogger(__name__)
 
@@ -55,22 +56,12 @@ class Wait:
 
 
 @dataclass(frozen=True)
-class LinkState:
-    """A link to a neighbour. heard : seconds since its last word.  skew : of its clock, seconds, where it matters."""
-
-    site: str
-    state: Literal["up", "silent", "down"]
-    why: str
-    heard: float | None
-    sent: int
-    received: int
-    again: int
-    skew: float | None
-
-
-@dataclass(frozen=True)
 class Situation:
-    """How things stand. left : seconds, estimated.  waits : what is waited for now, if anything."""
+    """How things stand.
+
+    left : seconds, estimated.  waits : what is waited for now, if anything.  links : with the skew of clocks where it
+    matters.
+    """
 
     doing: str
     epoch: int = 0
@@ -80,15 +71,15 @@ class Situation:
     change: float | None = None
     disagreement: float | None = None
     left: float | None = None
-    links: tuple[LinkState, ...] = ()
+    links: tuple[LinkView, ...] = ()
 
     @property
     def sent(self) -> int:
-        return sum(link.sent for link in self.links)
+        return sum(link.sent_bytes for link in self.links)
 
     @property
     def received(self) -> int:
-        return sum(link.received for link in self.links)
+        return sum(link.received_bytes for link in self.links)
 
     @property
     def waiting(self) -> str:
@@ -215,15 +206,10 @@ class Watch:
         steps, now = self._steps, time.monotonic()
         network = self._site.network
         links = tuple(
-            LinkState(
-                link.site,
-                link.state,
-                (agent.streams.trouble(network.index(link.site)) or "") if link.state != "up" else "",
-                link.silent_for,
-                link.sent_bytes,
-                link.received_bytes,
-                link.sent_again,
-                link.skew if link.skew is not None and abs(link.skew) > _SKEWED else None,
+            replace(
+                link,
+                why=(agent.streams.trouble(network.index(link.site)) or "") if link.state != "up" else "",
+                skew=link.skew if link.skew is not None and abs(link.skew) > _SKEWED else None,
             )
             for link in view.links
         )
@@ -245,7 +231,7 @@ class Watch:
         )
         return self.last
 
-    def _waits(self, view: View, links: tuple[LinkState, ...], steps: _Steps | None, now: float) -> tuple[Wait, ...]:
+    def _waits(self, view: View, links: tuple[LinkView, ...], steps: _Steps | None, now: float) -> tuple[Wait, ...]:
         if view.phase == "finished":
             return (Wait((), "others that may still need the result; the model is written, stopping does no harm"),)
         if view.phase not in ("gathering", "running"):
@@ -262,7 +248,7 @@ class Watch:
                 why = near[name].why if name in near else ""
                 waits.append(Wait((name,), "unreachable", now - self._gone[name], (why,) if why else ()))
         waits += [
-            Wait((link.site,), "silent", link.heard)
+            Wait((link.site,), "silent", link.silent_for)
             for link in links
             if link.state == "silent" and link.site not in shown and (not view.members or link.site in view.members)
         ]
@@ -284,14 +270,8 @@ class Watch:
     @contextmanager
     def reminding(self) -> Iterator[None]:
         """While this lasts the log is told what is waited for: soon, whenever that changes, and now and then again."""
-        over = threading.Event()
-        thread = threading.Thread(target=self._remind, args=(over,), name="watch", daemon=True)
-        thread.start()
-        try:
+        with in_background(self._remind, "watch", patience=2.0):
             yield
-        finally:
-            over.set()
-            thread.join(2.0)
 
     def _remind(self, over: threading.Event) -> None:
         said: object = ()

@@ -14,7 +14,11 @@ __all__ = ["LinkView", "View", "view_of"]
 
 @dataclass(frozen=True)
 class LinkView:
-    """A link as people see it. silent_for : seconds since the last word; None where there was none."""
+    """A link as people see it.
+
+    silent_for : seconds since the last word; None where there was none.  skew : of the other clock, seconds.
+    why : what is known of why it is not up.
+    """
 
     site: str
     state: Literal["up", "silent", "down"]
@@ -23,6 +27,7 @@ class LinkView:
     received_bytes: int
     sent_again: int
     skew: float | None
+    why: str = ""
 
 
 @dataclass(frozen=True)
