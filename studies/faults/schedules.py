@@ -204,7 +204,7 @@ class Play:
         # incarnations that all begin at one: what an agent is told of its earlier starts has to suffice
         identity = Incarnation(1, int(self.rng.integers(1, 2**63)))
         node = Node(membership, policy, self.clock, identity, lambda: 0.0, disk.vault)
-        job = Job("run", self.names, site, schedule.topology, schedule.settings, lambda: source, schedule.every)
+        job = Job("run", self.names, site, schedule.topology, schedule.settings, source, schedule.every)
 
         def work() -> None:
             try:

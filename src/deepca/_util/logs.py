@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["EventHandler", "EventLogger", "is_event", "listening"]
+__all__ = ["EventHandler", "EventLogger", "is_event", "listening", "one_line"]
 
 
 class EventLogger(logging.LoggerAdapter[logging.Logger]):
@@ -48,6 +48,11 @@ class EventHandler(logging.Handler):
         if is_event(record, self.site):
             more = vars(record)
             self._hear(more["site"], more["event"], record.getMessage(), more["facts"])
+
+
+def one_line(text: str, longest: int = 1000) -> str:
+    """Return the beginning of a text that others have written as one printable line: it may go into logs."""
+    return "".join(letter if letter.isprintable() else " " for letter in text[:longest])
 
 
 class _Root:

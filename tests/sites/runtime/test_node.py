@@ -123,7 +123,7 @@ class Town:
         disk = self.disks[site]
         seals = None if self.seals is None else self.seals(site)
         node = Node(membership, policy, self.clock, identity, lambda: 0.0, disk.vault, seals)
-        job = Job("run", self.names, site, self.topology, settings, lambda: source, EVERY)
+        job = Job("run", self.names, site, self.topology, settings, source, EVERY)
         self.endings.pop(site, None)
 
         def work() -> None:

@@ -12,8 +12,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, cast
+from typing import Literal, cast, get_args
 
+from deepca._util.logs import one_line
 from deepca.errors import FrameError
 from deepca.sites.protocol import wire_pb2 as wire
 from deepca.sites.protocol.claims import Endorsement
@@ -34,9 +35,7 @@ __all__ = [
 
 Phase = Literal["gathering", "running", "finished", "failed"]
 Edge = tuple[int, int]
-_PHASES = ("gathering", "running", "finished", "failed")
 Kind = Literal["site", "common", "array", "contradiction", "follows"]
-_KINDS = ("site", "common", "array", "contradiction", "follows")
 _LONGEST = 1000  # characters of a reason
 _MOST_KEPT, _MOST_FIELDS, _MOST_BYTES = 8, 64, 1 << 18
 _MOST = 1 << 62  # counters stay below
@@ -76,7 +75,7 @@ class Failure:
 
     def __post_init__(self) -> None:
         for name in ("why", "what", "phase"):
-            object.__setattr__(self, name, _line(getattr(self, name)))
+            object.__setattr__(self, name, one_line(getattr(self, name), _LONGEST))
 
     def to_wire(self) -> wire.Failure:
         return wire.Failure(
@@ -91,7 +90,7 @@ class Failure:
     @classmethod
     def from_wire(cls, said: wire.Failure, sites: int) -> Failure:
         """Read a failure; raise FrameError for one that no site could have."""
-        if said.kind not in _KINDS or said.accused >= sites or len(said.phase) > _LONGEST:
+        if said.kind not in get_args(Kind) or said.accused >= sites or len(said.phase) > _LONGEST:
             raise FrameError("a failure that makes no sense")
         kind = cast("Kind", said.kind)
         return cls(kind, said.why, said.accused, said.what, said.phase, said.iteration)
@@ -143,7 +142,7 @@ class Record:
         """A record as it arrived; a FrameError for one that no site could have written."""
         bad = (
             record.site >= sites
-            or record.phase not in _PHASES
+            or record.phase not in get_args(Phase)
             or len(record.kept) > _MOST_KEPT
             or len(record.fingerprint) > _MOST_FIELDS
             or sum(len(name) + len(value) for name, value in record.fingerprint.items()) > _MOST_BYTES
@@ -230,11 +229,6 @@ class Difference:
 
     site: int
     names: tuple[str, ...]
-
-
-def _line(text: str) -> str:
-    """What others say goes into logs: one line, not long."""
-    return "".join(letter if letter.isprintable() else " " for letter in text[:_LONGEST])
 
 
 def digest_of_members(members: Iterable[int]) -> bytes:

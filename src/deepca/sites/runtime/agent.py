@@ -162,9 +162,7 @@ def _assemble(site: SiteFile, wrap: Callable[[Node], Node]) -> _Parts:
         if site.checkpoints
         else Checkpoints(Path(os.devnull) / "none", named_run, rows.digest, warn=lambda text: None)
     )
-    job = Job(
-        network.run, names, site.index, network.topology, network.settings, lambda: source, network.checkpoint_every
-    )
+    job = Job(network.run, names, site.index, network.topology, network.settings, source, network.checkpoint_every)
     return _Parts(job, node, streams, vault, checkpoints)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from deepca._util.logs import one_line
 from deepca.decomposition.model import Model
 
 __all__ = ["difference"]
@@ -91,5 +92,5 @@ def _unlike(own: Any, other: Any) -> str:
 
 def _shown(text: str, longest: int = _LONG) -> str:
     """One line, not long: it goes to logs and terminals, and to other sites."""
-    line = "".join(letter if letter.isprintable() else " " for letter in text[:longest])
+    line = one_line(text, longest)
     return line if len(text) <= longest else f"{line}…"

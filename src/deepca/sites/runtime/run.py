@@ -54,7 +54,7 @@ class Job:
     me: int
     topology: Topology
     settings: Settings
-    open: Callable[[], Source]
+    source: Source
     every: int = 10
 
     @cached_property
@@ -120,9 +120,8 @@ def run_site(
         return _ending(known.outcome, own=False)
     keeper = _Keeper(checkpoints, job.interval)
     held: LocalData | None = None
-    source = job.open()
     while True:
-        agreed = node.gather(keeper.offer(), partial(_check_ours, job, source))
+        agreed = node.gather(keeper.offer(), partial(_check_ours, job))
         if isinstance(agreed, Concluded):
             return _ending(agreed.content, own=agreed.compared)
         try:
@@ -131,9 +130,9 @@ def run_site(
             share_spectrum(network)
             network.begin(agreed.epoch, 0, "gathered")
             if held is None:  # not before all agree on what the rows are
-                held = read((source,), form=job.settings.form)
-            k = job.settings.n_components
-            keeper.enter(agreed, network, source.d, min(k, source.d) if isinstance(k, int) else source.d)
+                held = read((job.source,), form=job.settings.form)
+            k, d = job.settings.n_components, job.source.d
+            keeper.enter(agreed, network, d, min(k, d) if isinstance(k, int) else d)
             mine = _model(job, agreed, _fitted(job, node, held, network, observers, keeper))
             concluded = node.settle(agreed, partial(difference, mine), mine.to_bytes)
         except Regroup as why:
@@ -208,8 +207,39 @@ class _Keeper(CheckpointObserver):
 
         d, most : columns, and components that can be asked for.
         """
-        self._resumption = _resumption(self, plan, network, self._checkpoints, d, most)
+        self._resumption = self._agree(plan, network, d, most)
         self._scope, self._members = plan.digest, plan.rows_of
+
+    def _agree(self, plan: RunPlan, network: AgentNetwork, d: int, most: int) -> Resumption | None:
+        """Where to go on: at the checkpoint that all have, at the W of whoever had come farthest, or nowhere.
+
+        d, most : columns, and components that can be asked for.
+        """
+        if plan.resume:
+            found = self._checkpoints.load(plan.resume)
+            network.begin(plan.epoch, 0, "resume")
+            usable = float(network.reduce(np.array([0.0 if found is None else 1.0]), "min")[0])
+            if usable and found is not None:
+                self._checkpoints.keep_until(plan.resume)
+                self.newest = found.state
+                return Resumption(state=found.state)
+            raise (
+                Regroup("a checkpoint that was offered cannot be read")
+                if found is None
+                else Regroup("a site cannot read its checkpoint")
+            )
+        if plan.source < 0:
+            return None
+        source = plan.members.index(plan.source)
+        state = self.state() if network.agent == source else None
+        W = np.empty((d, 0)) if state is None else qr(np.asarray(state.W, dtype=np.float64))[0]
+        network.begin(plan.epoch, 0, "directions")
+        [k] = _spread(network, source, np.array([float(W.shape[1])]), lambda x: 0 <= x[0] <= most and x[0] == int(x[0]))
+        if k == 0.0:
+            return None
+        W = W if network.agent == source else np.zeros((d, int(k)))
+        W = _spread(network, source, W, lambda x: bool(np.abs(x.T @ x - np.eye(x.shape[1])).max() <= SEMI))
+        return Resumption(directions=np.ascontiguousarray(W.T))
 
     def open(self, network: Network, held: LocalData, settings: Any, /) -> Self:
         """This keeper: where to go on was agreed when the plan was entered."""
@@ -270,40 +300,6 @@ def _topology(job: Job, plan: RunPlan) -> Topology:
     return from_edges(len(plan.members), edges, name=f"{len(plan.members)} sites of {job.topology.name}")
 
 
-def _resumption(
-    keeper: _Keeper, plan: RunPlan, network: AgentNetwork, checkpoints: Store, d: int, most: int
-) -> Resumption | None:
-    """Where to go on: at the checkpoint that all have, at the W of whoever had come farthest, or nowhere.
-
-    d, most : columns, and components that can be asked for.
-    """
-    if plan.resume:
-        found = checkpoints.load(plan.resume)
-        network.begin(plan.epoch, 0, "resume")
-        usable = float(network.reduce(np.array([0.0 if found is None else 1.0]), "min")[0])
-        if usable and found is not None:
-            checkpoints.keep_until(plan.resume)
-            keeper.newest = found.state
-            return Resumption(state=found.state)
-        raise (
-            Regroup("a checkpoint that was offered cannot be read")
-            if found is None
-            else Regroup("a site cannot read its checkpoint")
-        )
-    if plan.source < 0:
-        return None
-    source = plan.members.index(plan.source)
-    state = keeper.state() if network.agent == source else None
-    W = np.empty((d, 0)) if state is None else qr(np.asarray(state.W, dtype=np.float64))[0]
-    network.begin(plan.epoch, 0, "directions")
-    [k] = _spread(network, source, np.array([float(W.shape[1])]), lambda x: 0 <= x[0] <= most and x[0] == int(x[0]))
-    if k == 0.0:
-        return None
-    W = W if network.agent == source else np.zeros((d, int(k)))
-    W = _spread(network, source, W, lambda x: bool(np.abs(x.T @ x - np.eye(x.shape[1])).max() <= SEMI))
-    return Resumption(directions=np.ascontiguousarray(W.T))
-
-
 def _spread(network: AgentNetwork, source: int, x: Array, right: Callable[[Array], bool]) -> Array:
     """The numbers of one agent at every other: along a path to the leader, and down the tree from there.
 
@@ -347,7 +343,7 @@ def _ending(content: bytes, *, own: bool) -> Ending:
     return Ending(content, model, tuple(model.about["sites"]), tuple(model.about["left_out"]), own)
 
 
-def _check_ours(job: Job, source: Source, content: bytes, claim: ResultClaim) -> None:
+def _check_ours(job: Job, content: bytes, claim: ResultClaim) -> None:
     """Raise NetworkError for a result that most have signed, and that is not one of this run, epoch and plan.
 
     For a site that has computed nothing to compare it with.
@@ -362,7 +358,7 @@ def _check_ours(job: Job, source: Source, content: bytes, claim: ResultClaim) ->
             "plan": about["plan"] == claim.plan.hex(),
             "sites": ending.members == tuple(job.sites[site] for site in claim.members),
             "sites left out": ending.left_out == tuple(name for name in job.sites if name not in ending.members),
-            "columns": model.n_features == source.d and model.columns == source.columns,
+            "columns": model.n_features == job.source.d and model.columns == job.source.columns,
             "scaling": (model.scale is not None) == settings.scale,
             "centring": about["center"] == settings.center,
             "tolerance": about["tol"] == settings.tol,

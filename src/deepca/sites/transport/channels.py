@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from google.protobuf.message import DecodeError
 
+from deepca._util.logs import one_line
 from deepca.errors import DeepcaError, FrameError
 from deepca.sites.protocol import wire_pb2 as wire
 from deepca.sites.transport import tls  # noqa: F401 - first of all that import grpc
@@ -142,13 +143,8 @@ def _parse(data: bytes, who: str) -> wire.Frame:
     except DecodeError:
         raise FrameError(f"{who} has sent what is no frame") from None
     if frame.WhichOneof("kind") == "refusal":
-        raise StreamEnded(f"{who} refuses: {_printable(frame.refusal.why)}", refusal=True)
+        raise StreamEnded(f"{who} refuses: {one_line(frame.refusal.why)}", refusal=True)
     return frame
-
-
-def _printable(text: str) -> str:
-    """What others say goes into logs: one line, not long."""
-    return "".join(letter if letter.isprintable() else " " for letter in text[:1000])
 
 
 async def within(seconds: float, step: Coroutine[Any, Any, _T], otherwise: str) -> _T:
