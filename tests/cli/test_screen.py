@@ -41,7 +41,6 @@ def site_file(sites: tuple[str, ...] = SITES) -> SiteFile:
         path=here / "site.toml",
         site="north",
         network=network,
-        network_path=here / "network.toml",
         data=here / "rows.csv",
         label_column=None,
         dataset=None,

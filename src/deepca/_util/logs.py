@@ -14,6 +14,9 @@ from typing import Any
 
 __all__ = ["EventHandler", "EventLogger", "is_event", "listening", "one_line"]
 
+_lock = threading.Lock()
+_levels: list[int] = []  # of the logger, before each of those that listen began; whoever ends last restores the first
+
 
 class EventLogger(logging.LoggerAdapter[logging.Logger]):
     """Log the events of one site, such as ``log.info("south is there", event="link_up", facts={"site": "south"})``."""
@@ -55,37 +58,17 @@ def one_line(text: str, longest: int = 1000) -> str:
     return "".join(letter if letter.isprintable() else " " for letter in text[:longest])
 
 
-class _Root:
-    """The logger ``deepca``: it lets everything from INFO through for as long as somebody listens."""
-
-    def __init__(self) -> None:
-        self._logger, self._lock = logging.getLogger("deepca"), threading.Lock()
-        self._listeners, self._level = 0, logging.NOTSET
-
-    def add(self, handler: logging.Handler) -> None:
-        with self._lock:
-            if not self._listeners:
-                self._level = self._logger.level
-                self._logger.setLevel(min(self._logger.getEffectiveLevel(), logging.INFO))
-            self._listeners += 1
-            self._logger.addHandler(handler)
-
-    def remove(self, handler: logging.Handler) -> None:
-        with self._lock:
-            self._logger.removeHandler(handler)
-            self._listeners -= 1
-            if not self._listeners:
-                self._logger.setLevel(self._level)
-
-
-_root = _Root()
-
-
 @contextmanager
 def listening(handler: logging.Handler) -> Iterator[None]:
     """Let a handler get all records of deepca from INFO, in all threads, for as long as the context lasts."""
-    _root.add(handler)
+    logger = logging.getLogger("deepca")
+    with _lock:
+        _levels.append(logger.level)
+        logger.setLevel(min(logger.getEffectiveLevel(), logging.INFO))
+        logger.addHandler(handler)
     try:
         yield
     finally:
-        _root.remove(handler)
+        with _lock:
+            logger.removeHandler(handler)
+            logger.setLevel(_levels.pop())

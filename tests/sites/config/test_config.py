@@ -262,13 +262,8 @@ def test_a_short_site_has_the_defaults(tmp_path: Path) -> None:
     assert found == read_site(tmp_path)  # by its folder
     assert (found.site, found.index, found.listen, found.deadline) == ("north", 0, "0.0.0.0:7400", 86400.0)
     assert (found.checkpoints, found.plaintext, found.label_column, found.dataset) == (True, False, None, None)
-    paths = (found.network_path, found.data, found.model, found.state)
-    assert [path.relative_to(tmp_path).as_posix() for path in paths] == [
-        "network.toml",
-        "rows.csv",
-        "model.npz",
-        "state",
-    ]
+    paths = (found.data, found.model, found.state)
+    assert [path.relative_to(tmp_path).as_posix() for path in paths] == ["rows.csv", "model.npz", "state"]
     files = (found.authority, found.certificate, found.key, found.revoked)
     assert [file.name for file in files] == ["authority.pem", "site.pem", "site.key", "revoked.pem"]
     assert all(path.is_absolute() for path in (*paths, *files))
@@ -384,9 +379,7 @@ def test_everything_that_a_site_can_say_is_read(tmp_path: Path) -> None:
     (tmp_path / "site.toml").write_text(text, encoding="utf-8")
     found = read_site(tmp_path)
     assert (found.listen, found.checkpoints, found.plaintext) == ("127.0.0.1:0", False, True)
-    assert (found.network_path, found.data, found.model, found.state) == tuple(
-        tmp_path / f"{name}.npz" for name in names
-    )
+    assert [found.data, found.model, found.state] == [tmp_path / f"{name}.npz" for name in names[1:]]
     paths = (found.authority, found.certificate, found.key, found.revoked)
     assert [path.name for path in paths] == ["a", "b", "c", "d"]
 

@@ -37,6 +37,7 @@ __all__ = ["Heard", "Knock", "knock", "overhear"]
 Stage = Literal["name", "refused", "unreachable", "silent", "tls", "certificate", "welcome", "open"]
 
 _AGENTS = 1 << 53  # starts of agents are counted from here on: they are times in nanoseconds
+_MOST_BYTES = 1 << 24  # of anything that an agent says
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # and an empty SETTINGS frame
 _ALERTS = {
     "UNKNOWN_CA": "it does not know the authority that signed it",
@@ -176,18 +177,16 @@ class Heard:
         return self.same_run is False or self.knows_us or self.fingerprints is not None or bool(self.refused)
 
 
-def overhear(
-    site: SiteFile, mine: Identity | None, run: bytes, seconds: float, *, most: int = 1 << 24
-) -> dict[int, Heard]:
+def overhear(site: SiteFile, mine: Identity | None, run: bytes, seconds: float) -> dict[int, Heard]:
     """What the agents of the neighbours say within so many seconds, by place in the list of sites.
 
-    most : bytes that anything they say may have. Raises InvalidInput if the own port is taken.
+    Raises InvalidInput if the own port is taken.
     """
     from deepca.sites.transport.streams import Streams, StreamTimes
 
     network = site.network
     me, *peers = peers_of(network, site.index)
-    ear = _Ear(network, [peer.index for peer in peers], run, most)
+    ear = _Ear(network, [peer.index for peer in peers], run)
     streams = Streams(ear, me, peers, site.listen, mine, pace=StreamTimes(step=max(seconds, 1.0)))
     ear.wake = streams.wake
     streams.start()
@@ -201,8 +200,8 @@ def overhear(
 class _Ear:
     """An Endpoint (see :mod:`deepca.sites.transport.streams`) that listens."""
 
-    def __init__(self, network: NetworkFile, peers: Sequence[int], run: bytes, most: int) -> None:
-        self._sites, self._run, self._most = len(network.sites), run, most
+    def __init__(self, network: NetworkFile, peers: Sequence[int], run: bytes) -> None:
+        self._sites, self._run = len(network.sites), run
         self._changed = threading.Condition()
         self._links: dict[int, Link] = {}  # to those that are spoken with
         self._heard = {peer: Heard() for peer in peers}
@@ -256,7 +255,7 @@ class _Ear:
         if same and not met:
             # counts as earlier than any start of an agent: should one be known after all, this is not listened to
             self._links[peer] = Link(Incarnation(hello.known + 1, secrets.randbits(63) | 1), self._run)
-            self._links[peer].limit = self._most
+            self._links[peer].limit = _MOST_BYTES
             self._links[peer].opened(now)
 
     def _take(self, peer: int, header: bytes) -> None:

@@ -41,7 +41,6 @@ class SiteFile:
     path: Path
     site: str
     network: NetworkFile
-    network_path: Path
     data: Path
     label_column: str | None
     dataset: str | None
@@ -82,8 +81,7 @@ def read_site(path: Path) -> SiteFile:
             raise InvalidInput(f"{where.where}: {key} is empty; give the name of a file")
         return path.parent / Path(name).expanduser()
 
-    network_path = file(table, "network", "network.toml")
-    network = read_network(network_path)
+    network = read_network(file(table, "network", "network.toml"))
     site = table.text("site")
     try:
         address = network.sites[network.index(site)].address
@@ -94,7 +92,6 @@ def read_site(path: Path) -> SiteFile:
         path=path,
         site=site,
         network=network,
-        network_path=network_path,
         data=file(table, "data"),
         label_column=table.text("label_column", None),
         dataset=table.text("dataset", None),

@@ -52,7 +52,6 @@ class Agent:
     site: SiteFile
     node: Node
     streams: Streams
-    port: int
 
 
 def largest_message(source: Source, settings: Settings, sites: Sequence[str] = ()) -> int:
@@ -112,7 +111,7 @@ def _run_agent(
             event="started",
             facts={"site": site.site, "port": port},
         )
-        ready(Agent(site, parts.node, parts.streams, port))
+        ready(Agent(site, parts.node, parts.streams))
         with in_background(partial(_tick, parts.node), "deepca-ticks"):
             ending = _write_result(site, parts, observers)
             facts = {"seconds": time.monotonic() - began, "model": str(site.model)}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from deepca.errors import InvalidInput
 from deepca.sites.config.addresses import is_loopback
@@ -39,12 +39,10 @@ class Streams:
         credentials: Credentials | None,
         *,
         pace: StreamTimes | None = None,
-        options: Mapping[str, int] | None = None,
     ) -> None:
         """``listen`` : host:port, port 0 for any; None for a site that only dials.
 
         ``credentials`` : None for no encryption at all, which is allowed on loopback addresses alone.
-        ``options`` : of gRPC, in place of the usual ones; for measurements.
         """
         _check_addresses(me, neighbors, listen, encrypted=credentials is not None)
         self._me = me
@@ -54,10 +52,10 @@ class Streams:
         self._credentials = CurrentCredentials(me.name, credentials, self._neighbors, self._refusals)
         pump = FramePump(me.name, endpoint, self._credentials, self._refusals)
         sessions = Sessions(me.name, self._neighbors, self._credentials, self._refusals, pump, self._pace.step)
-        in_force = [*{**usual_options(self._pace), **(options or {})}.items()]
-        self._dialler = Dialler(sessions, self._credentials, self._refusals, in_force, self._pace.redial)
+        options = [*usual_options(self._pace).items()]
+        self._dialler = Dialler(sessions, self._credentials, self._refusals, options, self._pace.redial)
         self._listener = (
-            None if listen is None else Listener(sessions, self._credentials, self._refusals, in_force, listen)
+            None if listen is None else Listener(sessions, self._credentials, self._refusals, options, listen)
         )
         self._flushing = False
         self._loop: asyncio.AbstractEventLoop | None = None
