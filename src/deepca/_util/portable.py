@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from deepca._util.floats import SMALLEST
 from deepca._util.typing import Array
 
 __all__ = ["acosh", "cosh", "eigenvalues", "exp", "hypot", "length", "log", "median", "power", "total"]
@@ -127,7 +128,7 @@ def eigenvalues(A: Array, *places: int) -> Array:
     diagonal, beside = _tridiagonal(np.array(A, dtype=np.float64))
     wanted = np.array([place % n for place in places] if places else range(n))
     reach = np.abs(diagonal) + np.append(np.abs(beside), 0.0) + np.append(0.0, np.abs(beside))
-    span = 1.0001 * float(reach.max()) + np.finfo(np.float64).tiny
+    span = 1.0001 * float(reach.max()) + SMALLEST
     low, step = np.full(wanted.size, -span), np.full(wanted.size, 2.0 * span / _PLACES)
     inner = np.arange(1.0, _PLACES)
     for _ in range(12):  # 5 bits each

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 import numpy.typing as npt
 
+from deepca._util.floats import SMALLEST
 from deepca._util.portable import exp, log
 from deepca._util.typing import Array, Orthonormalise
 from deepca._util.validation import NOTHING, Whole, check
@@ -306,7 +307,7 @@ def _leading(H: Array, k: int) -> Array:
 def _inverse(R: Array, least: float) -> Array:
     """``R^{−1}``, with singular values raised to ``least``, below which none lies once iterations are under way."""
     left, sigma, right = np.linalg.svd(R)
-    floor = np.maximum(least, np.finfo(np.float64).tiny + 1e-14 * sigma[..., :1])
+    floor = np.maximum(least, SMALLEST + 1e-14 * sigma[..., :1])
     return np.asarray(np.swapaxes(right, -1, -2) @ (np.swapaxes(left, -1, -2) / np.maximum(sigma, floor)[..., None]))
 
 

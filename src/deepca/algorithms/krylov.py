@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from deepca._util.floats import EPS
 from deepca._util.portable import exp
 from deepca._util.typing import Array
 from deepca.algorithms.base import OverExactAverages, State, chebyshev_growth, spread
@@ -21,7 +22,6 @@ from deepca.operators.linalg import orthonormal_part, symmetric_part, without
 
 __all__ = ["BlockKrylov", "KrylovState"]
 
-_EPS = float(np.finfo(np.float64).eps)
 _GUARDS = 2  # columns beyond k, so that a close λ_{k+1} is seen beside λ_k
 _LEAST = 4  # columns: a round costs more than its bytes
 _BLOCKS = 12  # of columns kept at most
@@ -112,7 +112,7 @@ class BlockKrylov(OverExactAverages):
         def following(mean: Array) -> Array:
             ritz = _Ritz.of(Q, AQ, mean.reshape(P.shape))
             found.append(ritz)
-            new = self._filled(orthonormal_part(ritz.rest, 16.0 * _EPS * ritz.size), Q, state.t)
+            new = self._filled(orthonormal_part(ritz.rest, 16.0 * EPS * ritz.size), Q, state.t)
             return packed(new, ritz.y[:, :kept], ritz.gap(k))
 
         mean, told = exact_average_then(network, local, following, d * width + Q.shape[1] * kept + 1)

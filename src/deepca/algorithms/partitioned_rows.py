@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import gammaincinv
 
+from deepca._util.floats import EPS
 from deepca._util.portable import acosh, cosh, log
 from deepca._util.typing import Array
 from deepca._util.validation import Whole, check
@@ -23,7 +24,6 @@ from deepca.operators.linalg import symmetric_part
 
 __all__ = ["PartitionedRows", "RowsApart", "RowsState", "by_number", "split"]
 
-_EPS = float(np.finfo(np.float64).eps)
 _GUARDS = 4  # columns beyond k, so that a close λ_{k+1} is seen beside λ_k and the filter has an edge
 _WIDEST = 96  # columns, where eigenvalues are so often repeated that fewer show no gap
 _ONE_PASS = 1e4  # condition number of the scaled Gram matrix up to which one pass is orthonormal to rounding
@@ -216,11 +216,11 @@ class RowsApart:
         """As many products as rounding allows, or as residuals ask for."""
         a, b, theta = self.M.lowest, float(state.theta[-1]), state.theta
         scale = self.scale(state)
-        if theta.size == self.free or not b - a > 64.0 * _EPS * scale:
+        if theta.size == self.free or not b - a > 64.0 * EPS * scale:
             return 0
         # what a column has of θ_1's eigenvector is about r_1 over its distance, and grows with it
-        apart = max(float(theta[0]) - b, 64.0 * _EPS * scale)
-        pure = 10.0 * max(apart / max(float(state.r[: self.k].max()), _EPS * scale), 1.0)
+        apart = max(float(theta[0]) - b, 64.0 * EPS * scale)
+        pure = 10.0 * max(apart / max(float(state.r[: self.k].max()), EPS * scale), 1.0)
         allowed = _times(min(pure * 1e3, _GROWTH), _place(float(theta[0]), a, b))
         if self.V.shape[-1]:
             allowed = min(allowed, _times(_GROWTH * 1e3, _place(self._known_value, a, b)))
@@ -270,7 +270,7 @@ class RowsApart:
         lengths = np.sqrt(np.maximum(np.diag(G), 0.0))
         D = C * lengths[:, None]  # in terms of columns of length one
         unit = np.where(lengths > 0.0, lengths, 1.0)
-        scaled, rounding = G / np.outer(unit, unit), 64.0 * len(C) * _EPS * np.square(np.linalg.norm(D, axis=0)).max()
+        scaled, rounding = G / np.outer(unit, unit), 64.0 * len(C) * EPS * np.square(np.linalg.norm(D, axis=0)).max()
         self._check(float(np.abs(D.T @ scaled @ D - np.eye(C.shape[1])).max()), 1e-8 + rounding)
         if done:
             size = float(np.abs(H / np.outer(unit, unit)).max())
@@ -321,7 +321,7 @@ def _turn(value: float, last: bool, sums: list[Array]) -> Array:
     if not (np.isfinite(H).all() and (lengths > 0.0).all()):
         return packed(1.0, 0.0, 0.0, C, theta)
     sigma, U = np.linalg.eigh(G / np.outer(lengths, lengths))
-    kept = sigma > 64.0 * w * _EPS * sigma[-1]
+    kept = sigma > 64.0 * w * EPS * sigma[-1]
     some = (U[:, kept] / np.sqrt(sigma[kept])) / lengths[:, None]
     done = last or bool(kept.all() and sigma[-1] <= _ONE_PASS * sigma[0])
     anew, n = bool(sigma[-1] > _GROWN * sigma[kept][0]), some.shape[1]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from deepca._util.floats import EPS
 from deepca._util.portable import length
 from deepca._util.typing import Array
 from deepca.consensus.exact import TreeSweep, exact_average, exact_average_then, exact_mixer, with_known
@@ -35,8 +36,7 @@ LOST = 1e-11  # by what a mean of numbers between one and two may be off, all ro
 _KNOWN = 8  # numbers with known mean: a lost message spoils few of them as little as it happens to spoil one
 _UNNOTICED = 16.0  # by what all of these may be spoilt less than the numbers averaged are: some 16^−8 of losses
 _NOTICED = 0.5  # weights that do not quite add up to one change all numbers alike, so once is enough of two roundings
-_EPS = float(np.finfo(np.float64).eps)
-_ROUNDING = 16.0 * _EPS
+_ROUNDING = 16.0 * EPS
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Averaged:
 
     def off_by(self, largest: float) -> float:
         """Bound the length of what rounding and lost messages may have done to the mean of vectors that long."""
-        return 2.0 * _EPS * self.growth * largest
+        return 2.0 * EPS * self.growth * largest
 
 
 def average(
@@ -97,7 +97,7 @@ def average(
         mean, error = (high[:n] - high[n:]) / 2.0, (high[:n] + high[n:]) / 2.0
         lost = max(float((np.abs(mean[-_KNOWN:] - expected) - error[-_KNOWN:]).max()), 0.0)
         # one rounding per round, independent of each other, and weights that do not quite add up to one
-        growth = math.sqrt(made) + (_UNNOTICED if lost > _ROUNDING * made else _NOTICED) * min(lost, LOST) / _EPS
+        growth = math.sqrt(made) + (_UNNOTICED if lost > _ROUNDING * made else _NOTICED) * min(lost, LOST) / EPS
         found = Averaged(mean[:-_KNOWN], error[:-_KNOWN], made, lost, growth)
         still = still + 1 if found.doubt > 0.5 * before else 0
         if enough(found) or still >= _IDLE or made >= _MANY * rounds:

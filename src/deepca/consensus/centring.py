@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from deepca._util.floats import EPS
 from deepca._util.typing import Array
 from deepca.consensus.mixers import Mixer
 from deepca.network.base import Network
@@ -19,7 +20,7 @@ def agreed_mean(network: Network, mix: Mixer, sums: Array, counts: Array) -> Arr
     Agents average ``(sums_j, counts_j)`` for as many rounds as the mixer needs to reach rounding, and take the ratio.
     """
     x = np.concatenate([sums, counts[..., None]], axis=-1)
-    rounds = mix.rounds_for(network.topology, float(np.finfo(np.float64).eps))
+    rounds = mix.rounds_for(network.topology, EPS)
     network.begin(network.epoch, 0, "centring")
     x = mix.with_rounds(rounds)(network, x)
     return x[..., :-1] / x[..., -1:]

@@ -14,6 +14,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from deepca._util.floats import EPS
 from deepca._util.machine import available_memory, one_blas_thread, usable_cores
 from deepca._util.typing import Array, csr
 from deepca.data.moments import Moments, moments
@@ -26,7 +27,7 @@ from deepca.operators.covariances import Covariances
 from deepca.operators.dense_rows import DenseRows
 from deepca.operators.linalg import frobenius
 from deepca.operators.preparation import Preparation
-from deepca.operators.rounding import EPS, UNIT, Rounding, growth
+from deepca.operators.rounding import UNIT, Rounding, growth
 from deepca.operators.sparse_centring import CANCELS
 from deepca.operators.sparse_rows import SparseRows
 

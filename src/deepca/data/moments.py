@@ -19,10 +19,11 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from deepca._util.floats import EPS
 from deepca._util.typing import Array, Csr, csr
 from deepca.data.sources import Block, Source
 from deepca.errors import DataError
-from deepca.operators.rounding import EPS, UNIT, growth
+from deepca.operators.rounding import UNIT, growth
 from deepca.operators.sparse_centring import column_squares, far_columns, without_reference
 
 __all__ = ["Moments", "check_finite", "moments", "no_rows"]

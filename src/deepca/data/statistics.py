@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from deepca._util.floats import EPS
 from deepca._util.typing import Array
 from deepca.consensus.averaging import common_average
 from deepca.data.moments import Moments
@@ -23,8 +24,6 @@ from deepca.network.arrivals import Part
 from deepca.network.base import Network
 
 __all__ = ["Totals", "agreed_totals"]
-
-_EPS = float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ class Totals:
 
         Numbers that differ at all differ by a part of eps, and all but one of 1e15 of them may be equal.
         """
-        spacing = np.square(_EPS**1.5 * self.mean)
+        spacing = np.square(EPS**1.5 * self.mean)
         return np.asarray(self.squares <= np.maximum(4.0 * np.square(self.rounding), self.weight * spacing))
 
     @property

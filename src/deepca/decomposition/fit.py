@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from deepca._util.floats import EPS
 from deepca._util.portable import total as sum_of
 from deepca._util.typing import Array
 from deepca.data.columns import agree_on_columns
@@ -30,7 +31,6 @@ from deepca.errors import DataError, InvalidInput, NetworkError
 from deepca.network.base import Network
 from deepca.network.broadcasts import packed
 from deepca.network.traffic import Traffic
-from deepca.operators.rounding import EPS
 from deepca.solver.certificate.bounds import Certificate
 from deepca.solver.observers import Observer
 from deepca.solver.result import Result

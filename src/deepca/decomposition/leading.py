@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from deepca._util.floats import EPS
 from deepca._util.typing import Array
 from deepca._util.validation import Whole, check
 from deepca.algorithms import Algorithm, BlockKrylov, State
@@ -16,7 +17,6 @@ from deepca.errors import InvalidInput, NetworkError
 from deepca.network.base import Network
 from deepca.operators.base import Operator
 from deepca.operators.linalg import first_columns
-from deepca.operators.rounding import EPS
 from deepca.solver.certificate.bounds import Certificate
 from deepca.solver.loop import solve
 from deepca.solver.observers import Observer

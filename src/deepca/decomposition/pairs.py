@@ -10,6 +10,7 @@ from typing import Literal, Self
 import numpy as np
 import numpy.typing as npt
 
+from deepca._util.floats import EPS
 from deepca._util.typing import Array
 from deepca.consensus.averaging import common_averaged_then
 from deepca.decomposition.spectral_bounds import check_ends, ends_of
@@ -24,7 +25,6 @@ from deepca.solver.ritz_axes import principal_axes
 __all__ = ["Pairs", "Which", "order_of", "pairs_in", "probed"]
 
 Which = Literal["LA", "SA", "LM"]
-_EPS = float(np.finfo(np.float64).eps)
 _TOLD_APART = 10.0  # residuals by which two eigenvalues must differ to have vectors of their own
 _PRODUCTS = 60
 
@@ -56,7 +56,7 @@ class Pairs:
     @property
     def separation(self) -> float:
         """Smallest difference of eigenvalues that counts as a gap."""
-        return max(4.0 * self.noise, 16.0 * _EPS * self.size)
+        return max(4.0 * self.noise, 16.0 * EPS * self.size)
 
     @property
     def gap(self) -> float:
@@ -125,7 +125,7 @@ def pairs_in(A: Operator, X: Array, network: Network, low: float, high: float, f
 
     found, told = common_averaged_then(network, own.reshape(*network.batch, -1), lengths, 1 + theta.size)
     if not network.leads:
-        check_close(network, "residuals", told, lengths(found.mean), 16.0 * len(X) * _EPS * largest)
+        check_close(network, "residuals", told, lengths(found.mean), 16.0 * len(X) * EPS * largest)
     noise = found.off_by(largest) + off.bound(float(np.abs(theta).max()), *formed)
     return Pairs(X, theta, told[1:] + noise, float(told[0]) + noise, noise, low, high, failure)
 

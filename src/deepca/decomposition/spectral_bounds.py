@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from deepca._util.floats import EPS
 from deepca._util.portable import length
 from deepca._util.typing import Array
 from deepca.consensus.averaging import LOST, messages_lost
@@ -71,7 +72,7 @@ def agreed_extent(A: Operator, network: Network) -> Extent:
     local = np.stack([np.asarray(sizes), off.rows, off.products, off.growth], axis=-1)
     largest, *parts = map(float, network.reduce(local, "max"))
     accuracy = _EXACT * largest
-    rounding = 2.0 * float(np.finfo(np.float64).eps) * np.sqrt(A.d) * largest  # about eps times the norm of an A_j
+    rounding = 2.0 * EPS * np.sqrt(A.d) * largest  # about eps times the norm of an A_j
     norm = float(np.sqrt(A.d)) * largest
     found = Extent(-np.inf, np.inf, np.zeros(1), 1.0, norm)
 

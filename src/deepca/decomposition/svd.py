@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from deepca._util.floats import EPS
 from deepca._util.portable import total
 from deepca._util.typing import Array
 from deepca.consensus.averaging import common_average, common_average_then
@@ -43,7 +44,6 @@ from deepca.solver.verdict import UNDERFLOW
 __all__ = ["Partition", "SingularTriplets", "singular_triplets"]
 
 Partition = Literal["rows", "columns"]
-_EPS = float(np.finfo(np.float64).eps)
 _SAME_SAMPLES = "where columns are apart, every agent needs the same samples, in the same order"
 
 
@@ -165,7 +165,7 @@ def _left(norm: float, sigma: Array) -> float:
 
 def _own_vectors(Y: Sequence[Array], sigma: Array, longest: int) -> tuple[Array, ...]:
     """The agents' parts of the vectors that are apart; zero where σ is rounding."""
-    inverse = np.divide(1.0, sigma, out=np.zeros_like(sigma), where=sigma > 4.0 * longest * _EPS * sigma[0])
+    inverse = np.divide(1.0, sigma, out=np.zeros_like(sigma), where=sigma > 4.0 * longest * EPS * sigma[0])
     return tuple(y * inverse for y in Y)
 
 

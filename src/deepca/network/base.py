@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
+from deepca._util.floats import LARGEST
 from deepca._util.typing import Array, Csr
 from deepca.errors import EpochChanged, MixingError, TopologyError
 from deepca.network.arrivals import Part
@@ -24,7 +25,6 @@ from deepca.topology.graph import Topology
 
 __all__ = ["Averaging", "LinearMixer", "Moment", "Network", "Pairs"]
 
-_LARGEST = float(np.finfo(np.float64).max)
 _ROUNDS = 1 << 32  # more than are made in an epoch
 
 Moment = tuple[int, int, int, int]
@@ -241,7 +241,7 @@ class Network(ABC):
         first = np.reshape(self.local == self.leader, (*self.batch, *(1,) * (x.ndim - len(self.batch))))
         if self.reliable and self.topology.whole:
             return self._down(np.where(first, x, 0.0))
-        x = np.clip(x, -_LARGEST, _LARGEST)  # infinity is not sent
+        x = np.clip(x, -LARGEST, LARGEST)  # infinity is not sent
         return _endless(self.reduce(np.where(first, x, neutral("max")), "max") + 0.0)
 
     def sweep(self, x: Array, derive: Callable[[Array], Array], size: int, /) -> tuple[Array, Array]:
@@ -275,7 +275,7 @@ class Network(ABC):
     def _down(self, x: Array) -> Array:
         """The leader's x along the tree; others give zeros."""
         # no negative zero, whose sign another zero might take, and no infinity, which a weight of zero makes NaN
-        x = np.clip(x + 0.0, -_LARGEST, _LARGEST)
+        x = np.clip(x + 0.0, -LARGEST, LARGEST)
         if self._followed is not None:
             self._followed = np.where(np.arange(self.n_agents) == self.leader, self._followed, 0.0)
         for weights in sweeps(self.topology)[1]:
@@ -369,7 +369,7 @@ class Network(ABC):
 
 def _endless(found: Array) -> Array:
     """What was infinite before it was sent is so again."""
-    return np.asarray(np.where(np.abs(found) == _LARGEST, np.copysign(np.inf, found), found))
+    return np.asarray(np.where(np.abs(found) == LARGEST, np.copysign(np.inf, found), found))
 
 
 def _check_weights(weights: Csr, topology: Topology) -> None:

@@ -13,6 +13,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from deepca._util.floats import SMALLEST
 from deepca._util.typing import Array
 from deepca.errors import Contradiction
 from deepca.network.base import Network
@@ -21,7 +22,6 @@ from deepca.topology.spectra import PORTABLE
 
 __all__ = [
     "SEMI",
-    "SMALLEST",
     "check_basis",
     "check_bound",
     "check_close",
@@ -35,8 +35,6 @@ __all__ = [
 
 SEMI = 1e-10
 """Departure from orthogonality that does no harm: block Lanczos needs √eps of it to have Ritz values to rounding."""
-SMALLEST = float(np.finfo(np.float64).tiny)
-"""Numbers below this have lost digits, whoever computes them."""
 
 
 def packed(*parts: npt.ArrayLike) -> Array:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from scipy import sparse
 from scipy.sparse.linalg import LinearOperator
 
+from deepca._util.floats import SMALLEST
 from deepca._util.machine import available_memory
 from deepca._util.masked import all_unmasked, unmasked
 from deepca._util.typing import Array, csr
@@ -192,7 +193,7 @@ def _check_symmetric_matrix(A: Array, j: int) -> None:
         row, column = np.argwhere(~np.isfinite(A))[0]
         raise DataError(f"agent {j}: NaN or Inf in row {row}, column {column} of its matrix")
     gap = np.abs(A - A.T)
-    if gap.max() > 1e-10 * max(np.abs(A).max(), np.finfo(np.float64).tiny):
+    if gap.max() > 1e-10 * max(np.abs(A).max(), SMALLEST):
         row, column = np.unravel_index(int(gap.argmax()), gap.shape)
         raise DataError(
             f"agent {j}: its matrix is not symmetric, entry ({row}, {column}) is {A[row, column]:.6g} and "

@@ -8,10 +8,11 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from deepca._util.floats import EPS
 from deepca._util.typing import Array
 from deepca.operators.base import Operator, Shared
 from deepca.operators.linalg import frobenius
-from deepca.operators.rounding import EPS, Rounding, growth
+from deepca.operators.rounding import Rounding, growth
 
 __all__ = ["Covariances"]
 

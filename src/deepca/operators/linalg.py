@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.linalg
 
+from deepca._util.floats import EPS, SMALLEST
 from deepca._util.typing import Array
 from deepca.errors import InvalidInput, NotFiniteError, StartError
 
@@ -34,7 +35,6 @@ __all__ = [
     "without",
 ]
 
-_EPS = float(np.finfo(np.float64).eps)
 # Orthogonality lost by one Gram pass is about eps·κ², κ the condition number after columns are scaled to length one.
 _ONE_PASS = 2.0  # κ (as a multiple of its minimum, k) up to which one pass is as good as Householder
 _TWO_PASSES = 1e6  # κ up to which two passes are; beyond, Householder
@@ -116,7 +116,7 @@ def tan_theta(U: npt.ArrayLike, X: npt.ArrayLike) -> Array:
         ratio = outside @ _inverse(inside)
     finite = np.asarray(np.isfinite(ratio).all(axis=(-1, -2)) & usable)
     ratio = np.where(finite[..., None, None], ratio, 0.0)
-    scale = np.maximum(np.abs(ratio).max(axis=(-2, -1), keepdims=True), np.finfo(np.float64).tiny)
+    scale = np.maximum(np.abs(ratio).max(axis=(-2, -1), keepdims=True), SMALLEST)
     ratio = ratio / scale
     largest = np.linalg.eigvalsh(np.swapaxes(ratio, -1, -2) @ ratio)[..., -1]  # a norm is safe through the Gram matrix
     norm = np.sqrt(np.maximum(largest, 0.0)) * scale[..., 0, 0]
@@ -188,7 +188,7 @@ def numerical_rank(W: Array, S: Array) -> npt.NDArray[np.int64]:
 
 def rank_of(sigma: npt.NDArray[Any], d: int) -> npt.NDArray[np.int64]:
     """How many of the singular values ``(*B, k)`` of a d × k matrix are above rounding: shape ``B``."""
-    return np.asarray(np.count_nonzero(sigma > _EPS * max(d, sigma.shape[-1]) * sigma[..., :1], axis=-1))
+    return np.asarray(np.count_nonzero(sigma > EPS * max(d, sigma.shape[-1]) * sigma[..., :1], axis=-1))
 
 
 def qr(S: Array) -> tuple[Array, Array]:
@@ -269,7 +269,7 @@ def _only_definite(G: Array) -> tuple[Array, npt.NDArray[np.bool_]]:
 
 
 def _rank_tolerance(S: Array) -> float:
-    return _EPS * float(max(S.shape[-2:]))
+    return EPS * float(max(S.shape[-2:]))
 
 
 def _second_pass(Wt: Array, R: Array, again: npt.NDArray[np.bool_]) -> tuple[Array, Array]:

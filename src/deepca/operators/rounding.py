@@ -34,11 +34,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from deepca._util.floats import EPS
 from deepca._util.typing import Array
 
-__all__ = ["EPS", "UNIT", "Rounding", "growth"]
+__all__ = ["UNIT", "Rounding", "growth"]
 
-EPS = float(np.finfo(np.float64).eps)
 UNIT = 4.0 * EPS
 """What a few operations in a row may do to a number, relative to it."""
 

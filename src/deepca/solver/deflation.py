@@ -29,13 +29,13 @@ from typing import Any
 import numpy as np
 from scipy.linalg.lapack import dgejsv
 
+from deepca._util.floats import EPS, SMALLEST
 from deepca._util.portable import length, total
 from deepca._util.typing import Array
 from deepca.consensus.averaging import common_average
 from deepca.network.base import Network
 from deepca.network.broadcasts import (
     SEMI,
-    SMALLEST,
     check_basis,
     check_close,
     check_small,
@@ -50,7 +50,6 @@ from deepca.operators.linalg import frobenius, largest_positive, symmetric_part,
 from deepca.solver.certificate.bounds import KNOWN, Certificate, tangent
 from deepca.solver.certificate.certification import digest_of
 from deepca.solver.deflation_stages import (
-    EPS,
     RANK,
     UNSEEN,
     Found,

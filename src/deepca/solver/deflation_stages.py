@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from deepca._util.floats import EPS
 from deepca._util.typing import Array
 from deepca.consensus.averaging import common_average
 from deepca.network.base import Network
@@ -24,9 +25,6 @@ __all__ = ["Search"]
 
 Search = Callable[[Operator, int, int], "Result[Any]"]
 """Finds the top so many of ``mean A_j`` in at most so many iterations, with a certificate."""
-
-
-EPS = float(np.finfo(np.float64).eps)
 
 
 RANK = 8.0  # a singular value of at most so many e is zero, as far as the rows can tell

@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
+from deepca._util.floats import EPS
 from deepca._util.machine import one_blas_thread
 from deepca._util.typing import Array
 from deepca._util.validation import Whole, check
@@ -27,7 +28,6 @@ from deepca.solver.verdict import judge, not_judged
 __all__ = ["solve"]
 
 S_ = TypeVar("S_", bound=State)
-_EPS = float(np.finfo(np.float64).eps)
 
 
 def solve(
@@ -209,7 +209,7 @@ def _restarted(algorithm: Algorithm[S_], state: S_, epoch: int, agreement: Agree
     waited for. So what steers the run (iteration, K, attempts at a proof) is agreed anew, and all else forgotten.
     """
     network = algorithm.network
-    reached = agreement.history[-1].change if agreement.history else _EPS
+    reached = agreement.history[-1].change if agreement.history else EPS
     attempts = 0 if proof is None else proof.attempts
     while True:
         try:
@@ -221,7 +221,7 @@ def _restarted(algorithm: Algorithm[S_], state: S_, epoch: int, agreement: Agree
             if proof is not None:
                 proof.forget(attempts)
             network.begin(epoch, t, "restart")
-            rounds = algorithm.rounds_for(min(max(accuracy * 1e-2, _EPS), 1e-2))
+            rounds = algorithm.rounds_for(min(max(accuracy * 1e-2, EPS), 1e-2))
             return algorithm.restart(replace(state, t=t), rounds)
         except EpochChanged as change:
             epoch = change.epoch

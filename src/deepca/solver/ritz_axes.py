@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.linalg.lapack import dgeqrf, dormqr
 
+from deepca._util.floats import EPS
 from deepca._util.typing import Array
 from deepca.consensus.averaging import common_averaged_then
 from deepca.network.base import Network
@@ -18,8 +19,6 @@ from deepca.operators.linalg import frobenius, largest_positive, symmetric_part
 from deepca.solver.certificate.bounds import Certificate
 
 __all__ = ["completed", "filled_up", "principal_axes"]
-
-_EPS = float(np.finfo(np.float64).eps)
 
 
 def principal_axes(A: Operator, X: Array, network: Network) -> tuple[Array, Array, float]:
@@ -59,7 +58,7 @@ def filled_up(X: Array, proof: Certificate, network: Network) -> Array:
     """
     d, k = X.shape
     theta = np.array(proof.eigenvalues)
-    r = max(int(np.count_nonzero(theta > 4.0 * d * _EPS * theta[0])), proof.bounded)
+    r = max(int(np.count_nonzero(theta > 4.0 * d * EPS * theta[0])), proof.bounded)
     if proof.parts or not 0 < r < k:
         return X
     rest = completed(X[:, :r], k)[:, r:] if network.leads else np.zeros((d, k - r))

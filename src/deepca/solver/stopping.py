@@ -23,6 +23,7 @@ from typing import Protocol
 
 import numpy as np
 
+from deepca._util.floats import EPS
 from deepca._util.portable import log, median, power, total
 from deepca._util.typing import Array
 from deepca._util.validation import Real, check
@@ -49,7 +50,6 @@ _IN_A_ROW = 2
 _PROBE_SEED = 1127
 _STALL = 40
 _NOISE = 16  # iterations by which noise is told from convergence
-_EPS = float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True)
@@ -131,9 +131,9 @@ def measure(before: State, after: State) -> Array:
     # directions beyond the rank are filled in anew: rounding in them is not magnified
     shortest = np.take_along_axis(sigma, np.maximum(rank - 1, 0)[..., None], axis=-1)[..., 0]
     with np.errstate(divide="ignore", invalid="ignore"):
-        magnified = np.nan_to_num(frobenius(AV, axis=(-2, -1)) / shortest, nan=1.0, posinf=1.0 / _EPS)
+        magnified = np.nan_to_num(frobenius(AV, axis=(-2, -1)) / shortest, nan=1.0, posinf=1.0 / EPS)
         lowest = np.linalg.eigvalsh(symmetric_part(np.swapaxes(V, -1, -2) @ AV))[..., 0]
-        indefinite = np.nan_to_num(np.maximum(-lowest, 0.0) / shortest, nan=0.0, posinf=1.0 / _EPS)
+        indefinite = np.nan_to_num(np.maximum(-lowest, 0.0) / shortest, nan=0.0, posinf=1.0 / EPS)
     numbers = [change, -rank, magnified, indefinite, after.heterogeneity]
     return np.concatenate([np.stack(numbers, axis=-1), z, -z], axis=-1)
 
@@ -150,7 +150,7 @@ def agreed_from(t: int, d: int, value: Array) -> Agreed:
         change=float(value[0]),
         disagreement=math.sqrt(total(np.square(np.maximum(spread, 0.0))) / (2.0 * _PROBES)),
         rank=round(-float(value[1])) if math.isfinite(value[1]) else 0,
-        floor=8.0 * _EPS * math.sqrt(d),
+        floor=8.0 * EPS * math.sqrt(d),
         magnified=float(value[2]),
         indefinite=float(value[3]),
         heterogeneity=float(value[4]),

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
+from deepca._util.floats import EPS
 from deepca._util.typing import Array, Csr, csr
 from deepca._util.validation import Whole, check
 from deepca.errors import DisconnectedError, InvalidInput, MassError, TopologyError
@@ -30,7 +31,7 @@ _LONGEST = 20_000  # rounds in which everyone should have heard of everyone
 _KEPT = 4096  # rounds whose weights are remembered
 _SUM = 1e-12
 _NOTHING = 1e-18  # left of a disagreement: less than rounding
-_ROUNDING = 16.0 * float(np.finfo(np.float64).eps)  # of products of weights
+_ROUNDING = 16.0 * EPS  # of products of weights
 _PRODUCTS = 1 << 22  # numbers in all products kept, about
 
 

@@ -14,6 +14,7 @@ from typing import Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from deepca._util.floats import EPS
 from deepca._util.typing import Array
 from deepca._util.validation import OneOf, Whole, check
 from deepca.algorithms.partitioned_rows import RowsApart, RowsState, split
@@ -43,12 +44,11 @@ __all__ = [
 
 Which = Literal["smallest", "largest"]
 _Number = TypeVar("_Number", bound=np.generic)
-_EPS = float(np.finfo(np.float64).eps)
 _EQUAL = 1e-10  # of the spectrum's size: eigenvalues this close count as one
 _FAILURE = 1e-6
 _SLOW = 4  # products in all, in nodes: as many as there are nodes would do, if there were no rounding
 _IDLE = 25  # steps without progress
-_ROUNDING = 8.0 * _EPS  # of the spectrum's size: what sums of weights, roots of degrees and products may be off by
+_ROUNDING = 8.0 * EPS  # of the spectrum's size: what sums of weights, roots of degrees and products may be off by
 
 
 @dataclass(frozen=True, eq=False)
@@ -274,7 +274,7 @@ def _iterated(method: RowsApart, state: RowsState, tol: float) -> tuple[RowsStat
         s = split(state.theta, method.k)
         drop = float(state.theta[s - 1] - state.theta[s]) if s < state.theta.size else np.inf
         worst, together = float(state.r[:s].max()), drop <= _EQUAL * scale
-        accuracy = max(tol * (scale if together else min(drop, scale)), 4.0 * _EPS * scale)
+        accuracy = max(tol * (scale if together else min(drop, scale)), 4.0 * EPS * scale)
         slow = state.t > 1 and method.to_come(state, accuracy) > _SLOW * method.size
         if (together or slow) and method.may_widen(state):
             state, best, idle = method.widened(state), np.inf, 0

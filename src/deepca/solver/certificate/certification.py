@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from deepca._util.floats import EPS, LARGEST, SMALLEST
 from deepca._util.portable import length, total
 from deepca._util.typing import Array
 from deepca.consensus.averaging import Averaged, average_then
 from deepca.consensus.mixers import averager
 from deepca.network.base import Network
-from deepca.network.broadcasts import SMALLEST, check_basis, check_close, everywhere, packed
+from deepca.network.broadcasts import check_basis, check_close, everywhere, packed
 from deepca.operators.base import Operator, OperatorLike
 from deepca.operators.construction import as_operator
 from deepca.operators.linalg import frobenius, symmetric_part, tan_theta
@@ -23,14 +24,7 @@ from deepca.solver.certificate.probing import Outside, Seen, columns_for, overla
 __all__ = ["certify", "digest_of"]
 
 FAILURE = 1e-6  # probability that the bound on λ_{k+1} is wrong
-
-
-_EPS = float(np.finfo(np.float64).eps)
-
-
-_RIGHT = float(np.finfo(np.float64).max)  # stands for the tangent of a right angle, since infinity is not sent
-
-
+_RIGHT = LARGEST  # stands for the tangent of a right angle, since infinity is not sent
 _PRODUCTS = 40  # with probes at most, unless asked for more
 
 
@@ -138,7 +132,7 @@ class _Asked:
 
     def check(self, network: Network, told: Array, mean: Averaged) -> None:
         """Contradiction unless the leader's numbers follow from the average, but for rounding."""
-        own, rounded = self.numbers(mean), 16.0 * len(self.X) * _EPS * length(self.product(mean.mean))
+        own, rounded = self.numbers(mean), 16.0 * len(self.X) * EPS * length(self.product(mean.mean))
         check_close(network, "eigenvalues or residuals", told[:-2], own[:-2], rounded)
         check_close(network, "a drift", told[-2], own[-2], 1e-9 * abs(float(own[-2])) + rounded)
         check_close(network, "a probability", told[-1], own[-1], 1e-6 * float(own[-1]))
@@ -155,7 +149,7 @@ def _fresh(
     local = np.stack([apart, frobenius(AX, axis=(-2, -1)), rounding.growth], axis=-1)
     agents = (np.arange(m) == network.local[..., None]).astype(np.float64)
     highest = network.reduce(np.concatenate([local, agents], axis=-1), "max")
-    noise = 2.0 * _EPS * float(highest[1])
+    noise = 2.0 * EPS * float(highest[1])
 
     rows = A.row_counts
     extras = np.zeros((*B, 4))
@@ -166,7 +160,7 @@ def _fresh(
     asked = _Asked(X, tol, gap, failure, noise)
     drifts = np.zeros((*B, 0)) if tracked is None else tracked.reshape(*B, -1)
     flat = np.concatenate([AX.reshape(*B, d * k), drifts, extras], axis=-1)
-    rounds = averager(network.topology).rounds_for(network.topology, min(max(0.01 * tol * gap, _EPS), 1e-3))
+    rounds = averager(network.topology).rounds_for(network.topology, min(max(0.01 * tol * gap, EPS), 1e-3))
     mean, told = average_then(network, flat, rounds, asked.enough, asked.numbers, k + 4)
     if not network.leads:
         asked.check(network, told, mean)
@@ -179,7 +173,7 @@ def _fresh(
     formed = rounding.bound(largest + residual, rows_off, products_off, float(highest[2]))
     residual += formed
     relative = 1.0 / largest if largest >= SMALLEST else 0.0  # below, nothing is known of anything
-    separation = max(4.0 * noise, 16.0 * _EPS * largest)
+    separation = max(4.0 * noise, 16.0 * EPS * largest)
     found = Certificate(
         angle=math.inf,
         agents_angle=float(highest[0]) if highest[0] < _RIGHT else math.inf,

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import betaincinv
 
+from deepca._util.floats import EPS, SMALLEST
 from deepca._util.portable import hypot, length
 from deepca._util.typing import Array
 from deepca.consensus.averaging import LOST, Averaged, average_then
@@ -17,7 +18,6 @@ from deepca.consensus.mixers import averager
 from deepca.network.base import Network
 from deepca.network.broadcasts import (
     SEMI,
-    SMALLEST,
     check_basis,
     check_bound,
     check_close,
@@ -32,7 +32,6 @@ from deepca.operators.linalg import frobenius, orthonormal_part, symmetric_part,
 
 __all__ = ["Outside", "Seen", "columns_for", "overlap", "probe"]
 
-_EPS = float(np.finfo(np.float64).eps)
 _LEAST = 8  # columns: rounds count for more than their size
 
 
@@ -242,7 +241,7 @@ def _off(new: Averaged) -> float:
 
 def _of_product(new: Averaged) -> float:
     """The rounding of the mean of products: at most the mean of their roundings, and of that of adding them up."""
-    return 2.0 * _EPS * new.growth * max(float(new.mean[-1] + new.error[-1]), 0.0)
+    return 2.0 * EPS * new.growth * max(float(new.mean[-1] + new.error[-1]), 0.0)
 
 
 @dataclass(frozen=True)

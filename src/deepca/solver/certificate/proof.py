@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from deepca._util.floats import EPS
 from deepca._util.typing import Array
 from deepca.algorithms.base import Algorithm, State
 from deepca.network.traffic import Traffic
@@ -24,7 +25,6 @@ from deepca.solver.verdict import PRESENTABLE
 __all__ = ["Proof", "ritz"]
 
 S_ = TypeVar("S_", bound=State)
-_EPS = float(np.finfo(np.float64).eps)
 _REPAIRS = 3  # restarts of a tracking that fresh averages contradict
 
 
@@ -133,7 +133,7 @@ class Proof:
 
 def _reached(history: Sequence[Agreed]) -> float:
     """How good the answer seems to be, at least."""
-    return max(error_estimate(history), history[-1].disagreement, _EPS) if history else 1.0
+    return max(error_estimate(history), history[-1].disagreement, EPS) if history else 1.0
 
 
 def _gap(state: State, history: Sequence[Agreed]) -> float:
