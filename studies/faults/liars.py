@@ -220,14 +220,13 @@ RELAY: dict[str, str] = {"next block": "step", "certificate": "certificate", "ax
 
 def _relay_lie(what: str) -> list[tuple[Any, str, Any]]:
     from deepca.network.agent import AgentNetwork
-    from deepca.network.sweeps import sweeps
 
     honest, phase = AgentNetwork._down, RELAY[what]
 
-    def down(self: Any, x: Any) -> Any:
+    def down(self: Any, x: Any, rounds: Any) -> Any:
         if self._phase != phase:
-            return honest(self, x)
-        first, *more = sweeps(self.topology)[1]
+            return honest(self, x, rounds)
+        first, *more = rounds
         x = self.gossip(x, first)  # a neighbour of the leader has its numbers now
         altered = x + 1e-3
         for weights in more:

@@ -19,7 +19,7 @@ from deepca.consensus.mixer_state import mean_of, turned
 from deepca.consensus.mixers import Mixer, PositiveChebyshev, averager
 from deepca.consensus.pacing import Matched
 from deepca.network.base import Network
-from deepca.network.broadcasts import counted, everywhere
+from deepca.network.broadcasts import counted, everywhere, packed
 from deepca.operators.base import OperatorLike
 from deepca.operators.linalg import qr, symmetric_part
 
@@ -262,7 +262,7 @@ class AcceleratedDeEPCA(Decentralized):
         """
         d, k = self.W0.shape
         B = self.network.batch
-        told = self.network.broadcast(np.full((*B, 1), float(state.X.shape[-1])))[0]
+        [told] = self.network.from_leader(packed(state.X.shape[-1]))
         p = counted(self.network.leader, "a number of columns", told, d)
         own = state.X if state.X.shape[-1] == p else np.zeros((*B, d, p))
         X = everywhere(self.network.broadcast(own), self.network)

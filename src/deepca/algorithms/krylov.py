@@ -102,7 +102,7 @@ class BlockKrylov(OverExactAverages):
             S = AQ @ (Q.T @ before)
             return KrylovState(state.t + 1, state.W, self._at_all(S), Q, AQ, P, state.gap)
         if Q.shape[1] == 0:
-            P = network.broadcast(everywhere(P, network))
+            P = network.from_leader(P)
             check_basis(network, "a first block", P)
         local = (self.A @ everywhere(P, network)).reshape(*network.batch, -1)
         Q = np.hstack([Q, P])

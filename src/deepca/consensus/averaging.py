@@ -124,7 +124,7 @@ def average_then(
         )
         return Averaged(mean, np.zeros_like(mean), made), told
     found = average(network, x, rounds, enough)
-    return found, _told(network, derive(found) if network.leads else None, size)
+    return found, network.from_leader(derive(found) if network.leads else np.zeros(size))
 
 
 def common_average_then(network: Network, x: Array, derive: Callable[[Array], Array], size: int) -> tuple[Array, Array]:
@@ -141,12 +141,7 @@ def common_averaged_then(
         mean, told = exact_average_then(network, x, derive, size)
         return Averaged(mean, np.zeros_like(mean), 0), told
     found = _common(network, x)
-    return found, _told(network, derive(found.mean) if network.leads else None, size)
-
-
-def _told(network: Network, derived: Array | None, size: int) -> Array:
-    numbers = np.zeros(size) if derived is None else derived
-    return network.broadcast(np.broadcast_to(numbers, (*network.batch, size)))
+    return found, network.from_leader(derive(found.mean) if network.leads else np.zeros(size))
 
 
 def common_average(network: Network, x: Array) -> Array:

@@ -27,7 +27,7 @@ def differing(network: Network, own: str, phase: str) -> npt.NDArray[np.int64]:
     digest = np.frombuffer(hashlib.sha256(own.encode()).digest(), dtype="<u4")
     words = np.broadcast_to(digest.astype(np.float64), (*network.batch, _WORDS))
     network.begin(network.epoch, 0, phase)
-    first = network.reduce(np.where((network.local == 0)[..., None], words, -np.inf), "max")
+    first = network.flood(words, 0)
     differs = (words != first).any(axis=-1)[..., None] & (np.arange(network.n_agents) == network.local[..., None])
     return np.flatnonzero(network.reduce(differs.astype(np.float64), "max"))
 

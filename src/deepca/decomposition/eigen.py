@@ -29,7 +29,7 @@ from deepca.decomposition.settings import Settings, algorithm_of
 from deepca.decomposition.spectral_bounds import Extent, agreed_extent
 from deepca.errors import GapError, InvalidInput
 from deepca.network.base import Network
-from deepca.network.broadcasts import check_basis, everywhere
+from deepca.network.broadcasts import check_basis
 from deepca.network.traffic import Traffic
 from deepca.operators.base import Operator, OperatorLike
 from deepca.operators.linalg import first_columns, qr
@@ -217,7 +217,7 @@ class _Search:
             low, high = (low, min(high, bound)) if shifted.sign > 0 else (max(low, bound), high)
             failure += found.certificate.failure
         self.network.begin(self.network.epoch, 0, "both ends")
-        X = self.network.broadcast(everywhere(qr(np.hstack([found.vectors for _, found in parts]))[0], self.network))
+        X = self.network.from_leader(qr(np.hstack([found.vectors for _, found in parts]))[0])
         check_basis(self.network, "vectors", X)
         pairs = self._proven(pairs_in(self.A, X, self.network, low, high, failure))
         ends = tuple(found for _, found in parts)

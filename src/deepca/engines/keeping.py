@@ -20,6 +20,7 @@ from deepca.engines.checkpoint_format import Checkpoint
 from deepca.engines.checkpoints import Checkpoints
 from deepca.errors import InvalidInput
 from deepca.network.base import Network
+from deepca.network.broadcasts import everywhere
 from deepca.network.compression import graph_of
 from deepca.solver.observers import Observer, Start, Step
 from deepca.solver.result import Result
@@ -188,8 +189,7 @@ class Keeper(CheckpointObserver):
     def _from_first(self, key: bytes | None) -> bytes | None:
         """What agent 0's process offers, at all."""
         own = np.full(_BYTES, -1.0) if key is None else np.frombuffer(key, dtype=np.uint8).astype(np.float64)
-        first = (self._network.local == 0)[..., None]
-        common = self._network.reduce(np.where(first, own, -np.inf), "max")
+        common = self._network.flood(everywhere(own, self._network), 0)
         return None if common[0] < 0.0 else common.astype(np.uint8).tobytes()
 
     def _all(self, here: bool) -> bool:

@@ -238,11 +238,21 @@ class Network(ABC):
         Down the tree, m − 1 messages, where every message is sure to arrive; by flooding elsewhere. What others give as
         x counts for nothing but its shape.
         """
-        first = np.reshape(self.local == self.leader, (*self.batch, *(1,) * (x.ndim - len(self.batch))))
         if self.reliable and self.topology.whole:
-            return self._down(np.where(first, x, 0.0))
-        x = np.clip(x, -LARGEST, LARGEST)  # infinity is not sent
-        return _endless(self.reduce(np.where(first, x, neutral("max")), "max") + 0.0)
+            return self._down(np.where(self._is(self.leader, x), x, 0.0), sweeps(self.topology)[1])
+        return _endless(self.flood(np.clip(x, -LARGEST, LARGEST), self.leader) + 0.0)  # infinity is not sent
+
+    def from_leader(self, x: Array, /) -> Array:
+        """Broadcast an x of ``(…)`` that the local agents have in common; agents apart may have other bits."""
+        return self.broadcast(np.broadcast_to(x, (*self.batch, *x.shape)))
+
+    def flood(self, x: Array, source: int, /) -> Array:
+        """The x of agent ``source``, of ``(*B, …)``, at every agent, on networks of every kind: see :meth:`reduce`."""
+        return self.reduce(np.where(self._is(source, x), x, neutral("max")), "max")
+
+    def _is(self, agent: int, x: Array) -> npt.NDArray[np.bool_]:
+        """Where in x, of ``(*B, …)``, that agent's numbers are."""
+        return np.reshape(self.local == agent, (*self.batch, *(1,) * (x.ndim - len(self.batch))))
 
     def sweep(self, x: Array, derive: Callable[[Array], Array], size: int, /) -> tuple[Array, Array]:
         """The mean over all agents of ``x``, ``(*B, n)``, and what the leader derives from it, ``size`` numbers.
@@ -252,33 +262,48 @@ class Network(ABC):
         """
         if self.collective:
             mean = self.total_mean(x)[(0,) * len(self.batch)]
-            both = np.concatenate([mean, derive(mean) if self.leads else np.zeros(size)])
-            both = self.broadcast(np.broadcast_to(both, (*self.batch, both.size)))
+            both = self.from_leader(np.concatenate([mean, derive(mean) if self.leads else np.zeros(size)]))
             self._swept(list(self._riding))
             return both[: mean.size], both[mean.size :]
-        n = x.shape[-1]
         riding, self._sweeping = list(self._riding), True
         try:
-            for weights in sweeps(self.topology)[0]:
-                x = self.gossip(x, weights)
-            both = np.zeros((*self.batch, n + size))
-            if self.leads:
-                at = tuple(np.argwhere(self.local == self.leader)[0])
-                both[(*at, slice(n))] = x[at]
-                both[(*at, slice(n, None))] = derive(x[at])
-            both = self._down(both)
+            found = self.sum_along(*sweeps(self.topology), self.leader, x, derive, size)
         finally:
             self._sweeping = False
         self._swept(riding)
+        return found
+
+    def sum_along(
+        self,
+        up: tuple[Csr, ...],
+        down: tuple[Csr, ...],
+        root: int,
+        x: Array,
+        derive: Callable[[Array], Array],
+        size: int,
+        /,
+    ) -> tuple[Array, Array]:
+        """Add up x, ``(*B, n)``, by rounds up a tree; bring the sum, and what its root derives from it, down again.
+
+        up, down : weights of these rounds.
+        """
+        for weights in up:
+            x = self.gossip(x, weights)
+        n = x.shape[-1]
+        both = np.zeros((*self.batch, n + size))
+        for at in map(tuple, np.argwhere(self.local == root)):
+            both[(*at, slice(n))] = x[at]
+            both[(*at, slice(n, None))] = derive(x[at])
+        both = self._down(both, down)
         return both[:n], both[n:]
 
-    def _down(self, x: Array) -> Array:
-        """The leader's x along the tree; others give zeros."""
+    def _down(self, x: Array, rounds: tuple[Csr, ...]) -> Array:
+        """The x of the agent at the root of a tree, by rounds with those weights; others give zeros."""
         # no negative zero, whose sign another zero might take, and no infinity, which a weight of zero makes NaN
         x = np.clip(x + 0.0, -LARGEST, LARGEST)
         if self._followed is not None:
             self._followed = np.where(np.arange(self.n_agents) == self.leader, self._followed, 0.0)
-        for weights in sweeps(self.topology)[1]:
+        for weights in rounds:
             x = self.gossip(x, weights)
         return _endless(x[(0,) * len(self.batch)])
 

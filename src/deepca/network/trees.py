@@ -6,20 +6,23 @@ hold the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy import sparse
 
-from deepca._util.typing import Array, Csr, csr
+from deepca._util.typing import Array, Csr
 from deepca.errors import NetworkError
 from deepca.network.base import Network
+from deepca.network.sweeps import round_between
 
 __all__ = ["SpanningTree"]
 
-_Numbers = npt.NDArray[np.int64]
+
+def _nothing(total: Array) -> Array:
+    """Derive no numbers."""
+    return np.empty(0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +67,7 @@ class SpanningTree:
         theirs = network.collect(np.stack([parent, hops], axis=-1))  # who is whose child
         up, down = _sweeps(network, (hops, parent), (theirs[..., 1], theirs[..., 0]), depth)
         top = round(float(network.reduce(np.where(hops == 0.0, network.local, -1.0), "max")))
-        counted, _ = cls(network, 0, depth, up, down, top)._swept(np.ones((*network.batch, 1)))
+        counted, _ = network.sum_along(up, down, top, np.ones((*network.batch, 1)), _nothing, 0)
         return cls(network, round(float(counted[0])), depth, up, down, top)
 
     @property
@@ -79,48 +82,28 @@ class SpanningTree:
         """
         return self.sum_then(x)[0]
 
-    def sum_then(
-        self, x: Array, derive: Callable[[Array], Array] = lambda _: np.empty(0), size: int = 0
-    ) -> tuple[Array, Array]:
+    def sum_then(self, x: Array, derive: Callable[[Array], Array] = _nothing, size: int = 0) -> tuple[Array, Array]:
         """The same, and ``size`` numbers that the root derives from the sum, the same bits at every agent.
 
         The way down carries both: factorizations differ from one processor to another, so one agent makes them.
         """
-        B = self.network.batch
+        network, B = self.network, self.network.batch
         flat = np.concatenate([x.reshape(*B, -1), np.ones((*B, 1))], axis=-1)
 
         def made(total: Array) -> Array:
             return derive(np.asarray(total[:-1].reshape(x.shape[len(B) :])))
 
-        if self.network.collective:
-            found = self.network.total_mean(flat)[(0,) * len(B)] * self.n_agents
+        if network.collective:
+            found = network.total_mean(flat)[(0,) * len(B)] * self.n_agents
             told = made(found) if self.leads else np.zeros(size)
-            first = np.asarray(self.network.local == self.root)[..., None]
-            told = self.network.reduce(np.where(first, told, -np.inf), "max") if size else told
+            told = network.flood(np.broadcast_to(told, (*B, size)), self.root) if size else told
         else:
-            found, told = self._swept(flat, made, size)
+            found, told = network.sum_along(self.up, self.down, self.root, flat, made, size)
         if not abs(float(found[-1]) - self.n_agents) <= 1e-9 * self.n_agents:
             raise NetworkError(
                 f"{self.n_agents} agents were counted as {float(found[-1]):g}: a message was lost or altered"
             )
         return np.asarray(found[:-1].reshape(x.shape[len(B) :])), told
-
-    def _swept(
-        self, flat: Array, derive: Callable[[Array], Array] = lambda _: np.empty(0), size: int = 0
-    ) -> tuple[Array, Array]:
-        network, n = self.network, flat.shape[-1]
-        for weights in self.up:
-            flat = network.gossip(flat, weights)
-        both = np.zeros((*network.batch, n + size))
-        if self.leads:
-            at = tuple(np.argwhere(network.local == self.root)[0])
-            both[(*at, slice(n))] = flat[at]
-            both[(*at, slice(n, None))] = derive(flat[at])
-        both += 0.0  # no negative zero, whose sign another zero might take
-        for weights in self.down:
-            both = network.gossip(both, weights)
-        found = both[(0,) * len(network.batch)]
-        return np.asarray(found[:n]), np.asarray(found[n:])
 
 
 def _hops(network: Network, source: npt.NDArray[np.bool_]) -> tuple[Array, Array]:
@@ -158,14 +141,13 @@ def _sweeps(
     parents = np.concatenate([parent[has], local[row]])
     children = np.concatenate([local[has], beside[row, slot]])
     level = np.concatenate([hops[has], hops[row] + 1])
-    M = network.topology.n_agents
-    up = [_round(M, local, parents[level == at], children[level == at]) for at in range(depth, 0, -1)]
-    down = [_round(M, local[hops != at], children[level == at], parents[level == at]) for at in range(1, depth + 1)]
+    links = np.unique([level, parents, children], axis=1)  # a link between two local agents was named twice
+    up: list[Csr] = []
+    down: list[Csr] = []
+    for at in range(1, depth + 1):
+        _, above, below = links[:, links[0] == at]
+        keep = np.bincount(local, minlength=network.topology.n_agents).astype(np.float64)
+        up.insert(0, round_between(keep, above, below, 1.0))
+        keep[local[hops == at]] = 0.0
+        down.append(round_between(keep, below, above, 1.0))
     return tuple(up), tuple(down)
-
-
-def _round(M: int, keep: _Numbers, receivers: Sequence[int] | _Numbers, senders: Sequence[int] | _Numbers) -> Csr:
-    rows, columns = np.concatenate([keep, receivers]), np.concatenate([keep, senders])
-    links = csr(sparse.coo_array((np.ones(rows.size), (rows, columns)), shape=(M, M)))
-    links.data[:] = 1.0  # a link between two local agents was named twice
-    return links

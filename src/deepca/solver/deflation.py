@@ -234,7 +234,7 @@ def _turned(A: Operator, found: Found, k: int, e: float, network: Network) -> tu
     noise = np.abs(turn).T @ np.repeat([stage.noise for stage in found.stages], sizes)[:r]
     parts = np.array(_parts(sigma, outside + noise, left, e))
     filled = _filled(found, largest_positive(V @ turn), k)
-    told = network.broadcast(everywhere(packed(filled, sigma, outside, noise, parts), network))
+    told = network.from_leader(packed(filled, sigma, outside, noise, parts))
     common, *numbers = unpacked(told, (d, k), (r,), (r,), (r,), (r,))
     turned = _Turned(numbers[0], numbers[1], numbers[2], tuple(map(float, numbers[3])), left, e)
     if not network.leads:
@@ -250,7 +250,7 @@ def _turned(A: Operator, found: Found, k: int, e: float, network: Network) -> tu
 def _common_independent(network: Network, G: Array, e: float) -> tuple[int, float]:
     """As :func:`independent`, the leader's; the others refuse what would make bounds smaller."""
     own = independent(G, e)
-    count, least = network.broadcast(everywhere(np.array([float(own[0]), own[1]]), network))
+    count, least = network.from_leader(packed(*own))
     r = counted(network.leader, "a number of components", count, len(G))
     if r == own[0]:
         check_small(network, "how far components are independent", float(least) - 2.0 * own[1], 0.0)

@@ -13,10 +13,7 @@ from deepca._util.floats import EPS
 from deepca._util.typing import Array
 from deepca.consensus.averaging import common_average
 from deepca.network.base import Network
-from deepca.network.broadcasts import (
-    check_basis,
-    everywhere,
-)
+from deepca.network.broadcasts import check_basis, everywhere, packed
 from deepca.operators.base import Operator
 from deepca.operators.linalg import frobenius, without
 from deepca.solver.result import Result
@@ -84,7 +81,8 @@ def in_stages(
             return Found(tuple(stages), found, above, not math.isfinite(above), tuple(results))
         stage = _stage(deflated, common_components(found)[:, :r], V, network)
         lost = frobenius(without(stage.AV, np.hstack([V, common_components(found)])), axis=0)
-        if _leaders(network, float((lost > 10.0 * tol * theta[:r] + 10.0 * stage.noise).any())):
+        hidden = (lost > 10.0 * tol * theta[:r] + 10.0 * stage.noise).any()
+        if network.from_leader(packed(hidden)).any():  # what follows from matrix products is for one agent to decide
             return Found(tuple(stages), found, above, True, tuple(results))
         stages.append(stage)
         V = np.hstack([V, stage.V])
@@ -116,15 +114,10 @@ def common_components(result: Result[Any]) -> Array:
     return np.asarray(result.components.reshape(-1, *result.components.shape[-2:])[0])
 
 
-def _leaders(network: Network, value: float) -> float:
-    """Return the leader's value: decisions that follow from matrix products are made by one agent."""
-    return float(network.broadcast(everywhere(np.array([value]), network))[0])
-
-
 def _stage(A: Operator, X: Array, before: Array, network: Network) -> Stage:
     """Take the columns X, orthonormal and orthogonal to those before, as the leader makes them."""
     network.begin(network.epoch, before.shape[1], "deflated products")
-    V = network.broadcast(everywhere(orthonormal_to(X, before), network))
+    V = network.from_leader(orthonormal_to(X, before))
     check_basis(network, "components", V, before)
     AV = A @ everywhere(V, network)
     size = float(network.reduce(frobenius(AV, axis=(-2, -1))[..., None], "max")[0])
@@ -138,7 +131,7 @@ def norm_left(A: Operator, V: Array, network: Network) -> float:
     columns = min(_COLUMNS, d - r)
     network.begin(network.epoch, r, "what is left")
     random = np.random.default_rng((_SEED, r)).standard_normal((d, columns))
-    probes = network.broadcast(everywhere(orthonormal_to(random, V), network))
+    probes = network.from_leader(orthonormal_to(random, V))
     check_basis(network, "probes", probes, V)
     G = A.gram(probes)
     trace = common_average(network, np.trace(G, axis1=-2, axis2=-1)[..., None])[0]

@@ -63,7 +63,7 @@ def filled_up(X: Array, proof: Certificate, network: Network) -> Array:
         return X
     rest = completed(X[:, :r], k)[:, r:] if network.leads else np.zeros((d, k - r))
     network.begin(network.epoch, 1, "axes")
-    rest = network.broadcast(everywhere(rest, network))
+    rest = network.from_leader(rest)
     check_basis(network, "columns beyond the rank", rest, X[:, :r])
     return np.hstack([X[:, :r], rest])
 

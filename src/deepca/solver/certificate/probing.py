@@ -144,7 +144,7 @@ def probe(
     block = np.zeros((d, p))
     if network.leads:
         block = orthonormal_part(without(np.random.default_rng(seed).standard_normal((d, p)), X), 0.0)
-    block = network.broadcast(everywhere(block, network))
+    block = network.from_leader(block)
     check_basis(network, "probes", block, X)
     Q, BQ, doubt, rounded, lost = np.empty((d, 0)), np.empty((d, 0)), rounding, rounding, 0.0
     for made in range(1, n + 1):
