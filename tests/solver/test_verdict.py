@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
@@ -51,7 +50,8 @@ def test_converged_says_what_is_proven(kind: str) -> None:
     assert status.code == "converged"
     assert status.ok
     assert "6 agents" in status.advice
-    proven = float(re.findall(r"tan θ ≤ (\S+)", status.advice)[0])
+    proven = status.numbers["seen"].proven_angle
+    assert f"tan θ ≤ {proven:.1e}" in status.advice
     _, U = pooled_answer(stack, 2)
     assert all(worst_tangent(U, result.W) <= proven * 1.05 <= 1.05e-9 for result in results)
 
@@ -91,6 +91,7 @@ def test_no_gap_names_the_k_that_are_well_defined(kind: str, tol: float) -> None
         assert status.code == "not_unique"
         assert not status.ok
         assert "subspace not unique" in status.advice
+        assert status.numbers["choices"] == (2, 5)
         assert "k = 2 or k = 5" in status.advice
 
 
@@ -120,8 +121,9 @@ def test_out_of_iterations_tells_how_many_more(kind: str, gap: float) -> None:
     results = run(kind, stack, 3, max_iter=made, stop=Tolerance(1e-10))
     status = the_status(results)
     assert status.code == "out_of_iterations"
-    assert "max_iter" in status.advice
-    more = int(re.findall(r"about ([\d,]+) more", status.advice)[0].replace(",", ""))
+    more = status.more
+    assert more is not None
+    assert f"about {more:,} more" in status.advice
     full = run(ENGINES[0], stack, 3, max_iter=5000, stop=Tolerance(1e-10))[0]
     assert full.status.code == "converged"
     needed = full.iterations - made
@@ -240,7 +242,8 @@ def test_slow_is_not_diverging(gap: float, agents: int) -> None:
     place = deepca.topology.complete(agents) if agents < 3 else deepca.topology.ring(agents)
     status = the_status(run(ENGINES[0], stack, 2, place, max_iter=700, stop=Tolerance(1e-9)))
     assert status.code == "out_of_iterations", str(status)
-    more = int(re.findall(r"about ([\d,]+) more", status.advice)[0].replace(",", ""))
+    more = status.more
+    assert more is not None
     assert 5.0 / gap <= more <= 60.0 / gap
     assert "rounds" not in status.advice
 

@@ -64,7 +64,8 @@ from deepca.solver.deflation_stages import (
 )
 from deepca.solver.result import Result, StatusCode
 from deepca.solver.ritz_axes import completed
-from deepca.solver.verdict import UNDERFLOW, below_underflow, deflated_status
+from deepca.solver.sentences import below_underflow
+from deepca.solver.verdict import UNDERFLOW, deflated_status
 
 __all__ = ["as_given", "graded_axes", "independent", "rounding_beyond", "sharpened"]
 

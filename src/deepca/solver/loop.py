@@ -22,8 +22,9 @@ from deepca.solver.certificate.proof import Proof, ritz
 from deepca.solver.monitor import Agreement, why_not_finite
 from deepca.solver.observers import Observer, Start, Step
 from deepca.solver.result import Result, Status, StatusCode
+from deepca.solver.sentences import not_judged
 from deepca.solver.stopping import StopRule
-from deepca.solver.verdict import judge, not_judged
+from deepca.solver.verdict import judge
 
 __all__ = ["solve"]
 

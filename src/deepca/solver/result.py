@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum, auto
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from deepca._util.typing import Array
 from deepca.algorithms.base import State
@@ -61,12 +62,25 @@ _USABLE = frozenset({StatusCode.CONVERGED, StatusCode.COMPLETED, StatusCode.ROUN
 class Status:
     """How a run ended (:class:`StatusCode`), and what to do about it, in one sentence.
 
-    more : with out_of_iterations, about how many more iterations are needed, where that can be told; not kept in files.
+    numbers : what the sentence states, by name, such as ``tolerance``, ``rank`` or ``known``; not kept in files.
     """
 
     code: StatusCode
     advice: str
-    more: int | None = field(default=None, compare=False)
+    numbers: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    @classmethod
+    def of(cls, code: StatusCode, sentence: str, **numbers: Any) -> Status:
+        """Make the status whose advice is ``sentence``, a format string, with these numbers in it."""
+        return cls(code, sentence.format(**numbers), numbers)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:  # pickles of earlier versions have no numbers
+        self.__dict__.update({"numbers": {}} | state)
+
+    @property
+    def more(self) -> int | None:
+        """With out_of_iterations, about how many more iterations are needed, where that can be told."""
+        return self.numbers.get("more")
 
     @property
     def ok(self) -> bool:
@@ -74,8 +88,9 @@ class Status:
         return self.code in _USABLE
 
     def __str__(self) -> str:
-        name = self.code.replace("_", " ")
-        return self.advice if name in self.advice.split(":")[0] else f"{name}: {self.advice}"
+        if self.code == StatusCode.NOT_UNIQUE:  # the advice begins with what is not unique
+            return self.advice
+        return f"{self.code.replace('_', ' ')}: {self.advice}"
 
 
 @dataclass(frozen=True, repr=False)

@@ -1,4 +1,4 @@
-"""From agreed numbers and a certificate to a status: one sentence with the figures and the next thing to do."""
+"""Decide from agreed numbers and a certificate how a run ended; :mod:`~deepca.solver.sentences` says it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 from deepca._util.portable import log, median, power
 from deepca._util.typing import Array
 from deepca.algorithms.base import State
+from deepca.solver import sentences
 from deepca.solver.certificate.bounds import KNOWN, Certificate
 from deepca.solver.result import Result, Status, StatusCode
 from deepca.solver.stopping import Agreed, StopRule, Tolerance, at_floor, error_estimate, more_iterations, rate
@@ -19,11 +20,8 @@ from deepca.solver.stopping import Agreed, StopRule, Tolerance, at_floor, error_
 __all__ = [
     "PRESENTABLE",
     "UNDERFLOW",
-    "below_rounding",
-    "below_underflow",
     "deflated_status",
     "judge",
-    "not_judged",
     "with_few_rows",
 ]
 
@@ -63,71 +61,46 @@ def judge(
     floor = stuck or at_floor(history) or (end.change <= small and end.disagreement <= 100.0 * end.floor)
     proven = certificate is not None and certificate.proves(tol)
     if certificate is not None and not (certificate.averaging_ok and not _spoilt(certificate, proven)):
-        return _averaging_failed(certificate)
+        return sentences.averaging_failed(certificate)
     largest = float(np.abs(eigenvalues).max())
     if 0.0 < largest < UNDERFLOW:
-        return _underflown(largest)
+        return sentences.underflown(largest, UNDERFLOW)
     done = looks_done or floor
     if end.rank < k and (proven or (done and _leading_proven(certificate, end.rank, tol, floor))):
         return _short(history, k, certificate, eigenvalues, beyond)
     smallest = float(eigenvalues.min())
     if smallest < -1e-6 * float(np.abs(eigenvalues).max()) and (looks_done or floor or certificate is not None):
-        return _indefinite(smallest)
+        return sentences.indefinite(smallest)
     if certificate is None:
         if looks_done:
-            return _done(stop, tol, made, _seen(history))
+            return sentences.done(stop, tol, made, sentences.Estimate.of(history))
         if floor:
-            return _floor(stop, tol, made, _seen(history))
+            return _floor(stop, tol, made, sentences.Estimate.of(history))
         return _not_there(history, state, made, tol, None, auto)
     if proven:
         return _proven(certificate, stop, tol, made, k)
     if lost:  # whatever else is seen may come from that
-        return _drifted(certificate)
+        return sentences.drifted(certificate)
     if certificate.missed and (looks_done or floor):
-        return _not_top(certificate)
+        return sentences.not_top(certificate)
     if ((looks_done or floor) and not certificate.unique) or (floor and not certificate.resolved):
         if certificate.drowned:  # rounding leaves no digit of λ_k, so that nothing can be said of a gap
-            return below_rounding(certificate.known(), k, certificate.scale, certificate)
-        return _not_unique(certificate, tol)
+            return sentences.below_rounding(certificate.known(), k, certificate.scale, certificate)
+        return sentences.not_unique(certificate, tol)
     if floor:
-        return _at_floor(tol, str(certificate), certificate)
+        return _at_floor(tol, certificate)
     return _not_there(history, state, made, tol, certificate, auto)
-
-
-def _averaging_failed(certificate: Certificate) -> Status:
-    return Status(
-        StatusCode.AVERAGING_FAILED,
-        f"a number whose mean is known came out wrong by {certificate.averaging_error:.1e} when averaged: messages "
-        "are lost or altered on the way; repair the network, then run again",
-    )
-
-
-def _underflown(largest: float) -> Status:
-    return Status(
-        StatusCode.BELOW_ROUNDING,
-        f"the largest eigenvalue is {largest:.1e}: products below {UNDERFLOW:.0e} underflow and lose digits; scale "
-        "the A_j (rows by the root of that)",
-    )
 
 
 def _proven(certificate: Certificate, stop: StopRule | None, tol: float, made: int, k: int) -> Status:
     """The subspace is proven; where nothing lies outside of it, each of its parts has to be."""
     if certificate.others or certificate.tells_all(tol):
-        return _done(stop, tol, made, str(certificate))
+        return sentences.done(stop, tol, made, certificate)
     if certificate.drowned:
-        return below_rounding(certificate.known(), k, certificate.scale, certificate)
+        return sentences.below_rounding(certificate.known(), k, certificate.scale, certificate)
     if stop is not None:
         return _few_digits(certificate, tol)
-    return _floor(stop, tol, made, str(certificate), certificate)
-
-
-def _not_top(certificate: Certificate) -> Status:
-    return Status(
-        StatusCode.NOT_TOP,
-        f"the subspace is invariant (residual {certificate.residual:.1e}), but the eigenvalue "
-        f"{certificate.next_eigenvalue:.6g} outside it is larger than {certificate.eigenvalues[-1]:.6g} inside; W0 "
-        "had no part in that direction: start from deepca.operators.linalg.random_orthonormal(d, k)",
-    )
+    return _floor(stop, tol, made, certificate)
 
 
 def _spoilt(certificate: Certificate, proven: bool) -> bool:
@@ -135,45 +108,31 @@ def _spoilt(certificate: Certificate, proven: bool) -> bool:
     return not proven and certificate.drowned and certificate.averaging_error > _SPOILT
 
 
-def not_judged() -> Status:
-    """For a run whose last iteration was a restart."""
-    return Status(StatusCode.OUT_OF_ITERATIONS, "the network changed in the last iteration; go on from the state")
+def _floor(stop: StopRule | None, tol: float, made: int, seen: Certificate | sentences.Estimate) -> Status:
+    if stop is None and (isinstance(seen, sentences.Estimate) or seen.proven_angle < _NOTHING):
+        sentence = "{iterations} iterations, at the rounding floor; {seen}"
+        return Status.of(StatusCode.COMPLETED, sentence, iterations=made, seen=seen)
+    return _at_floor(tol, seen)
 
 
-def _seen(history: Sequence[Agreed]) -> str:
-    end = history[-1]
-    apart = f"agents within {end.disagreement:.1e} of each other"
-    return f"estimated error {error_estimate(history):.1e}, {apart}, not certified"
-
-
-def _done(stop: StopRule | None, tol: float, made: int, seen: str) -> Status:
-    if stop is None:
-        return Status(StatusCode.COMPLETED, f"{made} iterations; {seen}")
-    return Status(StatusCode.CONVERGED, f"{seen} (tolerance {tol:.1e})")
-
-
-def _floor(stop: StopRule | None, tol: float, made: int, seen: str, certificate: Certificate | None = None) -> Status:
-    if stop is None and (certificate is None or certificate.proven_angle < _NOTHING):
-        return Status(StatusCode.COMPLETED, f"{made} iterations, at the rounding floor; {seen}")
-    return _at_floor(tol, seen, certificate)
-
-
-def _at_floor(tol: float, seen: str, certificate: Certificate | None = None) -> Status:
+def _at_floor(tol: float, seen: Certificate | sentences.Estimate) -> Status:
     """Nothing more can be gained; where a certificate proves nothing, what there is cannot be used either."""
-    if certificate is not None and not certificate.proven_angle < _NOTHING:
-        if not certificate.angle < _NOTHING or certificate.worst_angle < _NOTHING:
-            if certificate.others and not certificate.drowned:
-                return _not_unique(certificate, tol)
-            return below_rounding(certificate.known(), certificate.k, certificate.scale, certificate)
-        return Status(
+    if isinstance(seen, Certificate) and not seen.proven_angle < _NOTHING:
+        if not seen.angle < _NOTHING or seen.worst_angle < _NOTHING:
+            if seen.others and not seen.drowned:
+                return sentences.not_unique(seen, tol)
+            return sentences.below_rounding(seen.known(), seen.k, seen.scale, seen)
+        return Status.of(
             StatusCode.DISAGREEMENT,
-            f"an agent says that its own components are apart from the common ones (tan θ = "
-            f"{certificate.agents_angle:.1e}), though all say that they have come together; look at the agents: one of "
-            "them computes something else",
+            "an agent says that its own components are apart from the common ones (tan θ = {angle:.1e}), though all "
+            "say that they have come together; look at the agents: one of them computes something else",
+            angle=seen.agents_angle,
         )
-    return Status(
+    return Status.of(
         StatusCode.ROUNDING_FLOOR,
-        f"tolerance {tol:.1e} lies below what rounding allows here; {seen}. Ask for a larger one",
+        "tolerance {tolerance:.1e} lies below what rounding allows here; {seen}. Ask for a larger one",
+        tolerance=tol,
+        seen=seen,
     )
 
 
@@ -186,34 +145,11 @@ def _short(
     if beyond is None:
         beyond = math.inf if values[rank:].any() else 0.0
     if rank == 0 or beyond == 0.0:
-        return _rank_deficient(rank, k)
+        return sentences.rank_deficient(rank, k)
     if beyond < math.inf:
-        return _exhausted(rank, k)
+        return sentences.exhausted(rank, k)
     known = rank if certificate is None else min(certificate.known(), rank)
-    return below_rounding(known, k, float(values[0]), certificate)
-
-
-def below_rounding(known: int, k: int, largest: float, certificate: Certificate | None) -> Status:
-    """The status where only the first ``known`` components can be told from products of the rows."""
-    angle = "" if certificate is None or not known else f" (tan θ ≤ {certificate.leading(known):.1e})"
-    return Status(
-        StatusCode.BELOW_ROUNDING,
-        f"{known} of the k = {k} components are known{angle}; the variances of the others are lost in the rounding of "
-        f"the largest, {largest:.3g}, or are zero: products of the rows cannot tell. Ask for k ≤ {max(known, 1)}, or "
-        "give the rows themselves (DecentralizedPCA.fit, singular_triplets), from which smaller ones can be told",
-    )
-
-
-def below_underflow(status: Status, certificate: Certificate) -> Status:
-    """The same, but of rows too small for what rounding hides to be looked for among them."""
-    if status.code != StatusCode.BELOW_ROUNDING:
-        return status
-    known = certificate.known()
-    return Status(
-        StatusCode.BELOW_ROUNDING,
-        f"{known} of the k = {certificate.k} components are known; the squares of what is left of the rows without "
-        f"them underflow (the largest variance is {certificate.scale:.1e}): multiply the data by a power of ten",
-    )
+    return sentences.below_rounding(known, k, float(values[0]), certificate)
 
 
 def with_few_rows(result: Result[S_], limit: int) -> Result[S_]:
@@ -222,7 +158,9 @@ def with_few_rows(result: Result[S_], limit: int) -> Result[S_]:
     short = result.status.code in (StatusCode.BELOW_ROUNDING, StatusCode.RANK_DEFICIENT)
     if not short or proof is None or limit > result.rank or limit >= proof.k:
         return result
-    return replace(result, status=_rank_deficient(limit, proof.k), rank=limit, certificate=proof.of_rank(limit))
+    return replace(
+        result, status=sentences.rank_deficient(limit, proof.k), rank=limit, certificate=proof.of_rank(limit)
+    )
 
 
 def deflated_status(certificate: Certificate, rank: int, d: int, tol: float) -> Status:
@@ -230,83 +168,26 @@ def deflated_status(certificate: Certificate, rank: int, d: int, tol: float) -> 
     k = certificate.k
     if rank < k:
         proven = _leading_proven(certificate, rank, tol, floor=True)
-        return _exhausted(rank, k) if proven else _lost_in_rows(certificate, rank)
+        return sentences.exhausted(rank, k) if proven else sentences.lost_in_rows(certificate, rank)
     worst = max(certificate.worst_part, certificate.worst_angle if k < d else 0.0)
     if worst <= tol and (k < d or certificate.tells_all(tol)):
-        return _done(Tolerance(tol), tol, 0, str(certificate))
+        return sentences.done(Tolerance(tol), tol, 0, certificate)
     if k < d and certificate.gap <= certificate.separation:
-        return _lost_in_rows(certificate, k) if certificate.drowned else _not_unique(certificate, tol)
-    return _few_digits(certificate, tol) if worst <= tol else _at_floor(tol, str(certificate), certificate)
+        return sentences.lost_in_rows(certificate, k) if certificate.drowned else sentences.not_unique(certificate, tol)
+    return _few_digits(certificate, tol) if worst <= tol else _at_floor(tol, certificate)
 
 
 def _few_digits(certificate: Certificate, tol: float) -> Status:
     """Where nothing lies outside: parts are not proven, or they are but the smallest variances have few digits."""
     if certificate.worst_part > tol:
-        return _at_floor(tol, str(certificate), certificate)
-    return Status(
+        return _at_floor(tol, certificate)
+    return Status.of(
         StatusCode.ROUNDING_FLOOR,
-        f"rounding of the largest variance may have changed the smallest, {certificate.eigenvalues[-1]:.3g}, by "
-        f"{certificate.smallest_off:.0e} of itself; {certificate}",
-    )
-
-
-def _rank_deficient(rank: int, k: int) -> Status:
-    if rank == 0:
-        return Status(StatusCode.RANK_DEFICIENT, "the data have rank 0: every A_j W is zero, or too small to square")
-    return Status(
-        StatusCode.RANK_DEFICIENT,
-        f"the data have rank {rank}, less than the k = {k} components asked for; columns beyond the rank have "
-        f"eigenvalue zero and only complete the basis, the same way at every agent. Ask for k ≤ {rank}",
-    )
-
-
-def _exhausted(rank: int, k: int) -> Status:
-    return Status(
-        StatusCode.RANK_DEFICIENT,
-        f"the data have rank {rank} to the rounding of the rows, less than the k = {k} components asked for: what lies "
-        "beyond cannot be told from zero, and its columns only complete the basis, the same way at every agent. Ask "
-        f"for k ≤ {rank}",
-    )
-
-
-def _lost_in_rows(certificate: Certificate, rank: int) -> Status:
-    """Describe components found at the rows, ``rank`` of them, whose angles the rounding of the rows leaves open."""
-    known = certificate.known()
-    return Status(
-        StatusCode.BELOW_ROUNDING,
-        f"{known} of the k = {certificate.k} components are known; {rank - known} more stand above the rounding of the "
-        "rows, or above what follows, by too little to be told exactly, and what is smaller cannot be told at all. Ask "
-        f"for k ≤ {max(known, 1)}; rows far from zero lose fewer digits where they are centred",
-    )
-
-
-def _drifted(certificate: Certificate) -> Status:
-    return Status(
-        StatusCode.TRACKING_LOST,
-        f"what is tracked has drifted: mean S differs from mean A W by {certificate.drift:.1e} (relative), where "
-        f"rounding explains {certificate.noise:.1e}, so the components may be wrong by "
-        f"{min(certificate.worst_angle, 1.0):.1e}. Messages or agents that get lost unnoticed do that, and A_j that "
-        "change during a run. Go on from the state with a tolerance: tracking then begins again",
-    )
-
-
-def _not_unique(certificate: Certificate, tol: float) -> Status:
-    k, inside, outside = certificate.k, certificate.eigenvalues[-1], certificate.next_eigenvalue
-    gap = certificate.gap / max(abs(inside), 1e-300)
-    difference = f"differ by {gap:.0e} only, too little for a tolerance of {tol:.0e}" if gap > 1e-14 else "are equal"
-    choices = [f"k = {choice}" for choice in (certificate.smaller_k, certificate.larger_k) if choice is not None]
-    choose = " or ".join(choices) or f"no k up to {k + certificate.probes}"
-    return Status(
-        StatusCode.NOT_UNIQUE,
-        f"subspace not unique: λ_{k} = {inside:.9g} and λ_{k + 1} = {outside:.9g} {difference}; well defined: {choose}",
-    )
-
-
-def _indefinite(smallest: float) -> Status:
-    return Status(
-        StatusCode.INDEFINITE_MEAN,
-        f"the mean of the A_j has the eigenvalue {smallest:.3g} < 0, so these are the eigenvalues largest in modulus, "
-        "not the largest; add the same multiple of the identity to every A_j, large enough to make the mean positive",
+        "rounding of the largest variance may have changed the smallest, {smallest:.3g}, by {off:.0e} of itself; "
+        "{seen}",
+        smallest=certificate.eigenvalues[-1],
+        off=certificate.smallest_off,
+        seen=certificate,
     )
 
 
@@ -322,7 +203,8 @@ def _not_there(
 ) -> Status:
     """Disagreement, divergence, or simply too few iterations."""
     end, error, r, k = history[-1], error_estimate(history), rate(history), state.W.shape[-1]
-    few = f" (the data also have rank {end.rank} only: ask for k ≤ {end.rank})" if end.rank < k else ""
+    few = " (the data also have rank {rank} only: ask for k ≤ {rank})" if end.rank < k else ""
+    seen = {"iterations": made, "change": end.change, "disagreement": end.disagreement, "rank": end.rank}
     ratio = 1.0  # by what the change may be expected to shrink
     if certificate is not None and 0.0 < certificate.next_eigenvalue < certificate.eigenvalues[-1]:
         ratio = certificate.next_eigenvalue / certificate.eigenvalues[-1]
@@ -331,22 +213,26 @@ def _not_there(
     more_rounds = "look at the network" if auto else 'use rounds="auto", or raise rounds'
     if stuck and end.change > 10.0 * end.floor * end.magnified and end.change > tol:
         if end.disagreement > 0.1 * end.change:
-            cause = f"the agents are {end.disagreement:.1e} apart, so the likely cause is too few rounds: {more_rounds}"
+            cause = "the agents are {disagreement:.1e} apart, so the likely cause is too few rounds: " + more_rounds
         else:
             cause = (
                 "the agents agree, so the likely cause is no clear gap behind k, or signs that flip: choose another k, "
                 "or leave the orthonormalisation to the library"
             )
-        return Status(
+        return Status.of(
             StatusCode.DIVERGING,
-            f"the subspace still moves by {end.change:.1e} per iteration after {made} iterations and does not settle; "
-            f"{cause}{few}",
+            "the subspace still moves by {change:.1e} per iteration after {iterations} iterations and does not settle; "
+            + cause
+            + few,
+            **seen,
         )
     if end.disagreement > tol and end.disagreement >= min(error, end.change) and _keeps_apart(history):
-        return Status(
+        return Status.of(
             StatusCode.DISAGREEMENT,
-            f"did not converge: disagreement stayed at {end.disagreement:.1e} after {made} iterations; "
-            f"{more_rounds}{few}",
+            "did not converge: disagreement stayed at {disagreement:.1e} after {iterations} iterations; "
+            + more_rounds
+            + few,
+            **seen,
         )
     if certificate is not None and ratio < 1.0:
         # the certificate has seen the spectrum; the history may have seen only the faster part of it
@@ -357,16 +243,22 @@ def _not_there(
     if r < 1.0 and math.isfinite(error):
         more = more_iterations(min(error, 1.0), tol, r)
         more = more if state.most_left is None else min(more, state.most_left)
-        return Status(
+        return Status.of(
             StatusCode.OUT_OF_ITERATIONS,
-            f"did not converge: estimated error {error:.1e} after {made} iterations, shrinking by {r:.6g} per "
-            f"iteration; about {more:,} more are needed for {tol:.0e}. Raise max_iter, or go on from the state{few}",
-            more,
+            "did not converge: estimated error {error:.1e} after {iterations} iterations, shrinking by {rate:.6g} per "
+            "iteration; about {more:,} more are needed for {tolerance:.0e}. Raise max_iter, or go on from the state"
+            + few,
+            error=error,
+            rate=r,
+            more=more,
+            tolerance=tol,
+            **seen,
         )
-    return Status(
+    return Status.of(
         StatusCode.OUT_OF_ITERATIONS,
-        f"did not converge: the subspace still moves by {end.change:.1e} per iteration after {made} iterations, and no "
-        f"rate can be seen yet. Raise max_iter, or go on from the state{few}",
+        "did not converge: the subspace still moves by {change:.1e} per iteration after {iterations} iterations, and "
+        "no rate can be seen yet. Raise max_iter, or go on from the state" + few,
+        **seen,
     )
 
 
