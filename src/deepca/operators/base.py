@@ -57,9 +57,9 @@ class Operator(ABC):
         """Those ``A_j`` of a batch, in that order."""
         return PerAgent([self.agent(int(j)) for j in which])
 
-    @abstractmethod
     def dense(self) -> Array:
         """All ``A_j`` as explicit matrices, ``(*B, d, d)``."""
+        return self @ np.broadcast_to(np.eye(self.d), (*self.batch, self.d, self.d))
 
     @property
     def has_rows(self) -> bool:

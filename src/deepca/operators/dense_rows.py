@@ -10,25 +10,20 @@ import numpy as np
 import numpy.typing as npt
 
 from deepca._util.typing import Array
-from deepca.operators.base import Operator, Shared
-from deepca.operators.preparation import AS_THEY_ARE, Preparation, gram_of, row_counts, rows_rounding
-from deepca.operators.rounding import Rounding
+from deepca.operators.base import Shared
+from deepca.operators.preparation import AS_THEY_ARE, Preparation, PreparedRows, gram_of
 
 __all__ = ["DenseRows"]
 
 _BLOCK = 1_000_000  # rows·d·k of one product: OpenBLAS slows down on larger skinny ones
-
-
 _SMALL_AGENT = 20_000  # entries of X_j below which a Python step per agent would cost more than its product
 
 
-class DenseRows(Operator):
+class DenseRows(PreparedRows[npt.NDArray[Any]]):
     """``A_j = c_j Y_jᵀY_j``, Y_j the dense rows of agent j after their preparation; in cache-sized blocks.
 
     Rows stay where they are, memory-mapped ones too: the mean is subtracted block by block before products are formed.
     """
-
-    form = "rows"
 
     def __init__(
         self,
@@ -39,9 +34,7 @@ class DenseRows(Operator):
         workers: int | None,
         prepare: Preparation = AS_THEY_ARE,
     ) -> None:
-        self.rows, self.scales, self._prepare = tuple(rows), scales, prepare
-        self.batch, self.d = (() if single else (len(rows),)), rows[0].shape[1]
-        self.row_counts = row_counts(rows, self.batch)
+        super().__init__(rows, scales, single=single, prepare=prepare)
         self.bytes_read = sum(X.nbytes for X in rows)
         self._share = Shared(self.n_local, self.bytes_read, workers)
         sizes = [X.shape[0] for X in rows]
@@ -78,9 +71,6 @@ class DenseRows(Operator):
             out += inner @ block
         out *= self.scales[j]
 
-    def rounding(self) -> Rounding:
-        return rows_rounding(self.rows, self.scales, self._prepare, self.batch)
-
     def _whole(self, j: int) -> Array:
         """The rows of agent j, prepared, each multiplied by the root of its weight."""
         Y = self._prepare.rows(self.rows[j])
@@ -91,12 +81,7 @@ class DenseRows(Operator):
         return DenseRows(self.rows[j : j + 1], self.scales[j : j + 1], single=True, workers=1, prepare=one)
 
     def dense(self) -> Array:
-        stack = np.stack([gram_of(self._whole(j), c) for j, c in enumerate(self.scales)])
-        return stack if self.batch else stack[0]
-
-    @property
-    def has_rows(self) -> bool:
-        return True
+        return self._stack(gram_of(self._whole(j), c) for j, c in enumerate(self.scales))
 
     def without(self, V: Array) -> DenseRows:
         return DenseRows(
@@ -104,8 +89,7 @@ class DenseRows(Operator):
         )
 
     def gram(self, V: Array) -> Array:
-        found = np.stack([gram_of(self._product(j, V), c) for j, c in enumerate(self.scales)])
-        return found if self.batch else found[0]
+        return self._stack(gram_of(self._product(j, V), c) for j, c in enumerate(self.scales))
 
     def _product(self, j: int, V: Array) -> Array:
         """``Y_jV``, each row multiplied by the root of its weight."""

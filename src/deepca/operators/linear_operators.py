@@ -32,9 +32,6 @@ class _Wrapped(Operator):
     def agent(self, j: int) -> _Wrapped:
         return self
 
-    def dense(self) -> Array:
-        return self @ np.eye(self.d)
-
 
 def from_linear_operators(operators: Sequence[LinearOperator[Any]]) -> PerAgent:
     """``A_j`` given as symmetric scipy LinearOperators, one per agent."""

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
 from deepca._util.typing import Array, Csr, csr
+from deepca.operators.base import Operator
 from deepca.operators.linalg import frobenius
 from deepca.operators.rounding import UNIT, Rounding, growth
 from deepca.operators.sparse_centring import column_squares, far_columns, without_reference
 
-__all__ = ["Preparation"]
+__all__ = ["Preparation", "PreparedRows"]
+
+R_ = TypeVar("R_", npt.NDArray[Any], Csr)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,6 +88,33 @@ def rows_rounding(rows: Sequence[Any], scales: Array, prepare: Preparation, batc
     sizes = np.array([float(frobenius(X if isinstance(X, np.ndarray) else X.data)) for X in rows])
     sums = np.array([growth(max(X.shape)) for X in rows])
     return Rounding((scales * np.square(UNIT * sizes)).reshape(batch), np.zeros(batch), sums.reshape(batch))
+
+
+class PreparedRows(Operator, Generic[R_]):
+    """What operators share that hold the rows of their agents: ``A_j = c_j Y_jᵀY_j``, Y_j after their preparation.
+
+    rows : one array per agent.  scales : c, one number per agent.  single : one agent alone, ``B = ()``.
+    """
+
+    form = "rows"
+
+    def __init__(self, rows: Sequence[R_], scales: Array, *, single: bool, prepare: Preparation) -> None:
+        self.rows: tuple[R_, ...] = tuple(rows)
+        self.scales, self._prepare = scales, prepare
+        self.batch, self.d = (() if single else (len(rows),)), int(rows[0].shape[1])
+        self.row_counts = row_counts(rows, self.batch)
+
+    def rounding(self) -> Rounding:
+        return rows_rounding(self.rows, self.scales, self._prepare, self.batch)
+
+    @property
+    def has_rows(self) -> bool:
+        return True
+
+    def _stack(self, found: Iterable[Array]) -> Array:
+        """One array per agent, as ``(*B, …)``."""
+        stack = np.stack(list(found))
+        return stack if self.batch else stack[0]
 
 
 def gram_of(X: Any, c: float) -> Array:

@@ -12,20 +12,18 @@ from deepca._util.machine import available_memory
 from deepca._util.typing import Array, Csr, csr
 from deepca.operators.base import Operator, Shared
 from deepca.operators.dense_rows import DenseRows
-from deepca.operators.preparation import AS_THEY_ARE, Preparation, gram_of, row_counts, rows_rounding
+from deepca.operators.preparation import AS_THEY_ARE, Preparation, PreparedRows, gram_of
 from deepca.operators.rounding import Rounding
 
 __all__ = ["SparseRows"]
 
 
-class SparseRows(Operator):
+class SparseRows(PreparedRows[Csr]):
     """``A_j = c_j Y_jᵀY_j`` with CSR rows kept sparse; all agents in one block-diagonal product per core.
 
     Centring is carried out in columns far from zero only (:mod:`deepca.operators.sparse_centring`), elsewhere it would
     fill the zeros. With ``Z = X W − 1 μᵀW``, μ what is left of the mean, ``A_j W = XᵀZ − μ 1ᵀZ``.
     """
-
-    form = "rows"
 
     def __init__(
         self,
@@ -36,9 +34,7 @@ class SparseRows(Operator):
         workers: int | None = None,
         prepare: Preparation = AS_THEY_ARE,
     ) -> None:
-        self.rows, self.scales, self._prepare = tuple(rows), scales, prepare
-        self.batch, self.d = (() if single else (len(rows),)), int(rows[0].shape[1])
-        self.row_counts = row_counts(rows, self.batch)
+        super().__init__(rows, scales, single=single, prepare=prepare)
         ready = [prepare.sparse(X, j) for j, X in enumerate(rows)]
         scaled, left = [X for X, _ in ready], [mean for _, mean in ready if mean is not None]
         counts = [X.shape[0] for X in rows]
@@ -81,22 +77,14 @@ class SparseRows(Operator):
             Z -= np.repeat(shift[..., 0], np.diff(self._starts[part.start : part.stop + 1]), axis=0)
         return Z
 
-    def rounding(self) -> Rounding:
-        return rows_rounding(self.rows, self.scales, self._prepare, self.batch)
-
     def agent(self, j: int) -> SparseRows:
         one = self._prepare.agent(j)
         return SparseRows(self.rows[j : j + 1], self.scales[j : j + 1], single=True, workers=1, prepare=one)
 
     def dense(self) -> Array:
         if self._prepare is not AS_THEY_ARE:
-            return self @ np.broadcast_to(np.eye(self.d), (*self.batch, self.d, self.d))
-        stack = np.stack([gram_of(X, c) for X, c in zip(self.rows, self.scales, strict=True)])
-        return stack if self.batch else stack[0]
-
-    @property
-    def has_rows(self) -> bool:
-        return True
+            return super().dense()
+        return self._stack(gram_of(X, c) for X, c in zip(self.rows, self.scales, strict=True))
 
     def without(self, V: Array) -> Operator:
         """With dense rows where they fit into a quarter of the memory, which multiply the same way every time."""
@@ -109,8 +97,7 @@ class SparseRows(Operator):
         W = np.array(np.broadcast_to(V, (self.n_local, *V.shape)))
         parts = self._share.parts or [slice(0, self.n_local)]
         Z = np.concatenate([self._images(part, W) for part in parts]) * np.sqrt(self._row_scale)
-        found = np.stack([gram_of(Z[a:b], 1.0) for a, b in pairwise(self._starts)])
-        return found if self.batch else found[0]
+        return self._stack(gram_of(Z[a:b], 1.0) for a, b in pairwise(self._starts))
 
 
 class Deflated(Operator):
@@ -134,6 +121,3 @@ class Deflated(Operator):
 
     def agent(self, j: int) -> Deflated:
         return Deflated(self._A.agent(j), self._V)
-
-    def dense(self) -> Array:
-        return self @ np.broadcast_to(np.eye(self.d), (*self.batch, self.d, self.d))
