@@ -22,7 +22,17 @@ from scipy.sparse.linalg import ArpackNoConvergence, eigs
 
 from deepca._util.typing import Array, Csr, csr
 from deepca.errors import DisconnectedError, MassError, TopologyError
-from deepca.topology.graph import SMALL, Topology, check_agents, check_square, freeze, links_of, pairs_of
+from deepca.topology.graph import (
+    SMALL,
+    Topology,
+    check_agents,
+    check_square,
+    freeze,
+    links_at,
+    links_of,
+    pairs_of,
+    shortest_paths,
+)
 
 if TYPE_CHECKING:
     from deepca.topology.graph import Seed
@@ -62,24 +72,10 @@ class Digraph(Topology):
     def n_messages(self) -> int:
         return int(self.adjacency.nnz)
 
-    @property
-    def n_edges(self) -> int:
-        """Pairs of agents of which one hears the other."""
-        return len(self.edges)
-
     @cached_property
     def degrees(self) -> npt.NDArray[np.int64]:
         """To how many agents every agent sends."""
         return np.bincount(self.adjacency.indices, minlength=self.n_agents).astype(np.int64)
-
-    @property
-    def laplacian(self) -> Array:
-        """Of out-degrees, so that columns sum to zero."""
-        return np.diag(self.degrees.astype(np.float64)) - self.adjacency.toarray()
-
-    @property
-    def positive_semidefinite(self) -> bool:
-        return False
 
     @cached_property
     def middle(self) -> int:
@@ -91,10 +87,10 @@ class Digraph(Topology):
         return int(tried[int((there + back).argmin())])
 
     def paths_from(self, source: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        return _paths(csr(self.adjacency.T), source)
+        return shortest_paths(self._outward, source)
 
     def paths_to(self, target: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        return _paths(self.adjacency, target)
+        return shortest_paths(self.adjacency, target)
 
     @cached_property
     def modes(self) -> npt.NDArray[np.complex128]:
@@ -165,9 +161,7 @@ def from_arcs(m: int, arcs: Iterable[tuple[int, int]], *, name: str = "arcs") ->
     """Agents 0 … m − 1, where ``(i, j)`` says that i sends to j; an arc named twice counts once."""
     check_agents(m)
     ends = pairs_of(arcs, m, "arc")
-    links = csr(sparse.coo_array((np.ones(len(ends)), (ends[:, 1], ends[:, 0])), shape=(m, m)))
-    links.sum_duplicates()
-    links.data = np.ones_like(links.data)
+    links = links_at(ends[:, 1], ends[:, 0], m)
     _check_strongly_connected(links)
     kept = csr(links + sparse.eye_array(m, format="csr"))
     shares = 1.0 / np.bincount(kept.indices, minlength=m)
@@ -245,11 +239,6 @@ def _far(graph: Digraph) -> int:
     if graph.lambda2 <= 0.0:
         return graph.n_agents + 1
     return int(np.ceil(np.log(1e-30) / np.log(graph.lambda2))) + graph.n_agents
-
-
-def _paths(links: Csr, root: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    hops, parent = csgraph.shortest_path(links, unweighted=True, indices=root, return_predecessors=True, method="D")
-    return np.asarray(hops, dtype=np.int64), np.asarray(parent, dtype=np.int64)
 
 
 def _check_columns(weights: Csr) -> None:

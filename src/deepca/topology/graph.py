@@ -109,7 +109,8 @@ class Topology:
 
     @property
     def n_edges(self) -> int:
-        return int(self.adjacency.nnz // 2)
+        """Pairs of agents with a link between them, in one direction at least."""
+        return len(self.edges)
 
     @property
     def n_messages(self) -> int:
@@ -143,13 +144,13 @@ class Topology:
 
     @property
     def laplacian(self) -> Array:
-        """M, the graph Laplacian, as a dense ``(m, m)`` array."""
+        """M, the graph Laplacian, as a dense ``(m, m)`` array; of out-degrees where messages go one way."""
         return np.diag(self.degrees.astype(np.float64)) - self.adjacency.toarray()
 
     @property
     def positive_semidefinite(self) -> bool:
         """Whether ``𝐋 ⪰ 0``, which FastMix needs."""
-        return self.lambda_min >= -1e-12
+        return self.stays and self.lambda_min >= -1e-12
 
     @cached_property
     def flood_rounds(self) -> int:
@@ -210,10 +211,7 @@ class Topology:
 
     def paths_from(self, source: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """How many hops every agent is away from ``source``, and its predecessor on a shortest path from there."""
-        hops, parent = csgraph.shortest_path(
-            self.adjacency, unweighted=True, indices=source, return_predecessors=True, method="D"
-        )
-        return np.asarray(hops, dtype=np.int64), np.asarray(parent, dtype=np.int64)
+        return shortest_paths(self.adjacency, source)
 
     def paths_to(self, target: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """How many hops ``target`` is away from every agent, and the next one on a shortest path there."""
@@ -252,10 +250,7 @@ def from_edges(m: int, edges: Iterable[tuple[int, int]], *, rule: Rule = "paper"
     check_agents(m)
     ends = pairs_of(edges, m, "edge")
     both = np.concatenate([ends, ends[:, ::-1]])
-    adjacency = csr(sparse.coo_array((np.ones(len(both)), (both[:, 0], both[:, 1])), shape=(m, m)))
-    adjacency.sum_duplicates()
-    adjacency.data = np.ones_like(adjacency.data)
-    return _weighted(adjacency, name, rule)
+    return _weighted(links_at(both[:, 0], both[:, 1], m), name, rule)
 
 
 def from_gossip_matrix(matrix: npt.ArrayLike | Csr, *, name: str = "custom") -> Topology:
@@ -315,6 +310,20 @@ def pairs_of(edges: Iterable[tuple[int, int]], m: int, what: str) -> npt.NDArray
     for i, j in ends[ends[:, 0] == ends[:, 1]]:
         raise TopologyError(f"{what} ({i}, {j}) joins an agent to itself; leave it out")
     return ends
+
+
+def links_at(rows: npt.NDArray[np.int64], columns: npt.NDArray[np.int64], m: int) -> Csr:
+    """Ones at those places of an m × m matrix, however often each is named."""
+    links = csr(sparse.coo_array((np.ones(len(rows)), (rows, columns)), shape=(m, m)))
+    links.sum_duplicates()
+    links.data = np.ones_like(links.data)
+    return links
+
+
+def shortest_paths(links: Csr, root: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """How many hops along ``links`` every agent is away from the root, and its predecessor on the way from there."""
+    hops, parent = csgraph.shortest_path(links, unweighted=True, indices=root, return_predecessors=True, method="D")
+    return np.asarray(hops, dtype=np.int64), np.asarray(parent, dtype=np.int64)
 
 
 def links_of(weights: Csr) -> Csr:

@@ -73,15 +73,6 @@ class Changing(Topology):
         freeze(found)
         return found
 
-    @property
-    def n_edges(self) -> int:
-        """Pairs of agents of which one hears the other in some round."""
-        return len(self.edges)
-
-    @property
-    def positive_semidefinite(self) -> bool:
-        return False
-
     @cached_property
     def _weights(self) -> Callable[[int], Csr]:
         return lru_cache(_KEPT)(self._checked)
