@@ -23,19 +23,10 @@ __all__ = ["Search"]
 Search = Callable[[Operator, int, int], "Result[Any]"]
 """Finds the top so many of ``mean A_j`` in at most so many iterations, with a certificate."""
 
-
 RANK = 8.0  # a singular value of at most so many e is zero, as far as the rows can tell
-
-
 UNSEEN = 11.0  # by what a norm may exceed its estimate from eight random columns: P[χ²_8 < 8/11²] < _CHANCE
-
-
 _COLUMNS = 8
-
-
 _FEW, _LONGER = 100, 10  # iterations of a stage at most, in all and in those of the first
-
-
 _SEED = 4177
 
 
