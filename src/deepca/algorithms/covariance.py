@@ -49,7 +49,7 @@ class CovarianceAveraging(OverExactAverages):
 
     def step(self, state: CovarianceState) -> CovarianceState:
         A, gap = (state.A, state.gap) if state.A.size else self._mean()
-        before = np.asarray(state.W[(0,) * len(self.network.batch)])
+        before = self.network.common(state.W)
         U = top_eigenvectors(A, self.W0.shape[1])[1]
         return CovarianceState(state.t + 1, self._at_all(U), self._at_all(A @ before), A, gap)
 

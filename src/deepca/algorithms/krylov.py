@@ -96,7 +96,7 @@ class BlockKrylov(OverExactAverages):
         return self._from(spread(self.W0, W, self.network), 0)
 
     def step(self, state: KrylovState) -> KrylovState:
-        Q, AQ, P, before = state.Q, state.AQ, state.P, _one(state.W)
+        Q, AQ, P, before = state.Q, state.AQ, state.P, self.network.common(state.W)
         (d, k), network = self.W0.shape, self.network
         if P.shape[1] == 0:  # Q is everything
             S = AQ @ (Q.T @ before)
@@ -152,7 +152,7 @@ class BlockKrylov(OverExactAverages):
 
     def _from(self, W: Array, t: int) -> KrylovState:
         """A first block, of which the first step takes the leader's."""
-        own = _one(W) if not self.network.leads else W.reshape(-1, *W.shape[-2:])[self._leader]
+        own = self.network.common(W) if not self.network.leads else W.reshape(-1, *W.shape[-2:])[self._leader]
         d, k = own.shape
         more = np.random.default_rng(_SEED).standard_normal((d, self._width - k))
         P = np.linalg.qr(np.hstack([own, more]))[0]
@@ -201,8 +201,3 @@ class _Ritz:
         check_basis(network, "Ritz vectors", y)
         kept = y.T @ symmetric_part(self.Q.T @ self.AQ) @ y
         check_close(network, "Ritz vectors", np.diag(kept), self.theta[: y.shape[1]], allowed)
-
-
-def _one(W: Array) -> Array:
-    """The common ``(d, k)`` behind ``(*B, d, k)``."""
-    return np.asarray(W[(0,) * (W.ndim - 2)])

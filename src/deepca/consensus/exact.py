@@ -152,7 +152,7 @@ def exact_average(network: Network, x: Array) -> Array:
     flat, known = with_known(network, x)
     with network.following(_known(network.n_agents)[0], flat.shape[-1] - 1):
         mean = exact_mixer(network.topology, collective=network.collective)(network, flat)
-    return _checked(mean[(0,) * len(network.batch)], known)
+    return _checked(network.common(mean), known)
 
 
 def exact_average_then(network: Network, x: Array, derive: Callable[[Array], Array], size: int) -> tuple[Array, Array]:

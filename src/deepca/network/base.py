@@ -11,7 +11,6 @@ from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
-from scipy import sparse
 
 from deepca._util.floats import LARGEST
 from deepca._util.typing import Array, Csr
@@ -19,7 +18,7 @@ from deepca.errors import EpochChanged, MixingError, TopologyError
 from deepca.network.arrivals import Part
 from deepca.network.compression import Code, Copies, graph_of
 from deepca.network.reductions import Op, Pending, neutral
-from deepca.network.sweeps import sweeps
+from deepca.network.sweeps import Tree, check_weights, sweeps
 from deepca.network.traffic import Traffic
 from deepca.topology.graph import Topology
 
@@ -250,6 +249,10 @@ class Network(ABC):
         """The x of agent ``source``, of ``(*B, …)``, at every agent, on networks of every kind: see :meth:`reduce`."""
         return self.reduce(np.where(self._is(source, x), x, neutral("max")), "max")
 
+    def common(self, x: Array, /) -> Array:
+        """The one array behind an x of ``(*B, …)`` that is the same for all local agents."""
+        return np.asarray(x[(0,) * len(self.batch)])
+
     def _is(self, agent: int, x: Array) -> npt.NDArray[np.bool_]:
         """Where in x, of ``(*B, …)``, that agent's numbers are."""
         return np.reshape(self.local == agent, (*self.batch, *(1,) * (x.ndim - len(self.batch))))
@@ -261,32 +264,23 @@ class Network(ABC):
         agent, whatever their processors. Values under way to agreement ride along, and have arrived after it.
         """
         if self.collective:
-            mean = self.total_mean(x)[(0,) * len(self.batch)]
+            mean = self.common(self.total_mean(x))
             both = self.from_leader(np.concatenate([mean, derive(mean) if self.leads else np.zeros(size)]))
             self._swept(list(self._riding))
             return both[: mean.size], both[mean.size :]
         riding, self._sweeping = list(self._riding), True
         try:
-            found = self.sum_along(*sweeps(self.topology), self.leader, x, derive, size)
+            found = self.sum_along(sweeps(self.topology), self.leader, x, derive, size)
         finally:
             self._sweeping = False
         self._swept(riding)
         return found
 
     def sum_along(
-        self,
-        up: tuple[Csr, ...],
-        down: tuple[Csr, ...],
-        root: int,
-        x: Array,
-        derive: Callable[[Array], Array],
-        size: int,
-        /,
+        self, tree: Tree, root: int, x: Array, derive: Callable[[Array], Array], size: int, /
     ) -> tuple[Array, Array]:
-        """Add up x, ``(*B, n)``, by rounds up a tree; bring the sum, and what its root derives from it, down again.
-
-        up, down : weights of these rounds.
-        """
+        """Add up x, ``(*B, n)``, by rounds up a tree; bring the sum, and what its root derives from it, down again."""
+        up, down = tree
         for weights in up:
             x = self.gossip(x, weights)
         n = x.shape[-1]
@@ -305,7 +299,7 @@ class Network(ABC):
             self._followed = np.where(np.arange(self.n_agents) == self.leader, self._followed, 0.0)
         for weights in rounds:
             x = self.gossip(x, weights)
-        return _endless(x[(0,) * len(self.batch)])
+        return _endless(self.common(x))
 
     def total_mean(self, x: Array, /) -> Array:
         """The mean over all agents at every local one, by an operation of the machine in which all take part at once.
@@ -383,7 +377,7 @@ class Network(ABC):
         """What ``prepare`` makes of a weight matrix, checked against the graph once and remembered."""
         known = self._weights.get(id(weights))
         if known is None or known[0] is not weights:
-            _check_weights(weights, self.topology)
+            check_weights(weights, self.topology)
             if len(self._weights) >= 256:
                 self._weights.clear()
             for part in (weights.data, weights.indices, weights.indptr):
@@ -395,15 +389,3 @@ class Network(ABC):
 def _endless(found: Array) -> Array:
     """What was infinite before it was sent is so again."""
     return np.asarray(np.where(np.abs(found) == LARGEST, np.copysign(np.inf, found), found))
-
-
-def _check_weights(weights: Csr, topology: Topology) -> None:
-    m = topology.n_agents
-    if weights.shape != (m, m):
-        raise TopologyError(f"round weights have shape {weights.shape}; expected ({m}, {m})")
-    entries = sparse.coo_array(weights)
-    used = (entries.row != entries.col) & (entries.data != 0.0)
-    allowed = topology.adjacency
-    for i, j in zip(entries.row[used], entries.col[used], strict=True):
-        if not allowed[i, j]:
-            raise TopologyError(f"round weights use the pair ({i}, {j}), which is no edge of {topology.name}")

@@ -1,4 +1,4 @@
-"""Rounds of messages along a spanning tree that all agents know: sums up to its root, numbers down from it."""
+"""Weights of single rounds: along a spanning tree that all agents know, sums up to its root, numbers down from it."""
 
 from __future__ import annotations
 
@@ -9,16 +9,20 @@ import numpy.typing as npt
 from scipy import sparse
 
 from deepca._util.typing import Array, Csr, csr
+from deepca.errors import TopologyError
 from deepca.topology.graph import Topology
 
-__all__ = ["round_between", "sweeps"]
+__all__ = ["Tree", "check_weights", "round_between", "sweeps"]
+
+Tree = tuple[tuple[Csr, ...], tuple[Csr, ...]]
+"""Weights of the rounds up a tree to its root, and of those down from it."""
 
 _KEPT = 16  # graphs whose weights are remembered
 
 
 @lru_cache(maxsize=_KEPT)
-def sweeps(topology: Topology) -> tuple[tuple[Csr, ...], tuple[Csr, ...]]:
-    """Weights of the rounds up to the root, ``topology.middle``, after which it holds the mean, and of those down."""
+def sweeps(topology: Topology) -> Tree:
+    """The tree with the root ``topology.middle``, which holds the mean after the rounds up."""
     m = topology.n_agents
     if m == 1:
         return (), ()
@@ -46,3 +50,16 @@ def round_between(keep: Array, receivers: npt.NDArray[np.int64], senders: npt.ND
     rows, columns = np.concatenate([own, receivers]), np.concatenate([own, senders])
     values = np.concatenate([keep[own], np.full(len(receivers), weight)])
     return csr(sparse.coo_array((values, (rows, columns)), shape=(keep.size, keep.size)))
+
+
+def check_weights(weights: Csr, topology: Topology) -> None:
+    """TopologyError unless only agents with a link between them use each other's numbers."""
+    m = topology.n_agents
+    if weights.shape != (m, m):
+        raise TopologyError(f"round weights have shape {weights.shape}; expected ({m}, {m})")
+    entries = sparse.coo_array(weights)
+    used = (entries.row != entries.col) & (entries.data != 0.0)
+    allowed = topology.adjacency
+    for i, j in zip(entries.row[used], entries.col[used], strict=True):
+        if not allowed[i, j]:
+            raise TopologyError(f"round weights use the pair ({i}, {j}), which is no edge of {topology.name}")

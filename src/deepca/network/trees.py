@@ -15,7 +15,7 @@ import numpy.typing as npt
 from deepca._util.typing import Array, Csr
 from deepca.errors import NetworkError
 from deepca.network.base import Network
-from deepca.network.sweeps import round_between
+from deepca.network.sweeps import Tree, round_between
 
 __all__ = ["SpanningTree"]
 
@@ -67,7 +67,7 @@ class SpanningTree:
         theirs = network.collect(np.stack([parent, hops], axis=-1))  # who is whose child
         up, down = _sweeps(network, (hops, parent), (theirs[..., 1], theirs[..., 0]), depth)
         top = round(float(network.reduce(np.where(hops == 0.0, network.local, -1.0), "max")))
-        counted, _ = network.sum_along(up, down, top, np.ones((*network.batch, 1)), _nothing, 0)
+        counted, _ = network.sum_along((up, down), top, np.ones((*network.batch, 1)), _nothing, 0)
         return cls(network, round(float(counted[0])), depth, up, down, top)
 
     @property
@@ -94,11 +94,11 @@ class SpanningTree:
             return derive(np.asarray(total[:-1].reshape(x.shape[len(B) :])))
 
         if network.collective:
-            found = network.total_mean(flat)[(0,) * len(B)] * self.n_agents
+            found = network.common(network.total_mean(flat)) * self.n_agents
             told = made(found) if self.leads else np.zeros(size)
             told = network.flood(np.broadcast_to(told, (*B, size)), self.root) if size else told
         else:
-            found, told = network.sum_along(self.up, self.down, self.root, flat, made, size)
+            found, told = network.sum_along((self.up, self.down), self.root, flat, made, size)
         if not abs(float(found[-1]) - self.n_agents) <= 1e-9 * self.n_agents:
             raise NetworkError(
                 f"{self.n_agents} agents were counted as {float(found[-1]):g}: a message was lost or altered"
@@ -129,9 +129,7 @@ def _first(network: Network, among: npt.NDArray[np.bool_]) -> npt.NDArray[np.boo
     return np.asarray(numbers == network.reduce(np.where(among, numbers, np.inf), "min"))
 
 
-def _sweeps(
-    network: Network, mine: tuple[Array, Array], theirs: tuple[Array, Array], depth: int
-) -> tuple[tuple[Csr, ...], tuple[Csr, ...]]:
+def _sweeps(network: Network, mine: tuple[Array, Array], theirs: tuple[Array, Array], depth: int) -> Tree:
     """Weights of the rounds up and down, from the hops and parents of local agents and of their neighbours."""
     local = network.local.ravel()
     hops, parent = (part.ravel().astype(np.int64) for part in mine)

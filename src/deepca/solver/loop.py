@@ -16,7 +16,7 @@ from deepca._util.typing import Array
 from deepca._util.validation import Whole, check
 from deepca.algorithms.base import Algorithm, State, TrackedState
 from deepca.errors import EpochChanged, InvalidInput, NotFiniteError, StartError
-from deepca.network.base import Network
+from deepca.network.broadcasts import everywhere, packed
 from deepca.network.traffic import Traffic
 from deepca.solver.certificate.proof import Proof, ritz
 from deepca.solver.monitor import Agreement, why_not_finite
@@ -215,8 +215,8 @@ def _restarted(algorithm: Algorithm[S_], state: S_, epoch: int, agreement: Agree
     while True:
         try:
             network.begin(epoch, -1, "restart")
-            own = _per_agent(network, reached, -state.t, -agreement.K, -attempts)
-            accuracy, *largest = network.reduce(own, "min")
+            own = packed(reached, -state.t, -agreement.K, -attempts)
+            accuracy, *largest = network.reduce(everywhere(own, network), "min")
             t, K, attempts = (-round(value) for value in largest)
             agreement.forget(t, K)
             if proof is not None:
@@ -226,7 +226,3 @@ def _restarted(algorithm: Algorithm[S_], state: S_, epoch: int, agreement: Agree
             return algorithm.restart(replace(state, t=t), rounds)
         except EpochChanged as change:
             epoch = change.epoch
-
-
-def _per_agent(network: Network, *values: float) -> Array:
-    return np.array(np.broadcast_to(np.array(values), (*network.batch, len(values))))

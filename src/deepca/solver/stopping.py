@@ -37,6 +37,7 @@ __all__ = [
     "agreed_from",
     "at_floor",
     "error_estimate",
+    "flat",
     "measure",
     "more_iterations",
     "rate",
@@ -189,7 +190,7 @@ def at_floor(history: Sequence[Agreed]) -> bool:
         return False
     changes = [e.change for e in last]
     ups = sum(after > before for before, after in pairwise(changes))
-    return ups >= _NOISE // 4 and _flat(changes, 0.7)
+    return ups >= _NOISE // 4 and flat(changes, 0.7)
 
 
 def stalled(history: Sequence[Agreed]) -> bool:
@@ -202,10 +203,11 @@ def stalled(history: Sequence[Agreed]) -> bool:
     if len(last) < _STALL or large <= 100.0 * last[-1].floor * max(last[-1].magnified, 1.0):
         return False
     change, apart = [entry.change for entry in last], [entry.disagreement for entry in last]
-    return _flat(change, 0.9995) or (all(a > c for a, c in zip(apart, change, strict=True)) and _flat(apart, 0.98))
+    return flat(change, 0.9995) or (all(a > c for a, c in zip(apart, change, strict=True)) and flat(apart, 0.98))
 
 
-def _flat(values: Sequence[float], limit: float) -> bool:
+def flat(values: Sequence[float], limit: float) -> bool:
+    """Whether the later half of some numbers is larger than ``limit`` times the earlier one, by their medians."""
     half = len(values) // 2
     return median(values[half:]) > limit * median(values[:half])
 

@@ -15,7 +15,7 @@ from deepca.algorithms.base import State
 from deepca.solver import sentences
 from deepca.solver.certificate.bounds import KNOWN, Certificate
 from deepca.solver.result import Result, Status, StatusCode
-from deepca.solver.stopping import Agreed, StopRule, Tolerance, at_floor, error_estimate, more_iterations, rate
+from deepca.solver.stopping import Agreed, StopRule, Tolerance, at_floor, error_estimate, flat, more_iterations, rate
 
 __all__ = [
     "PRESENTABLE",
@@ -276,8 +276,7 @@ def _later(history: Sequence[Agreed], own: float, made: int) -> float:
 def _keeps_apart(history: Sequence[Agreed]) -> bool:
     """Whether the agents have hardly come nearer to each other in the recent past."""
     apart = [entry.disagreement for entry in history[-40:]]
-    half = max(len(apart) // 2, 1)
-    return median(apart[half:]) > 0.9 * median(apart[:half]) if len(apart) > 1 else True
+    return len(apart) < 2 or flat(apart, 0.9)
 
 
 def _shrinks(history: Sequence[Agreed]) -> bool:
