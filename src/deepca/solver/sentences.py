@@ -52,32 +52,32 @@ def done(stop: StopRule | None, tol: float, made: int, seen: Certificate | Estim
 
 def averaging_failed(certificate: Certificate) -> Status:
     """Describe a network on which averages come out wrong."""
-    return Status.of(
-        StatusCode.AVERAGING_FAILED,
+    sentence = (
         "a number whose mean is known came out wrong by {error:.1e} when averaged: messages are lost or altered on the "
-        "way; repair the network, then run again",
-        error=certificate.averaging_error,
+        "way; repair the network, then run again"
     )
+    return Status.of(StatusCode.AVERAGING_FAILED, sentence, error=certificate.averaging_error)
 
 
 def underflown(largest: float, limit: float) -> Status:
     """Describe eigenvalues so small that products lose digits."""
-    return Status.of(
-        StatusCode.BELOW_ROUNDING,
+    sentence = (
         "the largest eigenvalue is {largest:.1e}: products below {limit:.0e} underflow and lose digits; scale the "
-        "A_j (rows by the root of that)",
-        largest=largest,
-        limit=limit,
+        "A_j (rows by the root of that)"
     )
+    return Status.of(StatusCode.BELOW_ROUNDING, sentence, largest=largest, limit=limit)
 
 
 def not_top(certificate: Certificate) -> Status:
     """Describe an invariant subspace beside a larger eigenvalue."""
-    return Status.of(
-        StatusCode.NOT_TOP,
+    sentence = (
         "the subspace is invariant (residual {residual:.1e}), but the eigenvalue {outside:.6g} outside it is larger "
         "than {inside:.6g} inside; W0 had no part in that direction: start from "
-        "deepca.operators.linalg.random_orthonormal(d, k)",
+        "deepca.operators.linalg.random_orthonormal(d, k)"
+    )
+    return Status.of(
+        StatusCode.NOT_TOP,
+        sentence,
         residual=certificate.residual,
         outside=certificate.next_eigenvalue,
         inside=certificate.eigenvalues[-1],
@@ -92,18 +92,15 @@ def not_judged() -> Status:
 def below_rounding(known: int, k: int, largest: float, certificate: Certificate | None) -> Status:
     """Describe products of the rows from which only the first ``known`` components can be told."""
     angle = None if certificate is None or not known else certificate.leading(known)
-    return Status.of(
-        StatusCode.BELOW_ROUNDING,
+    sentence = (
         "{known} of the k = {k} components are known"
         + (" (tan θ ≤ {angle:.1e})" if angle is not None else "")
         + "; the variances of the others are lost in the rounding of the largest, {largest:.3g}, or are zero: products "
         "of the rows cannot tell. Ask for k ≤ {at_most}, or give the rows themselves (DecentralizedPCA.fit, "
-        "singular_triplets), from which smaller ones can be told",
-        known=known,
-        k=k,
-        angle=angle,
-        largest=largest,
-        at_most=max(known, 1),
+        "singular_triplets), from which smaller ones can be told"
+    )
+    return Status.of(
+        StatusCode.BELOW_ROUNDING, sentence, known=known, k=k, angle=angle, largest=largest, at_most=max(known, 1)
     )
 
 
@@ -111,13 +108,12 @@ def below_underflow(status: Status, certificate: Certificate) -> Status:
     """Describe the same of rows too small to be searched for what rounding hides; other statuses stay as they are."""
     if status.code != StatusCode.BELOW_ROUNDING:
         return status
-    return Status.of(
-        StatusCode.BELOW_ROUNDING,
+    sentence = (
         "{known} of the k = {k} components are known; the squares of what is left of the rows without them underflow "
-        "(the largest variance is {largest:.1e}): multiply the data by a power of ten",
-        known=certificate.known(),
-        k=certificate.k,
-        largest=certificate.scale,
+        "(the largest variance is {largest:.1e}): multiply the data by a power of ten"
+    )
+    return Status.of(
+        StatusCode.BELOW_ROUNDING, sentence, known=certificate.known(), k=certificate.k, largest=certificate.scale
     )
 
 
@@ -134,38 +130,37 @@ def rank_deficient(rank: int, k: int) -> Status:
 
 def exhausted(rank: int, k: int) -> Status:
     """Describe rows in which ``rank`` directions stand above rounding."""
-    return Status.of(
-        StatusCode.RANK_DEFICIENT,
+    sentence = (
         "the data have rank {rank} to the rounding of the rows, less than the k = {k} components asked for: what lies "
         "beyond cannot be told from zero, and its columns only complete the basis, the same way at every agent. Ask "
-        "for k ≤ {rank}",
-        rank=rank,
-        k=k,
+        "for k ≤ {rank}"
     )
+    return Status.of(StatusCode.RANK_DEFICIENT, sentence, rank=rank, k=k)
 
 
 def lost_in_rows(certificate: Certificate, rank: int) -> Status:
     """Describe components found at the rows, ``rank`` of them, whose angles the rounding of the rows leaves open."""
     known = certificate.known()
-    return Status.of(
-        StatusCode.BELOW_ROUNDING,
+    sentence = (
         "{known} of the k = {k} components are known; {unsure} more stand above the rounding of the rows, or above "
         "what follows, by too little to be told exactly, and what is smaller cannot be told at all. Ask for k ≤ "
-        "{at_most}; rows far from zero lose fewer digits where they are centred",
-        known=known,
-        k=certificate.k,
-        unsure=rank - known,
-        at_most=max(known, 1),
+        "{at_most}; rows far from zero lose fewer digits where they are centred"
+    )
+    return Status.of(
+        StatusCode.BELOW_ROUNDING, sentence, known=known, k=certificate.k, unsure=rank - known, at_most=max(known, 1)
     )
 
 
 def drifted(certificate: Certificate) -> Status:
     """Describe tracking that has left the mean."""
-    return Status.of(
-        StatusCode.TRACKING_LOST,
+    sentence = (
         "what is tracked has drifted: mean S differs from mean A W by {drift:.1e} (relative), where rounding explains "
         "{noise:.1e}, so the components may be wrong by {angle:.1e}. Messages or agents that get lost unnoticed do "
-        "that, and A_j that change during a run. Go on from the state with a tolerance: tracking then begins again",
+        "that, and A_j that change during a run. Go on from the state with a tolerance: tracking then begins again"
+    )
+    return Status.of(
+        StatusCode.TRACKING_LOST,
+        sentence,
         drift=certificate.drift,
         noise=certificate.noise,
         angle=min(certificate.worst_angle, 1.0),
@@ -179,9 +174,12 @@ def not_unique(certificate: Certificate, tol: float) -> Status:
     close = "differ by {gap:.0e} only, too little for a tolerance of {tolerance:.0e}" if gap > 1e-14 else "are equal"
     choices = tuple(choice for choice in (certificate.smaller_k, certificate.larger_k) if choice is not None)
     choose = " or ".join(f"k = {choice}" for choice in choices) or "no k up to {most}"
+    sentence = (
+        "subspace not unique: λ_{k} = {inside:.9g} and λ_{after} = {outside:.9g} " + f"{close}; well defined: {choose}"
+    )
     return Status.of(
         StatusCode.NOT_UNIQUE,
-        "subspace not unique: λ_{k} = {inside:.9g} and λ_{after} = {outside:.9g} " + f"{close}; well defined: {choose}",
+        sentence,
         k=k,
         after=k + 1,
         inside=inside,
@@ -195,9 +193,8 @@ def not_unique(certificate: Certificate, tol: float) -> Status:
 
 def indefinite(smallest: float) -> Status:
     """Describe a mean of the A_j with a negative eigenvalue."""
-    return Status.of(
-        StatusCode.INDEFINITE_MEAN,
+    sentence = (
         "the mean of the A_j has the eigenvalue {smallest:.3g} < 0, so these are the eigenvalues largest in modulus, "
-        "not the largest; add the same multiple of the identity to every A_j, large enough to make the mean positive",
-        smallest=smallest,
+        "not the largest; add the same multiple of the identity to every A_j, large enough to make the mean positive"
     )
+    return Status.of(StatusCode.INDEFINITE_MEAN, sentence, smallest=smallest)

@@ -122,18 +122,13 @@ def _at_floor(tol: float, seen: Certificate | sentences.Estimate) -> Status:
             if seen.others and not seen.drowned:
                 return sentences.not_unique(seen, tol)
             return sentences.below_rounding(seen.known(), seen.k, seen.scale, seen)
-        return Status.of(
-            StatusCode.DISAGREEMENT,
+        sentence = (
             "an agent says that its own components are apart from the common ones (tan θ = {angle:.1e}), though all "
-            "say that they have come together; look at the agents: one of them computes something else",
-            angle=seen.agents_angle,
+            "say that they have come together; look at the agents: one of them computes something else"
         )
-    return Status.of(
-        StatusCode.ROUNDING_FLOOR,
-        "tolerance {tolerance:.1e} lies below what rounding allows here; {seen}. Ask for a larger one",
-        tolerance=tol,
-        seen=seen,
-    )
+        return Status.of(StatusCode.DISAGREEMENT, sentence, angle=seen.agents_angle)
+    sentence = "tolerance {tolerance:.1e} lies below what rounding allows here; {seen}. Ask for a larger one"
+    return Status.of(StatusCode.ROUNDING_FLOOR, sentence, tolerance=tol, seen=seen)
 
 
 def _short(
@@ -181,10 +176,12 @@ def _few_digits(certificate: Certificate, tol: float) -> Status:
     """Where nothing lies outside: parts are not proven, or they are but the smallest variances have few digits."""
     if certificate.worst_part > tol:
         return _at_floor(tol, certificate)
+    sentence = (
+        "rounding of the largest variance may have changed the smallest, {smallest:.3g}, by {off:.0e} of itself; {seen}"
+    )
     return Status.of(
         StatusCode.ROUNDING_FLOOR,
-        "rounding of the largest variance may have changed the smallest, {smallest:.3g}, by {off:.0e} of itself; "
-        "{seen}",
+        sentence,
         smallest=certificate.eigenvalues[-1],
         off=certificate.smallest_off,
         seen=certificate,
@@ -219,21 +216,19 @@ def _not_there(
                 "the agents agree, so the likely cause is no clear gap behind k, or signs that flip: choose another k, "
                 "or leave the orthonormalisation to the library"
             )
-        return Status.of(
-            StatusCode.DIVERGING,
+        sentence = (
             "the subspace still moves by {change:.1e} per iteration after {iterations} iterations and does not settle; "
             + cause
-            + few,
-            **seen,
+            + few
         )
+        return Status.of(StatusCode.DIVERGING, sentence, **seen)
     if end.disagreement > tol and end.disagreement >= min(error, end.change) and _keeps_apart(history):
-        return Status.of(
-            StatusCode.DISAGREEMENT,
+        sentence = (
             "did not converge: disagreement stayed at {disagreement:.1e} after {iterations} iterations; "
             + more_rounds
-            + few,
-            **seen,
+            + few
         )
+        return Status.of(StatusCode.DISAGREEMENT, sentence, **seen)
     if certificate is not None and ratio < 1.0:
         # the certificate has seen the spectrum; the history may have seen only the faster part of it
         own = state.shrinks_by(certificate.eigenvalues[-1], certificate.others)
@@ -243,23 +238,17 @@ def _not_there(
     if r < 1.0 and math.isfinite(error):
         more = more_iterations(min(error, 1.0), tol, r)
         more = more if state.most_left is None else min(more, state.most_left)
-        return Status.of(
-            StatusCode.OUT_OF_ITERATIONS,
+        sentence = (
             "did not converge: estimated error {error:.1e} after {iterations} iterations, shrinking by {rate:.6g} per "
             "iteration; about {more:,} more are needed for {tolerance:.0e}. Raise max_iter, or go on from the state"
-            + few,
-            error=error,
-            rate=r,
-            more=more,
-            tolerance=tol,
-            **seen,
+            + few
         )
-    return Status.of(
-        StatusCode.OUT_OF_ITERATIONS,
+        return Status.of(StatusCode.OUT_OF_ITERATIONS, sentence, error=error, rate=r, more=more, tolerance=tol, **seen)
+    sentence = (
         "did not converge: the subspace still moves by {change:.1e} per iteration after {iterations} iterations, and "
-        "no rate can be seen yet. Raise max_iter, or go on from the state" + few,
-        **seen,
+        "no rate can be seen yet. Raise max_iter, or go on from the state" + few
     )
+    return Status.of(StatusCode.OUT_OF_ITERATIONS, sentence, **seen)
 
 
 def _later(history: Sequence[Agreed], own: float, made: int) -> float:
