@@ -61,6 +61,23 @@ def test_everyone_has_what_the_leader_gave(engine: str, place: Topology) -> None
         assert network.traffic.rounds == int(place.paths_from(place.middle)[0].max())
 
 
+@pytest.mark.parametrize("place", PLACES.values(), ids=list(PLACES))
+def test_what_local_agents_have_in_common_comes_from_the_leader_and_a_flood_from_anyone(place: Topology) -> None:
+    """Agents apart have one array each; those of a simulator have one together."""
+    m = place.n_agents
+    x = np.random.default_rng(1).standard_normal((m, 4, 3))
+
+    def work(network: AgentNetwork) -> tuple[Array, Array]:
+        return network.from_leader(x[network.agent]), network.flood(x[network.agent], m - 1)
+
+    for led, flooded in deepca.run_agents(place, work):
+        np.testing.assert_array_equal(led, x[place.middle])
+        np.testing.assert_array_equal(flooded, x[-1])
+    network = SimulatedNetwork(place)
+    np.testing.assert_array_equal(network.from_leader(x[0]), x[0])
+    np.testing.assert_array_equal(network.flood(x, m - 1), x[-1])
+
+
 @pytest.mark.skipif(over_mpi(), reason="agents in threads")
 def test_without_a_tree_numbers_are_flooded() -> None:
     place = PLACES["ring"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 import deepca
 from deepca import AgentNetwork, DeEPCA, DePCA, FastMix, Tolerance, solve
 from deepca.operators import from_matrices
-from deepca.solver.result import Result
+from deepca.solver.result import Result, StatusCode
 from deepca.topology import Topology
 from tests.support.engines import ENGINES, everyone, network_of, over_mpi, whole
 from tests.support.helpers import AtIteration, worst_tangent
@@ -255,3 +256,15 @@ def test_without_certificates_a_run_is_not_ended_for_standing_still() -> None:
     network = network_of(deepca.topology.complete(4))
     result = solve(DeEPCA(stack, W0, network), max_iter=300, stop=Tolerance(1e-12), certify=False)
     assert result.iterations == 300
+
+
+def test_a_status_states_its_numbers_and_keeps_them() -> None:
+    """By name, through pickles too; those of earlier versions have none."""
+    status = deepca.Status.of(StatusCode.RANK_DEFICIENT, "rank {rank} of {k}", rank=2, k=3)
+    assert status.advice == "rank 2 of 3"
+    assert str(status) == "rank deficient: rank 2 of 3"
+    assert status == deepca.Status(StatusCode.RANK_DEFICIENT, "rank 2 of 3")
+    assert pickle.loads(pickle.dumps(status)).numbers == {"rank": 2, "k": 3}
+    older = object.__new__(deepca.Status)
+    older.__setstate__({"code": StatusCode.CONVERGED, "advice": "so", "more": None})
+    assert (older.ok, older.numbers, older.more) == (True, {}, None)
