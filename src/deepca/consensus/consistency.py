@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from deepca.errors import InvalidInput
 from deepca.network.base import Network
-
-if TYPE_CHECKING:
-    from deepca.decomposition.settings import Settings
 
 __all__ = ["agree_on_call", "differing", "listed"]
 
@@ -36,8 +32,11 @@ def listed(agents: npt.NDArray[np.int64]) -> str:
     return ", ".join(map(str, agents[:_SHOWN])) + (", …" if agents.size > _SHOWN else "")
 
 
-def agree_on_call(network: Network, name: str, *, settings: Settings, **asked: str) -> None:
-    """An error that names the agents that do not ask for the same as agent 0."""
+def agree_on_call(network: Network, name: str, *, settings: object, **asked: str) -> None:
+    """Raise InvalidInput that names the agents that do not ask for the same as agent 0.
+
+    settings : whatever else has to be the same; compared by its ``repr``.
+    """
     who = differing(network, repr((name, settings, sorted(asked.items()))), "call")
     if who.size:
         raise InvalidInput(

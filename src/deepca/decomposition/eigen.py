@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Unpack, get_args
 
 import numpy as np
 from scipy import sparse
@@ -21,13 +21,12 @@ from scipy.sparse.linalg import LinearOperator
 from deepca._util.typing import Array
 from deepca.algorithms import DeEPCA, QRSignAdjust
 from deepca.algorithms.base import matching_operator
-from deepca.consensus.consistency import agree_on_call
 from deepca.decomposition.eigen_status import FoundPairs, beyond, largest_of, status_of
-from deepca.decomposition.leading import Leading, leading, size_of, whole
+from deepca.decomposition.leading import Answer, Leading, common_settings, leading, size_of
 from deepca.decomposition.pairs import Pairs, Which, order_of, pairs_in, probed
-from deepca.decomposition.settings import Settings, algorithm_of
+from deepca.decomposition.settings import SearchOptions, Settings, algorithm_of
 from deepca.decomposition.spectral_bounds import Extent, agreed_extent
-from deepca.errors import GapError, InvalidInput
+from deepca.errors import InvalidInput
 from deepca.network.base import Network
 from deepca.network.broadcasts import check_basis
 from deepca.network.traffic import Traffic
@@ -50,7 +49,7 @@ _SHARPER = 4  # times the paper's iterations go on where a proof asks for it
 
 
 @dataclass(frozen=True, repr=False)
-class Eigenpairs:
+class Eigenpairs(Answer):
     """What every agent ends with; the same bits at every agent, but for ``traffic``, which is the local agents'.
 
     values : ``(k,)``: falling for LA, rising for SA, by falling modulus for LM.  vectors : orthonormal ``(d, k)``, the
@@ -79,12 +78,6 @@ class Eigenpairs:
     certificates: tuple[Certificate, ...]
     traffic: Traffic
 
-    def required(self) -> Eigenpairs:
-        """Itself, or a GapError where the vectors that were asked for do not exist."""
-        if self.status.code == StatusCode.NOT_UNIQUE:
-            raise GapError(self.status.advice)
-        return self
-
     def __repr__(self) -> str:
         return f"Eigenpairs({self.values.size} of d = {self.vectors.shape[0]}; {self.status})"
 
@@ -96,13 +89,9 @@ def eigenpairs(
     *,
     which: Which = "LA",
     of: Of = "mean",
-    algorithm: str = "auto",
-    tol: float = 1e-10,
-    max_iter: int = 10_000,
-    seed: int | None = 0,
-    rounds: int | Literal["auto"] = "auto",
     start: Array | None = None,
     observers: Sequence[Observer] = (),
+    **options: Unpack[SearchOptions],
 ) -> Eigenpairs:
     """k eigenpairs of the mean or the sum of the ``A_j``, proven; every agent makes the same call.
 
@@ -112,26 +101,25 @@ def eigenpairs(
         or an Operator. Any of them, and their mean, may be indefinite.
     which : "LA" the algebraically largest, "SA" the smallest, "LM" the largest in modulus.
     of : "mean" or "sum" of the A_j.
-    algorithm : as for :func:`deepca.decomposition.settings.algorithm_of`, run on ``± A_j + σI``. "deepca" with "LM" is
-        the paper's way instead: QR and SignAdjust on the A_j themselves.
-    tol : largest acceptable tangent of the angle between the span of the vectors and the true one.
     start : ``(k', d)`` orthonormal rows to begin with, the same at every agent.
+    observers : told of every iteration.
+    algorithm : as for :func:`deepca.decomposition.settings.algorithm_of`, run on ``± A_j + σI``; "auto" by default.
+        "deepca" with "LM" is the paper's way instead: QR and SignAdjust on the A_j themselves.
+    tol : largest acceptable tangent of the angle between the span of the vectors and the true one; 1e-10 by default.
+    max_iter, seed, rounds : 10,000 iterations at most, seed 0 and "auto" by default; as for
+        :class:`deepca.DecentralizedPCA`.
     """
     if which not in get_args(Which):
         raise InvalidInput(f"which = {which!r}: choose 'LA' (largest), 'SA' (smallest) or 'LM' (largest in modulus)")
     if of not in get_args(Of):
         raise InvalidInput(f"of = {of!r}: choose 'mean' or 'sum'")
-    settings = Settings(
-        n_components=whole(k), algorithm=algorithm, rounds=rounds, tol=tol, max_iter=max_iter, seed=seed
-    )
     before = network.traffic
-    agree_on_call(network, "eigenpairs", settings=settings, which=which, of=of)
+    settings = common_settings(network, "eigenpairs", k, options, which=which, of=of)
     operator = matching_operator(symmetric_operators(A), network)
     size_of(settings, operator.d)
     search = _Search(operator, network, settings, agreed_extent(operator, network), start, tuple(observers))
     found = search.find(which)
     pairs, unit = found.pairs.ordered(which), float(network.n_agents) if of == "sum" else 1.0
-    certificates = tuple(end.certificate for end in found.ends)
     return Eigenpairs(
         values=pairs.values * unit,
         vectors=pairs.vectors,
@@ -145,7 +133,7 @@ def eigenpairs(
         status=status_of(found, pairs, which, settings, unit),
         iterations=found.iterations,
         shifts=found.shifts,
-        certificates=certificates,
+        certificates=tuple(end.certificate for end in found.ends),
         traffic=network.traffic - before,
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -12,18 +12,44 @@ from deepca._util.floats import EPS
 from deepca._util.typing import Array
 from deepca._util.validation import Whole, check
 from deepca.algorithms import Algorithm, BlockKrylov, State
-from deepca.decomposition.settings import Settings, algorithm_of, check_settings
-from deepca.errors import InvalidInput, NetworkError
+from deepca.consensus.consistency import agree_on_call
+from deepca.decomposition.settings import SearchOptions, Settings, algorithm_of, check_settings
+from deepca.errors import GapError, InvalidInput, NetworkError
 from deepca.network.base import Network
 from deepca.operators.base import Operator
 from deepca.operators.linalg import first_columns
 from deepca.solver.certificate.bounds import Certificate
 from deepca.solver.loop import solve
 from deepca.solver.observers import Observer
-from deepca.solver.result import Result
+from deepca.solver.result import Result, Status, StatusCode
 from deepca.solver.stopping import Tolerance
 
-__all__ = ["Leading", "Top", "leading", "search", "size_of", "whole"]
+__all__ = ["Answer", "Leading", "Top", "common_settings", "leading", "search", "size_of", "whole"]
+
+
+class Answer:
+    """Eigenpairs or singular triplets, with a status that says whether they are what was asked for."""
+
+    status: Status
+
+    def required(self) -> Self:
+        """Return the answer itself; raise GapError where the vectors that were asked for do not exist."""
+        if self.status.code == StatusCode.NOT_UNIQUE:
+            raise GapError(self.status.advice)
+        return self
+
+
+def common_settings(network: Network, call: str, k: int, options: SearchOptions, **asked: str) -> Settings:
+    """Return the settings of a call that every agent makes, once all are known to ask for the same.
+
+    call : the name of the function.  asked : its other parameters that have to be the same.
+    """
+    unknown = sorted(set(options) - set(SearchOptions.__annotations__))
+    if unknown:
+        raise TypeError(f"{call}() got an unexpected keyword argument {unknown[0]!r}")
+    settings = Settings(whole(k), **options)
+    agree_on_call(network, call, settings=settings, **asked)
+    return settings
 
 
 @dataclass(frozen=True)

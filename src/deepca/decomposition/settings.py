@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypedDict, get_args
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from deepca.operators.base import OperatorLike
 from deepca.operators.construction import Form
 from deepca.solver.stopping import Tolerance
 
-__all__ = ["ALGORITHMS", "Settings", "algorithm_of", "check_settings", "components_needed"]
+__all__ = ["ALGORITHMS", "SearchOptions", "Settings", "algorithm_of", "check_settings", "components_needed"]
 
 ALGORITHMS = ("auto", "krylov", "accelerated", "deepca", "depca", "covariance")
 
@@ -63,6 +63,16 @@ class Settings:
         for name, value in vars(self).items():
             if isinstance(value, np.generic):  # plain numbers can be written down, and are of the types asked for
                 object.__setattr__(self, name, value.item())
+
+
+class SearchOptions(TypedDict, total=False):
+    """Keyword parameters of a search for eigenpairs or singular triplets, with the defaults of Settings."""
+
+    algorithm: str
+    rounds: int | Literal["auto"]
+    tol: float
+    max_iter: int
+    seed: int | None
 
 
 _ALLOWED: dict[str, tuple[Constraint, ...]] = {

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Unpack, get_args
 
 import numpy as np
 
@@ -20,20 +20,20 @@ from deepca._util.floats import EPS
 from deepca._util.portable import total
 from deepca._util.typing import Array
 from deepca.consensus.averaging import common_average, common_average_then
-from deepca.consensus.consistency import agree_on_call
 from deepca.data.columns import agree_on_columns, common_columns
 from deepca.data.local_data import LocalData, read
 from deepca.data.moments import Moments, check_finite, moments
 from deepca.data.sources import ArraySource, Matrix, Source, as_source
 from deepca.data.statistics import agreed_totals
-from deepca.decomposition.leading import Leading, leading, size_of, whole
-from deepca.decomposition.settings import Settings
-from deepca.errors import DataError, GapError, InvalidInput
+from deepca.decomposition.leading import Answer, Leading, common_settings, leading, size_of
+from deepca.decomposition.settings import SearchOptions, Settings
+from deepca.errors import DataError, InvalidInput
 from deepca.network.base import Network
 from deepca.network.broadcasts import SEMI, check_basis, check_close, packed, unpacked
 from deepca.network.traffic import Traffic
 from deepca.operators.base import Operator
 from deepca.operators.linalg import frobenius, largest_positive, symmetric_part
+from deepca.operators.rounding import EPS
 from deepca.solver.certificate.bounds import Certificate
 from deepca.solver.deflation import graded_axes, sharpened
 from deepca.solver.observers import Observer
@@ -48,7 +48,7 @@ _SAME_SAMPLES = "where columns are apart, every agent needs the same samples, in
 
 
 @dataclass(frozen=True, repr=False)
-class SingularTriplets:
+class SingularTriplets(Answer):
     """What an agent ends with. Only ``own`` and ``own_errors`` are those of the local agents; the rest all have alike.
 
     values : ``(k,)``, falling.  common : orthonormal columns that every agent knows: right vectors ``(d, k)`` where
@@ -85,12 +85,6 @@ class SingularTriplets:
         part = (self.own[j] * self.values) @ self.common.T
         return part if self.partition == "rows" else part.T
 
-    def required(self) -> SingularTriplets:
-        """Itself, or a GapError where the vectors that were asked for do not exist."""
-        if self.status.code == StatusCode.NOT_UNIQUE:
-            raise GapError(self.status.advice)
-        return self
-
     def __repr__(self) -> str:
         return f"SingularTriplets({self.values.size} of {self.shape[0]} × {self.shape[1]}; {self.status})"
 
@@ -101,13 +95,9 @@ def singular_triplets(
     k: int,
     *,
     partition: Partition = "rows",
-    algorithm: str = "auto",
-    tol: float = 1e-10,
-    max_iter: int = 10_000,
-    seed: int | None = 0,
-    rounds: int | Literal["auto"] = "auto",
     start: Array | None = None,
     observers: Sequence[Observer] = (),
+    **options: Unpack[SearchOptions],
 ) -> SingularTriplets:
     """The k largest singular values of the whole matrix, and their vectors; every agent makes the same call.
 
@@ -116,17 +106,17 @@ def singular_triplets(
     Xs : what each local agent holds: an array, sparse matrix, data frame or file; ``(n_j, d)`` of its rows, or
         ``(n, d_j)`` of its columns.
     partition : "rows" or "columns", whichever agents hold some of.
-    algorithm, tol, rounds : as for :func:`deepca.eigenpairs`; tol is that of the span of the common vectors.
     start : orthonormal rows to begin with, the same at every agent: ``directions`` of an earlier run.
+    observers, algorithm, tol, max_iter, seed, rounds : as for :func:`deepca.eigenpairs`; tol is that of the span of
+        the common vectors.
 
     A singular value is the length of ``X v_i``, added up over agents: it is good to about ``eps σ_1``, where the root
     of an eigenvalue of ``XᵀX`` would be to ``eps σ_1²/σ_i``. The span of the vectors is that of eigenvectors of
     ``XᵀX``; where their rounding hides small values, these are found at the rows (:mod:`deepca.solver.deflation`), and
     the span is good to about ``eps σ_1/(σ_k − σ_{k+1})``.
     """
-    settings = Settings(whole(k), algorithm=algorithm, rounds=rounds, tol=tol, max_iter=max_iter, seed=seed)
     before = network.traffic
-    agree_on_call(network, "singular_triplets", settings=settings, partition=partition)
+    settings = common_settings(network, "singular_triplets", k, options, partition=partition)
     held = _held(Xs, network, partition)
     sources = held.rows.sources
     d, zero = sources[0].d, np.zeros(sources[0].d)
