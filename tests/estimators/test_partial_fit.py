@@ -22,7 +22,7 @@ from deepca import DecentralizedPCA
 from deepca._util.typing import Array
 from deepca.data.moments import Moments, moments
 from deepca.data.sources import ArraySource
-from deepca.decomposition import stream
+from deepca.decomposition import partial_fit
 from deepca.errors import DataError, InvalidInput
 from tests.support.problems import close
 
@@ -334,7 +334,7 @@ def test_the_first_call_needs_rows_for_an_answer() -> None:
 
 
 def test_too_many_columns_for_a_matrix_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "available_memory", lambda: 4 * 8 * 3 * 30**2 - 1)
+    monkeypatch.setattr(partial_fit, "available_memory", lambda: 4 * 8 * 3 * 30**2 - 1)
     pca = DecentralizedPCA(2, n_agents=3)
     with pytest.raises(DataError, match=r"30 × 30 numbers for each of 3 agents.*fit"):
         pca.partial_fit(digits())

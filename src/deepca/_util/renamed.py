@@ -24,7 +24,7 @@ RENAMED: dict[str, tuple[str, ...]] = {
     "changing": ("topology.time_varying",),
     "clustering": ("decomposition.spectral.clustering",),
     "coding": ("network.compression",),
-    "data.stream": ("decomposition.stream",),
+    "data.stream": ("decomposition.partial_fit",),
     "directed": ("topology.directed",),
     "eigen": (
         "decomposition.eigen",

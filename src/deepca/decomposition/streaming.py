@@ -13,7 +13,7 @@ from deepca._util.typing import Array
 from deepca._util.validation import Whole, check
 from deepca.algorithms.base import TrackedState
 from deepca.algorithms.deepca import DeEPCA
-from deepca.decomposition.stream import check_forgetting
+from deepca.decomposition.partial_fit import check_forgetting
 from deepca.errors import DataError, InvalidInput
 from deepca.operators.base import OperatorLike
 from deepca.operators.construction import from_matrices, from_rows

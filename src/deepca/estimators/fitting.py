@@ -23,8 +23,8 @@ from deepca.data.local_data import LocalData
 from deepca.data.sources import ArraySource, Source, as_source
 from deepca.decomposition.fit import Fitted, fit
 from deepca.decomposition.model import Model
+from deepca.decomposition.partial_fit import Stream, check_forgetting, dealt, kept_of, read_more
 from deepca.decomposition.settings import Settings
-from deepca.decomposition.stream import Stream, check_forgetting, dealt, kept_of, read_more
 from deepca.engines.keeping import Keeping
 from deepca.engines.local import Engine, engine_of
 from deepca.errors import DataError, InvalidInput
