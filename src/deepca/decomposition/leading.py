@@ -139,8 +139,9 @@ def search(
 
 def whole(k: Any) -> int:
     """How many are wanted; neither a share of variance nor "all" makes sense here."""
-    check("n_components", k, Whole(1))
-    return int(k)
+    number = k.item() if isinstance(k, np.generic) else k
+    check("n_components", number, Whole(1))
+    return int(number)
 
 
 def size_of(settings: Settings, d: int) -> int:

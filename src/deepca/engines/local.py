@@ -93,6 +93,11 @@ class Engine:
             )
         return even_shares(n_agents, self.ranks)
 
+    def own(self, each: Sequence[int]) -> slice:
+        """Which of all agents this rank holds, where every rank has ``each`` of them, one after the other."""
+        first = sum(each[: self.rank])
+        return slice(first, first + each[self.rank])
+
     def counted(self, own: int) -> tuple[int, ...]:
         """The numbers of all ranks."""
         return tuple(int(text) for text in self.texts(str(int(own))))

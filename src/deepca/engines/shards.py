@@ -43,8 +43,7 @@ def open_shares(
 
     svmlight leaves out zeros, so what a file shows of the columns (how many, counted from 0 or 1) is told to all ranks.
     """
-    first = sum(shares[: ranks.rank])
-    own = files[first : first + shares[ranks.rank]]
+    own = files[ranks.own(shares)]
     with ranks.together():
         sources = open_sources(own, label_column=label_column, dataset=dataset)
     if ranks.ranks > 1:

@@ -1,36 +1,48 @@
-"""What estimators share that spread data over agents for the occasion: who the agents are, and how they are joined."""
+"""What estimators share: who the agents are and how they are joined, what they ask for, and how it is told."""
 
 from __future__ import annotations
 
 import warnings
 from contextlib import suppress
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import validate_data
+from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from deepca._util.masked import unmasked
+from deepca._util.typing import Array
 from deepca._util.validation import Whole, check
 from deepca.data.moments import check_finite
 from deepca.data.sources import ArraySource, numeric
+from deepca.decomposition.settings import SearchOptions
 from deepca.errors import DataError, InvalidInput, TopologyError
 from deepca.solver.observers import Observer
+from deepca.solver.result import Status
 from deepca.topology.graph import Topology
 from deepca.topology.names import from_name, named_agents
 
-__all__ = ["OverAgents", "checked_labels", "plain_number", "watchers"]
+__all__ = ["Index", "OverAgents", "RowTransformer", "checked_labels", "warn_unless_ok", "watchers"]
 
+Index = npt.NDArray[np.int64]
 _DEFAULT_AGENTS = 10
+_FLOATS = [np.float64, np.float32]
 
 
 class OverAgents:
-    """An estimator with the parameters ``topology``, ``n_agents`` and ``random_state``."""
+    """An estimator that spreads data over agents for the occasion. Its parameters are the attributes."""
 
     topology: str | Topology
     n_agents: int | None
+    algorithm: str
+    rounds: int | Literal["auto"]
+    tol: float
+    max_iter: int
     random_state: Any
+    verbose: bool | int
 
     def _understood(self, X: Any, **asked: int) -> tuple[Any, tuple[str, ...] | None]:
         """A whole matrix, checked, and the names of its columns, if any. ``asked`` : as for validate_data."""
@@ -38,7 +50,7 @@ class OverAgents:
             self,
             unmasked(X, "X"),
             accept_sparse="csr",
-            dtype=[np.float64, np.float32],
+            dtype=_FLOATS,
             ensure_all_finite=False,  # looked for below, where it can be named
             **asked,
         )
@@ -52,6 +64,26 @@ class OverAgents:
         if Whole(0).accepts(self.random_state):
             return int(self.random_state)
         return int(check_random_state(self.random_state).randint(2**31 - 1))
+
+    def _search_options(self, seed: int) -> SearchOptions:
+        return SearchOptions(
+            algorithm=self.algorithm, rounds=self.rounds, tol=self.tol, max_iter=self.max_iter, seed=seed
+        )
+
+    def _check_agents(self, agents: int, found: str) -> None:
+        """Raise InvalidInput where ``n_agents`` is not the number that the data say. found : what they say."""
+        if self.n_agents is not None and self.n_agents != agents:
+            raise InvalidInput(f"n_agents = {self.n_agents}, but {found}")
+
+    def _by_label(
+        self, labels: npt.NDArray[Any], seed: int, of: str = "row"
+    ) -> tuple[Topology, list[str], list[Index]]:
+        """Return the network of those who hold a row (or column), their names, and the numbers of what each holds."""
+        found, index = np.unique(labels, return_inverse=True)
+        m = len(found)
+        self._check_agents(m, f"agents has {m} different labels")
+        held = [np.flatnonzero(index == j) for j in range(m)]
+        return self._topology(m, most=m, seed=seed, of=of), [f"agent {label}" for label in found], held
 
     def _topology(self, agents: int | None, *, most: int, seed: int, ranks: int = 1, of: str = "row") -> Topology:
         """agents : how many there are, where the data say so.  most : how many of what is spread, called ``of``."""
@@ -93,8 +125,54 @@ class OverAgents:
         return from_name(name, 1, seed=seed)
 
 
+class RowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OverAgents, BaseEstimator):
+    """An estimator with ``components_``, dense or sparse rows to transform, and ``warm_start``."""
+
+    warm_start: bool
+    components_: npt.NDArray[Any]
+
+    def _known(self, size: int | None) -> Array | None:
+        """Where the fit before ended, if that is a start for vectors with so many entries."""
+        known: Array | None = getattr(self, "_directions", None)
+        return known if self.warm_start and known is not None and known.shape[1] == size else None
+
+    def _name_columns(self, d: int, columns: tuple[str, ...] | None) -> None:
+        self.n_features_in_ = d
+        if columns is not None:
+            self.feature_names_in_ = np.array(columns, dtype=object)
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
+
+    def _rows(self, X: Any, *, sparse: bool = True) -> Any:
+        """Rows to apply the fit to, checked."""
+        check_is_fitted(self)
+        accepted = ("csr", "csc") if sparse else False
+        return validate_data(self, unmasked(X, "X"), accept_sparse=accepted, dtype=_FLOATS, reset=False)
+
+    def _scores(self, X: Any) -> npt.NDArray[Any]:
+        """Scores to turn into rows again, checked."""
+        check_is_fitted(self)
+        return np.asarray(check_array(unmasked(X, "X"), dtype=_FLOATS))
+
+    @property
+    def _n_features_out(self) -> int:
+        return int(self.components_.shape[0])
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+
 def _too_few(most: int, m: int, of: str) -> str:
     return f"{most} {of}s cannot be spread over {m} agents: every agent needs at least one {of}"
+
+
+def warn_unless_ok(status: Status) -> None:
+    """Warn whoever called the method of an estimator that calls this."""
+    if not status.ok:
+        warnings.warn(str(status), ConvergenceWarning, stacklevel=3)
 
 
 def watchers(wanted: bool) -> tuple[Observer, ...]:
@@ -107,11 +185,6 @@ def watchers(wanted: bool) -> tuple[Observer, ...]:
         warnings.warn("progress is shown with rich only; pip install 'deepca[cli]'", stacklevel=4)
         return ()
     return (ProgressBar(),)
-
-
-def plain_number(k: Any) -> Any:
-    """numpy's numbers as Python's, so that an int is told from a share."""
-    return k.item() if isinstance(k, np.generic) else k
 
 
 def checked_labels(agents: Any, n: int, of: str = "row") -> npt.NDArray[Any]:

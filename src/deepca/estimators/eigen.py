@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any, Literal, Self
 
@@ -10,11 +9,10 @@ import numpy as np
 from scipy import sparse
 from scipy.sparse.linalg import LinearOperator
 from sklearn.base import BaseEstimator
-from sklearn.exceptions import ConvergenceWarning
 
 from deepca.decomposition.eigen import Of, Which, eigenpairs, symmetric_operators
 from deepca.errors import DataError, InvalidInput
-from deepca.estimators.base import OverAgents, plain_number, watchers
+from deepca.estimators.base import OverAgents, warn_unless_ok, watchers
 from deepca.network.simulated import SimulatedNetwork
 from deepca.operators.base import Operator
 from deepca.operators.construction import as_operator
@@ -113,22 +111,17 @@ class DecentralizedEigen(OverAgents, BaseEstimator):
         found = eigenpairs(
             A,
             SimulatedNetwork(topology),
-            plain_number(self.n_components),
+            self.n_components,
             which=self.which,
             of=self.of,
-            algorithm=self.algorithm,
-            tol=self.tol,
-            max_iter=self.max_iter,
-            seed=seed,
-            rounds=plain_number(self.rounds),
             observers=watchers(bool(self.verbose)),
+            **self._search_options(seed),
         ).required()
-        if not found.status.ok:
-            warnings.warn(str(found.status), ConvergenceWarning, stacklevel=2)
         self.eigenvalues_, self.eigenvectors_ = found.values, found.vectors
         self.residuals_, self.angles_, self.clusters_ = found.residuals, found.angles, found.clusters
         self.result_, self.certificates_, self.traffic_ = found, found.certificates, found.traffic
         self.topology_, self.n_iter_, self.n_features_in_ = topology, max(found.iterations, 1), A.d
+        warn_unless_ok(self.result_.status)
         return self
 
 

@@ -10,11 +10,10 @@ import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import _check_sample_weight
 
 from deepca._util.masked import unmasked
@@ -27,8 +26,8 @@ from deepca.decomposition.partial_fit import Stream, check_forgetting, dealt, ke
 from deepca.decomposition.settings import Settings
 from deepca.engines.keeping import Keeping
 from deepca.engines.local import Engine, engine_of
-from deepca.errors import DataError, InvalidInput
-from deepca.estimators.base import OverAgents, checked_labels, plain_number, watchers
+from deepca.errors import DataError
+from deepca.estimators.base import RowTransformer, checked_labels, watchers
 from deepca.estimators.inputs import blocks_of_agents, numbered
 from deepca.network.base import Network
 from deepca.network.compression import Messages
@@ -38,21 +37,15 @@ from deepca.topology.graph import Topology
 __all__ = ["Fitting"]
 
 
-class Fitting(OverAgents):
+class Fitting(RowTransformer):
     """What stands behind ``fit`` and ``partial_fit`` of an estimator. Its parameters are the attributes."""
 
     n_components: int | float | None
     whiten: bool
     center: bool
     scale: bool
-    rounds: int | Literal["auto"]
-    algorithm: str
     messages: Messages
-    tol: float
-    max_iter: int
-    warm_start: bool
     forgetting: float
-    verbose: bool | int
     engine: str
     allreduce: bool
     checkpoints: str | os.PathLike[str] | None
@@ -88,15 +81,11 @@ class Fitting(OverAgents):
         X, holders, weights, named = self._checked(X, agents, sample_weight, least=2, reset=True)
         if holders is None:
             topology = self._topology(None, most=X.shape[0], seed=seed, ranks=ranks)
-            parts, names = split_rows(X, topology.n_agents), [f"agent {j}" for j in range(topology.n_agents)]
+            parts, names = split_rows(X, topology.n_agents), numbered(topology.n_agents)
             shares = None if weights is None else split_rows(weights, topology.n_agents)
         else:
-            found, index = np.unique(holders, return_inverse=True)
-            if self.n_agents is not None and self.n_agents != len(found):
-                raise InvalidInput(f"n_agents = {self.n_agents}, but agents has {len(found)} different labels")
-            topology = self._topology(len(found), most=len(found), seed=seed)
-            rows = [np.flatnonzero(index == j) for j in range(len(found))]
-            parts, names = [X[i] for i in rows], [f"agent {label}" for label in found]
+            topology, names, rows = self._by_label(holders, seed)
+            parts = [X[i] for i in rows]
             shares = None if weights is None else [weights[i] for i in rows]
         sources: list[Source] = [ArraySource(part, name, named) for part, name in zip(parts, names, strict=True)]
         return sources, topology, shares
@@ -134,12 +123,11 @@ class Fitting(OverAgents):
     def _fit_agents(self, engine: Engine, Xs: Any, sample_weight: Any) -> None:
         each, sources, weights = blocks_of_agents(engine, Xs, sample_weight, as_source)
         agents = sum(each)
-        if self.n_agents is not None and self.n_agents != agents:
-            raise InvalidInput(f"n_agents = {self.n_agents}, but rows of {agents} agents were given")
+        self._check_agents(agents, f"rows of {agents} agents were given")
         seed = self._common_seed(engine)
         topology = self._topology(agents, most=agents, seed=seed)
         self._fitted(engine, each, numbered(agents), sources, topology, weights, seed)
-        self._name_columns(sources[0].d)
+        self._name_columns(sources[0].d, self.model_.columns)
 
     def _fitted(
         self,
@@ -152,9 +140,7 @@ class Fitting(OverAgents):
         seed: int,
     ) -> None:
         """``each`` : how many agents every rank has.  names : of all.  sources, weights : of the local ones."""
-        known = getattr(self, "_directions", None)
-        if not self.warm_start or known is None or known.shape[1] != sources[0].d:
-            known = None
+        known = self._known(sources[0].d)
         fitted = self._decomposed(engine, engine.network(topology, each), self._settings(seed), sources, weights, known)
         self._stream = kept_of(fitted.held, names)
 
@@ -168,8 +154,7 @@ class Fitting(OverAgents):
         seed: int,
         before: Stream | None,
     ) -> None:
-        if self.n_agents is not None and self.n_agents != len(names):
-            raise InvalidInput(f"n_agents = {self.n_agents}, but rows of {len(names)} agents were given")
+        self._check_agents(len(names), f"rows of {len(names)} agents were given")
         topology, settings = self._topology(len(names), most=len(names), seed=seed), self._settings(seed)
         now = read_more(engine, names, sources, weights, before, check_forgetting(self.forgetting))
         start = None if before is None else self._directions
@@ -178,15 +163,11 @@ class Fitting(OverAgents):
 
     def _settings(self, seed: int) -> Settings:
         return Settings(
-            n_components=plain_number(self.n_components),
+            n_components=self.n_components,
             center=bool(self.center),
             scale=bool(self.scale),
-            algorithm=self.algorithm,
-            rounds=plain_number(self.rounds),
             messages=self.messages,
-            tol=self.tol,
-            max_iter=self.max_iter,
-            seed=seed,
+            **self._search_options(seed),
         )
 
     def _decomposed(
@@ -226,17 +207,6 @@ class Fitting(OverAgents):
         self.explained_variance_ratio_, self.singular_values_ = model.explained_variance_ratio, model.singular_values
         self.noise_variance_ = model.dtype.type(model.noise_variance)
         self.n_components_, self.n_samples_ = model.n_components, model.n_samples
-
-    def _name_columns(self, d: int) -> None:
-        self.n_features_in_, columns = d, self.model_.columns
-        if columns is not None:
-            self.feature_names_in_ = np.array(columns, dtype=object)
-        elif hasattr(self, "feature_names_in_"):
-            del self.feature_names_in_
-
-    def _warn_unless_proven(self) -> None:
-        if not self.result_.status.ok:
-            warnings.warn(str(self.result_.status), ConvergenceWarning, stacklevel=3)
 
     # ------------------------------------------------------------------------------------------- where and among whom
 

@@ -32,7 +32,7 @@ def blocks_of_agents(
     with engine.together():
         given = [Xs] if engine.name == "mpi" and _is_one_agent(Xs) else _one_per_agent(Xs, "rows")
     each = engine.counted(len(given))
-    first = sum(each[: engine.rank])
+    first = engine.own(each).start
     with engine.together():
         if not given:
             raise DataError("no agents: one block of rows per agent is needed")

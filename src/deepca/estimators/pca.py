@@ -9,15 +9,14 @@ from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.decomposition import PCA
 from sklearn.pipeline import Pipeline
-from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
-from deepca._util.masked import unmasked
 from deepca._util.typing import Array
 from deepca.decomposition.model import Model
 from deepca.errors import DataError
+from deepca.estimators.base import warn_unless_ok
 from deepca.estimators.fitting import Fitting
 from deepca.estimators.inputs import blocks_of_agents, check_alike, numbered, source_if_any
 from deepca.network.compression import Messages
@@ -26,7 +25,7 @@ from deepca.topology.graph import Topology
 __all__ = ["DecentralizedPCA"]
 
 
-class DecentralizedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Fitting, BaseEstimator):
+class DecentralizedPCA(Fitting):
     """Principal components of rows that are spread over agents, who talk to their neighbours only.
 
     The answer is that of ``sklearn.decomposition.PCA`` on the pooled rows, but no row leaves its agent, and there is no
@@ -161,11 +160,10 @@ class DecentralizedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Fittin
                 sources, topology, shares = self._dealt(X, agents, sample_weight, seed, engine.ranks)
             check_alike(engine, sources, shares)
             each = engine.shares(len(sources))
-            first = sum(each[: engine.rank])
-            here = slice(first, first + each[engine.rank])
+            here = engine.own(each)
             names = [source.name for source in sources]
             self._fitted(engine, each, names, sources[here], topology, None if shares is None else shares[here], seed)
-        self._warn_unless_proven()
+        warn_unless_ok(self.result_.status)
         return self
 
     def fit_agents(
@@ -185,7 +183,7 @@ class DecentralizedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Fittin
         engine = self._engine()
         with engine.guard():
             self._fit_agents(engine, Xs, sample_weight)
-        self._warn_unless_proven()
+        warn_unless_ok(self.result_.status)
         return self
 
     # --------------------------------------------------------------------------------------------------- streaming
@@ -213,10 +211,9 @@ class DecentralizedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Fittin
                 names, sources, shares = self._dealt_more(X, agents, sample_weight, seed, engine.ranks, before)
             check_alike(engine, [source for source in sources if source is not None], shares)
             each = engine.shares(len(names)) if before is None else engine.counted(len(before.moments))
-            first = sum(each[: engine.rank])
-            here = slice(first, first + each[engine.rank])
+            here = engine.own(each)
             self._went_on(engine, each, names, sources[here], None if shares is None else shares[here], seed, before)
-        self._warn_unless_proven()
+        warn_unless_ok(self.result_.status)
         return self
 
     def partial_fit_agents(
@@ -245,23 +242,21 @@ class DecentralizedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Fittin
                 )
             self._went_on(engine, each, names, sources, weights, self._common_seed(engine), before)
             if before is None:
-                self._name_columns(self.model_.n_features)
-        self._warn_unless_proven()
+                self._name_columns(self.model_.n_features, self.model_.columns)
+        warn_unless_ok(self.result_.status)
         return self
 
     # ---------------------------------------------------------------------------------------------------- applying
 
     def transform(self, X: Any) -> npt.NDArray[Any]:
         """Scores ``(n, k)`` of rows. Every agent can do this at home, with what it has after the fit."""
-        check_is_fitted(self)
-        X = unmasked(X, "X")
-        X = validate_data(self, X, accept_sparse=("csr", "csc"), dtype=[np.float64, np.float32], reset=False)
-        return self._current().transform(X)
+        rows = self._rows(X)
+        return self._current().transform(rows)
 
     def inverse_transform(self, X: Any) -> npt.NDArray[Any]:
         """The rows that scores stand for, in the units of the data."""
-        check_is_fitted(self)
-        return self._current().inverse_transform(check_array(unmasked(X, "X"), dtype=[np.float64, np.float32]))
+        scores = self._scores(X)
+        return self._current().inverse_transform(scores)
 
     def _current(self) -> Model:
         """The model, with ``whiten`` as it stands now, as scikit-learn has it."""
@@ -269,8 +264,7 @@ class DecentralizedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Fittin
 
     def score_samples(self, X: Any) -> Array:
         """Log-likelihood of each row under the probabilistic PCA model; of scaled rows, if columns are scaled."""
-        check_is_fitted(self)
-        X = validate_data(self, unmasked(X, "X"), dtype=[np.float64, np.float32], reset=False)
+        X = self._rows(X, sparse=False)
         if self.scale_ is not None:
             X = (X - self.mean_) / self.scale_
         return np.asarray(self._pca().score_samples(X))
@@ -302,13 +296,3 @@ class DecentralizedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Fittin
     def _pca(self) -> PCA:
         """For what only the model of the (scaled) data is needed."""
         return self._current().to_sklearn_pipeline()[-1]
-
-    @property
-    def _n_features_out(self) -> int:
-        return int(self.n_components_)
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
-        return tags

@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, Self, cast
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.extmath import safe_sparse_dot
-from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
-from deepca._util.masked import unmasked
 from deepca._util.typing import Array
 from deepca._util.validation import Whole, check
 from deepca.data.sources import ArraySource, Source, as_source, numeric
 from deepca.decomposition.svd import Partition, SingularTriplets, singular_triplets
 from deepca.errors import DataError, InvalidInput
-from deepca.estimators.base import OverAgents, checked_labels, plain_number, watchers
+from deepca.estimators.base import Index, RowTransformer, checked_labels, warn_unless_ok, watchers
+from deepca.estimators.inputs import numbered
 from deepca.network.simulated import SimulatedNetwork
 from deepca.topology.graph import Topology
 
 __all__ = ["DecentralizedSVD"]
 
-Index = npt.NDArray[np.int64]
 
-
-class DecentralizedSVD(OverAgents, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class DecentralizedSVD(RowTransformer):
     """Truncated SVD of a matrix whose rows, or whose columns, are spread over agents; nothing is centred.
 
     The answer is that of ``sklearn.decomposition.TruncatedSVD`` on the whole matrix, signs included (the largest entry
@@ -114,12 +109,15 @@ class DecentralizedSVD(OverAgents, ClassNamePrefixFeaturesOutMixin, TransformerM
         y : ignored.
         agents : one label per row (or column), saying who holds it; without them they are dealt in equal blocks.
         """
-        self._fit_whole(X, agents, stacklevel=3)
+        self._fit_whole(X, agents)
+        warn_unless_ok(self.result_.status)
         return self
 
     def fit_transform(self, X: Any, y: Any = None, agents: Any = None) -> npt.NDArray[Any]:
         """Fit, and the scores ``X V`` of the rows, ``(n, k)``."""
-        return cast("npt.NDArray[Any]", safe_sparse_dot(self._fit_whole(X, agents, stacklevel=3), self.components_.T))
+        understood = self._fit_whole(X, agents)
+        warn_unless_ok(self.result_.status)
+        return cast("npt.NDArray[Any]", safe_sparse_dot(understood, self.components_.T))
 
     def fit_agents(self, Xs: Iterable[Any], y: Any = None) -> Self:
         """Fit what is apart already: one entry of ``Xs`` per agent, in any mixture of kinds.
@@ -135,23 +133,18 @@ class DecentralizedSVD(OverAgents, ClassNamePrefixFeaturesOutMixin, TransformerM
         m = len(sources)
         if not m:
             raise DataError("no agents: fit_agents needs one block per agent")
-        if self.n_agents is not None and self.n_agents != m:
-            raise InvalidInput(f"n_agents = {self.n_agents}, but blocks of {m} agents were given")
+        self._check_agents(m, f"blocks of {m} agents were given")
         seed = self._seed()
-        self._fitted(sources, self._topology(m, most=m, seed=seed), seed, stacklevel=3)
-        self.n_features_in_ = self.components_.shape[1]
-        columns = sources[0].columns if self.partition == "rows" else None
-        if columns is not None:
-            self.feature_names_in_ = np.array(columns, dtype=object)
-        elif hasattr(self, "feature_names_in_"):
-            del self.feature_names_in_
+        self._fitted(sources, self._topology(m, most=m, seed=seed), seed)
+        self._name_columns(self.components_.shape[1], sources[0].columns if self.partition == "rows" else None)
+        warn_unless_ok(self.result_.status)
         return self
 
     def _check_partition(self) -> None:
         if self.partition not in ("rows", "columns"):
             raise InvalidInput(f"partition = {self.partition!r}: choose 'rows' or 'columns'")
 
-    def _fit_whole(self, X: Any, agents: Any, *, stacklevel: int) -> Any:
+    def _fit_whole(self, X: Any, agents: Any) -> Any:
         """Deal the matrix, fit it, and give it back as it was understood."""
         self._check_partition()
         X, _ = self._understood(X, ensure_min_features=2)
@@ -159,54 +152,30 @@ class DecentralizedSVD(OverAgents, ClassNamePrefixFeaturesOutMixin, TransformerM
         of, count = ("row", X.shape[0]) if by_rows else ("column", X.shape[1])
         if agents is None:
             topology = self._topology(None, most=count, seed=seed, of=of)
-            held = np.array_split(np.arange(count), topology.n_agents)
-            names = [f"agent {j}" for j in range(topology.n_agents)]
+            held, names = np.array_split(np.arange(count), topology.n_agents), numbered(topology.n_agents)
         else:
-            labels, index = np.unique(checked_labels(agents, count, of), return_inverse=True)
-            if self.n_agents is not None and self.n_agents != len(labels):
-                raise InvalidInput(f"n_agents = {self.n_agents}, but agents has {len(labels)} different labels")
-            topology = self._topology(len(labels), most=len(labels), seed=seed, of=of)
-            held = [np.flatnonzero(index == j) for j in range(len(labels))]
-            names = [f"agent {label}" for label in labels]
+            topology, names, held = self._by_label(checked_labels(agents, count, of), seed, of)
         parts = [numeric(X[i] if by_rows else X[:, i], name) for i, name in zip(held, names, strict=True)]
         sources = [ArraySource(part, name) for part, name in zip(parts, names, strict=True)]
-        self._fitted(sources, topology, seed, stacklevel=stacklevel + 1, held=None if by_rows else held)
+        self._fitted(sources, topology, seed, held=None if by_rows else held)
         return X
 
     def _fitted(
-        self,
-        sources: Sequence[Source],
-        topology: Topology,
-        seed: int,
-        *,
-        stacklevel: int,
-        held: Sequence[Index] | None = None,
+        self, sources: Sequence[Source], topology: Topology, seed: int, held: Sequence[Index] | None = None
     ) -> None:
         """``held`` : which columns each agent has, where columns are apart; one after the other by default."""
         found = singular_triplets(
             sources,
             SimulatedNetwork(topology),
-            plain_number(self.n_components),
+            self.n_components,
             partition=self.partition,
-            algorithm=self.algorithm,
-            tol=self.tol,
-            max_iter=self.max_iter,
-            seed=seed,
-            rounds=plain_number(self.rounds),
-            start=self._known(sources),
+            start=self._known(sources[0].d if self.partition == "rows" else sources[0].n),
             observers=watchers(bool(self.verbose)),
+            **self._search_options(seed),
         ).required()
-        if not found.status.ok:
-            warnings.warn(str(found.status), ConvergenceWarning, stacklevel=stacklevel + 1)
         dtype = np.float32 if all(source.dtype == np.float32 for source in sources) else np.float64
         self._keep(found, np.dtype(dtype), held)
         self.topology_, self._directions = topology, found.directions
-
-    def _known(self, sources: Sequence[Source]) -> Array | None:
-        """Where the fit before ended, if that is a start for these."""
-        known = getattr(self, "_directions", None)
-        size = sources[0].d if self.partition == "rows" else sources[0].n
-        return known if self.warm_start and known is not None and known.shape[1] == size else None
 
     def _keep(self, found: SingularTriplets, dtype: np.dtype[Any], held: Sequence[Index] | None) -> None:
         for name in ("left_", "left_singular_vectors_", "components_by_agent_"):  # of a fit before
@@ -233,15 +202,11 @@ class DecentralizedSVD(OverAgents, ClassNamePrefixFeaturesOutMixin, TransformerM
 
     def transform(self, X: Any) -> npt.NDArray[Any]:
         """Scores ``X V`` of rows, ``(n, k)``. Rows apart, every agent can do this at home."""
-        check_is_fitted(self)
-        X = unmasked(X, "X")
-        X = validate_data(self, X, accept_sparse=("csr", "csc"), dtype=[np.float64, np.float32], reset=False)
-        return cast("npt.NDArray[Any]", safe_sparse_dot(X, self.components_.T))
+        return cast("npt.NDArray[Any]", safe_sparse_dot(self._rows(X), self.components_.T))
 
     def inverse_transform(self, X: Any) -> npt.NDArray[Any]:
         """The rows that scores stand for."""
-        check_is_fitted(self)
-        return np.asarray(check_array(unmasked(X, "X"), dtype=[np.float64, np.float32]) @ self.components_)
+        return np.asarray(self._scores(X) @ self.components_)
 
     def reconstruct(self, agent: int) -> Array:
         """The approximation of rank k to what that agent held, from what it knows after the fit."""
@@ -249,13 +214,3 @@ class DecentralizedSVD(OverAgents, ClassNamePrefixFeaturesOutMixin, TransformerM
         m = self.topology_.n_agents
         check("agent", agent, Whole(0, m - 1))
         return self.result_.reconstruct(int(agent))
-
-    @property
-    def _n_features_out(self) -> int:
-        return int(self.components_.shape[0])
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
-        return tags
