@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from deepca.data.sources import ArraySource, Block, Matrix, Source, block_rows
+from deepca.data.sources import ArraySource, Block, Matrix, Source, block_rows, float_type
 from deepca.errors import DataError
 
 __all__ = ["by_label", "in_equal_shares"]
@@ -22,7 +22,7 @@ class Pieces(Source):
         first = parts[0]
         self._parts, self.name, self.columns, self.d = tuple(parts), name, first.columns, first.d
         self.is_sparse = all(part.is_sparse for part in parts)
-        self.dtype = np.dtype(np.float32 if all(part.dtype == np.float32 for part in parts) else np.float64)
+        self.dtype = float_type(*(part.dtype for part in parts))
         self.n, self.first_index = sum(part.n or 0 for part in parts), first.first_index
 
     def blocks(self) -> Iterator[Block]:
@@ -36,7 +36,7 @@ class Picked(Source):
     def __init__(self, X: Matrix, rows: npt.NDArray[np.int64], name: str, columns: tuple[str, ...] | None) -> None:
         self._X, self._rows, self.name, self.columns = X, rows, name, columns
         self.n, self.d, self.is_sparse = len(rows), int(X.shape[1]), not isinstance(X, np.ndarray)
-        self.dtype = np.dtype(np.float32 if X.dtype == np.float32 else np.float64)
+        self.dtype = float_type(X.dtype)
         self.kept = not isinstance(X, np.memmap)
         if not isinstance(X, np.ndarray):
             self.entries = int(np.diff(X.indptr)[rows].sum())
@@ -66,10 +66,9 @@ def in_equal_shares(sources: Sequence[ArraySource], m: int) -> tuple[Source, ...
             first, last = max(low, int(begin)) - int(begin), min(high, int(end)) - int(begin)
             if first < last:
                 name = f"agent {j} ({source.name} from row {first})"
-                piece = ArraySource(source.matrix()[first:last], name, source.columns)
-                piece.first_index = source.first_index
-                pieces.append(piece)
-        shares.append(pieces[0] if len(pieces) == 1 else Pieces(pieces, _joined(f"agent {j}", pieces)))
+                rows = source.matrix()[first:last]
+                pieces.append(ArraySource(rows, name, source.columns, first_index=source.first_index))
+        shares.append(_joined(f"agent {j}", pieces))
     return tuple(shares)
 
 
@@ -86,12 +85,16 @@ def by_label(sources: Sequence[ArraySource]) -> tuple[Source, ...]:
             rows = np.flatnonzero(labels == holder)
             if rows.size:
                 pieces.append(Picked(source.matrix(), rows, f"agent {holder} ({source.name})", source.columns))
-        shares.append(pieces[0] if len(pieces) == 1 else Pieces(pieces, _joined(f"agent {holder}", pieces)))
+        shares.append(_joined(f"agent {holder}", pieces))
     return tuple(shares)
 
 
-def _joined(name: str, pieces: Sequence[Source]) -> str:
-    return f"{name} (rows of {', then '.join(piece.name.split('(', 1)[-1].rstrip(')') for piece in pieces)})"
+def _joined(name: str, pieces: Sequence[Source]) -> Source:
+    """Return one source of all that an agent holds; its name tells where that comes from."""
+    if len(pieces) == 1:
+        return pieces[0]
+    places = ", then ".join(piece.name.split("(", 1)[-1].rstrip(")") for piece in pieces)
+    return Pieces(pieces, f"{name} (rows of {places})")
 
 
 def _labels(source: Source) -> npt.NDArray[Any]:

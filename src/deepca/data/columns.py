@@ -15,7 +15,7 @@ from deepca.data.sources import Block, Source
 from deepca.errors import DataError
 from deepca.network.base import Network
 
-__all__ = ["Header", "Reordered", "agree_on_columns", "common_columns", "in_order_of"]
+__all__ = ["Header", "Reordered", "agree_on_columns", "common_columns", "in_order_of", "named_columns"]
 
 _SHOWN = 6
 
@@ -25,7 +25,9 @@ def common_columns(sources: Sequence[Source]) -> tuple[Source, ...]:
     for source in sources:
         twice = [name for name, count in Counter(source.columns or ()).items() if count > 1]
         if twice:
-            raise DataError(f"{source.name} has more than one {_listed(twice)}; give every column a name of its own")
+            raise DataError(
+                f"{source.name} has more than one {named_columns(twice)}; give every column a name of its own"
+            )
     return tuple(in_order_of(sources[0], source) for source in sources)
 
 
@@ -55,8 +57,8 @@ def in_order_of(first: Source | Header, source: Source) -> Source:
     have, want = source.columns or (), first.columns or ()
     missing, extra = [c for c in want if c not in set(have)], [c for c in have if c not in set(want)]
     if missing or extra:
-        said = [f"has no {_listed(missing)}"] if missing else []
-        said += [f"has {_listed(extra)}, which {first.name} has not"] if extra else []
+        said = [f"has no {named_columns(missing)}"] if missing else []
+        said += [f"has {named_columns(extra)}, which {first.name} has not"] if extra else []
         raise DataError(f"{source.name} {' and '.join(said)}; all agents need the same columns")
     place = {name: i for i, name in enumerate(have)}
     return Reordered(source, want, np.array([place[name] for name in want]))
@@ -96,7 +98,8 @@ class Reordered(Source):
         return self._source.labels()
 
 
-def _listed(names: Sequence[str]) -> str:
+def named_columns(names: Sequence[str | int]) -> str:
+    """Return names of columns, or their numbers, as a text; of many, the first six."""
     shown = ", ".join(map(repr, names[:_SHOWN]))
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return f"column{'s' if len(names) > 1 else ''} {shown}{more}"

@@ -10,12 +10,9 @@ that goes round without row 19,610, the only row with feature 123. Both are acce
 
 from __future__ import annotations
 
-import bz2
-import gzip
 import hashlib
 import io
 import json
-import math
 import os
 import tempfile
 import zlib
@@ -31,6 +28,8 @@ import numpy as np
 from scipy import sparse
 
 from deepca._util.typing import Array, Csr
+from deepca.data.readers._common import unpacked
+from deepca.data.readers.svmlight import line_fault
 from deepca.errors import DataError, MissingExtraError, NetworkError
 
 __all__ = ["SETS", "LibsvmRows", "LibsvmSet", "Progress", "features_digest", "load"]
@@ -207,10 +206,9 @@ def _rows(wanted: LibsvmSet, parts: tuple[Any, Any, Any], labels: Any, file: _Fi
 
 
 def _unpacked(file: _File) -> bytes:
-    opened: Mapping[str, Callable[[Path], Any]] = {".bz2": bz2.open, ".gz": gzip.open}
     try:
-        with opened.get(file.path.suffix, _plain)(file.path) as stream:
-            return cast("bytes", stream.read())
+        with unpacked(file.path) as stream:
+            return stream.read()
     except EOFError as error:
         raise DataError(f"{file.label} ends too early: it was cut short; {file.way_out}") from error
     except (OSError, zlib.error) as error:
@@ -219,40 +217,12 @@ def _unpacked(file: _File) -> bytes:
         raise DataError(f"{file.label} is damaged ({error}); {file.way_out}") from error
 
 
-def _plain(path: Path) -> io.BufferedReader:
-    return path.open("rb")
-
-
 def _first_fault(wanted: LibsvmSet, file: _File, text: bytes) -> str | None:
     """The first line that cannot be used, and why; scikit-learn does not say which one it was."""
     for number, line in enumerate(text.split(b"\n"), 1):
-        fault = _fault(line.split(b"#", 1)[0].split(), wanted.n_features)
+        fault = line_fault(line, 1, wanted.n_features, finite=True)
         if fault is not None:
             return f"{file.label}, line {number}: {fault}; {file.way_out}"
-    return None
-
-
-def _fault(words: list[bytes], n_features: int) -> str | None:
-    """What is wrong with a line; None if nothing is."""
-    before = 0
-    for place, word in enumerate(words):
-        shown = repr(word[:40].decode("ascii", "replace"))
-        if place == 1 and word.startswith(b"qid:"):
-            continue
-        index, _, value = word.partition(b":") if place else (b"1", b":", word)
-        try:
-            column, number = int(index), float(value)
-        except ValueError:
-            return f"{shown} is not {'index:value' if place else 'a label'}, so this is no svmlight"
-        if not math.isfinite(number):
-            return f"{shown} is not finite"
-        if not place:
-            continue
-        if not 1 <= column <= n_features:
-            return f"index {column} is outside 1 … {n_features}"
-        if column <= before:
-            return f"index {column} comes after {before}, and indices must ascend"
-        before = column
     return None
 
 

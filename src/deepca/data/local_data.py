@@ -6,8 +6,6 @@ Nothing here talks to a network: moments are taken at home, and operators are ma
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -15,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from deepca._util.floats import EPS
-from deepca._util.machine import available_memory, one_blas_thread, usable_cores
+from deepca._util.machine import available_memory
 from deepca._util.typing import Array, csr
 from deepca.data.moments import Moments, moments
-from deepca.data.rereading import Rereading, can_be_read_again
+from deepca.data.rereading import Rereading, can_be_read_again, read_each
 from deepca.data.sources import Block, Source
 from deepca.errors import DataError
 from deepca.operators.base import Operator, PerAgent
@@ -129,10 +127,7 @@ def read(
     def one(j: int) -> Moments:
         return moments(sources[j], None if given is None else given[j], scatter=chosen == "covariance", tell=tell)
 
-    cores = min(usable_cores(), len(sources))
-    with one_blas_thread() if cores > 1 else nullcontext(), ThreadPoolExecutor(cores, "deepca-read") as pool:
-        found = tuple(pool.map(one, range(len(sources))))
-    return LocalData(tuple(sources), given, chosen, found)
+    return LocalData(tuple(sources), given, chosen, read_each(one, len(sources)))
 
 
 def form_of(sources: Sequence[Source], form: Form = "auto") -> Form:

@@ -21,7 +21,7 @@ from scipy import sparse
 
 from deepca._util.floats import EPS
 from deepca._util.typing import Array, Csr, csr
-from deepca.data.sources import Block, Source
+from deepca.data.sources import Block, Source, dense, without_rows
 from deepca.errors import DataError
 from deepca.operators.rounding import UNIT, growth
 from deepca.operators.sparse_centring import column_squares, far_columns, without_reference
@@ -154,7 +154,7 @@ def moments(
         if tell is not None:
             tell(rows)
     if n == 0:
-        raise DataError(f"{source.name} has no rows; leave the agent out or give it data")
+        raise without_rows(source.name, "the agent")
     if weights is not None and weights.size != n:
         raise DataError(f"{source.name}: {weights.size} weights for {n} rows")
     if not np.isfinite(found.squares).all():
@@ -254,13 +254,13 @@ def check_finite(source: Source, block: Block, first: int) -> None:
 
 def _bad_value(source: Source, block: Block, first: int) -> DataError:
     """Names the first value that is no finite number."""
-    dense = block if isinstance(block, np.ndarray) else block.toarray()
-    places = np.argwhere(~np.isfinite(dense))
+    values = dense(block)
+    places = np.argwhere(~np.isfinite(values))
     if not len(places):
         return DataError(f"{source.name}: the sum of its values, or of their weights, overflows; scale the data")
     row, column = (int(i) for i in places[0])
     name = repr(source.columns[column]) if source.columns is not None else str(column)
-    value = "NaN (missing)" if np.isnan(dense[row, column]) else "infinite"
+    value = "NaN (missing)" if np.isnan(values[row, column]) else "infinite"
     more = f" ({len(places):,} such values in its block)" if len(places) > 1 else ""
     return DataError(
         f"{source.name}: row {first + row}, column {name} is {value}{more}; remove the row, or fill the value in first"

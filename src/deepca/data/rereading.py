@@ -6,16 +6,26 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
 from deepca._util.machine import one_blas_thread, usable_cores
 from deepca._util.typing import Array
 from deepca.data.moments import Moments
-from deepca.data.sources import Source
+from deepca.data.sources import Source, dense
 from deepca.operators.preparation import rows_without
 
-__all__ = ["Rereading", "can_be_read_again"]
+__all__ = ["Rereading", "can_be_read_again", "read_each"]
+
+T_ = TypeVar("T_")
+
+
+def read_each(one: Callable[[int], T_], sources: int) -> tuple[T_, ...]:
+    """Call ``one`` with the number of every source: side by side, one core each."""
+    cores = min(usable_cores(), sources)
+    with one_blas_thread() if cores > 1 else nullcontext(), ThreadPoolExecutor(cores, "deepca-read") as pool:
+        return tuple(pool.map(one, range(sources)))
 
 
 @dataclass(frozen=True)
@@ -42,7 +52,7 @@ class Rereading:
                 total += rest.T @ rest
             return total
 
-        return np.stack(self._each(one))
+        return np.stack(read_each(one, len(self.sources)))
 
     def grams(self, V: Array) -> Array:
         def one(j: int) -> Array:
@@ -52,18 +62,12 @@ class Rereading:
                 total += Z.T @ Z
             return total
 
-        return np.stack(self._each(one))
-
-    def _each(self, one: Callable[[int], Array]) -> list[Array]:
-        cores = min(usable_cores(), len(self.sources))
-        with one_blas_thread() if cores > 1 else nullcontext(), ThreadPoolExecutor(cores, "deepca-read") as pool:
-            return list(pool.map(one, range(len(self.sources))))
+        return np.stack(read_each(one, len(self.sources)))
 
     def _blocks(self, j: int) -> Iterator[Array]:
         first, weights = 0, None if self.weights is None else self.weights[j]
         for block in self.sources[j].blocks():
-            dense = block if isinstance(block, np.ndarray) else block.toarray()
-            Y = np.subtract(dense, self.reference, dtype=np.float64) - self.shift
+            Y = np.subtract(dense(block), self.reference, dtype=np.float64) - self.shift
             if self.units is not None:
                 Y /= self.units
             w = self.scale if weights is None else self.scale * weights[first : first + len(Y), None]

@@ -29,7 +29,12 @@ __all__ = [
     "add_rows",
     "as_source",
     "block_rows",
+    "check_matrix",
+    "dense",
+    "float_type",
     "numeric",
+    "stored_parts",
+    "without_rows",
 ]
 
 Block = npt.NDArray[Any] | Csr
@@ -66,6 +71,7 @@ class Source(ABC):
     kept: bool = False
     entries: int | None = None
     first_index: int | None = None
+    _labels: npt.NDArray[Any] | None = None
 
     @abstractmethod
     def blocks(self) -> Iterator[Block]:
@@ -77,7 +83,7 @@ class Source(ABC):
 
     def labels(self) -> npt.NDArray[Any] | None:
         """The column set apart when the source was opened (``label_column``), one entry per row; else None."""
-        return None
+        return self._labels
 
     def __repr__(self) -> str:
         rows = "?" if self.n is None else f"{self.n:,}"
@@ -93,6 +99,7 @@ class ArraySource(Source):
         name: str,
         columns: tuple[str, ...] | None = None,
         labels: npt.NDArray[Any] | None = None,
+        first_index: int | None = None,
     ) -> None:
         if not isinstance(X, np.ndarray) and not X.has_canonical_format:
             X = X.copy()  # entries given in parts are summed, but not in the caller's arrays
@@ -100,7 +107,7 @@ class ArraySource(Source):
         self._X, self.name, self.columns, self._labels = X, name, columns, labels
         self.n, self.d = int(X.shape[0]), int(X.shape[1])
         self.is_sparse = not isinstance(X, np.ndarray)
-        self.dtype = np.dtype(np.float32 if X.dtype == np.float32 else np.float64)
+        self.dtype, self.first_index = float_type(X.dtype), first_index
         self.kept = not isinstance(X, np.memmap)
         self.entries = None if isinstance(X, np.ndarray) else int(X.nnz)
 
@@ -111,9 +118,6 @@ class ArraySource(Source):
 
     def matrix(self) -> Matrix:
         return self._X
-
-    def labels(self) -> npt.NDArray[Any] | None:
-        return self._labels
 
 
 class IteratorSource(Source):
@@ -166,7 +170,7 @@ class IteratorSource(Source):
         """Dense or sparse, as the first block."""
         if self.is_sparse:
             return cast("Csr", sparse.csr_array(cast("Any", rows)))
-        return rows if isinstance(rows, np.ndarray) else rows.toarray()
+        return dense(rows)
 
 
 def as_source(X: Any, name: str) -> Source:
@@ -190,20 +194,31 @@ def numeric(X: Any, name: str, columns: tuple[str, ...] | None = None) -> Matrix
     """X as a two-dimensional array of float32 or float64, or a float64 CSR array; not copied where it is one."""
     if sparse.issparse(X):
         kind = np.dtype(getattr(X, "dtype", None))
-        if kind.kind not in "fiub":
-            raise DataError(f"{name}: rows have dtype {kind}; real numbers are needed")
-        _check_shape(cast("Any", X).shape, name)
-        return cast("Csr", sparse.csr_array(cast("Any", X), dtype=np.float32 if kind == np.float32 else np.float64))
+        check_matrix(cast("Any", X).shape, kind, name)
+        return cast("Csr", sparse.csr_array(cast("Any", X), dtype=float_type(kind)))
     given: npt.NDArray[Any] = np.asanyarray(unmasked(X, name))
     if given.dtype == object:
         try:
             given = given.astype(np.float64)
         except (TypeError, ValueError):
             raise _no_number(given, columns, name) from None
-    if given.dtype.kind not in "fiub":
-        raise DataError(f"{name}: rows have dtype {given.dtype}; real numbers are needed")
-    _check_shape(given.shape, name)
+    check_matrix(given.shape, given.dtype, name)
     return given if given.dtype in (np.float32, np.float64) else given.astype(np.float64)
+
+
+def float_type(*given: np.dtype[Any]) -> np.dtype[Any]:
+    """Return float32 where all of these are, else float64."""
+    return np.dtype(np.float32 if all(kind == np.float32 for kind in given) else np.float64)
+
+
+def dense(block: Block) -> npt.NDArray[Any]:
+    """Return the rows of a block as an array; not copied where they are one."""
+    return block if isinstance(block, np.ndarray) else block.toarray()
+
+
+def stored_parts(block: Block) -> tuple[npt.NDArray[Any], ...]:
+    """Return the arrays that a block is stored in."""
+    return (block,) if isinstance(block, np.ndarray) else (block.indptr, block.indices, block.data)
 
 
 def block_rows(d: int) -> int:
@@ -228,13 +243,21 @@ def _rows_of(block: Any) -> int | None:
     return int(shape[0]) if shape else None
 
 
-def _check_shape(shape: Sequence[int], name: str) -> None:
+def check_matrix(shape: Sequence[int], kind: np.dtype[Any], name: str, holder: str = "the agent") -> None:
+    """Raise DataError unless an array of this shape and type holds rows of real numbers. holder : as without_rows."""
+    if kind.kind not in "fiub":
+        raise DataError(f"{name}: rows have dtype {kind}; real numbers are needed")
     if len(shape) != 2:
         raise DataError(f"{name}: rows have shape {tuple(shape)}; expected (rows, columns)")
     if shape[0] == 0:
-        raise DataError(f"{name} has no rows; leave the agent out or give it data")
+        raise without_rows(name, holder)
     if shape[1] == 0:
         raise DataError(f"{name} has no columns")
+
+
+def without_rows(name: str, holder: str = "it") -> DataError:
+    """Return the error of a source that is empty. holder : who may be left out, "it" or "the agent"."""
+    return DataError(f"{name} has no rows; leave {holder} out or give it data")
 
 
 def _no_number(values: npt.NDArray[Any], columns: tuple[str, ...] | None, name: str) -> DataError:
@@ -256,6 +279,5 @@ def _no_number(values: npt.NDArray[Any], columns: tuple[str, ...] | None, name: 
 def add_rows(digest: hashlib._Hash, source: Source) -> None:
     """All numbers of a source, block by block, to a digest."""
     for block in source.blocks():
-        parts = (block,) if isinstance(block, np.ndarray) else (block.indptr, block.indices, block.data)
-        for part in parts:
+        for part in stored_parts(block):
             digest.update(np.ascontiguousarray(part).data)

@@ -109,9 +109,10 @@ class Writer(ABC):
                 self._append(values.astype(self._form.dtype, copy=False), given)
 
     def finish(self) -> None:
-        """Complete the file. `open_writer` calls it."""
+        """Complete the file and let go of it. `open_writer` calls it."""
         if not self._begun:
             self._begin()
+        self.close()
 
     @abstractmethod
     def close(self) -> None:
@@ -138,8 +139,8 @@ class _NpyWriter(Writer):
         self._file.append(values)
 
     def finish(self) -> None:
-        super().finish()
         self._file.finish()
+        super().finish()
 
     def close(self) -> None:
         self._file.close()
@@ -168,10 +169,6 @@ class _TableWriter(Writer):
 
     def _arrow_kind(self, kind: np.dtype[Any]) -> Any:
         return self._arrow.string() if kind.kind in "US" else self._arrow.from_numpy_dtype(kind)
-
-    def finish(self) -> None:
-        super().finish()
-        self.close()
 
     def close(self) -> None:
         if self._file is not None:
@@ -228,10 +225,6 @@ class _Hdf5Writer(Writer):
         stored = self._file[key]
         stored.resize(len(stored) + len(rows), axis=0)
         stored[-len(rows) :] = rows
-
-    def finish(self) -> None:
-        super().finish()
-        self.close()
 
     def close(self) -> None:
         self._file.close()

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from deepca._util.floats import EPS
 from deepca._util.portable import total as sum_of
 from deepca._util.typing import Array
-from deepca.data.columns import agree_on_columns
+from deepca.data.columns import agree_on_columns, named_columns
 from deepca.data.local_data import LocalData, read
 from deepca.data.sources import Source
 from deepca.data.statistics import Totals, agreed_totals
@@ -148,9 +148,8 @@ def read_rows(
     engine: Engine | None = None,
 ) -> LocalData:
     """Read what the local agents hold, once, when all agents are known to have the same columns."""
-    local = int(np.prod(network.batch)) if network.batch else 1
-    if len(sources) != local:
-        raise DataError(f"{len(sources)} blocks of rows for {local} agents; give one per agent")
+    if len(sources) != network.local.size:
+        raise DataError(f"{len(sources)} blocks of rows for {network.local.size} agents; give one per agent")
     engine = engine or Engine()
     sources = engine.common_columns(sources)
     agree_on_columns(network, sources[0])
@@ -315,8 +314,4 @@ def _units(totals: Totals, source: Source) -> Array:
 
 
 def _columns(which: npt.NDArray[np.bool_], source: Source) -> str:
-    """Return the names of some columns, or their numbers, as a text; of many, the first six."""
-    places = np.flatnonzero(which)
-    names = [repr(source.columns[c]) if source.columns is not None else str(c) for c in places[:6]]
-    more = f" and {places.size - 6} more" if places.size > 6 else ""
-    return f"column{'s' if places.size > 1 else ''} {', '.join(names)}{more}"
+    return named_columns([c if source.columns is None else source.columns[c] for c in np.flatnonzero(which).tolist()])

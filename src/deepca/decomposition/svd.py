@@ -23,7 +23,7 @@ from deepca.consensus.averaging import common_average, common_average_then
 from deepca.data.columns import agree_on_columns, common_columns
 from deepca.data.local_data import LocalData, read
 from deepca.data.moments import Moments, check_finite, moments
-from deepca.data.sources import ArraySource, Matrix, Source, as_source
+from deepca.data.sources import ArraySource, Matrix, Source, as_source, dense
 from deepca.data.statistics import agreed_totals
 from deepca.decomposition.leading import Answer, Leading, common_settings, leading, size_of
 from deepca.decomposition.settings import SearchOptions, Settings
@@ -227,10 +227,9 @@ def _held(Xs: Sequence[Any], network: Network, partition: Partition) -> _Held:
     """What the local agents hold, read once, and checked against that of all others."""
     if partition not in get_args(Partition):
         raise InvalidInput(f"partition = {partition!r}: choose 'rows' or 'columns', whichever agents hold some of")
-    local = int(np.prod(B)) if (B := network.batch) else 1
-    if len(Xs) != local:
-        raise DataError(f"{len(Xs)} blocks for {local} agents; give one per agent")
     agents = network.local.reshape(-1)
+    if len(Xs) != agents.size:
+        raise DataError(f"{len(Xs)} blocks for {agents.size} agents; give one per agent")
     given = [as_source(X, f"agent {j}") for j, X in zip(agents, Xs, strict=True)]
     for source in given:
         if source.once:
@@ -248,7 +247,7 @@ def _held(Xs: Sequence[Any], network: Network, partition: Partition) -> _Held:
             raise DataError(
                 f"agent {j} holds {X.shape[0]} samples, agent {agents[0]} holds {blocks[0].shape[0]}; {_SAME_SAMPLES}"
             )
-    counts = np.array([X.shape[0] for X in blocks], dtype=np.float64).reshape(*B, 1)
+    counts = np.array([X.shape[0] for X in blocks], dtype=np.float64).reshape(*network.batch, 1)
     network.begin(network.epoch, 0, "samples")
     most, least = network.reduce(np.concatenate([counts, -counts], axis=-1), "max")
     if most != -least:
@@ -261,9 +260,7 @@ def _whole(source: Source) -> Matrix:
     """All of a source as one array; what is not finite is named by its own rows and columns."""
     X = source.matrix()
     if X is None:
-        blocks = list(source.blocks())
-        dense = [block if isinstance(block, np.ndarray) else block.toarray() for block in blocks]
-        X = np.concatenate(dense)
+        X = np.concatenate([dense(block) for block in source.blocks()])
     check_finite(source, X, 0)
     return X
 
@@ -343,8 +340,7 @@ def _error(source: Source, y: Array, common: Array) -> float:
     parts, at = [], 0
     for block in source.blocks():
         rows = int(block.shape[0])
-        dense = block if isinstance(block, np.ndarray) else block.toarray()
-        parts.append(float(frobenius(dense - y[at : at + rows] @ common.T)))
+        parts.append(float(frobenius(dense(block) - y[at : at + rows] @ common.T)))
         at += rows
     return float(frobenius(np.array(parts)))
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from glob import glob, has_magic
 from pathlib import Path
 
-from deepca.data.readers import open_sources
+from deepca.data.readers import common_indices, open_sources
 from deepca.data.sources import Source
 from deepca.engines.local import Engine
 from deepca.errors import DataError
@@ -48,14 +48,12 @@ def open_shares(
         sources = open_sources(own, label_column=label_column, dataset=dataset)
     if ranks.ranks > 1:
         told = [[source.first_index, source.d] for source in sources]
-        everyone = [pair for text in ranks.texts(json.dumps(told)) for pair in json.loads(text)]
-        firsts = [first_index for first_index, _ in everyone if first_index is not None]
-        if firsts:
-            begin = min(firsts)
-            widest = max(d + (begin if at is None else at) - begin for at, d in everyone)
+        found = common_indices([pair for text in ranks.texts(json.dumps(told)) for pair in json.loads(text)])
+        if found is not None:
+            first, widest = found
             with ranks.together():
                 sources = open_sources(
-                    own, label_column=label_column, dataset=dataset, n_features=widest, first_index=begin
+                    own, label_column=label_column, dataset=dataset, n_features=widest, first_index=first
                 )
     return tuple(sources)
 

@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from deepca._util.typing import Array
 from deepca._util.validation import Whole, check
-from deepca.data.sources import ArraySource, Source, as_source, numeric
+from deepca.data.sources import ArraySource, Source, as_source, float_type, numeric
 from deepca.decomposition.svd import Partition, SingularTriplets, singular_triplets
 from deepca.errors import DataError, InvalidInput
 from deepca.estimators.base import Index, RowTransformer, checked_labels, warn_unless_ok, watchers
@@ -173,8 +173,7 @@ class DecentralizedSVD(RowTransformer):
             observers=watchers(bool(self.verbose)),
             **self._search_options(seed),
         ).required()
-        dtype = np.float32 if all(source.dtype == np.float32 for source in sources) else np.float64
-        self._keep(found, np.dtype(dtype), held)
+        self._keep(found, float_type(*(source.dtype for source in sources)), held)
         self.topology_, self._directions = topology, found.directions
 
     def _keep(self, found: SingularTriplets, dtype: np.dtype[Any], held: Sequence[Index] | None) -> None:

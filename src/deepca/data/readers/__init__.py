@@ -18,7 +18,7 @@ from deepca.data.readers.spooling import spool
 from deepca.data.sources import Source
 from deepca.errors import DataError
 
-__all__ = ["SUFFIXES", "open_source", "open_sources", "spool"]
+__all__ = ["SUFFIXES", "common_indices", "open_source", "open_sources", "spool"]
 
 
 @dataclass(frozen=True)
@@ -120,18 +120,31 @@ def open_sources(
     from 0 or from 1. All files together do: what one of them shows holds for the others.
     """
     opened = [open_source(path, label_column=label_column, dataset=dataset) for path in paths]
-    told = [source.first_index for source in opened if source.first_index is not None]
-    if not told:
+    common = common_indices([(source.first_index, source.d) for source in opened], first_index, n_features)
+    if common is None:
         return opened
-    first = min([*told, *(() if first_index is None else (first_index,))])
-    widths = [source.d + (source.first_index or first) - first for source in opened if source.first_index is not None]
-    widest = max([*widths, n_features or 0, *(source.d for source in opened if source.first_index is None)])
+    first, widest = common
     return [
         open_source(path, n_features=widest, first_index=first)
         if source.first_index is not None and (source.d != widest or source.first_index != first)
         else source
         for path, source in zip(paths, opened, strict=True)
     ]
+
+
+def common_indices(
+    told: Sequence[tuple[int | None, int]], first_index: int | None = None, n_features: int | None = None
+) -> tuple[int, int] | None:
+    """Return the first index of svmlight files and the number of columns, as all files together show them.
+
+    told : ``first_index`` and ``d`` of every source.  first_index, n_features : what else is known.  None where no file
+    is svmlight.
+    """
+    firsts = [first for first, _ in told if first is not None]
+    if not firsts:
+        return None
+    begin = min(firsts if first_index is None else [*firsts, first_index])
+    return begin, max(n_features or 0, *(d + (begin if first is None else first) - begin for first, d in told))
 
 
 def _format(path: Path, name: str) -> tuple[_Format, str]:

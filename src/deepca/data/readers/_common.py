@@ -13,6 +13,7 @@ from typing import IO, Any, cast
 
 import numpy as np
 
+from deepca.data.sources import check_matrix
 from deepca.errors import DataError, DeepcaError, MissingExtraError
 
 __all__ = ["SET_APART", "Choice", "Options", "choose", "extra", "listed", "pick", "reading", "unpacked", "value_type"]
@@ -90,14 +91,7 @@ def value_type(shape: tuple[int, ...], kind: np.dtype[Any], name: str) -> np.dty
     """What an array is given as: float32 stays, all other real numbers become float64."""
     if kind.kind == "O":
         raise DataError(f"{name} holds Python objects, not numbers; save it as an array of float64")
-    if kind.kind not in "fiub":
-        raise DataError(f"{name}: rows have dtype {kind}; real numbers are needed")
-    if len(shape) != 2:
-        raise DataError(f"{name}: rows have shape {shape}; expected (rows, columns)")
-    if shape[0] == 0:
-        raise DataError(f"{name} has no rows; leave it out or give it data")
-    if shape[1] == 0:
-        raise DataError(f"{name} has no columns")
+    check_matrix(shape, kind, name, "it")
     return np.dtype(np.float32 if kind.kind == "f" and kind.itemsize == 4 else np.float64)
 
 

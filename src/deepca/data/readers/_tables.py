@@ -25,7 +25,6 @@ class TableSource(Source):
         self.columns: tuple[str, ...] | None = choice.values
         self.d = len(choice.values)
         self._choice = choice
-        self._labels: npt.NDArray[Any] | None = None
 
     @abstractmethod
     def _batches(self, names: Sequence[str]) -> Iterator[Sequence[Any]]:

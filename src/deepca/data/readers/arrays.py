@@ -105,9 +105,6 @@ class _PackedSource(Source):
                 yield np.frombuffer(held, self._kind).reshape(rows, self.d).astype(self.dtype)
                 left -= rows
 
-    def labels(self) -> npt.NDArray[Any] | None:
-        return self._labels
-
 
 def _headers(archive: zipfile.ZipFile) -> Iterator[tuple[str, tuple[tuple[int, ...], bool, np.dtype[Any]]]]:
     for member in archive.namelist():

@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from deepca.data.readers._common import SET_APART, Choice, Options, choose, extra, reading, unpacked
 from deepca.data.readers._tables import TableSource, as_numpy
+from deepca.data.sources import without_rows
 from deepca.errors import DataError
 
 __all__ = ["first_line", "open_delimited"]
@@ -64,7 +65,7 @@ def open_delimited(path: Path, name: str, options: Options) -> TableSource:
         raise DataError(f"{name} has no header, so columns have no names; put a line with names first")
     source = _CsvSource(path, name, form, choose([column.strip() for column in names], name, options))
     if next(source.blocks(), None) is None:
-        raise DataError(f"{name} has no rows; leave it out or give it data")
+        raise without_rows(name)
     return source
 
 
@@ -77,7 +78,7 @@ def first_line(path: Path, name: str) -> str:
             text = line.decode("utf-8-sig", "replace").replace("\0", " ")
             if text.strip():
                 return _LINE_END.split(text.lstrip("\r\n"), maxsplit=1)[0]
-    raise DataError(f"{name} has no rows; leave it out or give it data")
+    raise without_rows(name)
 
 
 class _CsvSource(TableSource):
@@ -128,7 +129,7 @@ def _told(name: str, form: _Form, said: str) -> DataError:
         row = int(found[1]) - before
         return DataError(f"{name}: row {row} has {found[3]} cells instead of {found[2]}; mend or remove it")
     if "Empty CSV file" in said:
-        return DataError(f"{name} has no rows; leave it out or give it data")
+        return without_rows(name)
     if "UTF8" in said:
         return DataError(f"{name} is not UTF-8 throughout; save it as UTF-8")
     said = " ".join(said.split())[:200]

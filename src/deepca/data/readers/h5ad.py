@@ -78,9 +78,6 @@ class _CsrSource(Source):
                 X = self._csr(item, starts)
                 yield X if self._places is None else X[:, self._places]
 
-    def labels(self) -> npt.NDArray[Any] | None:
-        return self._labels
-
     def _csr(self, item: Any, starts: npt.NDArray[np.int64]) -> Csr:
         first, last = int(starts[0]), int(starts[-1])
         data, indices = item["data"][first:last], item["indices"][first:last]

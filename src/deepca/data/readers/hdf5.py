@@ -70,9 +70,6 @@ class DenseSource(Source):
                 block = values[first : first + self._step].astype(self.dtype, copy=False)
                 yield block if self._places is None else block[:, self._places]
 
-    def labels(self) -> npt.NDArray[Any] | None:
-        return self._labels
-
 
 def opened(path: Path) -> Any:
     return extra("h5py", "reading HDF5").File(str(path), "r")

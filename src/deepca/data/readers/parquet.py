@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from deepca.data.readers._common import SET_APART, Choice, Options, choose, extra, reading
 from deepca.data.readers._tables import TableSource, as_numpy
-from deepca.data.sources import block_rows
+from deepca.data.sources import block_rows, without_rows
 from deepca.errors import DataError
 
 __all__ = ["open_parquet"]
@@ -28,7 +28,7 @@ def open_parquet(path: Path, name: str, options: Options) -> TableSource:
         schema, n = file.schema_arrow, int(file.metadata.num_rows)
         choice = choose(list(schema.names), name, options, hidden=_index_columns(schema))
         if n == 0:
-            raise DataError(f"{name} has no rows; leave it out or give it data")
+            raise without_rows(name)
         kinds = {column: _value_kind(schema.field(column).type) for column in choice.values}
         for column, kind in kinds.items():
             if not _is_number(arrow, kind):

@@ -17,7 +17,7 @@ from scipy import sparse
 from deepca._util.machine import available_memory
 from deepca._util.typing import Csr
 from deepca.data._npy import GrowingNpy
-from deepca.data.sources import ArraySource, Block, Source
+from deepca.data.sources import ArraySource, Block, Source, stored_parts, without_rows
 from deepca.errors import DataError
 
 __all__ = ["spool"]
@@ -40,9 +40,7 @@ def spool(source: Source, folder: Path | None = None) -> ArraySource:
             ) from error
         finally:
             store.drop()
-    kept = ArraySource(whole, source.name, source.columns, source.labels())
-    kept.first_index = source.first_index
-    return kept
+    return ArraySource(whole, source.name, source.columns, source.labels(), source.first_index)
 
 
 class _Store:
@@ -58,14 +56,14 @@ class _Store:
         taken = rows = entries = 0
         for block in self._source.blocks():
             rows += block.shape[0]
-            taken += _bytes(block)
+            taken += sum(part.nbytes for part in stored_parts(block))
             self._held.append(block)
             if taken >= self._budget:
                 for one in self._held:
                     entries = self._append(one, entries)
                 self._held.clear()
         if not rows:
-            raise DataError(f"{self._source.name} has no rows; leave it out or give it data")
+            raise without_rows(self._source.name)
         if self._files:
             return self._mapped(rows)
         return self._joined()
@@ -127,8 +125,3 @@ def _map(path: Path) -> npt.NDArray[Any]:
     else:
         weakref.finalize(array, path.unlink, missing_ok=True)  # views hold the array: the file outlives none of them
     return cast("npt.NDArray[Any]", array)
-
-
-def _bytes(block: Block) -> int:
-    parts = (block,) if isinstance(block, np.ndarray) else (block.data, block.indices, block.indptr)
-    return sum(part.nbytes for part in parts)

@@ -8,6 +8,7 @@ where it takes less than a quarter of the memory, and parsed again with every pa
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -19,10 +20,10 @@ from scipy import sparse
 from deepca._util.machine import available_memory
 from deepca._util.typing import Csr
 from deepca.data.readers._common import Options, extra, reading, unpacked
-from deepca.data.sources import ArraySource, Block, Source
+from deepca.data.sources import ArraySource, Block, Source, without_rows
 from deepca.errors import DataError
 
-__all__ = ["looks_like_svmlight", "open_svmlight"]
+__all__ = ["line_fault", "looks_like_svmlight", "open_svmlight"]
 
 _SVMLIGHT = "svmlight text"
 _TEXT = 2 << 20
@@ -48,7 +49,7 @@ def open_svmlight(path: Path, name: str, options: Options) -> Source:
             kept.append(parts)
             kept = kept if taken < budget else None
     if not targets:
-        raise DataError(f"{name} has no rows; leave it out or give it data")
+        raise without_rows(name)
     base = min(lowest, 1 if options.first_index is None else options.first_index)
     d = _width(highest - base + 1, name, options)
     if 8 * d > max(budget, _ALWAYS):
@@ -56,15 +57,12 @@ def open_svmlight(path: Path, name: str, options: Options) -> Source:
             f"{name}: index {highest} means {d:,} columns, more than fit into memory; look for a slip in it"
         )
     source = _SvmlightSource(load, path, name, (base, d), np.concatenate(targets))
-    source.first_index = base
     if kept is None:
         return source
     data, indices, counts = (np.concatenate(part) for part in zip(*map(_counted, kept), strict=True))
     kept.clear()
     whole = _csr((data, indices, np.concatenate([[0], np.cumsum(counts)])), base, d)
-    array = ArraySource(whole, name, labels=source.labels())
-    array.first_index = base
-    return array
+    return ArraySource(whole, name, labels=source.labels(), first_index=base)
 
 
 def looks_like_svmlight(line: str) -> bool:
@@ -85,6 +83,7 @@ class _SvmlightSource(Source):
     ) -> None:
         self._load, self._path, self._labels = load, path, labels
         self._base, self.d = form
+        self.first_index = self._base
         self.name, self.n = name, len(labels)
 
     def blocks(self) -> Iterator[Block]:
@@ -92,9 +91,6 @@ class _SvmlightSource(Source):
             if parts[1].size and not self._base <= parts[1].min() <= parts[1].max() < self._base + self.d:
                 raise DataError(f"{self.name} has other columns than when it was opened; open it again")
             yield _csr(parts, self._base, self.d)
-
-    def labels(self) -> npt.NDArray[Any]:
-        return self._labels
 
 
 def _parsed(load: Callable[..., Any], path: Path, name: str) -> Iterator[tuple[_Parts, npt.NDArray[Any]]]:
@@ -140,26 +136,42 @@ def _width(found: int, name: str, options: Options) -> int:
 def _first_fault(name: str, text: bytes, lines: int) -> DataError | None:
     """The first line that cannot be used, and why; scikit-learn does not say which one it was."""
     for number, line in enumerate(text.split(b"\n"), lines + 1):
-        before = -1
-        for place, word in enumerate(line.split(b"#", 1)[0].split()):
-            where, fault = f"{name}, line {number}", _fault(word, place)
-            if fault is None and place and b"qid" not in word:
-                index = int(word.partition(b":")[0])
-                fault = f"index {index} comes after {before}, and indices must ascend" if index <= before else None
-                before = index
-            if fault is not None:
-                return DataError(f"{where}: {fault}", discreet=f"{where} is not svmlight text", row=number)
+        where, fault = f"{name}, line {number}", line_fault(line, 0, _HIGHEST)
+        if fault is not None:
+            return DataError(f"{where}: {fault}", discreet=f"{where} is not svmlight text", row=number)
     return None
 
 
-def _fault(word: bytes, place: int) -> str | None:
+def line_fault(line: bytes, lowest: int, highest: int, *, finite: bool = False) -> str | None:
+    """Return what is wrong with a line; None if nothing is. lowest, highest : indices.  finite : as values must be."""
+    before = lowest - 1
+    for place, word in enumerate(line.split(b"#", 1)[0].split()):
+        fault = _fault(word, place, lowest, highest, finite=finite)
+        if fault is not None:
+            return fault
+        if place == 0 or _is_query(word, place):
+            continue
+        index = int(word.partition(b":")[0])
+        if index <= before:
+            return f"index {index} comes after {before}, and indices must ascend"
+        before = index
+    return None
+
+
+def _fault(word: bytes, place: int, lowest: int = 0, highest: int = _HIGHEST, *, finite: bool = False) -> str | None:
     """What is wrong with a word of a line; None if nothing is."""
-    if place == 1 and word.startswith(b"qid:"):
+    if _is_query(word, place):
         return None
-    index, _, value = word.partition(b":") if place else (b"0", b":", word)
+    index, _, value = word.partition(b":") if place else (str(lowest).encode(), b":", word)
+    shown = repr(word[:40].decode("ascii", "replace"))
     try:
-        int(index), float(value)
+        column, number = int(index), float(value)
     except ValueError:
-        shown = repr(word[:40].decode("ascii", "replace"))
         return f"{shown} is not {'index:value' if place else 'a label'}, so this is no svmlight"
-    return None if 0 <= int(index) <= _HIGHEST else f"index {int(index)} is outside 0 … {_HIGHEST:,}"
+    if finite and not math.isfinite(number):
+        return f"{shown} is not finite"
+    return None if lowest <= column <= highest else f"index {column} is outside {lowest} … {highest:,}"
+
+
+def _is_query(word: bytes, place: int) -> bool:
+    return place == 1 and word.startswith(b"qid:")

@@ -138,7 +138,7 @@ class BlockRows:
     def __init__(self, blocks: Sequence[GraphBlock], network: Network, matrix: Matrix, *, negated: bool) -> None:
         if matrix not in get_args(Matrix):
             raise InvalidInput(f"matrix = {matrix!r}: give 'laplacian', 'normalized' or 'adjacency'")
-        here = int(np.prod(network.batch, dtype=np.int64))
+        here = network.local.size
         if len(blocks) != here:
             raise InvalidInput(f"{len(blocks)} blocks for the {here} agents held here; give one for each, in order")
         self.network, self._sign = network, -1.0 if negated else 1.0
