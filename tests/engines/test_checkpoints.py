@@ -26,8 +26,8 @@ from deepca.algorithms.base import Algorithm, State, TrackedState
 from deepca.algorithms.covariance import CovarianceAveraging, CovarianceState
 from deepca.algorithms.krylov import BlockKrylov, KrylovState
 from deepca.engines import checkpoint_format
-from deepca.engines.checkpoint_format import Checkpoint
-from deepca.engines.checkpoints import Checkpoints, KeptCheckpoint
+from deepca.engines.checkpoint_format import Checkpoint, KeptCheckpoint
+from deepca.engines.checkpoints import Checkpoints
 from deepca.network.agent import AgentNetwork, run_agents
 from deepca.network.compression import Copies
 from deepca.operators import as_operator

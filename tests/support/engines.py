@@ -81,7 +81,7 @@ def mine(m: int) -> npt.NDArray[np.int64]:
     """The numbers of the agents held here, of m."""
     if not over_mpi():
         return np.arange(m)
-    from deepca.engines.shares import even_shares
+    from deepca.engines.local import even_shares
     from tests.support.mpi_ranks import group
 
     ranks = group(m)

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 from mpi4py import MPI
 
+from deepca.engines.local import even_shares
 from deepca.engines.mpi.network import MpiNetwork
-from deepca.engines.shares import even_shares
 from deepca.topology import Topology
 
 __all__ = ["WORLD", "RankNetwork", "agree", "agreeing", "gathered", "group", "networks", "same", "texts_of"]

@@ -6,7 +6,6 @@ calls a row of call t has the weight ``forgetting^(T−t)``, as if everything ha
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -99,7 +98,7 @@ def read_more(
         raise DataError("no agent has any rows this time; leave the call out")
     with engine.together():
         ours = common_columns([source for source in sources if source is not None]) if given else ()
-    header = _header(engine, ours, before)
+    header = engine.header(ours) if before is None else Header("what came before", before.d, before.columns)
     with engine.together():
         _check_room(header.d, len(sources))
         ours = tuple(in_order_of(header, source) for source in ours)
@@ -112,15 +111,6 @@ def read_more(
         own[j] = own[j].faded(forgetting)
     single = engine.all_single(ours)
     return Stream(tuple(names), tuple(own), header.columns, single and (before is None or before.single))
-
-
-def _header(engine: Engine, ours: Sequence[Source], before: Stream | None) -> Header:
-    """The columns of earlier rows, or of the first agent that has any."""
-    if before is not None:
-        return Header("what came before", before.d, before.columns)
-    said = engine.texts(json.dumps([ours[0].name, ours[0].d, ours[0].columns]) if ours else "")
-    name, d, columns = json.loads(next(text for text in said if text))
-    return Header(name, d, None if columns is None else tuple(columns))
 
 
 def _check_room(d: int, agents: int) -> None:

@@ -13,11 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 PIECE = 1 << 20  # bytes that are read, written or copied at a time
-
-
 _ROOM = 8  # by how much gaps may enlarge an array in memory, before it is stored without them
-
-
 _DTYPES = ("f8", "f4", "f2")
 
 

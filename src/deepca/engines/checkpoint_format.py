@@ -45,28 +45,16 @@ from deepca.consensus.mixer_state import PushSum
 from deepca.engines.checkpoint_arrays import PIECE, Damaged, Layout, Unusable, layout_from, layout_of, loaded, pieces_of
 from deepca.network.compression import Copies
 
-__all__ = ["Checkpoint"]
+__all__ = ["Checkpoint", "KeptCheckpoint"]
 
 _FORMAT = 1
-
-
 _MAGIC = b"DEEPCAcp"
-
-
 _START = struct.Struct("<8sII")
-
-
 DIGEST = 32  # bytes of a SHA-256
-
-
 _LONGEST_HEADER = 1 << 20
-
-
 _CLASSES: dict[str, type] = {
     cls.__name__: cls for cls in (State, TrackedState, AcceleratedState, KrylovState, CovarianceState, Copies, PushSum)
 }
-
-
 # what a field may hold, by its annotation
 _FITS: dict[str, Callable[[Any], bool]] = {
     "int": lambda value: type(value) is int,
@@ -82,18 +70,26 @@ _FITS: dict[str, Callable[[Any], bool]] = {
 
 
 @dataclass(frozen=True)
-class Checkpoint:
-    """The State of one agent, and what it belongs to.
+class KeptCheckpoint:
+    """What is known of a checkpoint without its State.
 
     iteration : of the State.  key : equal at all sites for checkpoints that belong together.  members : digest of the
-    sites whose rows it is about.  k : components of the run it was made in.  data : digest of this site's rows.
-    run : digest of network and run.  All digests have 32 bytes.
+    sites whose rows it is about.  k : components of the run it was made in.
     """
 
     iteration: int
     key: bytes
     members: bytes
     k: int
+
+
+@dataclass(frozen=True)
+class Checkpoint(KeptCheckpoint):
+    """The State of one agent, and what it belongs to.
+
+    data : digest of this site's rows.  run : digest of network and run.  All digests have 32 bytes.
+    """
+
     data: bytes
     run: bytes
     state: State

@@ -13,6 +13,7 @@ from deepca.engines.checkpoint_arrays import Damaged, Unusable
 from deepca.engines.checkpoint_format import (
     DIGEST,
     Checkpoint,
+    KeptCheckpoint,
     parsed_about,
     read_checkpoint,
     remove_if_there,
@@ -20,21 +21,11 @@ from deepca.engines.checkpoint_format import (
     write_checkpoint,
 )
 
-__all__ = ["Checkpoints", "KeptCheckpoint"]
+__all__ = ["Checkpoints"]
 
 _KEPT = 2
 _NAME = re.compile(r"([0-9a-f]{8})-([0-9]{10})\.checkpoint")
 _PART = re.compile(_NAME.pattern + r"\..*\.part")
-
-
-@dataclass(frozen=True)
-class KeptCheckpoint:
-    """What is known of a checkpoint without its State; see :class:`Checkpoint`."""
-
-    iteration: int
-    key: bytes
-    members: bytes
-    k: int
 
 
 @dataclass(frozen=True)

@@ -17,14 +17,13 @@ import numpy as np
 from deepca import errors
 from deepca.data.columns import Header, common_columns, in_order_of
 from deepca.data.sources import Source
-from deepca.engines.shares import even_shares
 from deepca.errors import DataError, DeepcaError, InvalidInput, TopologyError
 from deepca.network.base import Network
 from deepca.network.simulated import SimulatedNetwork
 from deepca.network.traffic import Traffic
 from deepca.topology.graph import Topology
 
-__all__ = ["ENGINES", "Engine", "engine_of"]
+__all__ = ["ENGINES", "Engine", "engine_of", "even_shares"]
 
 ENGINES = ("simulator", "mpi")
 
@@ -106,6 +105,17 @@ class Engine:
         """Tell whether the rows of all ranks, these and the others, are float32."""
         return min(self.counted(all(source.dtype == np.float32 for source in sources))) == 1
 
+    def differing(self, own: str) -> int | None:
+        """Return the first rank that says something else than rank 0; None where all say the same."""
+        said = self.texts(own)
+        return next((rank for rank, text in enumerate(said) if text != said[0]), None)
+
+    def header(self, sources: Sequence[Source]) -> Header:
+        """Return what the first rank that has sources says of the columns of its first one."""
+        said = self.texts(json.dumps([sources[0].name, sources[0].d, sources[0].columns]) if sources else "")
+        name, d, columns = json.loads(next(text for text in said if text))
+        return Header(name, d, None if columns is None else tuple(columns))
+
     def totals(self, own: Traffic, proof: Traffic | None) -> tuple[Traffic, Traffic | None]:
         """Traffic of a run, and of its certificate, as the model tells it."""
         return self.summed(own), proof
@@ -116,9 +126,7 @@ class Engine:
             own = common_columns(sources)
         if self.ranks == 1:
             return own
-        said = self.texts(json.dumps([own[0].name, own[0].d, own[0].columns]) if self.rank == 0 else "")
-        name, d, columns = json.loads(said[0])
-        first = Header(name, d, None if columns is None else tuple(columns))
+        first = self.header(own if self.rank == 0 else ())
         with self.together():
             return tuple(in_order_of(first, source) for source in own)
 
@@ -127,6 +135,11 @@ class Engine:
         others = [json.loads(text) for text in self.texts(json.dumps(_listed(own)))]
         messages, sent, control, agents = (sum(column) for column in zip(*others, strict=True))
         return Traffic(own.rounds, own.control_rounds, messages, sent, control, agents)
+
+
+def even_shares(n_agents: int, ranks: int) -> tuple[int, ...]:
+    """Return how many agents each rank holds: the same number, or one more for some."""
+    return tuple(n_agents * (i + 1) // ranks - n_agents * i // ranks for i in range(ranks))
 
 
 def engine_of(name: str, *, allreduce: bool = False, timeout: float | None = 600.0) -> Engine:

@@ -61,11 +61,10 @@ def open_shares(
 def agree_on_files(ranks: Engine, files: Sequence[Path]) -> None:
     """An error where ranks see other files: one would leave some out, or read some that another reads, too."""
     names = [str(file) for file in files]
-    digests = ranks.texts(hashlib.sha256(json.dumps(names).encode()).hexdigest())
-    if len(set(digests)) == 1:
+    rank = ranks.differing(hashlib.sha256(json.dumps(names).encode()).hexdigest())
+    if rank is None:
         return
     lists = [json.loads(text) for text in ranks.texts(json.dumps(names))]
-    rank = next(rank for rank, digest in enumerate(digests) if digest != digests[0])
     only = sorted(set(lists[rank]).symmetric_difference(lists[0]))
     where = f"; {only[0]} is there for one of them only" if only else " in another order"
     raise DataError(

@@ -62,8 +62,7 @@ def check_alike(engine: Engine, sources: Sequence[Source], weights: Sequence[Arr
         add_rows(digest, source)
     for own in weights or ():
         digest.update(np.ascontiguousarray(own).data)
-    said = engine.texts(digest.hexdigest())
-    other = next((rank for rank, text in enumerate(said) if text != said[0]), None)
+    other = engine.differing(digest.hexdigest())
     if other is not None:
         raise DataError(
             f"rank {other} was given other rows than rank 0: fit(X) needs all rows at every rank; where each rank has "

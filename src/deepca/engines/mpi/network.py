@@ -16,11 +16,11 @@ from mpi4py import MPI
 
 from deepca._util.machine import keep_freed_memory
 from deepca._util.typing import Array, Csr
-from deepca.engines.mpi.requests import PendingReduction, check_shares, finish, rows_of
+from deepca.engines.local import even_shares
+from deepca.engines.mpi.requests import PendingReduction, agreed, check_shares, finish, rows_of
 from deepca.engines.mpi.routes import FarRows, Route
 from deepca.engines.mpi.shared_memory import Shelf
 from deepca.engines.mpi.watchdog import Patience
-from deepca.engines.shares import even_shares
 from deepca.network.base import Network, Pairs
 from deepca.network.broadcasts import share_spectrum
 from deepca.network.compression import Code, Copies, decode, encode
@@ -91,7 +91,7 @@ class MpiNetwork(Network):
         self._one_each = all(share == 1 for share in held)
         self._shelf = Shelf(self._comm, around, node)
         self._beside = tuple(self._shelf.beside(rank) for rank in around)
-        self._all_beside = self._everywhere(all(self._beside))
+        self._all_beside = agreed(self._comm, all(self._beside))
         self._laid_out = self._one_each and not self._shelf.refused
         self._nodding: MPI.Prequest | None = None
         self._nods = np.zeros((len(around) + 1, 1), dtype=np.uint8)
@@ -192,9 +192,9 @@ class MpiNetwork(Network):
 
     def reduce(self, x: Array, op: Op, /) -> Array:
         self._check_epoch()
-        agreed = self._agreed(x, op, 0)
-        self._count(control_rounds=self._depth, messages=self._depth, control=agreed.nbytes)
-        return agreed.value
+        reduced = self._agreed(x, op, 0)
+        self._count(control_rounds=self._depth, messages=self._depth, control=reduced.nbytes)
+        return reduced.value
 
     def reduce_later(self, x: Array, op: Op, /) -> Pending:
         pending = self._agreed(x, op, self._flood_rounds())
@@ -336,11 +336,6 @@ class MpiNetwork(Network):
         """Full rounds are counted when somebody asks: a round takes not much longer than counting it."""
         self._counted(self._full, self._rounds, self._bytes // len(self.local))
         self._rounds = self._bytes = 0
-
-    def _everywhere(self, here: bool) -> bool:
-        found = np.array([here])
-        self._comm.Allreduce(MPI.IN_PLACE, found, MPI.LAND)
-        return bool(found[0])
 
     def _where(self) -> str:
         return f"iteration {self._t} ({self._phase})"

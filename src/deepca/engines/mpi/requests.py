@@ -50,6 +50,13 @@ class PendingReduction(Pending):
         return np.asarray(found.reshape(self._shape))
 
 
+def agreed(comm: MPI.Intracomm, here: bool, op: MPI.Op = MPI.LAND) -> bool:
+    """Whether that is so at all ranks; with ``MPI.LOR``, at any."""
+    found = np.array([here])
+    comm.Allreduce(MPI.IN_PLACE, found, op)
+    return bool(found[0])
+
+
 def finish(pending: Sequence[Pending]) -> None:
     for one in pending:
         if isinstance(one, PendingReduction):

@@ -19,6 +19,8 @@ import numpy as np
 import numpy.typing as npt
 from mpi4py import MPI
 
+from deepca.engines.mpi.requests import agreed
+
 __all__ = ["Place", "Shelf"]
 
 _PLACES = 2  # a neighbour may still read the row of the round before, but not of the one before that
@@ -56,7 +58,7 @@ class Shelf:
         here.Free()
         self._beside = set(ranks.tolist()).intersection(neighbors)
         self._neighbors = tuple(neighbors)
-        self.refused = not _SHARED.is_dir() or not self._anywhere(bool(self._beside))
+        self.refused = not _SHARED.is_dir() or not agreed(comm, bool(self._beside), MPI.LOR)
         """Whether nobody has a neighbour to share memory with, or there is not enough of it; the same at all ranks."""
         self._memory: dict[int, npt.NDArray[np.uint8]] = {}
         self._places: dict[int, tuple[Place, ...]] = {}
@@ -124,34 +126,23 @@ class Shelf:
             own, here = _path(token, self._comm.rank), self._comm.rank
             with suppress(OSError):
                 files[here] = _opened(own, new=True)
-            made = self._everywhere(bool(files))
+            made = agreed(self._comm, bool(files))
             if made:
                 with suppress(OSError):
                     files |= {rank: _opened(_path(token, rank), new=False) for rank in self._beside}
-            opened = self._everywhere(made and len(files) == len(self._beside) + 1)
+            opened = agreed(self._comm, made and len(files) == len(self._beside) + 1)
             own.unlink(missing_ok=True)
-            if self._everywhere(opened and _has_room(files[here], length * _PLACES)):
+            if agreed(self._comm, opened and _has_room(files[here], length * _PLACES)):
                 with suppress(OSError):
                     found = {rank: _mapped(file, length * _PLACES) for rank, file in files.items()}
         finally:
             for file in files.values():
                 os.close(file)
-        if self._everywhere(len(found) == len(self._beside) + 1):
+        if agreed(self._comm, len(found) == len(self._beside) + 1):
             self._places.clear()
             self._memory, self._length = found, length
         else:
             self.refused = True
-
-    def _everywhere(self, here: bool) -> bool:
-        return self._agreed(here, MPI.LAND)
-
-    def _anywhere(self, here: bool) -> bool:
-        return self._agreed(here, MPI.LOR)
-
-    def _agreed(self, here: bool, op: MPI.Op) -> bool:
-        found = np.array([here])
-        self._comm.Allreduce(MPI.IN_PLACE, found, op)
-        return bool(found[0])
 
 
 def _path(token: npt.NDArray[np.uint8], rank: int) -> Path:
