@@ -22,7 +22,6 @@ from deepca.data.moments import Moments
 from deepca.errors import DataError, NotFiniteError
 from deepca.network.arrivals import Part
 from deepca.network.base import Network
-from deepca.operators.rounding import EPS
 
 __all__ = ["Totals", "agreed_totals"]
 

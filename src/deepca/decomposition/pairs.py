@@ -13,7 +13,7 @@ import numpy.typing as npt
 from deepca._util.floats import EPS
 from deepca._util.typing import Array
 from deepca.consensus.averaging import common_averaged_then
-from deepca.decomposition.spectral_bounds import check_ends, ends_of
+from deepca.decomposition.spectral_bounds import check_ends, ends_of, largest_of_all
 from deepca.network.base import Network
 from deepca.network.broadcasts import check_close, everywhere, packed
 from deepca.operators.base import Operator
@@ -116,8 +116,7 @@ def pairs_in(A: Operator, X: Array, network: Network, low: float, high: float, f
     network.begin(network.epoch, 0, "residuals")
     own = A @ everywhere(X, network)
     off = A.rounding()
-    local = np.stack([frobenius(own, axis=(-2, -1)), off.rows, off.products, off.growth], axis=-1)
-    largest, *formed = map(float, network.reduce(local, "max"))
+    largest, *formed = largest_of_all(network, own, off)
 
     def lengths(mean: Array) -> Array:
         R = mean.reshape(X.shape) - X * theta

@@ -15,10 +15,11 @@ from deepca.network.base import Network
 from deepca.network.broadcasts import SEMI, check_bound, check_close, everywhere, packed
 from deepca.operators.base import Operator
 from deepca.operators.linalg import frobenius
+from deepca.operators.rounding import Rounding
 from deepca.solver.certificate.certification import FAILURE
 from deepca.solver.certificate.probing import Outside, probe
 
-__all__ = ["Extent", "agreed_extent", "check_ends", "ends_of", "mirrored"]
+__all__ = ["Extent", "agreed_extent", "check_ends", "ends_of", "largest_of_all", "mirrored"]
 
 _SEED = 811
 _ENOUGH = 1.1  # bounds that reach no farther than that beyond what was found
@@ -68,9 +69,7 @@ def agreed_extent(A: Operator, network: Network) -> Extent:
     start = np.random.default_rng(_SEED).standard_normal((A.d, 1))
     start = start / length(start)
     off = A.rounding()
-    sizes = frobenius(A @ everywhere(start, network), axis=(-2, -1))
-    local = np.stack([np.asarray(sizes), off.rows, off.products, off.growth], axis=-1)
-    largest, *parts = map(float, network.reduce(local, "max"))
+    largest, *parts = largest_of_all(network, A @ everywhere(start, network), off)
     accuracy = _EXACT * largest
     rounding = 2.0 * EPS * np.sqrt(A.d) * largest  # about eps times the norm of an A_j
     norm = float(np.sqrt(A.d)) * largest
@@ -101,6 +100,12 @@ def agreed_extent(A: Operator, network: Network) -> Extent:
     if outside.lost > LOST and not math.isfinite(found.size):
         raise messages_lost(network.topology, outside.lost)
     return found
+
+
+def largest_of_all(network: Network, own: Array, off: Rounding) -> tuple[float, ...]:
+    """Return the largest over all agents of the norms of their ``A_j X`` and of the parts of their Rounding."""
+    local = np.stack([np.asarray(frobenius(own, axis=(-2, -1))), off.rows, off.products, off.growth], axis=-1)
+    return tuple(map(float, network.reduce(local, "max")))
 
 
 def ends_of(outside: Outside, formed: float = 0.0) -> tuple[float, float]:

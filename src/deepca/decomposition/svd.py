@@ -33,7 +33,6 @@ from deepca.network.broadcasts import SEMI, check_basis, check_close, packed, un
 from deepca.network.traffic import Traffic
 from deepca.operators.base import Operator
 from deepca.operators.linalg import frobenius, largest_positive, symmetric_part
-from deepca.operators.rounding import EPS
 from deepca.solver.certificate.bounds import Certificate
 from deepca.solver.deflation import graded_axes, sharpened
 from deepca.solver.observers import Observer

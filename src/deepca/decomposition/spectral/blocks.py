@@ -50,12 +50,7 @@ class GraphBlock:
         if np.unique(both).size != both.size or both.min() < 0 or (np.diff(self.nodes) < 0).any():
             raise DataError("numbers of nodes must be different, not negative, and those of own nodes ascending")
         _check_weights(self.weights, self.nodes, both)
-        inside = sparse.coo_array(self.weights[:, :n] - self.weights[:, :n].T)
-        for i in np.flatnonzero(np.abs(inside.data) > _SYMMETRY * abs(self.weights).max())[:1]:
-            u, v = int(inside.row[i]), int(inside.col[i])
-            raise _unsymmetric(
-                int(self.nodes[u]), int(self.nodes[v]), float(self.weights[u, v]), float(self.weights[v, u])
-            )
+        _check_symmetric(csr(self.weights[:, :n]), self.nodes, abs(self.weights).max())
 
 
 def partition_graph(
@@ -78,10 +73,7 @@ def partition_graph(
         raise DataError(f"agent {empty[0]} has no node; number the agents 0 … {m - empty.size - 1} without gaps")
     W.eliminate_zeros()
     _check_weights(W, np.arange(owner.size), np.arange(owner.size))
-    apart = sparse.coo_array(W - W.T)
-    for i in np.flatnonzero(~(np.abs(apart.data) <= _SYMMETRY * abs(W).max()))[:1]:
-        u, v = int(apart.row[i]), int(apart.col[i])
-        raise _unsymmetric(u, v, float(W[u, v]), float(W[v, u]))
+    _check_symmetric(W, np.arange(owner.size), abs(W).max())
     blocks = []
     for j in range(m):
         mine = np.flatnonzero(owner == j)
@@ -106,6 +98,14 @@ def _check_weights(W: Csr, rows: _Numbers, columns: _Numbers) -> None:
     for i in np.flatnonzero(~(np.isfinite(entries.data) & (entries.data >= 0.0)))[:1]:
         edge = (int(rows[entries.row[i]]), int(columns[entries.col[i]]))
         raise DataError(f"edge {edge} has the weight {entries.data[i]:g}; weights are finite and not negative")
+
+
+def _check_symmetric(W: Csr, nodes: _Numbers, largest: float) -> None:
+    """AsymmetricError that names an edge between two of these nodes whose weights differ, relative to the largest."""
+    apart = sparse.coo_array(W - W.T)
+    for i in np.flatnonzero(~(np.abs(apart.data) <= _SYMMETRY * largest))[:1]:
+        u, v = int(apart.row[i]), int(apart.col[i])
+        raise _unsymmetric(int(nodes[u]), int(nodes[v]), float(W[u, v]), float(W[v, u]))
 
 
 def network_blocks(network: Network) -> list[GraphBlock]:
