@@ -158,12 +158,17 @@ def _own_vectors(Y: Sequence[Array], sigma: Array, longest: int) -> tuple[Array,
     return tuple(y * inverse for y in Y)
 
 
+def _mean(own: Sequence[Sequence[float] | Array], network: Network, phase: str, part: int = 0) -> Array:
+    """Average numbers of the local agents over all agents, exactly. part : of the phase."""
+    network.begin(network.epoch, part, phase)
+    return common_average(network, np.array(own, dtype=np.float64).reshape(*network.batch, -1))
+
+
 def _size(held: _Held, network: Network) -> tuple[int, float]:
     """How many rows (or columns) all agents have, and the Frobenius norm of the whole matrix."""
     zero = np.zeros(held.rows.sources[0].d)
-    about = np.array([[of.n, of.squares_about(zero, zero).sum()] for of in held.rows.moments])
-    network.begin(network.epoch, 0, "size")
-    found = common_average(network, about.reshape(*network.batch, 2)) * network.n_agents
+    about = [[of.n, of.squares_about(zero, zero).sum()] for of in held.rows.moments]
+    found = _mean(about, network, "size") * network.n_agents
     return round(float(found[0])), float(np.sqrt(found[1]))
 
 
@@ -319,9 +324,7 @@ def _turned(sources: Sequence[Source], V: Array, network: Network) -> tuple[Arra
 def _signed(common: Array, Y: list[Array], network: Network, partition: Partition) -> tuple[Array, Array, list[Array]]:
     """Singular values, by falling size, and both sides' vectors with the largest entry of each right one positive."""
     k = common.shape[1]
-    network.begin(network.epoch, 0, "signs")
-    squares = np.stack([np.square(y).sum(axis=0) for y in Y]).reshape(*network.batch, k)
-    sigma = np.sqrt(common_average(network, squares) * network.n_agents)
+    sigma = np.sqrt(_mean([np.square(y).sum(axis=0) for y in Y], network, "signs") * network.n_agents)
     order = np.argsort(-sigma, kind="stable")
     sigma, common, Y = sigma[order], common[:, order], [y[:, order] for y in Y]
     if partition == "rows":
@@ -349,14 +352,9 @@ def _error(source: Source, y: Array, common: Array) -> float:
 
 def _variance(Y: Sequence[Array], network: Network) -> Array:
     """Of the columns of all agents' rows together, with ddof 0, about their agreed mean."""
-    k = Y[0].shape[1]
-    network.begin(network.epoch, 0, "variance")
-    own = np.stack([[len(y), *y.sum(axis=0)] for y in Y]).reshape(*network.batch, k + 1)
-    found = common_average(network, own)
+    found = _mean([[len(y), *y.sum(axis=0)] for y in Y], network, "variance")
     mean = found[1:] / found[0]
-    network.begin(network.epoch, 1, "variance")
-    squares = np.stack([np.square(y - mean).sum(axis=0) for y in Y]).reshape(*network.batch, k)
-    return np.asarray(common_average(network, squares) / found[0])
+    return np.asarray(_mean([np.square(y - mean).sum(axis=0) for y in Y], network, "variance", 1) / found[0])
 
 
 def _total_variance(held: _Held, network: Network, partition: Partition) -> float:
@@ -364,6 +362,5 @@ def _total_variance(held: _Held, network: Network, partition: Partition) -> floa
     if partition == "rows":
         totals = agreed_totals(network, held.rows.moments)
         return total(totals.squares) / totals.weight
-    network.begin(network.epoch, 2, "variance")
-    own = np.array([of.squares.sum() / of.weight for of in held.features]).reshape(*network.batch, 1)
-    return float(common_average(network, own)[0]) * network.n_agents
+    own = [[of.squares.sum() / of.weight] for of in held.features]
+    return float(_mean(own, network, "variance", 2)[0]) * network.n_agents

@@ -53,7 +53,7 @@ class Checkpoints:
     ) -> None:
         if len(run) != DIGEST or len(data) != DIGEST:
             raise ValueError(f"run and data have {DIGEST} bytes each")
-        self._folder, self._run, self._data, self._warn = folder, run, data, warn
+        self._folder, self.run, self.data, self._warn = folder, run, data, warn
         self._stored: tuple[_Stored, ...] = ()
         self._waiting: tuple[Checkpoint, ...] = ()  # those that could not be written
         self._worthless: list[Path] = []  # own ones that go when a better one is there
@@ -64,20 +64,12 @@ class Checkpoints:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._look()
 
-    @property
-    def run(self) -> bytes:
-        return self._run
-
-    @property
-    def data(self) -> bytes:
-        return self._data
-
     def write(self, checkpoint: Checkpoint) -> bool:
         """Whether the checkpoint is on the disk now. If not, the last two are kept in memory, and tried again later.
 
         The reason is told once, and again only when it has changed. Nothing on the disk is given up in the meantime.
         """
-        if (checkpoint.run, checkpoint.data) != (self._run, self._data):
+        if (checkpoint.run, checkpoint.data) != (self.run, self.data):
             raise ValueError("a checkpoint of another run or of other rows")
         waiting = [*(other for other in self._waiting if other.key != checkpoint.key), checkpoint][-_KEPT:]
         self._waiting = tuple(waiting)
@@ -113,7 +105,7 @@ class Checkpoints:
                 continue
             try:
                 checkpoint = read_checkpoint(stored.path)
-                if (_kept_of(checkpoint), checkpoint.run, checkpoint.data) == (stored.kept, self._run, self._data):
+                if (_kept_of(checkpoint), checkpoint.run, checkpoint.data) == (stored.kept, self.run, self.data):
                     return checkpoint
                 why = "it is another one than before"
             except (OSError, Unusable) as error:
@@ -182,14 +174,14 @@ class Checkpoints:
             self._warn(f"the checkpoint {path} cannot be used: {_reason(error)}")
             self._worthless += [path] if isinstance(error, Damaged) else []
             return None
-        if (about["run"], about["data"]) != (self._run, self._data):
+        if (about["run"], about["data"]) != (self.run, self.data):
             foreign.append(path.name)
             return None
         return _Stored(path, KeptCheckpoint(about["iteration"], about["key"], about["members"], about["k"]))
 
     @property
     def _prefix(self) -> str:
-        return self._run.hex()[:8]
+        return self.run.hex()[:8]
 
     def _store(self, checkpoint: Checkpoint) -> None:
         path = self._folder / f"{self._prefix}-{self._next:010d}.checkpoint"

@@ -144,10 +144,6 @@ class Keeper(CheckpointObserver):
 
     def resumption(self) -> Resumption | None:
         """The State that all processes can go on from, or None."""
-        state = self._find()
-        return None if state is None else Resumption(state=state)
-
-    def _find(self) -> State | None:
         network, kept = self._network, self._checkpoints.kept()[::-1]
         network.begin(network.epoch, 0, "resume")
         for i in range(_OFFERED):
@@ -162,7 +158,7 @@ class Keeper(CheckpointObserver):
                 self._checkpoints.keep_until(offered)
                 if self._network.local.min() == 0:
                     self._keeping.say(f"goes on from the checkpoint of iteration {state.t}")
-                return state
+                return Resumption(state=state)
         others = sorted(self._keeping.folder.glob("agents-*/*.checkpoint"))
         if others and not kept and self._network.local.min() == 0:
             self._keeping.warn(

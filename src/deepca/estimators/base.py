@@ -87,35 +87,31 @@ class OverAgents:
 
     def _topology(self, agents: int | None, *, most: int, seed: int, ranks: int = 1, of: str = "row") -> Topology:
         """agents : how many there are, where the data say so.  most : how many of what is spread, called ``of``."""
-        if isinstance(self.topology, Topology):
-            asked = agents if agents is not None else self.n_agents
-            m = self.topology.n_agents if asked is None else asked
-            if m != self.topology.n_agents:
-                raise InvalidInput(f"the topology has {self.topology.n_agents} agents, the data has {m}")
-            if m > most:
-                raise DataError(_too_few(most, m, of))
-            return self.topology
-        if not isinstance(self.topology, str):
-            raise InvalidInput(f"topology = {self.topology!r}: give a name such as 'ring', or a deepca.Topology")
-        wanted = agents if agents is not None else self.n_agents
-        if wanted is None:
-            return self._default_topology(self.topology, most, seed, ranks, of)
-        m = wanted
-        check("n_agents", m, Whole(1))
-        if m > most:
-            raise DataError(_too_few(most, m, of))
-        return from_name(self.topology, int(m), seed=seed)
-
-    def _default_topology(self, name: str, most: int, seed: int, ranks: int, of: str) -> Topology:
-        """As many agents as the name says; else ten, or the next smaller number that has such a network.
-
-        On more ranks than ten, as many as there are, or the next larger number.
-        """
-        m = named_agents(name)
+        given, asked = self.topology, agents if agents is not None else self.n_agents
+        if isinstance(given, Topology):
+            m: int | None = given.n_agents
+            if asked is not None and asked != m:
+                raise InvalidInput(f"the topology has {m} agents, the data has {asked}")
+        elif not isinstance(given, str):
+            raise InvalidInput(f"topology = {given!r}: give a name such as 'ring', or a deepca.Topology")
+        elif asked is None:
+            m = named_agents(given)
+        else:
+            check("n_agents", asked, Whole(1))
+            m = int(asked)
         if m is not None and m > most:
-            raise DataError(_too_few(most, m, of))
-        if m is not None:
-            return from_name(name, seed=seed)
+            raise DataError(f"{most} {of}s cannot be spread over {m} agents: every agent needs at least one {of}")
+        if isinstance(given, Topology):
+            return given
+        if m is None:
+            return self._default_topology(given, most, seed, ranks)
+        return from_name(given, None if asked is None else m, seed=seed)
+
+    def _default_topology(self, name: str, most: int, seed: int, ranks: int) -> Topology:
+        """Return a network of ten agents, or of the next smaller number that has such a network.
+
+        On more ranks than ten, of as many as there are, or of the next larger number.
+        """
         tried = [*range(min(_DEFAULT_AGENTS, most), 1, -1)]
         if ranks > _DEFAULT_AGENTS:
             tried = [*range(ranks, min(2 * ranks, most) + 1), *tried]
@@ -163,10 +159,6 @@ class RowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OverAgen
         tags.input_tags.sparse = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
-
-
-def _too_few(most: int, m: int, of: str) -> str:
-    return f"{most} {of}s cannot be spread over {m} agents: every agent needs at least one {of}"
 
 
 def warn_unless_ok(status: Status) -> None:
