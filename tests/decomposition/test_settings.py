@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import pytest
 
+import deepca
 from deepca.decomposition.settings import Settings, check_settings
 from deepca.errors import ParameterError
+from deepca.network.simulated import SimulatedNetwork
 
 
 def test_numbers_of_numpy_become_plain_ones() -> None:
@@ -45,3 +48,12 @@ def test_what_no_rows_could_be_fit_with(parameter: str, value: Any) -> None:
         check_settings(Settings(**{parameter: value}))
     assert error.value.parameter == parameter
     assert error.value.file == ""
+
+
+@pytest.mark.parametrize("search", [deepca.eigenpairs, deepca.singular_triplets])
+@pytest.mark.parametrize("unknown", ["tolerance", "scale", "n_components"])
+def test_options_that_a_search_does_not_have(search: Callable[..., Any], unknown: str) -> None:
+    """Those of Settings that are for rows alone are not taken either."""
+    network = SimulatedNetwork(deepca.topology.ring(3))
+    with pytest.raises(TypeError, match=rf"^{search.__name__}\(\) got an unexpected keyword argument '{unknown}'$"):
+        search(np.ones((3, 2, 2)), network, 1, **{unknown: 1})

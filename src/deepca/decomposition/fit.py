@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -40,11 +40,7 @@ from deepca.topology.graph import Topology
 __all__ = ["Decomposition", "Fitted", "decompose", "fit", "model_of", "read_rows"]
 
 _ONE_AND_ANOTHER = "an agent says one thing and then another, so nothing can be relied on; look at the agents"
-
-
 _TRACE = 1e-6  # relative error of a sum of variances that is not looked into
-
-
 _NO_SQUARE = math.sqrt(UNDERFLOW) / EPS  # values below may differ by so little that squares underflow
 
 
@@ -86,19 +82,25 @@ class Fitted:
     held: LocalData
 
 
+class RunOptions(TypedDict, total=False):
+    """Keyword parameters that :func:`fit` hands on to :func:`decompose`."""
+
+    start: Array | None
+    observers: Sequence[Observer]
+    weighted: bool
+
+
 def fit(
     rows: Sequence[Source] | LocalData,
     network: Network,
     settings: Settings,
     *,
     weights: Sequence[Array] | None = None,
-    start: Array | None = None,
-    observers: Sequence[Observer] = (),
     tell: Callable[[int], None] | None = None,
     engine: Engine | None = None,
     keeping: RunKeeping | None = None,
     whiten: bool = False,
-    weighted: bool = True,
+    **options: Unpack[RunOptions],
 ) -> Fitted:
     """Find the principal components of the rows of all agents: the one path from rows to a model.
 
@@ -106,12 +108,12 @@ def fit(
     ----------
     rows : of each local agent; or what was read of them, where all agents are known to have the same columns.
     weights : one array per local agent; a weight of 2 counts as a row given twice.
-    start : ``(k', d)`` orthonormal rows to begin with, the same at every agent; as many are added or dropped as needed.
-    observers : told of every iteration.  tell : told of rows as they are read.
+    tell : told of rows as they are read.
     engine : where several processes run this together, so that what fails in one of them is known to all.
     keeping : where checkpoints are kept; a run that was interrupted goes on from those it finds there. They stay until
         whoever called clears them, when the result is safe.
-    whiten : whether the model scales scores to variance one.  weighted : whether rows of any agent may have weights.
+    whiten : whether the model scales scores to variance one.
+    start, observers, weighted : as for :func:`decompose`.
     """
     check_settings(settings)
     before, engine = network.traffic, engine or Engine()
@@ -124,11 +126,9 @@ def fit(
         held,
         network,
         settings,
-        start=start,
-        observers=observers,
         keepers=() if keeper is None else (keeper,),
         resume=None if keeper is None else keeper.resumption(),
-        weighted=weighted,
+        **options,
     )
     proof = found.result.certificate
     traffic, proving = engine.totals(network.traffic - before, None if proof is None else proof.traffic)
@@ -171,6 +171,8 @@ def decompose(
 ) -> Decomposition:
     """Decompose rows that were read already and whose columns are known to agree.
 
+    start : ``(k', d)`` orthonormal rows to begin with, the same at every agent; as many are added or dropped as needed.
+    observers : told of every iteration.
     keepers : observers of the run for the components themselves, not of glances before it; what they see can be resumed
     at.  resume : where an earlier run was interrupted.  weighted : whether rows of any agent may have weights.
     """
