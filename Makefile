@@ -4,11 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --editable
 
-.PHONY: help demo check test test-slow test-mpi lint format bench bench-mpi check-memory figures proto reference reproduce study-robustness study-networks study-streaming bench-communication faults faults-quick adversary clean
+.PHONY: help demo check test test-laws test-slow test-mpi lint format bench bench-mpi check-memory figures proto reference reproduce study-robustness study-networks study-streaming bench-communication faults faults-quick adversary clean
 help:
 	@echo "make demo     the main job, on data that ships with scikit-learn (seconds, once installed)"
 	@echo "make check    lint, layers, types and the quick tests (two minutes)"
 	@echo "make test     all tests but the slow ones (ten minutes)"
+	@echo "make test-laws  the laws with fresh seeds and more examples (ten minutes); SEED=number to draw the same ones again"
 	@echo "make test-slow  real agents and ranks, commands of the docs, random cases; then test-mpi (twenty minutes)"
 	@echo "make test-mpi  the last part of test-slow: the tests of the algorithms once more, under mpiexec on four ranks"
 	@echo "make lint     formatting, lint, layers, strict types"
@@ -49,6 +50,12 @@ check: lint
 
 test: $(VENV)/dev.stamp
 	$(PYTEST) -m "not slow"
+
+# one number draws everything: the seeds of numpy's cases and the examples of hypothesis; pytest names both where a law fails
+test-laws: $(VENV)/dev.stamp
+	@seed=$${SEED:-$$($(BIN)/python -c 'import secrets; print(1 + secrets.randbelow(10**6))')}; \
+	echo "make test-laws SEED=$$seed"; \
+	LAW_SEED=$$seed $(PYTEST) -m "hypothesis or law" --hypothesis-profile=fresh --hypothesis-seed=$$seed
 
 test-slow: $(VENV)/dev.stamp
 	$(PYTEST) -m slow

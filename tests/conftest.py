@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import settings
 
 from tests.support import engines
+from tests.support.seeds import SHIFT
+
+# the same examples in every run; --hypothesis-profile=fresh draws others, five times as many
+settings.register_profile("fixed", derandomize=True, deadline=None)
+settings.register_profile("fresh", max_examples=500, deadline=None, print_blob=True)
+settings.load_profile("fixed")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -21,11 +28,16 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "simulator(reason): about the simulator itself; not run over MPI")
     config.addinivalue_line("markers", "threads(reason): about one agent per thread; not run over MPI")
     config.addinivalue_line("markers", "mpi: about MpiNetwork itself; run over MPI only")
+    config.addinivalue_line("markers", "law: has to hold for any seed; make test-laws draws fresh ones")
     if config.getoption("engine") == "mpi":
         engines.use_mpi()
         from tests.support.mpi_session import MpiSession
 
         config.pluginmanager.register(MpiSession(config), "deepca-mpi")
+
+
+def pytest_report_header() -> str | None:
+    return f"laws: seeds from {SHIFT}; the same ones again: make test-laws SEED={SHIFT}" if SHIFT else None
 
 
 _PROCESSES = ("real", "mpi")  # groups of tests that start agents or ranks as processes of their own

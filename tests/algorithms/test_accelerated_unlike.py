@@ -20,6 +20,7 @@ from deepca.topology import Topology
 from tests.support.engines import network_of
 from tests.support.helpers import worst_tangent
 from tests.support.problems import orthogonal, pooled_answer, symmetric_noise
+from tests.support.seeds import law_seeds
 from tests.support.unlike_agents import solve_unlike
 
 Array = npt.NDArray[np.float64]
@@ -62,7 +63,7 @@ def test_it_takes_no_multiple_of_the_rounds_of_the_plain_method(seed: int) -> No
 
 
 @pytest.mark.simulator(reason="a suite of problems for one process; engines are compared elsewhere")
-@pytest.mark.parametrize("seed", range(1000, 1016))
+@pytest.mark.parametrize("seed", law_seeds(16, start=1000))
 def test_it_converges_wherever_the_plain_method_does(seed: int) -> None:
     accelerated = solve_unlike(seed, AcceleratedDeEPCA)
     assert not accelerated.wrong, accelerated

@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
 from deepca.data.moments import Moments, check_finite, moments
 from deepca.data.sources import ArraySource, Source, as_source
 from deepca.errors import DataError
+from tests.laws.strategies import quick
 from tests.support.problems import close
 
 Array = npt.NDArray[np.float64]
@@ -234,7 +235,7 @@ def partitions(draw: st.DrawFn) -> tuple[Array, list[int], Array | None, bool]:
     return X, sizes, w, draw(st.booleans())
 
 
-@settings(max_examples=150, deadline=None)
+@quick(150)
 @given(partitions())
 def test_any_partition_into_blocks_gives_the_same(case: tuple[Array, list[int], Array | None, bool]) -> None:
     """To the rounding of the largest entry and no worse, against rational arithmetic."""

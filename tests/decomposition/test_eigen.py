@@ -21,6 +21,7 @@ from deepca.operators import from_matrices
 from deepca.operators.shifted import Shifted
 from tests.support.engines import ENGINES, at_every_agent, everyone, mine, network_of
 from tests.support.problems import close, orthogonal, permuted, symmetric_noise
+from tests.support.seeds import law_seeds
 
 Array = npt.NDArray[np.float64]
 INDEFINITE = (9.0, -8.5, 7.0, -6.2, 5.0, -4.5, 2.5, 1.9, -2.2, 0.7, -0.4, 0.0, 0.3, -1.1, 1.2, -1.7)
@@ -121,7 +122,7 @@ def test_a_shift_makes_gaps_small_and_acceleration_makes_up_for_it() -> None:
 # -------------------------------------------------------------------------------------------------------------- laws
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", law_seeds(2))
 def test_laws_of_eigenpairs(seed: int) -> None:
     """SA of A is LA of −A; a multiple of I moves values only; the sum is m times the mean; agents may be renumbered."""
     rng = np.random.default_rng(seed)
@@ -158,7 +159,7 @@ def test_what_is_said_of_others_and_of_angles_is_true(which: Which, seed: int) -
     assert pairs.angle <= 1e-6
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", law_seeds(3))
 def test_the_extent_contains_the_spectrum(seed: int) -> None:
     """Both ends, and not much more; the shifted operators are positive definite."""
     rng = np.random.default_rng(seed)

@@ -554,7 +554,7 @@ def test_a_flipped_bit_never_goes_through(good: tuple[Path, bytes, Model], damag
     assert set(seen) <= {"refused", "the same"}, seen
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=2 * settings().max_examples, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(changes=st.lists(st.tuples(st.floats(0.0, 1.0, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=6))
 def test_overwritten_bytes_never_go_through(
     good: tuple[Path, bytes, Model], damaged: Path, changes: list[tuple[float, int]]

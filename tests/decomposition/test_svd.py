@@ -19,6 +19,7 @@ from deepca.errors import DataError, GapError, InvalidInput
 from deepca.network import Network
 from tests.support.engines import ENGINES, at_every_agent, mine, network_of, over_mpi
 from tests.support.problems import close, orthogonal
+from tests.support.seeds import law_seeds
 
 Array = npt.NDArray[np.float64]
 PARTITIONS: tuple[Partition, ...] = ("rows", "columns")
@@ -123,7 +124,7 @@ def test_small_singular_values_keep_their_digits() -> None:
 # -------------------------------------------------------------------------------------------------------------- laws
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", law_seeds(3))
 def test_rows_of_a_matrix_are_columns_of_its_transpose(seed: int) -> None:
     X = with_values(0.7 ** np.arange(8), 30, 15, seed=seed)
     one, other = found(X, 3, "rows"), found(X.T, 3, "columns")

@@ -23,11 +23,15 @@ seeds = st.integers(min_value=0, max_value=2**31 - 1)
 
 
 def quick(examples: int) -> Callable[[_Test], _Test]:
-    """For a test whose examples are the same on every machine, and at every rank; there are fewer of them over MPI."""
+    """Set the number of examples of a test.
+
+    The profile says which they are (``tests/conftest.py``): the same ones on every machine and at every rank, or fresh
+    ones and five times as many. Over MPI there are fewer of them.
+    """
 
     def decorate(test: _Test) -> _Test:
         if not engines.over_mpi():
-            return settings(max_examples=examples, deadline=None, derandomize=True)(test)
+            return settings(max_examples=examples * settings().max_examples // 100)(test)
         from tests.support.mpi_ranks import agreeing
 
         return settings(max_examples=max(examples // 8, 5))(agreeing(test))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.linalg
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 from scipy.sparse.linalg import LinearOperator, aslinearoperator
@@ -21,6 +21,7 @@ from deepca.operators import Form, Operator, as_operator, choose_form, from_line
 from deepca.operators import split_rows as split
 from tests.support.helpers import worst_tangent
 from tests.support.problems import pooled_answer, spectrum, spectrum_problem
+from tests.support.seeds import law_seeds
 
 D, K_COMPONENTS = 7, 3
 COUNTS = {"equal": [6, 6, 6, 6], "ragged": [9, 1, 4, 17], "one agent": [8], "very uneven": [1, 1, 1, 900]}
@@ -201,7 +202,7 @@ def test_solve_gives_the_pooled_answer_for_every_kind(kind: str) -> None:
     assert worst_tangent(U, result.W) <= 1e-12
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", law_seeds(5))
 def test_indefinite_matrices_with_a_positive_mean(seed: int) -> None:
     """Every A_j has negative eigenvalues, the mean has none: still the exact answer, as the paper promises."""
     m = 8
@@ -237,7 +238,6 @@ def test_covariances_that_do_not_fit_are_not_made() -> None:
     assert choose_form(n=1_000_000, d=50, m=10, memory=4 * 200_000 - 4) == "rows"
 
 
-@settings(deadline=None)
 @given(
     n=st.integers(1, 10**7),
     d=st.integers(1, 5000),
@@ -269,7 +269,6 @@ def test_the_automatic_choice_is_the_one_of_choose_form() -> None:
 # -------------------------------------------------------------------------------------------------- split_rows
 
 
-@settings(deadline=None)
 @given(n=st.integers(1, 200), m=st.integers(1, 200))
 def test_splitting_keeps_every_row_once_and_in_order(n: int, m: int) -> None:
     """Blocks of nearly equal size, none empty; more agents than rows is an error."""

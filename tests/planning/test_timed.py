@@ -31,6 +31,7 @@ from deepca.solver.result import Result
 from deepca.topology import Topology, time_varying
 from tests.support.helpers import GRAPHS, tangents
 from tests.support.problems import spectrum, spectrum_problem
+from tests.support.seeds import law_seeds
 
 Array = npt.NDArray[np.float64]
 TAU = 1.0 / 64.0  # sums of it are exact
@@ -430,7 +431,7 @@ def _events(links: Links, rounds: list[npt.NDArray[np.int64]], nbytes: list[int]
     return np.array(now)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", law_seeds(12))
 def test_an_event_driven_simulation_agrees(seed: int) -> None:
     """Random graphs, links, subsets of links in each round, sizes, losses and jitter; a few agents share an uplink."""
     rng = np.random.default_rng(seed)

@@ -20,6 +20,7 @@ from deepca.errors import DataError
 from deepca.operators import DenseRows, Operator, SparseRows, from_rows
 from deepca.solver.deflation import graded_axes, independent
 from tests.support.graded import graded_rows, long_svd, tangent_of
+from tests.support.seeds import law_seeds
 
 pytestmark = pytest.mark.simulator("estimators with all agents in one process")
 
@@ -53,7 +54,7 @@ def assert_as_pooled(values: Array, vectors: Array, sigma: Any, V: Any, proof: d
             assert proof.parts == () or bound <= 1e3 * EPS / gap or bound <= 1e-10, p
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", law_seeds(6))
 def test_all_components_of_steep_rows(seed: int) -> None:
     """k = d: the three columns rotated, over four agents."""
     X = graded_rows(60, STEEP, seed)
@@ -66,7 +67,7 @@ def test_all_components_of_steep_rows(seed: int) -> None:
     assert tangent_of(V[:, :2], pca.components_[:2].T) <= 1e-7
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", law_seeds(3))
 def test_columns_apart_with_one_much_longer(seed: int) -> None:
     X = np.random.default_rng(seed).standard_normal((500, 4)) * [1e7, 1.0, 0.5, 0.2]
     svd = DecentralizedSVD(2, partition="columns", n_agents=4).fit(X)
@@ -201,7 +202,7 @@ def test_rows_too_small_to_deflate_are_to_be_multiplied() -> None:
     assert DecentralizedPCA(None, n_agents=4).fit(X * 1e30).result_.status.ok
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", law_seeds(4))
 def test_converged_means_digits_where_nothing_lies_outside(seed: int) -> None:
     """k = d: the angle says nothing about the last variance, so its digits decide."""
     X = graded_rows(60, [1.0, 1e-3, 3e-14], seed)
@@ -301,7 +302,7 @@ def test_covariances_cannot_tell_and_say_so(method: Any) -> None:
     assert pairs.status.code == "below_rounding"
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", law_seeds(6))
 def test_a_gap_that_rounding_hides_is_not_called_a_tie(seed: int) -> None:
     """Eigenvalues that differ by eight hundredths of themselves, and by 1e-12 of the largest."""
     Q = np.linalg.qr(np.random.default_rng(seed).standard_normal((20, 20)))[0]
@@ -324,7 +325,7 @@ def test_streams_keep_covariances_only(tmp_path: Path) -> None:
     assert deepca.load(tmp_path / "model.npz").n_known == 1
 
 
-@pytest.mark.parametrize("seed", range(0, 200, 10))
+@pytest.mark.parametrize("seed", law_seeds(20))
 def test_no_variance_is_shown_as_known_unless_it_is(seed: int) -> None:
     """Not even where it is above rounding, but by so little that two digits of it are wrong."""
     X = graded_rows(60, [2e5, 1.0, 5e-3], seed)

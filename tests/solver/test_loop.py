@@ -20,6 +20,7 @@ from deepca.topology import Topology
 from tests.support.engines import everyone, network_of, over_mpi, run_apart
 from tests.support.helpers import Recorder, worst_tangent
 from tests.support.problems import pooled_answer, random_rows, spectrum, spectrum_problem
+from tests.support.seeds import law_seeds
 
 D, K_COMPONENTS, M = 8, 3, 6
 GAPS = [0.5, 0.1, 0.05] if over_mpi() else [0.5, 0.3, 0.1, 0.05, 0.02, 0.01]  # the smallest take thousands of rounds
@@ -169,7 +170,7 @@ def test_the_tolerance_is_reached_at_the_worst_agent(gap: float, rounds: int, to
     ],
     ids=lambda value: value.name if isinstance(value, Topology) else str(value),
 )
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", law_seeds(3, start=1))
 def test_the_tolerance_is_reached_on_other_graphs(topology: Topology, rounds: int, seed: int) -> None:
     """Sparse and dense graphs, agents that differ a lot, close eigenvalues inside the top k."""
     m = topology.n_agents

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import scipy.linalg
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import deepca
@@ -38,7 +38,6 @@ def orthonormal(d: int, k: int, seed: int) -> Array:
 # ------------------------------------------------------------------------------------------------- what is left
 
 
-@settings(deadline=None)
 @given(r=st.floats(0.05, 0.999), n=st.integers(2, 40), c=st.floats(1e-8, 1.0))
 def test_what_is_still_to_come_is_the_rest_of_the_geometric_series(r: float, n: int, c: float) -> None:
     """Changes that shrink by r: the sum of all that follow is what separates us from the limit."""
@@ -49,7 +48,6 @@ def test_what_is_still_to_come_is_the_rest_of_the_geometric_series(r: float, n: 
     assert error_estimate(history) == pytest.approx(rest, rel=1e-6)
 
 
-@settings(deadline=None)
 @given(r=st.floats(0.3, 0.98), n=st.integers(9, 30), missing=st.integers(2, 30))
 def test_iterations_missing_from_the_history_do_not_make_it_look_faster(r: float, n: int, missing: int) -> None:
     """The last entry may be several iterations later than the one before; the rate is still per iteration."""

@@ -28,6 +28,7 @@ from tests.laws.strategies import quick
 from tests.support.engines import ENGINES, at_every_agent, mine, network_of
 from tests.support.helpers import AtIteration, worst_tangent
 from tests.support.problems import spectrum, spectrum_problem
+from tests.support.seeds import law_seeds
 
 Array = npt.NDArray[np.float64]
 M, D, K_TOP = 12, 24, 3
@@ -224,7 +225,7 @@ def test_accelerated_iterations_keep_up_where_few_links_fail_at_once(seed: int) 
 
 
 @pytest.mark.simulator("a network that loses messages")
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", law_seeds(12))
 def test_an_average_from_which_few_messages_are_lost_is_made_again(seed: int) -> None:
     """Losses that spoil a few digits only are noticed, too, and of eight tries the best is taken."""
     base = deepca.topology.erdos_renyi(6, 0.6, seed=1)

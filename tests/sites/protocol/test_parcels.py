@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deepca.errors import FrameError, NetworkError
 from deepca.network.transports.base import Message, Tag
 from deepca.sites.protocol import wire_pb2 as wire
 from deepca.sites.protocol.parcels import Parcel, pack, tag_of, unpack
+from tests.laws.strategies import quick
 
 PLAN = b"p" * 32
 TAG = Tag(3, "step", 17, 4)
@@ -43,7 +44,7 @@ def _same(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> bool:
     return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
 
 
-@settings(max_examples=200, deadline=None)
+@quick(200)
 @given(payload=payloads, riders=st.lists(shapes, max_size=4), t=st.integers(-(2**63), 2**63 - 1))
 def test_every_message_comes_back(
     payload: tuple[str, tuple[int, ...]] | None, riders: list[tuple[int, ...]], t: int
@@ -161,7 +162,6 @@ def test_malformed_messages_are_refused(case: str) -> None:
     assert peak < 4 << 20
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     header=st.binary(max_size=60),
     shape=st.lists(st.integers(0, HUGE), max_size=6),

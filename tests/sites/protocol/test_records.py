@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deepca.errors import FrameError
@@ -24,6 +24,7 @@ from deepca.sites.protocol.records import (
     RecordTable,
     digest_of_members,
 )
+from tests.laws.strategies import quick
 
 SITES = 4
 EDGES = ((0, 1), (1, 2), (2, 3), (0, 3))
@@ -123,7 +124,7 @@ def test_nonsense_is_refused(case: str) -> None:
         Record.from_wire(sent, SITES)
 
 
-@settings(max_examples=300, deadline=None)
+@quick(300)
 @given(st.binary(max_size=120))
 def test_random_bytes_never_crash(content: bytes) -> None:
     try:

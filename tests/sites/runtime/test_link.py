@@ -12,7 +12,7 @@ from itertools import count
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deepca.errors import FrameError
@@ -21,6 +21,8 @@ from deepca.sites.protocol.incarnation import Incarnation
 from deepca.sites.protocol.parcels import Parcel
 from deepca.sites.runtime.arrival import CHUNK, Arrived
 from deepca.sites.runtime.link import BEAT, SILENCE, Link
+from tests.laws.strategies import quick
+from tests.support.seeds import law_seeds
 
 RUN = b"r" * 32
 ANNA, BERT = Incarnation(5, 77), Incarnation(9, 33)
@@ -114,7 +116,7 @@ def _up(pair: Pair) -> Pair:
 # ------------------------------------------------------------------------------------------------- once and in order
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", law_seeds(6))
 def test_thousands_of_messages_have_effect_once_and_in_order(seed: int) -> None:
     pair = Pair(seed, *[(0.0, 0.0, 0.0), (0.1, 0.1, 0.3), (0.3, 0.3, 0.5)][seed % 3])
     _up(pair)
@@ -146,7 +148,7 @@ def test_bodies_of_every_size(loss: float) -> None:
         assert [len(one.body) for one in pair.arrived[side]] == sizes
 
 
-@settings(max_examples=60, deadline=None)
+@quick(60)
 @given(
     st.lists(st.sampled_from(["send 0", "send 1", "step", "wait", "close", "open"]), max_size=60), st.integers(0, 99)
 )
@@ -251,7 +253,7 @@ def test_an_earlier_start_is_shown_its_own_record_and_not_without_end() -> None:
     assert len(shown) <= 10.0 / BEAT + 2  # as often as any other hello
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", law_seeds(20))
 def test_a_new_name_on_a_living_stream_loses_nothing_that_is_said_after_it(seed: int) -> None:
     """Words of the old session are still under way, and may be overtaken by those of the new one."""
     pair = Pair(seed, 0.05, 0.2, 0.6)
@@ -451,7 +453,7 @@ def test_a_hello_that_makes_no_sense_is_refused(hello: dict[str, int | bytes]) -
     assert not pair.links[1].up
 
 
-@settings(max_examples=300, deadline=None)
+@quick(300)
 @given(st.binary(max_size=80), st.booleans())
 def test_random_frames_are_never_taken(content: bytes, greeted: bool) -> None:
     pair = _up(Pair()) if greeted else Pair()
