@@ -25,6 +25,7 @@ def deepca_command(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[st
 
 
 def test_demo_prints_the_table_and_saves_the_figure(tmp_path: Path) -> None:
+    """As a process of its own; the tests below call the same command within this one."""
     done = deepca_command("demo", "--agents", "20", "--components", "3", "--rounds", "6", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     for word in ("DeEPCA", "DePCA", "CPCA", "iter.", "rounds", "proven", "converged", "Explained variance"):
@@ -32,9 +33,10 @@ def test_demo_prints_the_table_and_saves_the_figure(tmp_path: Path) -> None:
     assert (tmp_path / "demo-out" / "convergence.png").read_bytes().startswith(PNG)
 
 
-def test_demo_as_json_is_json_and_nothing_else(tmp_path: Path) -> None:
-    done = deepca_command("demo", "--agents", "10", "-k", "2", "--json", "--quiet", "--out", "here", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+def test_demo_as_json_is_json_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["demo", "--agents", "10", "-k", "2", "--json", "--quiet", "--out", "here"])
+    assert done.exit_code == 0, done.stderr
     rows = json.loads(done.stdout)["rows"]
     assert [row["method"] for row in rows] == ["DeEPCA", "DeEPCA, as printed", "DePCA", "CPCA, pooled"]
     assert rows[0]["tan_theta"] <= rows[0]["proven"] <= 1e-10
@@ -59,7 +61,7 @@ def test_demo_agrees_with_pooled_scikit_learn() -> None:
     [
         (("--components", "65"), "64 features"),
         (("--components", "0"), "64 features"),
-        (("--agents", "5000"), "1797 rows cannot be split over 5000 agents"),
+        (("--agents", "1798"), "1797 rows cannot be split over 1798 agents"),
         (("--agents", "0"), "at least one"),
         (("--rounds", "0"), "at least 1"),
         (("--tol", "2"), "tol = 2.0"),
@@ -76,18 +78,19 @@ def test_a_mistake_is_one_clear_line_and_exit_code_2(
     assert not list(tmp_path.iterdir()), "nothing half-written"
 
 
-def test_an_output_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_an_output_folder_that_cannot_be_made_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "taken").write_text("a file", encoding="utf-8")
-    done = deepca_command("demo", "--quiet", "--agents", "5", "--out", "taken", cwd=tmp_path)
-    assert done.returncode == 2
+    done = CliRunner().invoke(app, ["demo", "--quiet", "--agents", "5", "--out", "taken"])
+    assert done.exit_code == 2
     assert "taken" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_help_and_version(tmp_path: Path) -> None:
-    assert "Examples" in deepca_command("demo", "--help", cwd=tmp_path).stdout
-    assert deepca_command("--version", cwd=tmp_path).stdout.strip() == f"deepca {deepca.__version__}"
-    assert "demo" in deepca_command("--help", cwd=tmp_path).stdout
+def test_help_and_version() -> None:
+    assert "Examples" in CliRunner().invoke(app, ["demo", "--help"]).stdout
+    assert CliRunner().invoke(app, ["--version"]).stdout.strip() == f"deepca {deepca.__version__}"
+    assert "demo" in CliRunner().invoke(app, ["--help"]).stdout
 
 
 def test_the_core_imports_no_extra(tmp_path: Path) -> None:
