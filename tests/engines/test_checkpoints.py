@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import stat
+import struct
 import subprocess
 import sys
 import textwrap
@@ -401,14 +402,17 @@ def test_no_damage_is_ever_taken_for_a_state(folder: Folder) -> None:
     assert folder.open().load(checkpoint.key) is not None
 
 
+START = struct.Struct("<8sII")  # magic, version of the format, length of the header
+
+
 def forged(content: bytes, change: Callable[[dict[str, Any]], None]) -> bytes:
     """Another header, with a checksum that is right."""
-    magic, version, length = checkpoint_format._START.unpack_from(content)
-    start = checkpoint_format._START.size
+    magic, version, length = START.unpack_from(content)
+    start = START.size
     header = json.loads(content[start : start + length])
     change(header)
     text = json.dumps(header).encode()
-    body = checkpoint_format._START.pack(magic, version, len(text)) + text + content[start + length : -32]
+    body = START.pack(magic, version, len(text)) + text + content[start + length : -32]
     return body + hashlib.sha256(body).digest()
 
 
