@@ -9,7 +9,7 @@ help:
 	@echo "make demo     the main job, on data that ships with scikit-learn (seconds, once installed)"
 	@echo "make check    lint, layers, types and the quick tests (two minutes)"
 	@echo "make test     all tests but the slow ones (ten minutes)"
-	@echo "make test-laws  the laws with fresh seeds and more examples (ten minutes); SEED=number to draw the same ones again"
+	@echo "make test-laws  the laws with fresh seeds and more examples (five minutes); SEED=number to draw the same ones again"
 	@echo "make test-slow  real agents and ranks, commands of the docs, random cases; then test-mpi (twenty minutes)"
 	@echo "make test-mpi  the last part of test-slow: the tests of the algorithms once more, under mpiexec on four ranks"
 	@echo "make lint     formatting, lint, layers, strict types"
