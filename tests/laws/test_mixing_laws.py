@@ -18,7 +18,7 @@ from deepca import AgentNetwork, Chebyshev, FastMix, Gossip, SimulatedNetwork, t
 from deepca._util.typing import csr
 from deepca.consensus.mixers import Mixer, PositiveChebyshev, fastmix_eta
 from deepca.consensus.rates import accelerated_rate, response
-from deepca.errors import InvalidInput, MixingError, TopologyError
+from deepca.errors import InvalidInput, MixingError, ParameterError, TopologyError
 from deepca.network import Network
 from deepca.topology import Rule, Topology
 from tests.laws.strategies import connected, mixed_topologies, quick, seeds, topologies
@@ -314,8 +314,10 @@ def test_chebyshev_and_gossip_take_every_rule(made: tuple[int, list[tuple[int, i
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("bad", [0, -1, 2.0, 2.5, True, None, "3", float("nan")])
 def test_bad_numbers_of_rounds_are_refused(bad: object, kind: Callable[[object], Mixer]) -> None:
-    with pytest.raises(InvalidInput, match="whole number of at least 1"):
+    with pytest.raises(ParameterError) as caught:
         kind(bad)
+    assert caught.value.parameter == "rounds"
+    assert caught.value.value is bad
 
 
 @pytest.mark.parametrize("bad", [0, -2, 1.5, None])
@@ -323,8 +325,9 @@ def test_a_schedule_that_gives_a_bad_number_is_refused_with_the_iteration(bad: i
     mixer = Gossip(lambda t: 2 if t < 3 else bad)
     network, x = network_of(topology.ring(4)), np.ones((4, 2, 1))[mine(4)]
     mixer(network, x, 2)
-    with pytest.raises(InvalidInput, match="in iteration 3"):
+    with pytest.raises(ParameterError, match="in iteration 3") as caught:
         mixer(network, x, 3)
+    assert (caught.value.parameter, caught.value.value) == ("rounds", bad)
 
 
 # ------------------------------------------------------------------------------------------ schedules
