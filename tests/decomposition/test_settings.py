@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable
 from dataclasses import asdict
@@ -57,3 +58,12 @@ def test_options_that_a_search_does_not_have(search: Callable[..., Any], unknown
     network = SimulatedNetwork(deepca.topology.ring(3))
     with pytest.raises(TypeError, match=rf"^{search.__name__}\(\) got an unexpected keyword argument '{unknown}'$"):
         search(np.ones((3, 2, 2)), network, 1, **{unknown: 1})
+
+
+@pytest.mark.parametrize("search", [deepca.eigenpairs, deepca.singular_triplets])
+def test_the_signature_of_a_search_shows_its_options_and_their_defaults(search: Callable[..., Any]) -> None:
+    parameters = inspect.signature(search).parameters
+    for name in ("algorithm", "rounds", "tol", "max_iter", "seed"):
+        assert parameters[name].kind is inspect.Parameter.KEYWORD_ONLY
+        assert parameters[name].default == getattr(Settings(), name)
+    assert "options" not in parameters

@@ -24,7 +24,7 @@ from deepca.algorithms.base import matching_operator
 from deepca.decomposition.eigen_status import FoundPairs, beyond, largest_of, status_of
 from deepca.decomposition.leading import Answer, Leading, common_settings, leading, size_of
 from deepca.decomposition.pairs import Pairs, Which, order_of, pairs_in, probed
-from deepca.decomposition.settings import SearchOptions, Settings, algorithm_of
+from deepca.decomposition.settings import SearchOptions, Settings, algorithm_of, lists_options
 from deepca.decomposition.spectral_bounds import Extent, agreed_extent
 from deepca.errors import InvalidInput
 from deepca.network.base import Network
@@ -82,6 +82,7 @@ class Eigenpairs(Answer):
         return f"Eigenpairs({self.values.size} of d = {self.vectors.shape[0]}; {self.status})"
 
 
+@lists_options
 def eigenpairs(
     A: OperatorLike,
     network: Network,

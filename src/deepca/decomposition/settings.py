@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Literal, TypedDict, get_args
+from typing import Any, Literal, TypedDict, TypeVar, get_args
 
 import numpy as np
 
@@ -19,7 +21,15 @@ from deepca.operators.base import OperatorLike
 from deepca.operators.construction import Form
 from deepca.solver.stopping import Tolerance
 
-__all__ = ["ALGORITHMS", "SearchOptions", "Settings", "algorithm_of", "check_settings", "components_needed"]
+__all__ = [
+    "ALGORITHMS",
+    "SearchOptions",
+    "Settings",
+    "algorithm_of",
+    "check_settings",
+    "components_needed",
+    "lists_options",
+]
 
 ALGORITHMS = ("auto", "krylov", "accelerated", "deepca", "depca", "covariance")
 
@@ -73,6 +83,23 @@ class SearchOptions(TypedDict, total=False):
     tol: float
     max_iter: int
     seed: int | None
+
+
+_Search = TypeVar("_Search", bound=Callable[..., Any])
+
+
+def lists_options(search: _Search) -> _Search:
+    """Let ``help`` and :func:`inspect.signature` show the keywords of SearchOptions with their defaults."""
+    signature, defaults = inspect.signature(search), Settings()
+    own = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+    options = [
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=getattr(defaults, name), annotation=given.__forward_arg__
+        )
+        for name, given in SearchOptions.__annotations__.items()
+    ]
+    vars(search)["__signature__"] = signature.replace(parameters=[*own, *options])
+    return search
 
 
 _ALLOWED: dict[str, tuple[Constraint, ...]] = {

@@ -26,7 +26,7 @@ from deepca.data.moments import Moments, check_finite, moments
 from deepca.data.sources import ArraySource, Matrix, Source, as_source, dense
 from deepca.data.statistics import agreed_totals
 from deepca.decomposition.leading import Answer, Leading, common_settings, leading, size_of
-from deepca.decomposition.settings import SearchOptions, Settings
+from deepca.decomposition.settings import SearchOptions, Settings, lists_options
 from deepca.errors import DataError, InvalidInput
 from deepca.network.base import Network
 from deepca.network.broadcasts import SEMI, check_basis, check_close, packed, unpacked
@@ -88,6 +88,7 @@ class SingularTriplets(Answer):
         return f"SingularTriplets({self.values.size} of {self.shape[0]} × {self.shape[1]}; {self.status})"
 
 
+@lists_options
 def singular_triplets(
     Xs: Sequence[Any],
     network: Network,
