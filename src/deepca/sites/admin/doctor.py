@@ -221,7 +221,7 @@ def _differences(
         if names:
             wrong += 1
             name = site.network.sites[j].name
-            said = "; ".join(_apart(one, ours.get(one, b""), prints.get(one, b""), columns) for one in names)
+            said = "; ".join(_apart(one, ours, prints, columns) for one in names)
             who = f"{HERE} or {name}" if len(theirs) == 1 else f"{HERE}, or {name} if the others are like this site"
             yield Finding("agreement", "wrong", f"this site differs from {name}: {said}", who)
     if not wrong:
@@ -229,13 +229,14 @@ def _differences(
         yield Finding("agreement", "ok", f"the same columns and settings as {known}")
 
 
-def _apart(name: str, mine: bytes, other: bytes, columns: Sequence[str] | None) -> str:
+def _apart(name: str, here: Mapping[str, bytes], there: Mapping[str, bytes], columns: Sequence[str] | None) -> str:
     """In what two sites differ; columns are named as they are called here."""
+    mine, other = here.get(name, b""), there.get(name, b"")
     if name == "columns":
         wrong = other_columns(mine, other)
         if wrong is None:
             return "the same columns in another order"
-        if columns is None or count_columns(mine) != len(columns) or not wrong:
+        if columns is None or not wrong or None in (count_columns(here), count_columns(there)):
             return "other columns"
         more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
         return f"column {wrong[0] + 1}, here {columns[wrong[0]]!r}, is another one there{more}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 
 from deepca import __version__
 from deepca.data.sources import Source
@@ -14,6 +15,7 @@ from deepca.sites.protocol.handshake import PROTOCOL
 __all__ = ["count_columns", "fingerprint_of", "other_columns", "readable", "run_of", "schema_of"]
 
 _HASH = 4  # bytes per column
+_LISTED = 16_384  # columns at most, or fingerprints would be larger than other messages
 _LONGEST = 64  # characters of a value that is shown
 
 
@@ -41,7 +43,7 @@ def schema_of(source: Source, settings: Settings) -> dict[str, bytes]:
     names = source.columns if source.columns is not None else tuple(f"#{i}" for i in range(source.d))
     parts = b"".join(hashlib.sha256(name.encode()).digest()[:_HASH] for name in names)
     # of very many columns only that some differ can be told
-    columns = parts if source.d <= 16_384 else hashlib.sha256(parts).digest()
+    columns = parts if source.d <= _LISTED else hashlib.sha256(parts).digest()
     given = settings.n_components
     return {
         "columns": columns,
@@ -58,9 +60,10 @@ def schema_of(source: Source, settings: Settings) -> dict[str, bytes]:
     }
 
 
-def count_columns(fingerprint: bytes) -> int:
-    """Return of how many columns this is the fingerprint."""
-    return len(fingerprint) // _HASH
+def count_columns(prints: Mapping[str, bytes]) -> int | None:
+    """Return how many columns the fingerprints of a site list one by one; None where one hash stands for very many."""
+    count = len(prints.get("columns", b"")) // _HASH
+    return count if prints.get("number of columns", b"%d" % count) == b"%d" % count else None
 
 
 def other_columns(mine: bytes, other: bytes) -> list[int] | None:

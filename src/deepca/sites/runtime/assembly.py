@@ -306,7 +306,7 @@ class Assembly:
         odd = {found.site for found in self.table.differences()}
         other = min(record.site for record in self.table if record.site not in odd)
         here, there = self.table[one.site].fingerprint, self.table[other].fingerprint
-        said = [_told_apart(name, here.get(name, b""), there.get(name, b"")) for name in one.names]
+        said = [_told_apart(name, here, there) for name in one.names]
         return f"{self.name(one.site)} differs from {self.name(other)}: {'; '.join(said)}"
 
     # ----------------------------------------------------------------------------------------------------- disturbances
@@ -363,12 +363,15 @@ class Assembly:
             self._log.warning(text, event=event, facts=facts)
 
 
-def _told_apart(name: str, mine: bytes, other: bytes) -> str:
+def _told_apart(name: str, here: Mapping[str, bytes], there: Mapping[str, bytes]) -> str:
     """In what two sites differ. Short texts are shown; of hashes only that they differ, and of columns which."""
+    mine, other = here.get(name, b""), there.get(name, b"")
     if name == "columns":
-        here, there, wrong = count_columns(mine), count_columns(other), other_columns(mine, other)
-        if here != there:
-            return f"{here} columns instead of {there}"
+        count, expected, wrong = count_columns(here), count_columns(there), other_columns(mine, other)
+        if count is None or expected is None:
+            return "other columns"
+        if count != expected:
+            return f"{count} columns instead of {expected}"
         if wrong is None:
             return "the same columns in another order"
         return f"column {wrong[0] + 1} is another one" + (f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else "")

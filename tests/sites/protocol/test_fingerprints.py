@@ -1,0 +1,32 @@
+"""Fingerprints of columns: one by one where there are few, one for all where there are very many."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from deepca.data.sources import ArraySource
+from deepca.decomposition.settings import Settings
+from deepca.sites.protocol.fingerprints import count_columns, other_columns, schema_of
+
+
+def _prints(names: Sequence[str]) -> dict[str, bytes]:
+    return schema_of(ArraySource(np.zeros((1, len(names))), "rows", tuple(names)), Settings())
+
+
+@pytest.mark.parametrize("d", [1, 8, 16_384])
+def test_columns_are_listed_one_by_one(d: int) -> None:
+    names = [f"column {i}" for i in range(d)]
+    mine, other = _prints(names), _prints([*names[:-1], "weight"])
+    assert count_columns(mine) == count_columns(other) == d
+    assert other_columns(mine["columns"], other["columns"]) == [d - 1]
+
+
+def test_of_very_many_columns_there_is_one_hash() -> None:
+    names = [f"column {i}" for i in range(16_385)]
+    mine, other = _prints(names), _prints([*names[:-1], "weight"])
+    assert count_columns(mine) is None
+    assert mine["columns"] != other["columns"]
+    assert len(mine["columns"]) == len(_prints(names[:8])["columns"])  # which eight columns could have, too
