@@ -378,6 +378,16 @@ def test_a_vector_of_an_archive_can_be_the_label(tmp_path: Path) -> None:
         open_source(tmp_path / "a.npz", label_column="X")
 
 
+def test_a_label_of_a_sparse_archive_has_one_entry_per_row(tmp_path: Path) -> None:
+    X, path = sparse.csr_array(values()), tmp_path / "s.npz"
+    stored = {"format": np.array(b"csr"), "shape": np.array(X.shape), "data": X.data}
+    labels = {"y": np.arange(N), "short": np.arange(3)}
+    np.savez(path, allow_pickle=False, indices=X.indices, indptr=X.indptr, **stored, **labels)
+    np.testing.assert_array_equal(open_source(path, label_column="y").labels(), np.arange(N))
+    with pytest.raises(DataError, match="'short' has 3 entries for 97 rows"):
+        open_source(path, label_column="short")
+
+
 @pytest.mark.parametrize("name", ["a.npz", "a.h5"])
 def test_one_of_several_matrices_is_named(name: str, tmp_path: Path) -> None:
     X, path = values(), tmp_path / name

@@ -41,12 +41,11 @@ def open_npz(path: Path, name: str, options: Options) -> Source:
         with zipfile.ZipFile(path) as archive:
             headers = dict(_headers(archive))
         if {"format", "shape", "data"} <= set(headers) and options.dataset is None:
-            return ArraySource(_sparse(path, name), name, labels=_labels(path, name, headers, options))
+            matrix = _sparse(path, name)
+            return ArraySource(matrix, name, labels=_labels(path, name, headers, options, matrix.shape[0]))
         key = pick(name, {key: shape for key, (shape, _, _) in headers.items()}, options.dataset)
         shape, by_column, kind = headers[key]
-        dtype, labels = value_type(shape, kind, name), _labels(path, name, headers, options)
-        if labels is not None and len(labels) != shape[0]:
-            raise DataError(f"{name}: {options.label_column!r} has {len(labels)} entries for {shape[0]} rows")
+        dtype, labels = value_type(shape, kind, name), _labels(path, name, headers, options, shape[0])
         if by_column:
             with np.load(path, allow_pickle=False) as archive:
                 return ArraySource(archive[key].astype(dtype, copy=False), name, labels=labels)
@@ -113,13 +112,16 @@ def _headers(archive: zipfile.ZipFile) -> Iterator[tuple[str, tuple[tuple[int, .
                 yield member.removesuffix(".npy"), read_header(stream)
 
 
-def _labels(path: Path, name: str, headers: dict[str, Any], options: Options) -> npt.NDArray[Any] | None:
-    """The array of one entry per row that was named."""
+def _labels(path: Path, name: str, headers: dict[str, Any], options: Options, n: int) -> npt.NDArray[Any] | None:
+    """Return the array that was named, if it has one entry for each of the n rows."""
     if options.label_column is None:
         return None
     key = pick(name, {key: shape for key, (shape, _, _) in headers.items()}, options.label_column, ndim=1)
     with np.load(path, allow_pickle=False) as archive:
-        return cast("npt.NDArray[Any]", archive[key])
+        labels = cast("npt.NDArray[Any]", archive[key])
+    if len(labels) != n:
+        raise DataError(f"{name}: {options.label_column!r} has {len(labels)} entries for {n} rows")
+    return labels
 
 
 def _sparse(path: Path, name: str) -> Any:
