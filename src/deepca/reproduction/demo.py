@@ -86,9 +86,10 @@ def run(
     engine = engine or Engine()
     X = np.asarray(load_digits().data, dtype=np.float64)
     n, d = X.shape
+    parts = split_rows(X, agents)  # first: too many agents are refused before their network is drawn
     topology = topologies.erdos_renyi(agents, 0.5, seed=seed)
     network = engine.network(topology, engine.shares(agents))
-    A, pooled_A = _centred(split_rows(X, agents), network)
+    A, pooled_A = _centred(parts, network)
     pooled = PCA(n_components=k, svd_solver="full").fit(X)
     U = np.asarray(pooled.components_, dtype=np.float64).T
     rows, curves, variance = [], [], np.empty(0)

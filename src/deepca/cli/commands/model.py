@@ -39,7 +39,7 @@ def inspect(
     with errors():
         fitted = load(model)
         if plot is not None:
-            if plot.suffix not in (".png", ".svg"):
+            if plot.suffix.lower() not in (".png", ".svg"):
                 raise InvalidInput(f"--plot {plot}: a figure ends in .png or .svg")
             check_output(plot, "--plot", [model])
             require("matplotlib", extra="plot")
