@@ -205,7 +205,10 @@ def test_a_pair_of_opposite_sign(algorithm: str) -> None:
         close(stack.mean(axis=0) @ x, value * x, atol=1e-10)
     alone = found(stack, 1, which="LM", algorithm=algorithm)
     assert alone.status.code == "not_unique"
-    with pytest.raises(GapError, match="no gap is left behind k = 1"):
+    assert alone.status.numbers["k"] == 1
+    assert abs(alone.status.numbers["last"]) == pytest.approx(5.0)
+    assert alone.status.numbers["outside"] == pytest.approx(5.0)
+    with pytest.raises(GapError):
         alone.required()
 
 
@@ -218,7 +221,10 @@ def test_no_gap_behind_k(which: Which, sign: float) -> None:
     assert pairs.well_defined == (1, 3)
     assert np.isinf(pairs.angles[1])
     close(pairs.values, sign * np.array([5.0, 4.0]), atol=1e-12)
-    with pytest.raises(GapError, match=rf"{4 * sign:g}, number 2 from the .*well defined: k = 1 or k = 3"):
+    numbers = pairs.status.numbers
+    assert (numbers["k"], numbers["choices"]) == (2, "k = 1 or k = 3")
+    assert [numbers["last"], numbers["next"]] == pytest.approx([4.0 * sign, 4.0 * sign])
+    with pytest.raises(GapError):
         pairs.required()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -62,17 +63,24 @@ def status_of(found: FoundPairs, pairs: Pairs, which: Which, settings: Settings,
         return found.ended
     if pairs.angle > tol:
         rounding = pairs.spread <= 100.0 * pairs.noise
-        return Status(
+        return Status.of(
             StatusCode.ROUNDING_FLOOR if rounding else StatusCode.OUT_OF_ITERATIONS,
-            f"the span of the vectors is within tan θ ≤ {pairs.angle:.1e} of the true one, not proven to be within the "
-            f"tolerance {tol:.1e}" + ("; rounding allows no more here" if rounding else "; raise max_iter"),
+            "the span of the vectors is within tan θ ≤ {angle:.1e} of the true one, not proven to be within the "
+            "tolerance {tolerance:.1e}" + ("; rounding allows no more here" if rounding else "; raise max_iter"),
+            angle=pairs.angle,
+            tolerance=tol,
         )
-    others = f"other eigenvalues between {pairs.low * unit:.6g} and {pairs.high * unit:.6g}"
-    others += f" but for a probability of {pairs.failure:.0e}"
-    return Status(
+    others = "other eigenvalues between {low:.6g} and {high:.6g} but for a probability of {failure:.0e}"
+    return Status.of(
         StatusCode.CONVERGED,
-        f"tan θ ≤ {pairs.angle:.1e} for the span of the vectors (tolerance {tol:.1e}), largest residual "
-        f"{pairs.residuals.max() * unit:.1e}; {others if k < pairs.vectors.shape[0] else 'there are no others'}",
+        "tan θ ≤ {angle:.1e} for the span of the vectors (tolerance {tolerance:.1e}), largest residual "
+        "{residual:.1e}; " + (others if k < pairs.vectors.shape[0] else "there are no others"),
+        angle=pairs.angle,
+        tolerance=tol,
+        residual=float(pairs.residuals.max()) * unit,
+        low=pairs.low * unit,
+        high=pairs.high * unit,
+        failure=pairs.failure,
     )
 
 
@@ -83,24 +91,34 @@ def _no_gap_at_end(found: FoundPairs, pairs: Pairs, which: Which, choices: str, 
     after = float((1.0 if which == "LA" else -1.0) * (ahead - found.shifts[0])) * unit
     told_apart = max(found.ends[0].certificate.told_apart, pairs.separation) * unit
     largest = max(float(np.abs(pairs.values).max()), abs(pairs.low), abs(pairs.high)) * unit
+    status = partial(
+        Status.of,
+        k=k,
+        end=_END[which],
+        last=last,
+        next=after,
+        hidden=told_apart,
+        largest=largest,
+        tolerance=tol,
+        choices=choices,
+    )
     if VISIBLE * max(abs(last), abs(after)) <= told_apart < largest:
-        return Status(
+        return status(
             StatusCode.BELOW_ROUNDING,
-            f"the eigenvalue {last:.3g}, number {k} from the {_END[which]}, and the next, {after:.3g}, are lost in "
-            f"the rounding of the largest, which hides differences up to {told_apart:.1e}: they may be equal or "
-            f"not; well defined: {choices}",
+            "the eigenvalue {last:.3g}, number {k} from the {end}, and the next, {next:.3g}, are lost in the rounding "
+            "of the largest, which hides differences up to {hidden:.1e}: they may be equal or not; well defined: "
+            "{choices}",
         )
     if abs(last - after) > max(told_apart, VISIBLE * max(abs(last), abs(after))):
-        return Status(
+        return status(
             StatusCode.BELOW_ROUNDING,
-            f"the eigenvalue {last:.3g}, number {k} from the {_END[which]}, and the next, {after:.3g}, differ by "
-            f"too little, beside the rounding of the largest, {largest:.3g}, for the vectors to be proven; well "
-            f"defined: {choices}",
+            "the eigenvalue {last:.3g}, number {k} from the {end}, and the next, {next:.3g}, differ by too little, "
+            "beside the rounding of the largest, {largest:.3g}, for the vectors to be proven; well defined: {choices}",
         )
-    return Status(
+    return status(
         StatusCode.NOT_UNIQUE,
-        f"subspace not unique: the eigenvalue {last:.9g}, number {k} from the {_END[which]}, and the next, "
-        f"{after:.9g}, are equal or too close for a tolerance of {tol:.0e}; well defined: {choices}",
+        "subspace not unique: the eigenvalue {last:.9g}, number {k} from the {end}, and the next, {next:.9g}, are "
+        "equal or too close for a tolerance of {tolerance:.0e}; well defined: {choices}",
     )
 
 
@@ -108,29 +126,41 @@ def _no_gap_in_modulus(found: FoundPairs, pairs: Pairs, choices: str, tied: bool
     """Something outside may be as large in modulus as what was found; None where only the ends are in doubt."""
     k, last = pairs.values.size, pairs.values[-1] * unit
     if found.ended is not None and not tied:  # what is outside may yet come in
-        advice = f"{found.ended.advice}. Or no gap in modulus is left behind k = {k}: algorithm='auto' would tell"
-        return Status(found.ended.code, advice)
+        sentence = "{advice}. Or no gap in modulus is left behind k = {k}: algorithm='auto' would tell"
+        return Status.of(found.ended.code, sentence, **{**found.ended.numbers, "advice": found.ended.advice, "k": k})
     if tied or beyond(pairs) <= 0.0:
         ends = (end.certificate.told_apart for end in found.ends)
         told_apart = max(pairs.separation, 2.0 * pairs.spread, 100.0 * pairs.noise, *ends)
         if VISIBLE * float(np.abs(pairs.values).min()) <= told_apart < float(np.abs(pairs.values).max()):
-            return Status(
+            return Status.of(
                 StatusCode.BELOW_ROUNDING,
-                f"the eigenvalue {last:.3g}, number {k} in modulus, and what lies outside the vectors found are "
-                f"lost in the rounding of the largest, which hides differences up to {told_apart * unit:.1e}: they "
-                f"may be equal or not; well defined: {choices}",
+                "the eigenvalue {last:.3g}, number {k} in modulus, and what lies outside the vectors found are "
+                "lost in the rounding of the largest, which hides differences up to {hidden:.1e}: they may be equal "
+                "or not; well defined: {choices}",
+                k=k,
+                last=last,
+                hidden=told_apart * unit,
+                choices=choices,
             )
-        outside = "" if math.isnan(pairs.seen) else f" of modulus {pairs.seen * unit:.9g}"
-        return Status(
+        outside = "" if math.isnan(pairs.seen) else " of modulus {outside:.9g}"
+        return Status.of(
             StatusCode.NOT_UNIQUE,
-            f"subspace not unique: number {k} in modulus is the eigenvalue {last:.9g}, and outside the vectors "
-            f"found there is one{outside} that cannot be told from it, so that no gap is left behind k = {k}; "
-            f"choose {choices}, or one end of the spectrum (which='LA' or 'SA')",
+            "subspace not unique: number {k} in modulus is the eigenvalue {last:.9g}, and outside the vectors found "
+            "there is one" + outside + " that cannot be told from it, so that no gap is left behind k = {k}; "
+            "choose {choices}, or one end of the spectrum (which='LA' or 'SA')",
+            k=k,
+            last=last,
+            outside=pairs.seen * unit,
+            choices=choices,
         )
     if found.ended is None:
-        return Status(
+        return Status.of(
             StatusCode.OUT_OF_ITERATIONS,
-            f"each end is found, but not that nothing else is larger in modulus: the smallest is {last:.9g}, and "
-            f"others may reach from {pairs.low * unit:.9g} to {pairs.high * unit:.9g}; ask for another k",
+            "each end is found, but not that nothing else is larger in modulus: the smallest is {last:.9g}, and "
+            "others may reach from {low:.9g} to {high:.9g}; ask for another k",
+            k=k,
+            last=last,
+            low=pairs.low * unit,
+            high=pairs.high * unit,
         )
     return None
