@@ -93,8 +93,9 @@ def test_a_new_epoch_on_a_complete_graph_restarts_and_stays_exact(m: int) -> Non
 
 
 INTERRUPTED = """
-import _thread, numpy as np, deepca
+import _thread, signal, numpy as np, deepca
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have told its jobs to ignore it
 ended = []
 
 def work(network):
