@@ -21,7 +21,8 @@ def test_columns_are_listed_one_by_one(d: int) -> None:
     names = [f"column {i}" for i in range(d)]
     mine, other = _prints(names), _prints([*names[:-1], "weight"])
     assert count_columns(mine) == count_columns(other) == d
-    assert other_columns(mine["columns"], other["columns"]) == [d - 1]
+    assert other_columns(mine, other) == (d - 1,)
+    assert other_columns(mine, _prints(names[::-1])) == ()
 
 
 def test_of_very_many_columns_there_is_one_hash() -> None:
@@ -29,4 +30,12 @@ def test_of_very_many_columns_there_is_one_hash() -> None:
     mine, other = _prints(names), _prints([*names[:-1], "weight"])
     assert count_columns(mine) is None
     assert mine["columns"] != other["columns"]
+    assert other_columns(mine, other) is None
     assert len(mine["columns"]) == len(_prints(names[:8])["columns"])  # which eight columns could have, too
+
+
+@pytest.mark.parametrize("columns", [b"", b"abc", b"aaaabbbbc", b"aaaabbbbcccc"])
+def test_nonsense_is_not_compared(columns: bytes) -> None:
+    other = {"columns": columns, "number of columns": b"2"}
+    assert other_columns(_prints(["a", "b"]), other) is None
+    assert other_columns(other, _prints(["a", "b"])) is None

@@ -15,7 +15,7 @@ from deepca.sites.admin.site_checks import blamed_for_files, check_certificates,
 from deepca.sites.config.site_file import SiteFile, read_site
 from deepca.sites.pki.certificates import now_utc
 from deepca.sites.pki.identity import Identity as Certificates
-from deepca.sites.protocol.fingerprints import count_columns, fingerprint_of, other_columns, readable, run_of
+from deepca.sites.protocol.fingerprints import fingerprint_of, other_columns, readable, run_of
 
 __all__ = ["examine"]
 
@@ -231,14 +231,13 @@ def _differences(
 
 def _apart(name: str, here: Mapping[str, bytes], there: Mapping[str, bytes], columns: Sequence[str] | None) -> str:
     """In what two sites differ; columns are named as they are called here."""
-    mine, other = here.get(name, b""), there.get(name, b"")
     if name == "columns":
-        wrong = other_columns(mine, other)
-        if wrong is None:
-            return "the same columns in another order"
-        if columns is None or not wrong or None in (count_columns(here), count_columns(there)):
+        wrong = other_columns(here, there)
+        if wrong is None or columns is None:
             return "other columns"
+        if not wrong:
+            return "the same columns in another order"
         more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
         return f"column {wrong[0] + 1}, here {columns[wrong[0]]!r}, is another one there{more}"
-    shown = readable(mine, other)
+    shown = readable(here.get(name, b""), there.get(name, b""))
     return f"{name} {shown[0] or 'none'} here, {shown[1] or 'none'} there" if shown is not None else f"another {name}"

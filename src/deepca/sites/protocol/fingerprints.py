@@ -61,17 +61,22 @@ def schema_of(source: Source, settings: Settings) -> dict[str, bytes]:
 
 
 def count_columns(prints: Mapping[str, bytes]) -> int | None:
-    """Return how many columns the fingerprints of a site list one by one; None where one hash stands for very many."""
-    count = len(prints.get("columns", b"")) // _HASH
-    return count if prints.get("number of columns", b"%d" % count) == b"%d" % count else None
+    """Return how many columns a site's fingerprints list; None where one hash stands for very many, or for nonsense."""
+    count, rest = divmod(len(prints.get("columns", b"")), _HASH)
+    return count if not rest and prints.get("number of columns", b"%d" % count) == b"%d" % count else None
 
 
-def other_columns(mine: bytes, other: bytes) -> list[int] | None:
-    """Return the places at which the fingerprints of columns differ; None for the same columns in another order."""
-    here, there = ([part[i : i + _HASH] for i in range(0, len(part), _HASH)] for part in (mine, other))
-    if sorted(here) == sorted(there):
+def other_columns(here: Mapping[str, bytes], there: Mapping[str, bytes]) -> tuple[int, ...] | None:
+    """Return the places of columns that differ, none for another order; None where columns cannot be compared."""
+    count = count_columns(here)
+    if count is None or count != count_columns(there):
         return None
-    return [i for i, (a, b) in enumerate(zip(here, there, strict=False)) if a != b]
+    mine, other = (
+        [prints.get("columns", b"")[_HASH * i : _HASH * (i + 1)] for i in range(count)] for prints in (here, there)
+    )
+    if sorted(mine) == sorted(other):
+        return ()
+    return tuple(i for i in range(count) if mine[i] != other[i])
 
 
 def readable(mine: bytes, other: bytes) -> tuple[str, str] | None:

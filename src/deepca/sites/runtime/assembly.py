@@ -365,15 +365,12 @@ class Assembly:
 
 def _told_apart(name: str, here: Mapping[str, bytes], there: Mapping[str, bytes]) -> str:
     """In what two sites differ. Short texts are shown; of hashes only that they differ, and of columns which."""
-    mine, other = here.get(name, b""), there.get(name, b"")
     if name == "columns":
-        count, expected, wrong = count_columns(here), count_columns(there), other_columns(mine, other)
-        if count is None or expected is None:
-            return "other columns"
-        if count != expected:
-            return f"{count} columns instead of {expected}"
+        wrong, counts = other_columns(here, there), (count_columns(here), count_columns(there))
         if wrong is None:
+            return "other columns" if None in counts else f"{counts[0]} columns instead of {counts[1]}"
+        if not wrong:
             return "the same columns in another order"
         return f"column {wrong[0] + 1} is another one" + (f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else "")
-    shown = readable(mine, other)
+    shown = readable(here.get(name, b""), there.get(name, b""))
     return f"{name} {shown[0]} instead of {shown[1]}" if shown is not None else f"another {name}"
