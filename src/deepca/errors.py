@@ -6,6 +6,7 @@
     ├── InvalidInput (also a ValueError)
     │   ├── ParameterError       an argument or option outside of what it may be; names it
     │   ├── DataError            rows or matrices that cannot be used; names the agent
+    │   │   └── PooledDataError      those of all agents together, by sums that all of them have
     │   ├── GapError             equal eigenvalues where the answer would end; names k that work
     │   ├── StartError           a W⁰ that cannot be used
     │   ├── TopologyError        a graph or gossip matrix that cannot be used
@@ -72,6 +73,7 @@ __all__ = [
     "PeerFailed",
     "PeerFault",
     "PeerTimeout",
+    "PooledDataError",
     "Refused",
     "Regroup",
     "RevocationListError",
@@ -150,6 +152,13 @@ class DataError(InvalidInput):
             column=column,
             value=value,
         )
+
+
+class PooledDataError(DataError):
+    """The rows of all agents together cannot be used.
+
+    Every agent finds it by the sums that all have agreed on, so that the message holds nothing of one agent's own.
+    """
 
 
 class GapError(InvalidInput):

@@ -19,7 +19,7 @@ from deepca._util.floats import EPS
 from deepca._util.typing import Array
 from deepca.consensus.averaging import common_average
 from deepca.data.moments import Moments
-from deepca.errors import DataError, NotFiniteError
+from deepca.errors import NotFiniteError, PooledDataError
 from deepca.network.arrivals import Part
 from deepca.network.base import Network
 
@@ -106,13 +106,13 @@ def agreed_totals(network: Network, local: Sequence[Moments], *, weighted: bool 
 
 
 def _check_squares(squares: Array) -> None:
-    """Raise DataError unless all of these are finite."""
+    """Raise PooledDataError unless all of these are finite."""
     if (overflown := np.flatnonzero(~np.isfinite(squares))).size:
         raise _overflow_of(overflown[0])
 
 
-def _overflow_of(column: int) -> DataError:
-    return DataError(f"the squares of column {column} overflow when taken over all agents; scale the data")
+def _overflow_of(column: int) -> PooledDataError:
+    return PooledDataError(f"the squares of column {column} overflow when taken over all agents; scale the data")
 
 
 def _parts(weight: float) -> tuple[float, float]:

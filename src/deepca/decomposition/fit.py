@@ -27,7 +27,7 @@ from deepca.decomposition.pca import PcaRun
 from deepca.decomposition.settings import Settings, check_settings
 from deepca.engines.keeping import Resumption, RunKeeper, RunKeeping
 from deepca.engines.local import Engine
-from deepca.errors import DataError, InvalidInput, NetworkError
+from deepca.errors import DataError, NetworkError, PooledDataError
 from deepca.network.base import Network
 from deepca.network.broadcasts import packed
 from deepca.network.traffic import Traffic
@@ -184,7 +184,7 @@ def decompose(
     squares = totals.squares if settings.center else totals.squares_about_zero()
     total = sum_of(squares / (1.0 if units is None else np.square(units))) / (totals.weight - 1.0)
     if total < UNDERFLOW:
-        raise DataError(
+        raise PooledDataError(
             f"the squares of the values underflow: the variance of all columns together is {total:.1e}, and products "
             f"below {UNDERFLOW:.0e} lose digits; multiply the data by a power of ten"
         )
@@ -253,24 +253,24 @@ def model_of(found: Decomposition, topology: Topology, settings: Settings, *, wh
 
 def _check_enough(totals: Totals, settings: Settings) -> None:
     if totals.n_rows < 2:
-        raise DataError(
+        raise PooledDataError(
             "one row in all: variance needs at least two" if totals.n_rows else "the weights of all rows are zero"
         )
     if totals.constant.all() and (settings.center or not totals.mean.any()):
-        raise DataError(
+        raise PooledDataError(
             f"all {totals.n_rows} rows are equal, or differ by too little to square: there is no variance to explain"
             if settings.center
             else f"all {totals.n_rows} rows are zero; there is nothing to explain"
         )
     if not totals.weight > 1.0:
-        raise DataError(
+        raise PooledDataError(
             f"the weights sum to {totals.weight:g}: a weight counts how often a row occurs, so they must sum to more "
             "than 1; multiply them all by the number of rows, or forget less"
         )
     k = settings.n_components
     most = min(totals.n_counted, totals.shift.size)
     if k is not None and not isinstance(k, float) and k > most:
-        raise InvalidInput(
+        raise PooledDataError(
             f"n_components = {k}, but there are {totals.n_counted} rows and {totals.shift.size} columns; "
             f"at most {most} components exist"
         )
@@ -303,12 +303,12 @@ def _units(totals: Totals, source: Source) -> Array:
     # below, squares lose digits; values that large, if they differ at all, do so by more
     differ = (np.square(units) < UNDERFLOW) & (mean < _NO_SQUARE) & ((mean > 0.0) | (units > 0.0))
     if differ.any():
-        raise DataError(
+        raise PooledDataError(
             f"{_columns(differ, source)}: too small to square (standard deviation below {math.sqrt(UNDERFLOW):.0e}), "
             "so there is nothing to scale by; multiply by a power of ten, leave out, or use scale=False"
         )
     if totals.constant.any():
-        raise DataError(
+        raise PooledDataError(
             f"{_columns(totals.constant, source)}: the same value in all {totals.n_rows} rows of all agents, so there "
             "is nothing to scale by; leave the column out, or use scale=False"
         )

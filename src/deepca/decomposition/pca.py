@@ -12,7 +12,7 @@ from deepca.algorithms import State
 from deepca.decomposition.leading import search
 from deepca.decomposition.settings import Settings, components_needed
 from deepca.engines.keeping import Resumption
-from deepca.errors import InvalidInput
+from deepca.errors import InvalidInput, PooledDataError
 from deepca.network.base import Network
 from deepca.operators.base import Operator
 from deepca.solver.certificate.certification import digest_of
@@ -83,7 +83,7 @@ class PcaRun:
         state : to go on from.  disturbed : whether ``start`` is where a run had come before the network changed.
         """
         if k > self.most:
-            raise InvalidInput(
+            raise PooledDataError(
                 f"n_components = {k}, but {self.most} is the most that min(rows, columns) allows here; ask for fewer"
             )
         top = search(

@@ -17,7 +17,7 @@ pytest.importorskip("cryptography")
 from typer.testing import CliRunner
 
 from deepca.cli.app import app
-from deepca.errors import InternalError, NetworkError, NotFiniteError
+from deepca.errors import DataError, InternalError, InvalidInput, NetworkError, NotFiniteError, PooledDataError
 from deepca.sites.admin.kits import make_kits
 from deepca.sites.config.site_file import SiteFile, read_site
 from deepca.sites.runtime import agent as agents
@@ -165,3 +165,44 @@ def test_inspect_says_for_which_rows_a_result_of_sites_is_proven(site: SiteFile)
     assert "a site can lie about its own rows" in shown.output
     said = json.loads(CliRunner().invoke(app, ["inspect", str(site.model), "--json"]).stdout)
     assert said["certificate"]["holds_for"] == "the rows that the sites said they have"
+
+
+class Failing(Dividing):
+    """Fails at the end of the iterations, where rows may be read once more."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def observe(self, step: Step) -> None:
+        pass
+
+    def end(self, result: Result[Any]) -> None:
+        raise self._error
+
+
+@pytest.mark.parametrize(
+    ("error", "common"),
+    [
+        (DataError.at_entry("/home/north/rows.csv", 2, "age", "PATIENT-4711", "numbers are needed"), False),
+        (DataError("/home/north/rows.csv cannot be kept on disk"), False),
+        (InvalidInput("/home/north/site.toml names PATIENT-4711"), True),
+        (PooledDataError("all 80 rows are equal"), True),
+        (NotFiniteError("W is no longer finite"), True),
+    ],
+)
+def test_others_are_told_by_type_and_never_of_own_rows_or_files(
+    error: Exception, common: bool, site: SiteFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[str, bool]] = []
+    failed = Node.failed
+
+    def heard(self: Node, why: str, error: BaseException | None = None, *, common: bool = False) -> None:
+        told.append((why, common))
+        failed(self, why, error, common=common)
+
+    monkeypatch.setattr(Node, "failed", heard)
+    with pytest.raises(type(error)):
+        agents.run_agent(site, observers=(Failing(error),))
+    assert told[0][1] == common  # the first is what is sent
+    assert not any("PATIENT" in why or "/home" in why for why, _ in told)
+    assert (told[0][0] == str(error)) == isinstance(error, PooledDataError | NotFiniteError)

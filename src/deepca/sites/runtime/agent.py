@@ -31,6 +31,7 @@ from deepca.sites.protocol.signatures import CertificateSeals
 from deepca.sites.runtime.clocks import RealClock, in_background
 from deepca.sites.runtime.failure_report import report_of, write_report
 from deepca.sites.runtime.node import Membership, Node, Policy
+from deepca.sites.runtime.node.faults import for_others
 from deepca.sites.runtime.row_digests import RowsVault, SiteRows
 from deepca.sites.runtime.run import Ending, Job, run_site
 from deepca.sites.transport.endpoint import peers_of
@@ -202,7 +203,7 @@ def _write_result(site: SiteFile, parts: _Parts, observers: Sequence[Observer]) 
     except Unfinished:
         raise
     except Exception as error:
-        node.failed(_for_others(error), error)
+        node.failed(for_others(error), error)
         node.farewell(0.0)
         raise
     node.finished()
@@ -259,16 +260,7 @@ def _discreet() -> Iterator[None]:
     try:
         yield
     except DataError as error:
-        raise DataError(error.discreet, row=error.row, column=error.column) from None
-
-
-def _for_others(error: Exception) -> str:
-    """What the other sites are told of an error here: nothing that could hold a value or a path of this site's."""
-    if isinstance(error, DataError):
-        return "its rows cannot be used; its own log says why"
-    if isinstance(error, OSError) and error.strerror:
-        return f"its machine says: {error.strerror}"
-    return "something has to be mended there; its own log says what"
+        raise type(error)(error.discreet, row=error.row, column=error.column) from None
 
 
 def _check_writable(path: Path) -> None:

@@ -24,7 +24,17 @@ from deepca.decomposition.settings import Settings, check_settings
 from deepca.engines.checkpoint_format import Checkpoint
 from deepca.engines.keeping import CheckpointObserver, CheckpointStore, Resumption
 from deepca.engines.local import Engine
-from deepca.errors import BadArray, Contradiction, InvalidInput, ModelError, NetworkError, NotFiniteError, Regroup
+from deepca.errors import (
+    BadArray,
+    Contradiction,
+    DataError,
+    InvalidInput,
+    ModelError,
+    NetworkError,
+    NotFiniteError,
+    PooledDataError,
+    Regroup,
+)
 from deepca.network.agent import AgentNetwork
 from deepca.network.base import Network
 from deepca.network.broadcasts import SEMI, share_spectrum
@@ -36,6 +46,7 @@ from deepca.sites.protocol.claims import ResultClaim
 from deepca.sites.protocol.records import Offer, RecordedCheckpoint, RunPlan
 from deepca.sites.runtime.comparison import difference
 from deepca.sites.runtime.node import Concluded, Node
+from deepca.sites.runtime.node.faults import for_others
 from deepca.sites.runtime.vault import Vault
 from deepca.solver.observers import Observer, Step
 from deepca.topology.graph import Topology, from_edges
@@ -152,8 +163,9 @@ def _fitted(
             held, network, job.settings, observers=observers, engine=engine, keeping=keeper, weighted=False
         ).model
     except (InvalidInput, NotFiniteError) as error:
-        node.failed(str(error), common=True)  # rows were read before: it follows from numbers that all have agreed on
-        raise
+        if isinstance(error, PooledDataError) or not isinstance(error, DataError):
+            node.failed(for_others(error), common=True)  # it follows from numbers that all have agreed on
+        raise  # rows may be read once more, and fail here alone
 
 
 def _named(job: Job, node: Node, plan: RunPlan, network: AgentNetwork, error: BadArray | Contradiction) -> BadArray:

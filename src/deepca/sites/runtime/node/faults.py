@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from deepca.errors import BadArray, DisputedResult, InvalidInput, PeerFailed, PeerFault, Regroup, Unfinished
+from deepca.errors import (
+    BadArray,
+    DataError,
+    DisputedResult,
+    GapError,
+    InvalidInput,
+    NotFiniteError,
+    PeerFailed,
+    PeerFault,
+    PooledDataError,
+    Regroup,
+    Unfinished,
+)
 from deepca.sites.protocol.records import Failure, RunPlan
 from deepca.sites.runtime.node.context import NodeContext
 
-__all__ = ["Faults", "failure_of"]
+__all__ = ["Faults", "failure_of", "for_others"]
 
 
 class Faults:
@@ -110,6 +122,17 @@ class Faults:
                     "then start all agents again"
                 )
         return bool(common)
+
+
+def for_others(error: Exception) -> str:
+    """Return what the other sites are told of an error here: nothing that could hold a value or a path of this site."""
+    if isinstance(error, PooledDataError | GapError | NotFiniteError):
+        return str(error)
+    if isinstance(error, DataError):
+        return "its rows cannot be used; its own log says why"
+    if isinstance(error, OSError) and error.strerror:
+        return f"its machine says: {error.strerror}"
+    return "something has to be mended there; its own log says what"
 
 
 def failure_of(why: str, error: BaseException | None, *, common: bool, sites: Sequence[str]) -> Failure:
