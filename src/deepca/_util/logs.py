@@ -33,7 +33,7 @@ class EventLogger(logging.LoggerAdapter[logging.Logger]):
 
 def is_event(record: logging.LogRecord, site: str | None = None) -> bool:
     """Return whether a record is an event, of that site if one is given."""
-    return hasattr(record, "event") and (site is None or vars(record)["site"] == site)
+    return all(hasattr(record, name) for name in ("site", "event", "facts")) and site in (None, vars(record)["site"])
 
 
 class EventHandler(logging.Handler):
@@ -50,7 +50,10 @@ class EventHandler(logging.Handler):
         """Pass on an event; ignore other records."""
         if is_event(record, self.site):
             more = vars(record)
-            self._hear(more["site"], more["event"], record.getMessage(), more["facts"])
+            try:
+                self._hear(more["site"], more["event"], record.getMessage(), more["facts"])
+            except Exception:  # as every handler of logging: whoever logs does not pay for it
+                self.handleError(record)
 
 
 def one_line(text: str, longest: int = 1000) -> str:
