@@ -51,7 +51,7 @@ def test_converged_says_what_is_proven(kind: str) -> None:
     assert status.code == "converged"
     assert status.ok
     assert "6 agents" in status.advice
-    proven = status.numbers["seen"].proven_angle
+    proven = status.numbers["angle"]
     assert f"tan θ ≤ {proven:.1e}" in status.advice
     _, U = pooled_answer(stack, 2)
     assert all(worst_tangent(U, result.W) <= proven * 1.05 <= 1.05e-9 for result in results)

@@ -29,6 +29,11 @@ class FoundPairs:
     ended: Status | None = None
     """Of the first run that did not reach what it should; None if all did."""
 
+    @property
+    def choices(self) -> str:
+        """Other k to ask for, in words."""
+        return " or ".join(f"k = {n}" for n in self.well_defined) or "another k"
+
 
 def _tied(found: FoundPairs, pairs: Pairs) -> bool:
     """Whether the last value and the next are equal to the rounding of A, which may be more than of the shifted A."""
@@ -51,12 +56,11 @@ def beyond(pairs: Pairs) -> float:
 def status_of(found: FoundPairs, pairs: Pairs, which: Which, settings: Settings, unit: float) -> Status:
     """In the words of the problem that was asked, not of the shifted one."""
     k, tol = pairs.values.size, settings.tol
-    choices = " or ".join(f"k = {n}" for n in found.well_defined) or "another k"
     tied = found.ended is not None and found.ended.code == StatusCode.NOT_UNIQUE
     if found.ended is not None and which != "LM" and (tied or _tied(found, pairs)):
-        return _no_gap_at_end(found, pairs, which, choices, tol, unit)
+        return _no_gap_at_end(found, pairs, which, tol, unit)
     if which == "LM" and (tied or not largest_of(pairs)):
-        unsure = _no_gap_in_modulus(found, pairs, choices, tied, unit)
+        unsure = _no_gap_in_modulus(found, pairs, tied, unit)
         if unsure is not None:
             return unsure
     if found.ended is not None:
@@ -84,7 +88,7 @@ def status_of(found: FoundPairs, pairs: Pairs, which: Which, settings: Settings,
     )
 
 
-def _no_gap_at_end(found: FoundPairs, pairs: Pairs, which: Which, choices: str, tol: float, unit: float) -> Status:
+def _no_gap_at_end(found: FoundPairs, pairs: Pairs, which: Which, tol: float, unit: float) -> Status:
     """Nothing tells the last eigenvalue from the next, at one end of the spectrum."""
     k, last = pairs.values.size, pairs.values[-1] * unit
     ahead = found.ends[0].certificate.next_eigenvalue
@@ -100,34 +104,36 @@ def _no_gap_at_end(found: FoundPairs, pairs: Pairs, which: Which, choices: str, 
         hidden=told_apart,
         largest=largest,
         tolerance=tol,
-        choices=choices,
+        choices=found.well_defined,
     )
     if VISIBLE * max(abs(last), abs(after)) <= told_apart < largest:
         return status(
             StatusCode.BELOW_ROUNDING,
             "the eigenvalue {last:.3g}, number {k} from the {end}, and the next, {next:.3g}, are lost in the rounding "
-            "of the largest, which hides differences up to {hidden:.1e}: they may be equal or not; well defined: "
-            "{choices}",
+            "of the largest, which hides differences up to {hidden:.1e}: they may be equal or not; "
+            f"well defined: {found.choices}",
         )
     if abs(last - after) > max(told_apart, VISIBLE * max(abs(last), abs(after))):
         return status(
             StatusCode.BELOW_ROUNDING,
             "the eigenvalue {last:.3g}, number {k} from the {end}, and the next, {next:.3g}, differ by too little, "
-            "beside the rounding of the largest, {largest:.3g}, for the vectors to be proven; well defined: {choices}",
+            "beside the rounding of the largest, {largest:.3g}, for the vectors to be proven; "
+            f"well defined: {found.choices}",
         )
     return status(
         StatusCode.NOT_UNIQUE,
         "subspace not unique: the eigenvalue {last:.9g}, number {k} from the {end}, and the next, {next:.9g}, are "
-        "equal or too close for a tolerance of {tolerance:.0e}; well defined: {choices}",
+        "equal or too close for a tolerance of {tolerance:.0e}; "
+        f"well defined: {found.choices}",
     )
 
 
-def _no_gap_in_modulus(found: FoundPairs, pairs: Pairs, choices: str, tied: bool, unit: float) -> Status | None:
+def _no_gap_in_modulus(found: FoundPairs, pairs: Pairs, tied: bool, unit: float) -> Status | None:
     """Something outside may be as large in modulus as what was found; None where only the ends are in doubt."""
     k, last = pairs.values.size, pairs.values[-1] * unit
     if found.ended is not None and not tied:  # what is outside may yet come in
-        sentence = "{advice}. Or no gap in modulus is left behind k = {k}: algorithm='auto' would tell"
-        return Status.of(found.ended.code, sentence, **{**found.ended.numbers, "advice": found.ended.advice, "k": k})
+        advice = f"{found.ended.advice}. Or no gap in modulus is left behind k = {k}: algorithm='auto' would tell"
+        return Status(found.ended.code, advice, found.ended.numbers)
     if tied or beyond(pairs) <= 0.0:
         ends = (end.certificate.told_apart for end in found.ends)
         told_apart = max(pairs.separation, 2.0 * pairs.spread, 100.0 * pairs.noise, *ends)
@@ -136,22 +142,22 @@ def _no_gap_in_modulus(found: FoundPairs, pairs: Pairs, choices: str, tied: bool
                 StatusCode.BELOW_ROUNDING,
                 "the eigenvalue {last:.3g}, number {k} in modulus, and what lies outside the vectors found are "
                 "lost in the rounding of the largest, which hides differences up to {hidden:.1e}: they may be equal "
-                "or not; well defined: {choices}",
+                f"or not; well defined: {found.choices}",
                 k=k,
                 last=last,
                 hidden=told_apart * unit,
-                choices=choices,
+                choices=found.well_defined,
             )
         outside = "" if math.isnan(pairs.seen) else " of modulus {outside:.9g}"
         return Status.of(
             StatusCode.NOT_UNIQUE,
             "subspace not unique: number {k} in modulus is the eigenvalue {last:.9g}, and outside the vectors found "
             "there is one" + outside + " that cannot be told from it, so that no gap is left behind k = {k}; "
-            "choose {choices}, or one end of the spectrum (which='LA' or 'SA')",
+            f"choose {found.choices}, or one end of the spectrum (which='LA' or 'SA')",
             k=k,
             last=last,
             outside=pairs.seen * unit,
-            choices=choices,
+            choices=found.well_defined,
         )
     if found.ended is None:
         return Status.of(

@@ -205,16 +205,16 @@ def _status(top: Leading, m: int, most: int) -> Status:
     if status.code != StatusCode.NOT_UNIQUE:
         return status
     inside, outside = (float(np.sqrt(max(value, 0.0) * m)) for value in (proof.eigenvalues[-1], proof.next_eigenvalue))
-    choices = [f"{n}" for n in (proof.smaller_k, proof.larger_k) if n is not None and n <= most]
+    choices = tuple(n for n in (proof.smaller_k, proof.larger_k) if n is not None and n <= most)
     return Status.of(
         StatusCode.NOT_UNIQUE,
         "singular vectors not unique: σ_{k} = {last:.9g} and σ_{after} = {next:.9g} are equal or too close; ask for "
-        "n_components = {choices}",
+        f"n_components = {' or '.join(map(str, choices)) or 'another number'}",
         k=proof.k,
         after=proof.k + 1,
         last=inside,
         next=outside,
-        choices=" or ".join(choices) or "another number",
+        choices=choices,
     )
 
 

@@ -18,6 +18,7 @@ __all__ = [
     "drifted",
     "exhausted",
     "indefinite",
+    "known_of",
     "lost_in_rows",
     "not_judged",
     "not_top",
@@ -43,11 +44,18 @@ class Estimate:
         return f"estimated error {self.error:.1e}, {apart}, not certified"
 
 
+def known_of(seen: Certificate | Estimate) -> dict[str, float]:
+    """Return what is known of the error of an answer, as numbers of its status."""
+    if isinstance(seen, Certificate):
+        return {"angle": seen.proven_angle, "residual": seen.residual}
+    return {"error": seen.error, "disagreement": seen.disagreement}
+
+
 def done(stop: StopRule | None, tol: float, made: int, seen: Certificate | Estimate) -> Status:
     """Describe a run that has reached its tolerance or, without a stop rule, looks converged."""
     if stop is None:
-        return Status.of(StatusCode.COMPLETED, "{iterations} iterations; {seen}", iterations=made, seen=seen)
-    return Status.of(StatusCode.CONVERGED, "{seen} (tolerance {tolerance:.1e})", seen=seen, tolerance=tol)
+        return Status.of(StatusCode.COMPLETED, f"{{iterations}} iterations; {seen}", iterations=made, **known_of(seen))
+    return Status.of(StatusCode.CONVERGED, f"{seen} (tolerance {{tolerance:.1e}})", tolerance=tol, **known_of(seen))
 
 
 def averaging_failed(certificate: Certificate) -> Status:

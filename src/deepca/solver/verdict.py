@@ -110,8 +110,8 @@ def _spoilt(certificate: Certificate, proven: bool) -> bool:
 
 def _floor(stop: StopRule | None, tol: float, made: int, seen: Certificate | sentences.Estimate) -> Status:
     if stop is None and (isinstance(seen, sentences.Estimate) or seen.proven_angle < _NOTHING):
-        sentence = "{iterations} iterations, at the rounding floor; {seen}"
-        return Status.of(StatusCode.COMPLETED, sentence, iterations=made, seen=seen)
+        sentence = f"{{iterations}} iterations, at the rounding floor; {seen}"
+        return Status.of(StatusCode.COMPLETED, sentence, iterations=made, **sentences.known_of(seen))
     return _at_floor(tol, seen)
 
 
@@ -127,8 +127,8 @@ def _at_floor(tol: float, seen: Certificate | sentences.Estimate) -> Status:
             "say that they have come together; look at the agents: one of them computes something else"
         )
         return Status.of(StatusCode.DISAGREEMENT, sentence, angle=seen.agents_angle)
-    sentence = "tolerance {tolerance:.1e} lies below what rounding allows here; {seen}. Ask for a larger one"
-    return Status.of(StatusCode.ROUNDING_FLOOR, sentence, tolerance=tol, seen=seen)
+    sentence = f"tolerance {{tolerance:.1e}} lies below what rounding allows here; {seen}. Ask for a larger one"
+    return Status.of(StatusCode.ROUNDING_FLOOR, sentence, tolerance=tol, **sentences.known_of(seen))
 
 
 def _short(
@@ -177,14 +177,15 @@ def _few_digits(certificate: Certificate, tol: float) -> Status:
     if certificate.worst_part > tol:
         return _at_floor(tol, certificate)
     sentence = (
-        "rounding of the largest variance may have changed the smallest, {smallest:.3g}, by {off:.0e} of itself; {seen}"
+        "rounding of the largest variance may have changed the smallest, {smallest:.3g}, by {off:.0e} of itself; "
+        f"{certificate}"
     )
     return Status.of(
         StatusCode.ROUNDING_FLOOR,
         sentence,
         smallest=certificate.eigenvalues[-1],
         off=certificate.smallest_off,
-        seen=certificate,
+        **sentences.known_of(certificate),
     )
 
 
