@@ -238,7 +238,7 @@ def test_numbers_that_do_not_follow_are_refused_by_name(phase: str, change: Call
     kind = in_phase(phase, change)
 
     def work(network: AgentNetwork) -> Any:
-        return krylov(kind(place, network.agent, network._transport), A.agent(network.agent), W0)
+        return krylov(kind(place, network.agent, network.transport), A.agent(network.agent), W0)
 
     with pytest.raises(Contradiction) as raised:
         deepca.run_agents(place, work, timeout=20.0)
@@ -300,7 +300,7 @@ def test_a_residual_that_is_too_small_is_refused() -> None:
     kind = in_phase("certificate", smaller_residual)
 
     def work(network: AgentNetwork) -> Any:
-        there = kind(place, network.agent, network._transport)
+        there = kind(place, network.agent, network.transport)
         there.begin(0, 0, "certificate")
         return deepca.certify(A.agent(network.agent), X, there)
 

@@ -245,12 +245,12 @@ def test_what_is_sent_is_a_small_array() -> None:
     sent: list[Message] = []
 
     class Watched(AgentNetwork):
-        def _exchange(self, message: Message, *links: tuple[int, ...]) -> dict[int, Message]:
+        def exchange(self, message: Message, *links: tuple[int, ...]) -> dict[int, Message]:
             sent.append(message)
-            return super()._exchange(message, *links)
+            return super().exchange(message, *links)
 
     def work(network: AgentNetwork) -> int:
-        watched = Watched(PLACE, network.agent, network._transport)
+        watched = Watched(PLACE, network.agent, network.transport)
         FastMix(4, "float16")(watched, STACK[network.agent])
         return watched.traffic.bytes_sent
 
@@ -464,8 +464,8 @@ class LossyAgent(AgentNetwork):
 
     when, lost = 2, False
 
-    def _exchange(self, message: Message, receivers: tuple[int, ...], sources: tuple[int, ...]) -> dict[int, Message]:
-        received = super()._exchange(message, receivers, sources)
+    def exchange(self, message: Message, receivers: tuple[int, ...], sources: tuple[int, ...]) -> dict[int, Message]:
+        received = super().exchange(message, receivers, sources)
         if self.agent == 0 and self._phase == "step" and self._t == self.when and self._round > 1 and not self.lost:
             self.lost, payload = True, received[1].payload
             assert payload is not None
@@ -482,7 +482,7 @@ def run_lossy(kind: str, code: Code, when: int, **options: Any) -> tuple[list[Re
         return [result], everyone(result.W, M)
 
     def work(network: AgentNetwork) -> Result[Any]:
-        lossy = LossyAgent(place, network.agent, network._transport)
+        lossy = LossyAgent(place, network.agent, network.transport)
         lossy.when = when
         return deepca.solve(DeEPCA(STACK[network.agent], W0, lossy, mixer), **options)
 

@@ -77,8 +77,8 @@ class Lossy(Stepwise):
 class LossyAgent(AgentNetwork):
     """The same for one agent of several."""
 
-    def _exchange(self, message: Message, receivers: tuple[int, ...], sources: tuple[int, ...]) -> dict[int, Message]:
-        received = super()._exchange(message, receivers, sources)
+    def exchange(self, message: Message, receivers: tuple[int, ...], sources: tuple[int, ...]) -> dict[int, Message]:
+        received = super().exchange(message, receivers, sources)
         if self.agent == 0 and self._phase == "step" and self._t == 2 and not getattr(self, "lost", False):
             self.lost = True
             received[1] = replace(received[1], payload=message.payload)
@@ -93,7 +93,7 @@ def run_lossy(kind: str, stack: Array, how: Orthonormalise, **options: Any) -> t
         return [result], everyone(result.W, M)
 
     def work(network: AgentNetwork) -> Result[Any]:
-        lossy = LossyAgent(PLACE, network.agent, network._transport)
+        lossy = LossyAgent(PLACE, network.agent, network.transport)
         return solve(DeEPCA(A.agent(network.agent), W0, lossy, FastMix(5), how), **options)
 
     results = deepca.run_agents(PLACE, work)
@@ -225,10 +225,10 @@ def test_averaging_that_is_broken_for_good_is_found_by_a_number_whose_mean_is_kn
             return unheard(self, x, super().gossip(x, weights))
 
     class DeafAgent(AgentNetwork):
-        def _exchange(
+        def exchange(
             self, message: Message, receivers: tuple[int, ...], sources: tuple[int, ...]
         ) -> dict[int, Message]:
-            received = super()._exchange(message, receivers, sources)
+            received = super().exchange(message, receivers, sources)
             if self.agent == 0 and message.payload is not None:
                 received[1] = replace(received[1], payload=message.payload)
             return received
@@ -242,7 +242,7 @@ def test_averaging_that_is_broken_for_good_is_found_by_a_number_whose_mean_is_kn
         results = deepca.run_agents(
             PLACE,
             lambda net: solve(
-                DeEPCA(A.agent(net.agent), W0, unreliable(DeafAgent(PLACE, net.agent, net._transport)), FastMix(8)),
+                DeEPCA(A.agent(net.agent), W0, unreliable(DeafAgent(PLACE, net.agent, net.transport)), FastMix(8)),
                 max_iter=80,
                 stop=Tolerance(1e-8),
             ),

@@ -31,11 +31,11 @@ _Links = tuple[float, dict[int, float], tuple[int, ...]]  # own weight, weight b
 
 
 class AgentNetwork(Network):
-    """Agent ``agent`` of a topology; arrays are ``(d, k)``. A single agent needs no transport."""
+    """Agent ``agent`` of a topology; arrays are ``(d, k)``. A single agent needs no ``transport``."""
 
     def __init__(self, topology: Topology, agent: int, transport: Transport | None = None) -> None:
         super().__init__(topology, ())
-        self.agent, self._transport = agent, transport
+        self.agent, self.transport = agent, transport
         self.local = np.array(agent)
         self.reliable = (transport is None or transport.reliable) and topology.whole and not topology.changing
         neighbors = topology.neighbors(agent)
@@ -107,7 +107,7 @@ class AgentNetwork(Network):
             _, incoming, receivers = self._now()
             if receivers:
                 self._check_own((value,), (op,))
-            received = self._exchange(Message(None, (value,)), receivers, tuple(incoming))
+            received = self.exchange(Message(None, (value,)), receivers, tuple(incoming))
             self._count(control_rounds=1, messages=len(receivers), control=value.nbytes)
             for source, message in received.items():
                 self._check_riders(source, message, (value,), (op,))
@@ -153,7 +153,7 @@ class AgentNetwork(Network):
             raise self._overflown(payload)
         if receivers:
             self._check_own(riders, ops)
-        received = self._exchange(Message(payload, riders), receivers, tuple(incoming))
+        received = self.exchange(Message(payload, riders), receivers, tuple(incoming))
         if counted:
             control = sum(rider.nbytes for rider in riders)
             self._count(rounds=1, messages=len(receivers), payload=payload.nbytes, control=control)
@@ -198,13 +198,17 @@ class AgentNetwork(Network):
             if _rider_fault(rider, rider, op):
                 raise self._overflown(np.where(rider == neutral(op), 0.0, rider))
 
-    def _exchange(self, message: Message, receivers: tuple[int, ...], sources: tuple[int, ...]) -> dict[int, Message]:
+    def exchange(self, message: Message, receivers: tuple[int, ...], sources: tuple[int, ...]) -> dict[int, Message]:
+        """Send one message to every receiver, and return those of the sources.
+
+        Everything that this agent says to others and hears from them passes through here, with the tag of its round.
+        """
         self._check_epoch()
         tag = Tag(self.epoch, self._phase, self._t, self._round)
         self._round += 1
-        if self._transport is None:
+        if self.transport is None:
             return {}
-        return self._transport.exchange(tag, dict.fromkeys(receivers, message), sources)
+        return self.transport.exchange(tag, dict.fromkeys(receivers, message), sources)
 
 
 def run_agents(
