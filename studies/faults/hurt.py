@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import logging
 import os
 import sys
 import threading
@@ -22,13 +23,15 @@ from typing import Any, cast
 
 import numpy as np
 
-from deepca._util.logs import EventHandler, listening
+from deepca._util.logs import EventHandler, EventLogger, listening
 from deepca.errors import DeepcaError, InvalidInput, PeerFault, Unfinished
 from deepca.solver.observers import Start, Step
 from deepca.solver.result import Result
 from studies.faults.liars import lying
 
 __all__ = ["DIFFERS", "FAILED", "UNFINISHED", "Hurt", "main", "run"]
+
+_logger = logging.getLogger("deepca.studies.faults")  # below "deepca", or nobody would listen
 
 FAILED, DIFFERS, UNFINISHED = 1, 2, 3
 """Exit codes."""
@@ -64,6 +67,7 @@ class HurtNode:
 
     def __init__(self, node: Any, hurt: Hurt) -> None:
         self._node, self._hurt = node, hurt
+        self._log = EventLogger(_logger, node.context.name(node.context.me))
         self._rng = np.random.default_rng((hurt.seed, os.getpid()))
         self._ready: dict[int, list[Any]] = {}
         self.lost = self.doubled = self.held = 0
@@ -92,16 +96,16 @@ class HurtNode:
         finally:
             self.watched += 1
             if self._known(peer) != before:
-                self._node._tell("effect", f"a frame of kind {frame.WhichOneof('kind')} had an effect")
+                self._log.warning(f"a frame of kind {frame.WhichOneof('kind')} had an effect", event="effect")
 
     def _known(self, peer: int) -> tuple[object, ...]:
         """What a message of this neighbour could have changed."""
         node = self._node
-        mail = len(node._mailbox._waiting[peer])
+        mail = len(node.mailbox.waiting[peer])
         return (
-            {record.site: record.age for record in node._assembly.table if record.site != node._context.me},
+            {record.site: record.age for record in node.assembly.table if record.site != node.context.me},
             mail,
-            len(node._files.contents),
+            len(node.files.contents),
         )
 
     def next_frame(self, peer: int) -> Any:
@@ -129,7 +133,7 @@ class HurtNode:
     def _later(self, peer: int, frame: Any, ready: list[Any]) -> None:
         def release() -> None:
             ready.append(frame)
-            self._node._neighbors.wake(peer)
+            self._node.neighbors.wake(peer)
 
         asyncio.get_running_loop().call_later(self._hurt.hold, release)
 

@@ -97,7 +97,7 @@ async def _enter(call: Any, credentials: Any, me: str, run: bytes) -> tuple[Any,
     """Gets in as a neighbour does: the other side's Hello, and ours, which is not sent yet."""
     from deepca.sites.protocol import wire_pb2 as wire
     from deepca.sites.protocol.handshake import Handshake
-    from deepca.sites.runtime.link import _hello_check
+    from deepca.sites.runtime.link import hello_check
 
     handshake = Handshake(me, credentials)
     await call.write(handshake.challenge().SerializeToString())
@@ -114,7 +114,7 @@ async def _enter(call: Any, credentials: Any, me: str, run: bytes) -> tuple[Any,
         greeted=True,
         run=run,
     )
-    mine.check = _hello_check(mine)
+    mine.check = hello_check(mine)
     if hello.session != mine.session:
         hello.heard = 0
     return hello, mine
@@ -265,14 +265,14 @@ def _checked(part: Any) -> Any:
 def _other(rng: np.random.Generator, mine: Any) -> bytes:
     """Hellos and what does not belong within a session."""
     from deepca.sites.protocol import wire_pb2 as wire
-    from deepca.sites.runtime.link import _hello_check
+    from deepca.sites.runtime.link import hello_check
 
     match int(rng.integers(5)):
         case 0:
             changed = wire.Hello()
             changed.CopyFrom(mine)
             changed.run = rng.bytes(32)
-            changed.check = _hello_check(changed)
+            changed.check = hello_check(changed)
             return bytes(wire.Frame(hello=changed).SerializeToString())
         case 1:
             return bytes(wire.Frame(challenge=wire.Challenge(protocol=1, nonce=rng.bytes(32))).SerializeToString())

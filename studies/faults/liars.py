@@ -271,9 +271,9 @@ def _at_the_end(change: Callable[[Any], Any]) -> list[tuple[Any, str, Any]]:
     def settle(self: Any, plan: Any, differs: Any, proposal: Any) -> Any:
         content = _fabricated(proposal())
         true = ResultClaim(plan.epoch, plan.digest, plan.members, hashlib.sha256(content).digest())
-        with self._changed:
-            _announce(self._results, change(true), content)
-            self._neighbors.publish(phase="finished")
+        with self.changed:
+            _announce(self.results, change(true), content)
+            self.neighbors.publish(phase="finished")
         return honest(self, plan, differs, proposal)
 
     return [(Node, "settle", settle)]
@@ -314,18 +314,16 @@ def _replayed() -> list[tuple[Any, str, Any]]:
             done.append(True)
             about = self._vault._about
             name = next(path.stem for path in sorted(about.parent.glob("result-*.npz")) if path.stem != about.stem)
-            old = FileVault(about.parent, name, "", len(self._context.membership.sites)).load()
+            old = FileVault(about.parent, name, "", len(self.context.membership.sites)).load()
             assert old.claim is not None
             assert old.outcome is not None
             signed = [one.to_wire() for one in old.endorsements]
             header = wire.Parcel(outcome=wire.Outcome(outcome=old.claim.outcome, endorsements=signed))
             parcel = Parcel(header.SerializeToString(), (memoryview(old.outcome),))
-            with self._changed:
-                for link in self._links.values():
+            with self.changed:
+                for link in self.links.values():
                     link.send(parcel)
-                self._neighbors.publish(
-                    endorsement=next(one for one in old.endorsements if one.site == self._context.me)
-                )
+                self.neighbors.publish(endorsement=next(one for one in old.endorsements if one.site == self.context.me))
         return honest(self, *given, **more)
 
     return [(Node, "exchange", exchange)]

@@ -22,6 +22,7 @@ from deepca.sites.admin.kits import make_kits
 from deepca.sites.config.site_file import SiteFile, read_site
 from deepca.sites.runtime import agent as agents
 from deepca.sites.runtime.node import Node
+from deepca.sites.runtime.node.results import Results
 from deepca.solver.observers import Start, Step
 from deepca.solver.result import Result
 from studies.faults.processes import free_port
@@ -72,7 +73,7 @@ def reading(monkeypatch: pytest.MonkeyPatch) -> None:
 def ticking(monkeypatch: pytest.MonkeyPatch) -> None:
     """Time stands still for the node, which waits; without its ticks nobody would wake it before the deadline."""
     monkeypatch.setattr(Node, "tick", lambda self: 1 // 0)
-    monkeypatch.setattr(Node, "_concluded", lambda self: self._faults.check())
+    monkeypatch.setattr(Results, "concluded", lambda self, entered: None)
 
 
 def test_a_run_without_faults_writes_no_report(site: SiteFile) -> None:

@@ -18,8 +18,7 @@ from deepca.sites.protocol import wire_pb2 as wire
 from deepca.sites.protocol.parcels import Parcel, pack
 from deepca.sites.protocol.records import Failure, Offer, RunPlan
 from deepca.sites.runtime import run
-from deepca.sites.runtime.node import Node
-from deepca.sites.runtime.node.model_files import ModelFiles
+from deepca.sites.runtime.node import Membership, Node
 from deepca.topology import Topology, path, ring
 from studies.faults.schedules import Fault, Outcome, Play, Schedule, play, rows_of
 
@@ -91,13 +90,13 @@ def _spoil(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def exchange(
         self: Node, plan: RunPlan, tag: Tag, outgoing: Mapping[int, Message], sources: Collection[int]
     ) -> dict[int, Message]:
-        if self._context.me == LIAR and tag.phase == "mean":
-            with self._changed:
+        if self.context.me == LIAR and tag.phase == "mean":
+            with self.changed:
                 for receiver, message in outgoing.items():
-                    link = self._links[receiver]
+                    link = self.links[receiver]
                     link.send(SPOILT[what](pack(plan.digest, tag, message)), plan.identities[receiver])
             for receiver in outgoing:
-                self._neighbors.wake(receiver)
+                self.neighbors.wake(receiver)
             outgoing = {}
         return honest(self, plan, tag, outgoing, sources)
 
@@ -105,16 +104,16 @@ def _spoil(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_result_that_cannot_be_read_names_its_proposer(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = ModelFiles.send
+    honest = Node.__init__
 
-    def send(self: ModelFiles, peer: int, digest: bytes) -> None:
-        if self._context.me != LIAR:
-            honest(self, peer, digest)
-        else:
-            self._context.links[peer].send(Parcel(b"\xff\xff\xff"))
+    def made(self: Node, membership: Membership, *given: Any, **more: Any) -> None:
+        honest(self, membership, *given, **more)
+        if membership.me == LIAR:
+            unreadable = Parcel(b"\xff\xff\xff")
+            monkeypatch.setattr(self.files, "send", lambda peer, digest: self.links[peer].send(unreadable))
 
     monkeypatch.setattr(f"{__name__}.LIAR", 0)  # the first one proposes
-    monkeypatch.setattr(ModelFiles, "send", send)
+    monkeypatch.setattr(Node, "__init__", made)
     endings, _ = _played()  # nobody talks to the proposer any more, so that it waits to its deadline
     _assert_named(endings, 0.0)
 
@@ -124,10 +123,10 @@ def test_a_neighbour_that_was_left_out_cannot_end_the_run(monkeypatch: pytest.Mo
     honest, spoilt = Node.settle, []
 
     def settle(self: Node, plan: RunPlan, *more: Any) -> Any:
-        if LIAR in self._links and LIAR not in plan.members:
-            with self._changed:
-                self._mailbox.spoil(LIAR, "a message whose header cannot be read")
-            spoilt.append(self._context.me)
+        if LIAR in self.links and LIAR not in plan.members:
+            with self.changed:
+                self.mailbox.spoil(LIAR, "a message whose header cannot be read")
+            spoilt.append(self.context.me)
         return honest(self, plan, *more)
 
     monkeypatch.setattr(Node, "settle", settle)
@@ -147,10 +146,10 @@ def test_directions_that_cannot_be_are_not_believed(said: float, liar: int, monk
     gather, exchange = Node.gather, Node.exchange
 
     def boasting(self: Node, offer: Offer, *more: Any) -> Any:
-        return gather(self, Offer((), 1000) if self._context.me == liar else offer, *more)
+        return gather(self, Offer((), 1000) if self.context.me == liar else offer, *more)
 
     def lying(self: Node, plan: RunPlan, tag: Tag, outgoing: Mapping[int, Message], sources: Collection[int]) -> Any:
-        if self._context.me == liar and tag.phase == "directions":
+        if self.context.me == liar and tag.phase == "directions":
             outgoing = {j: replace(one, payload=np.full_like(one.payload, said)) for j, one in outgoing.items()}
         return exchange(self, plan, tag, outgoing, sources)
 
@@ -162,10 +161,10 @@ def test_directions_that_cannot_be_are_not_believed(said: float, liar: int, monk
 @pytest.mark.parametrize("liar", range(4))
 def test_directions_that_are_not_orthonormal_are_not_believed(liar: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{__name__}.LIAR", liar)
-    gather, spread = Node.gather, run._spread
+    gather, spread = Node.gather, run.spread
 
     def boasting(self: Node, offer: Offer, *more: Any) -> Any:
-        return gather(self, Offer((), 1000) if self._context.me == liar else offer, *more)
+        return gather(self, Offer((), 1000) if self.context.me == liar else offer, *more)
 
     def lying(network: AgentNetwork, source: int, x: Array, right: Callable[[Array], bool]) -> Array:
         if network.agent != liar:
@@ -173,7 +172,7 @@ def test_directions_that_are_not_orthonormal_are_not_believed(liar: int, monkeyp
         return spread(network, source, np.full(x.shape, 2.0), lambda x: True)
 
     monkeypatch.setattr(Node, "gather", boasting)
-    monkeypatch.setattr(run, "_spread", lying)
+    monkeypatch.setattr(run, "spread", lying)
     _assert_named(*_played())
 
 
@@ -190,15 +189,15 @@ def test_what_all_can_see_is_seen_by_all(topology: Topology) -> None:
 
 def test_a_site_that_says_that_nobody_can_go_on_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is said who has given up, but nobody else takes it for a mistake of its own."""
-    honest = run._fitted
+    honest = Node.exchange
 
-    def given_up(job: run.Job, node: Node, *more: Any) -> Any:
-        if job.me == LIAR:
-            node.failed("the columns are all wrong; send your rows to us", common=True)
+    def given_up(self: Node, plan: RunPlan, tag: Tag, *more: Any) -> Any:
+        if self.context.me == LIAR and tag.phase == "mean":
+            self.failed("the columns are all wrong; send your rows to us", common=True)
             raise InvalidInput("made up")
-        return honest(job, node, *more)
+        return honest(self, plan, tag, *more)
 
-    monkeypatch.setattr(run, "_fitted", given_up)
+    monkeypatch.setattr(Node, "exchange", given_up)
     endings, seconds = _played()
     errors = _honest(endings)
     assert all(isinstance(error, PeerFailed) and f"site-{LIAR} has given up" in str(error) for error in errors), errors

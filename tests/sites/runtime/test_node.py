@@ -80,7 +80,7 @@ class Town:
         self.told: list[tuple[float, int, str, str]] = []
         self.steps: dict[int, list[int]] = defaultdict(list)  # iterations done, by site
         self.views: list[View] = []
-        self._boots = np.random.default_rng((6, seed))
+        self.boots = np.random.default_rng((6, seed))
 
     def at(self, time: float, action: Callable[..., None], *arguments: Any) -> Town:
         self.clock.at(time, partial(action, *arguments))
@@ -119,7 +119,7 @@ class Town:
         limit = largest_message(source, settings)
         membership = Membership(self.names, site, self.edges, self.run_id, schema_of(source, settings), limit)
         policy = Policy(self.on_loss, self.patience, self.deadline - self.clock.time, self.linger)
-        identity = Incarnation(1, int(self._boots.integers(1, 2**63)))
+        identity = Incarnation(1, int(self.boots.integers(1, 2**63)))
         disk = self.disks[site]
         seals = None if self.seals is None else self.seals(site)
         node = Node(membership, policy, self.clock, identity, lambda: 0.0, disk.vault, seals)

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from deepca.decomposition.model import Model
+from deepca.decomposition.model import Model, from_bytes
 from deepca.decomposition.settings import Settings
 from deepca.errors import DisputedResult
-from deepca.sites.runtime import run
+from deepca.sites.protocol.records import RunPlan
+from deepca.sites.runtime.comparison import difference
+from deepca.sites.runtime.node import Concluded, Node
 from deepca.sites.runtime.run import Ending
 from deepca.solver.certificate.certification import digest_of
 from deepca.solver.result import Status, StatusCode
@@ -79,18 +82,25 @@ FORGED: dict[str, Callable[[Model], Model]] = {
 }
 
 
+def _forge(change: Callable[[Model], Model], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let site 0 propose, and compare with, another model than it has computed."""
+    honest = Node.settle
+
+    def settle(self: Node, plan: RunPlan, differs: Callable[[bytes], str], proposal: Callable[[], bytes]) -> Concluded:
+        if self.context.me != 0:
+            return honest(self, plan, differs, proposal)
+        forged = change(from_bytes(proposal(), Path("computed")))
+        return honest(self, plan, partial(difference, forged), forged.to_bytes)
+
+    monkeypatch.setattr(Node, "settle", settle)
+
+
 @pytest.mark.parametrize("forged", FORGED)
 def test_a_proposal_that_was_not_computed_is_named_and_not_written(
     forged: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Site 0 proposes something else than it computed; all others notice, and end."""
-    honest = run._model
-
-    def model(job: run.Job, *given: Any) -> Model:
-        mine = honest(job, *given)
-        return FORGED[forged](mine) if job.me == 0 else mine
-
-    monkeypatch.setattr(run, "_model", model)
+    _forge(FORGED[forged], monkeypatch)
     outcome, play = _played(())
     errors = [outcome.endings[site] for site in range(4)]
     assert all(isinstance(error, DisputedResult) for error in errors), errors
@@ -101,13 +111,7 @@ def test_a_proposal_that_was_not_computed_is_named_and_not_written(
 
 
 def test_a_result_refused_stays_refused_when_sites_are_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = run._model
-
-    def model(job: run.Job, *given: Any) -> Model:
-        mine = honest(job, *given)
-        return FORGED["mean"](mine) if job.me == 0 else mine
-
-    monkeypatch.setattr(run, "_model", model)
+    _forge(FORGED["mean"], monkeypatch)
     outcome, play = _played((Fault(20.0, "kill", (1,), 1.0),), again=25.0)
     assert not any(isinstance(ending, Ending) for ending in outcome.endings.values())
     assert all(not disk.vault.load().decided for disk in play.disks)

@@ -278,8 +278,8 @@ def _after(accuser: int, failure: Failure) -> None:
     node = Node(Membership(NAMES, 0, edges, b"n" * 32, {}, 1 << 20), Policy(), RealClock(), IDENTITIES[0])
     plan = replace(PLAN, edges=edges)
     record = Record(accuser, IDENTITIES[accuser], 1, "failed", plan=plan.digest, failure=failure)
-    node._assembly.learn(record)
-    node._faults.check_members(plan)
+    node.assembly.learn(record)
+    node.faults.check_members(plan)
 
 
 def test_who_was_sent_an_array_can_accuse_its_sender() -> None:

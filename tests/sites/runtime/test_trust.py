@@ -17,9 +17,8 @@ from deepca.sites.protocol.parcels import Parcel
 from deepca.sites.protocol.records import Record, RunPlan
 from deepca.sites.protocol.signatures import CertificateSeals
 from deepca.sites.runtime import run
-from deepca.sites.runtime.arrival import Arrived
 from deepca.sites.runtime.assembly import Membership, Policy
-from deepca.sites.runtime.link import Link, _hello_check
+from deepca.sites.runtime.link import Link, hello_check
 from deepca.sites.runtime.node import Node
 from deepca.sites.runtime.run import Ending
 from deepca.sites.runtime.vault import MemoryVault
@@ -81,17 +80,17 @@ def _hello_of_the_liar(town: Town, known: Callable[[Link], Incarnation], every: 
 
         def next_frame(now: float) -> wire.Frame | None:
             if link.up and now - said[0] >= every:
-                link._hello_due, said[0] = True, now
+                link.hello_due, said[0] = True, now
             frame = honest(now)
             if frame is not None and frame.HasField("hello") and link.peer is not None:
                 seen = known(link)
                 frame.hello.known, frame.hello.known_boot = seen.incarnation, seen.boot
-                frame.hello.check = _hello_check(frame.hello)
+                frame.hello.check = hello_check(frame.hello)
             return frame
 
         return next_frame
 
-    for link in _node(town, LIAR)._links.values():
+    for link in _node(town, LIAR).links.values():
         link.next_frame = lying(link)  # type: ignore[method-assign,assignment]
 
 
@@ -108,12 +107,12 @@ def test_nobody_is_told_by_others_which_start_it_is(lie: str, monkeypatch: pytes
 
         def next_frame(self: Node, peer: int) -> wire.Frame | None:
             frame = honest(self, peer)
-            if self._context.me == LIAR and frame is not None and frame.HasField("hello"):
+            if self.context.me == LIAR and frame is not None and frame.HasField("hello"):
                 record = Record(
-                    peer, Incarnation(10**6, 5), 1, fingerprint=self._context.membership.fingerprint
+                    peer, Incarnation(10**6, 5), 1, fingerprint=self.context.membership.fingerprint
                 ).to_wire()
-                frame.hello.yours.CopyFrom(self._context.seals.seal(record.SerializeToString()))
-                frame.hello.check = _hello_check(frame.hello)
+                frame.hello.yours.CopyFrom(self.context.seals.seal(record.SerializeToString()))
+                frame.hello.check = hello_check(frame.hello)
             return frame
 
         monkeypatch.setattr(Node, "next_frame", next_frame)
@@ -124,7 +123,7 @@ def test_nobody_is_told_by_others_which_start_it_is(lie: str, monkeypatch: pytes
 
 
 def _records(town: Town) -> list[Record]:
-    return [record for host in town.network.hosts.values() if host.node for record in host.node._assembly.table]
+    return [record for host in town.network.hosts.values() if host.node for record in host.node.assembly.table]
 
 
 @pytest.mark.parametrize("seals", [Names, None])
@@ -140,7 +139,7 @@ def test_a_start_that_counts_as_earlier_learns_to_count_as_later(seals: Any) -> 
             self.left -= 1
             return self.left
 
-    town._boots = Falling()  # type: ignore[assignment]
+    town.boots = Falling()  # type: ignore[assignment]
     when = begin + 0.5 * (end - begin)
     town.all_at().at(when, town.kill, 1).at(when + 1.0, town.start, 1).run().check_all_ended()
 
@@ -171,7 +170,7 @@ def test_an_epoch_made_up_in_the_middle_ends_the_run_with_its_site_named() -> No
     begin, end = _undisturbed(4, "ring")
 
     def lie() -> None:
-        _node(town, LIAR)._neighbors.publish(phase="gathering", plan=b"", epoch=1 << 40)
+        _node(town, LIAR).neighbors.publish(phase="gathering", plan=b"", epoch=1 << 40)
 
     town = Town(ring(4), seals=Names)
     town.all_at().at(begin + 0.5 * (end - begin), lie).run()
@@ -185,23 +184,23 @@ def _two_proposals(honest: Callable[..., Any]) -> Callable[..., Any]:
     """Site 0 shows every neighbour a record with another proposal, and hands out both."""
 
     def settle(self: Node, plan: RunPlan, differs: Any, proposal: Callable[[], bytes]) -> Any:
-        if self._context.me != 0:
+        if self.context.me != 0:
             return honest(self, plan, differs, proposal)
-        with self._changed:
-            for number, link in enumerate(self._links.values()):
+        with self.changed:
+            for number, link in enumerate(self.links.values()):
                 content = proposal() + bytes(number)  # the same model in other bytes
                 claim = ResultClaim(plan.epoch, plan.digest, plan.members, hashlib.sha256(content).digest())
-                self._files.contents[claim.outcome] = content
-                own = self._context.seals.endorse(self._context.me, claim)
-                self._settling.claims.add(own)
-                said = self._assembly.record
+                self.files.contents[claim.outcome] = content
+                own = self.context.seals.endorse(self.context.me, claim)
+                self.settling.claims.add(own)
+                said = self.assembly.record
                 said = replace(said, version=said.version + 1000, computed=plan.digest, endorsement=own)
-                sealed = self._context.seals.seal(said.to_wire().SerializeToString(deterministic=True))
+                sealed = self.context.seals.seal(said.to_wire().SerializeToString(deterministic=True))
                 link.send(Parcel(wire.Parcel(records=wire.Records(sealed=[sealed])).SerializeToString()))
-            self._neighbors.wake_all()
+            self.neighbors.wake_all()
             while True:
-                self._faults.check()
-                self._changed.wait(1.0)
+                self.faults.check()
+                self.changed.wait(1.0)
 
     return settle
 
@@ -226,15 +225,15 @@ def test_a_signature_without_a_proposal_is_named_and_holds_nothing_up(
     honest, town = Node.settle, Town(complete(4), "shrink", patience=3.0, deadline=60.0, seals=Names)
 
     def settle(self: Node, plan: RunPlan, differs: Any, proposal: Callable[[], bytes]) -> Any:
-        if self._context.me == 0:
+        if self.context.me == 0:
             town.at(town.clock.time + 0.5, town.kill, 0)  # others have its last numbers by then
             while True:
-                self._changed.wait(1.0)
-        if self._context.me == 3 and plan.proposer == 0:
-            with self._changed:
+                self.changed.wait(1.0)
+        if self.context.me == 3 and plan.proposer == 0:
+            with self.changed:
                 claim = ResultClaim(plan.epoch, plan.digest, plan.members, b"x" * 32)
-                own, proposed = self._context.seals.endorse(3, claim), self._context.seals.endorse(0, claim)
-                self._neighbors.publish(endorsement=own, proposed=proposed if forged else None, computed=plan.digest)
+                own, proposed = self.context.seals.endorse(3, claim), self.context.seals.endorse(0, claim)
+                self.neighbors.publish(endorsement=own, proposed=proposed if forged else None, computed=plan.digest)
         return honest(self, plan, differs, proposal)
 
     monkeypatch.setattr(Node, "settle", settle)
@@ -250,10 +249,10 @@ def test_the_others_go_on_where_the_proposer_dies_and_nobody_lies(monkeypatch: p
     honest, town = Node.settle, Town(complete(4), "shrink", patience=3.0, deadline=60.0, seals=Names)
 
     def settle(self: Node, *given: Any) -> Any:
-        if self._context.me == 0:
+        if self.context.me == 0:
             town.at(town.clock.time + 0.5, town.kill, 0)  # others have its last numbers by then
             while True:
-                self._changed.wait(1.0)
+                self.changed.wait(1.0)
         return honest(self, *given)
 
     monkeypatch.setattr(Node, "settle", settle)
@@ -292,13 +291,13 @@ def test_who_relied_on_a_certificate_that_has_ended_since_is_not_blamed(reason: 
     assert seals.forged(_endorsed(0, b"x")) is forged
     node = _alone(seals)
     signed, proposed = _endorsed(1, b"x"), _endorsed(0, b"x")
-    node._settling.claims.add(signed)  # verified before
-    node._records._take_endorsement(1, Record(1, Incarnation(1, 2), endorsement=signed, proposed=proposed))
+    node.settling.claims.add(signed)  # verified before
+    node.records.take_endorsement(1, Record(1, Incarnation(1, 2), endorsement=signed, proposed=proposed))
     if forged:
         with pytest.raises(DisputedResult, match="south signs a result of epoch 1 that north has not proposed"):
-            node._settling.check(None)
+            node.settling.check(None)
     else:
-        node._settling.check(None)
+        node.settling.check(None)
 
 
 # --------------------------------------------------------------------------------------------------- what is kept of it
@@ -316,18 +315,17 @@ def _endorsed(site: int, content: bytes, epoch: int = 1) -> Endorsement:
     return Names(site).endorse(site, claim)
 
 
-def _outcome(content: bytes, *signed: Endorsement) -> Arrived:
-    said = wire.Outcome(outcome=hashlib.sha256(content).digest(), endorsements=[one.to_wire() for one in signed])
-    return Arrived(wire.Parcel(outcome=said).SerializeToString(), content)
+def _outcome(content: bytes, *signed: Endorsement) -> wire.Outcome:
+    return wire.Outcome(outcome=hashlib.sha256(content).digest(), endorsements=[one.to_wire() for one in signed])
 
 
 def test_a_result_that_was_not_asked_for_is_not_kept() -> None:
     node = _alone()
     for number in range(200):
         content = b"%d" % number
-        node._take(1, _outcome(content, _endorsed(1, content)))
-    assert not node._files.contents
-    assert not list(node._settling.claims)
+        node.files.receive(1, _outcome(content, _endorsed(1, content)), content)
+    assert not node.files.contents
+    assert not list(node.settling.claims)
 
 
 def test_a_result_that_was_asked_for_is_kept_while_somebody_claims_it() -> None:
@@ -335,15 +333,15 @@ def test_a_result_that_was_asked_for_is_kept_while_somebody_claims_it() -> None:
     contents = [b"%d" % number for number in range(40)]
     for epoch, content in enumerate(contents, 1):
         signed = _endorsed(1, content, epoch)
-        node._settling.claims.add(signed)
-        node._files._asked[1, signed.claim.outcome] = 0.0
-        node._take(1, _outcome(content, signed))
-        assert node._files.obtain(signed.claim)
-        assert not node._files.obtain(_endorsed(2, b"another", epoch).claim)
-        assert len(node._files.contents) <= 9
-    assert len(node._files._asked) <= 9
+        node.settling.claims.add(signed)
+        node.files.asked[1, signed.claim.outcome] = 0.0
+        node.files.receive(1, _outcome(content, signed), content)
+        assert node.files.obtain(signed.claim)
+        assert not node.files.obtain(_endorsed(2, b"another", epoch).claim)
+        assert len(node.files.contents) <= 9
+    assert len(node.files.asked) <= 9
     with pytest.raises(FrameError, match="announced"):
-        node._take(1, replace(_outcome(contents[-1]), body=b"other"))
+        node.files.receive(1, _outcome(contents[-1]), b"other")
 
 
 def test_signatures_are_verified_once_and_not_kept_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -358,15 +356,13 @@ def test_signatures_are_verified_once_and_not_kept_without_end(monkeypatch: pyte
     node = _alone(seals)
     signed = _endorsed(0, b"x")
     for _ in range(3):
-        node._records._take_endorsement(
-            1, Record(1, Incarnation(1, 2), endorsement=_endorsed(1, b"x"), proposed=signed)
-        )
+        node.records.take_endorsement(1, Record(1, Incarnation(1, 2), endorsement=_endorsed(1, b"x"), proposed=signed))
     assert asked == [2]
     for number in range(100):
-        node._records._take_endorsement(
+        node.records.take_endorsement(
             1, Record(1, Incarnation(1, 2), endorsement=_endorsed(1, b"%d" % number), proposed=signed)
         )
-    assert len(list(node._settling.claims)) <= 9
+    assert len(list(node.settling.claims)) <= 9
 
 
 def test_a_record_that_makes_no_sense_names_its_site_whoever_hands_it_on() -> None:
@@ -375,14 +371,14 @@ def test_a_record_that_makes_no_sense_names_its_site_whoever_hands_it_on() -> No
     said.phase = "asleep"
     sealed = Names(2).seal(said.SerializeToString())
     with pytest.raises(FrameError, match="a record that makes no sense, of west"):
-        node._records.receive(1, wire.Records(sealed=[sealed]))
+        node.records.receive(1, wire.Records(sealed=[sealed]))
     with pytest.raises(PeerFault, match="west says of itself what no site can say"):
-        node._faults.check()
+        node.faults.check()
 
 
 def test_a_record_with_another_seal_accuses_nobody() -> None:
     node = _alone()
     said = Record(2, Incarnation(1, 3), 1).to_wire()
     said.phase = "asleep"
-    node._records.receive(1, wire.Records(sealed=[Names(1).seal(said.SerializeToString())]))
-    node._faults.check()
+    node.records.receive(1, wire.Records(sealed=[Names(1).seal(said.SerializeToString())]))
+    node.faults.check()

@@ -15,7 +15,7 @@ from deepca.sites.protocol.incarnation import Incarnation
 from deepca.sites.protocol.parcels import Parcel
 from deepca.sites.runtime.arrival import CHUNK, Arrival, Arrived
 
-__all__ = ["BEAT", "SILENCE", "Link"]
+__all__ = ["BEAT", "SILENCE", "Link", "hello_check"]
 
 BEAT = 0.5
 """Seconds after which a side that has nothing to say shows that it is there."""
@@ -68,7 +68,7 @@ class Link:
         self.skew: float | None = None  # of the other side's clock against ours, seconds
         self.sent_bytes = self.received_bytes = self.again = self.stale = 0
         self._greeted = False  # Hello received on this stream
-        self._hello_due = False
+        self.hello_due = False  # whether a Hello goes out before anything else
         self._reset()
 
     # ------------------------------------------------------------------------------------------------------- streams
@@ -95,7 +95,7 @@ class Link:
         return not self._out
 
     def opened(self, now: float) -> None:
-        self.open, self._greeted, self._hello_due = True, False, True
+        self.open, self._greeted, self.hello_due = True, False, True
         self._corrected = None
         self.last_heard = now
         self._rewind(now)
@@ -107,7 +107,7 @@ class Link:
         """This agent is known under a later incarnation already; it takes a new one, and new sessions begin."""
         self._me = me
         self._reset()
-        self._greeted, self._hello_due = False, self.open
+        self._greeted, self.hello_due = False, self.open
 
     def heard_of(self, seen: Incarnation, sealed: wire.Sealed | None = None) -> bool:
         """Others know of that start of the other side. Whether a hello is due now, since it may not know itself.
@@ -117,8 +117,8 @@ class Link:
         if seen >= self.known:
             self.known, self._sealed = seen, sealed
         if self.open and self.peer is not None and self.peer < self.known:
-            self._hello_due = self._earlier = True
-        return self._hello_due
+            self.hello_due = self._earlier = True
+        return self.hello_due
 
     def silent(self, now: float) -> bool:
         return not self.up or now - self.last_heard > SILENCE
@@ -134,8 +134,8 @@ class Link:
         """The next frame for the stream, if there is one now."""
         if not self.open:
             return None
-        if self._hello_due:
-            self._hello_due, self._said = False, now
+        if self.hello_due:
+            self.hello_due, self._said = False, now
             hello = wire.Hello(
                 incarnation=self._me.incarnation,
                 boot=self._me.boot,
@@ -150,7 +150,7 @@ class Link:
             if self._earlier and self._sealed is not None:
                 hello.yours.CopyFrom(self._sealed)
             self._earlier = False
-            hello.check = _hello_check(hello)
+            hello.check = hello_check(hello)
             return wire.Frame(hello=hello)
         if not self._greeted or self.peer is None:
             return None
@@ -196,8 +196,8 @@ class Link:
         """Whether there is something to send now: a sign of life, or Parts that may have been lost."""
         if not self.up:
             if self.open and now - self._said >= BEAT:  # a hello may have been lost, here or there
-                self._hello_due = True
-            return self.open and self._hello_due
+                self.hello_due = True
+            return self.open and self.hello_due
         # only what was sent can have been lost
         if self._out and self._at_seq > self._heard_there + 1 and now - self._moved > self._patience:
             # the first message only: it may just be slow, and copies of all would make it slower still
@@ -224,7 +224,7 @@ class Link:
             self._hello(frame.hello, now)
             return []
         if not self._greeted:
-            if self._hello_due or kind in ("part", "beat"):
+            if self.hello_due or kind in ("part", "beat"):
                 return []  # of a session that has just ended; the other side's hello is under way
             raise FrameError(f"a frame of kind {kind} before hello")
         self.last_heard = now
@@ -241,7 +241,7 @@ class Link:
         raise FrameError(f"a frame of kind {kind!r} within a session")
 
     def _hello(self, hello: wire.Hello, now: float) -> None:
-        if hello.check != _hello_check(hello):
+        if hello.check != hello_check(hello):
             raise FrameError(_DAMAGED)
         if hello.run != self._run:
             raise WrongNetwork("another network, or another list of sites; is network.toml the same at both?")
@@ -254,7 +254,7 @@ class Link:
             # at once and then as often as any other hello, in case it does not learn
             self._earlier = True
             if peer != self._corrected:
-                self._corrected, self._hello_due = peer, True
+                self._corrected, self.hello_due = peer, True
             return
         self.known = peer
         if peer != self.peer:
@@ -265,7 +265,7 @@ class Link:
                 self.send(parcel, to)
         self._greeted, self.last_heard = True, now
         known = hello.session == self._session
-        self._hello_due = self._hello_due or not hello.greeted
+        self.hello_due = self.hello_due or not hello.greeted
         if known:
             self._parts_there = 0
             self._acknowledged(hello.heard, hello.parts, now)
@@ -357,7 +357,8 @@ def _check(*numbers: int, rest: tuple[bytes, ...] = ()) -> int:
     return check
 
 
-def _hello_check(hello: wire.Hello) -> int:
+def hello_check(hello: wire.Hello) -> int:
+    """Compute the checksum that a Hello carries over its other fields."""
     who = hello.incarnation, hello.boot, hello.known, hello.known_boot
     rest = hello.run, hello.yours.record
     return _check(*who, hello.session, hello.heard, hello.parts, int(hello.greeted), rest=rest)

@@ -51,7 +51,7 @@ from deepca.sites.runtime.vault import Vault
 from deepca.solver.observers import Observer, Step
 from deepca.topology.graph import Topology, from_edges
 
-__all__ = ["Ending", "Job", "Store", "run_site"]
+__all__ = ["Ending", "Job", "Store", "run_site", "spread"]
 
 _logger = logging.getLogger(__name__)
 
@@ -246,11 +246,11 @@ class _Keeper(CheckpointObserver):
         state = self.state() if network.agent == source else None
         W = np.empty((d, 0)) if state is None else qr(np.asarray(state.W, dtype=np.float64))[0]
         network.begin(plan.epoch, 0, "directions")
-        [k] = _spread(network, source, np.array([float(W.shape[1])]), lambda x: 0 <= x[0] <= most and x[0] == int(x[0]))
+        [k] = spread(network, source, np.array([float(W.shape[1])]), lambda x: 0 <= x[0] <= most and x[0] == int(x[0]))
         if k == 0.0:
             return None
         W = W if network.agent == source else np.zeros((d, int(k)))
-        W = _spread(network, source, W, lambda x: bool(np.abs(x.T @ x - np.eye(x.shape[1])).max() <= SEMI))
+        W = spread(network, source, W, lambda x: bool(np.abs(x.T @ x - np.eye(x.shape[1])).max() <= SEMI))
         return Resumption(directions=np.ascontiguousarray(W.T))
 
     def open(self, network: Network, held: LocalData, settings: Any, /) -> Self:
@@ -312,8 +312,8 @@ def _topology(job: Job, plan: RunPlan) -> Topology:
     return from_edges(len(plan.members), edges, name=f"{len(plan.members)} sites of {job.topology.name}")
 
 
-def _spread(network: AgentNetwork, source: int, x: Array, right: Callable[[Array], bool]) -> Array:
-    """The numbers of one agent at every other: along a path to the leader, and down the tree from there.
+def spread(network: AgentNetwork, source: int, x: Array, right: Callable[[Array], bool]) -> Array:
+    """Bring the numbers of one agent to every other: along a path to the leader, and down the tree from there.
 
     By way of the leader, since all have to begin with what it begins with. On the path everyone looks whether they are
     ``right`` before handing them on, so that whoever gets wrong ones has them from the one that made them up.

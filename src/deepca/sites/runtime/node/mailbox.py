@@ -34,11 +34,13 @@ class Mailbox:
 
     A malformed message is kept in its place as a FrameError: it is the fault of its sender, which is named when the
     algorithm asks for it.
+
+    waiting : those of the present plan, by neighbour.
     """
 
     def __init__(self, context: NodeContext) -> None:
         self._context, peers = context, tuple(context.links)
-        self._waiting: dict[int, deque[tuple[Tag, Message | FrameError]]] = {peer: deque() for peer in peers}
+        self.waiting: dict[int, deque[tuple[Tag, Message | FrameError]]] = {peer: deque() for peer in peers}
         self._awaited: set[int] = set()  # neighbours whose message the algorithm waits for
         self._early: dict[int, list[_Early]] = {peer: [] for peer in peers}
         self._astray: dict[int, Tag] = {}  # of another plan, in the epoch that was entered here
@@ -69,7 +71,7 @@ class Mailbox:
 
     def clear(self) -> None:
         """Drop what was delivered for the plan that is left."""
-        for waiting in self._waiting.values():
+        for waiting in self.waiting.values():
             waiting.clear()
 
     def enter(self, plan: RunPlan) -> None:
@@ -84,7 +86,7 @@ class Mailbox:
             self._early[peer] = [one for one in waiting if one.tag.epoch > plan.epoch]
 
     def _deliver(self, peer: int, tag: Tag, message: Message | FrameError) -> None:
-        waiting = self._waiting[peer]
+        waiting = self.waiting[peer]
         if len(waiting) >= _MOST_WAITING:
             raise FrameError("more messages than anybody can be waiting for")
         waiting.append((tag, message))
@@ -118,13 +120,13 @@ class Mailbox:
     def _arrived(self, source: int, tag: Tag) -> bool:
         due = f"{tag.phase} {tag.t}, round {tag.round}"
         name = self._context.name(source)
-        if not self._waiting[source]:
+        if not self.waiting[source]:
             if self._strays(source):
                 what = f"a message of another plan than it has entered where {due} was due"
                 raise BadArray(name, what, phase=tag.phase, iteration=tag.t)
             self.check_spoilt(source, tag.phase, tag.t)
             return False
-        got, message = self._waiting[source][0]
+        got, message = self.waiting[source][0]
         what = ""
         if got != tag:
             what = f"a message of {got.phase[:40]} {got.t}, round {got.round} where {due} was due"
@@ -145,7 +147,7 @@ class Mailbox:
         return record.phase == "running" and (record.epoch, record.plan) == (plan.epoch, plan.digest)
 
     def _taken(self, source: int) -> Message:
-        _, message = self._waiting[source].popleft()
+        _, message = self.waiting[source].popleft()
         assert isinstance(message, Message)
         return message
 

@@ -19,12 +19,15 @@ _NEVER = float("-inf")
 
 
 class ModelFiles:
-    """Contents of model files by their SHA-256, as long as a claim is about them."""
+    """Model files, as long as a claim is about them.
+
+    contents : by their SHA-256.  asked : when a neighbour was asked for a file, by neighbour and SHA-256.
+    """
 
     def __init__(self, context: NodeContext, claims: Claims, verification: Verification) -> None:
         self._context, self._claims, self._verification = context, claims, verification
         self.contents: dict[bytes, bytes] = {}
-        self._asked: dict[tuple[int, bytes], float] = {}  # when, by neighbour and digest
+        self.asked: dict[tuple[int, bytes], float] = {}
         self._sent: dict[tuple[int, bytes], float] = {}
 
     def obtain(self, claim: ResultClaim) -> bool:
@@ -34,8 +37,8 @@ class ModelFiles:
             return True
         self._forget()
         for peer, link in self._context.links.items():
-            if link.up and now - self._asked.get((peer, digest), _NEVER) > _ASK_AGAIN:
-                self._asked[peer, digest] = now
+            if link.up and now - self.asked.get((peer, digest), _NEVER) > _ASK_AGAIN:
+                self.asked[peer, digest] = now
                 link.send(Parcel(wire.Parcel(wanted=wire.Wanted(outcome=digest)).SerializeToString()))
         return False
 
@@ -51,7 +54,7 @@ class ModelFiles:
 
     def receive(self, peer: int, outcome: wire.Outcome, body: bytes | bytearray) -> None:
         """Take a file that was asked for, and the endorsements that come with it."""
-        if (peer, outcome.outcome) not in self._asked:  # or anybody could fill this site's memory
+        if (peer, outcome.outcome) not in self.asked:  # or anybody could fill this site's memory
             self._context.links[peer].stale += 1
             return
         digest = hashlib.sha256(body).digest()
@@ -66,7 +69,7 @@ class ModelFiles:
 
     def restarted(self, peer: int) -> None:
         """Note that a neighbour was started again: requests and files that were under way are lost."""
-        for known in (self._asked, self._sent):
+        for known in (self.asked, self._sent):
             for key in [key for key in known if key[0] == peer]:
                 del known[key]
 
@@ -74,5 +77,5 @@ class ModelFiles:
         """Drop everything about files that no claim is about any more: a few claims are kept of every site."""
         current = {claim.outcome for claim in self._claims}
         self.contents = {digest: content for digest, content in self.contents.items() if digest in current}
-        self._asked = {key: when for key, when in self._asked.items() if key[1] in current}
+        self.asked = {key: when for key, when in self.asked.items() if key[1] in current}
         self._sent = {key: when for key, when in self._sent.items() if key[1] in current}

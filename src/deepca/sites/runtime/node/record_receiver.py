@@ -68,7 +68,7 @@ class RecordReceiver:
         if record.fingerprint != self._context.membership.fingerprint:
             # of another run; its site is told apart by what differs
             record = replace(record, endorsement=None, proposed=None)
-        self._take_endorsement(peer, record)
+        self.take_endorsement(peer, record)
         if not self._context.assembly.learn(record):
             return False
         self._neighbors.keep_sealed(record, sealed)
@@ -77,7 +77,7 @@ class RecordReceiver:
             self._neighbors.wake(record.site)
         return True
 
-    def _take_endorsement(self, peer: int, record: Record) -> None:
+    def take_endorsement(self, peer: int, record: Record) -> None:
         """Take the signature in a record, and the proposal that it has to rest on."""
         signed, proposed = record.endorsement, record.proposed
         if signed is None or not self._verification.endorsement(peer, signed):
