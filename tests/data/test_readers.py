@@ -58,10 +58,10 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of a few rows, so that small files have many."""
     monkeypatch.setattr(sources, "BLOCK_BYTES", 8 * D * 10)
     monkeypatch.setattr(h5ad, "BLOCK_BYTES", 12 * 25)
-    monkeypatch.setattr(h5ad, "_ROWS", 23)
-    monkeypatch.setattr(delimited, "_BLOCK", 600)
-    monkeypatch.setattr(delimited, "_ROWS", 4)
-    monkeypatch.setattr(svmlight, "_TEXT", 700)
+    monkeypatch.setattr(h5ad, "ROWS_AT_ONCE", 23)
+    monkeypatch.setattr(delimited, "LEAST_TEXT", 600)
+    monkeypatch.setattr(delimited, "ROWS_OF_BLOCK", 4)
+    monkeypatch.setattr(svmlight, "TEXT_AT_ONCE", 700)
 
 
 # --- one file of every kind ------------------------------------------------------------------------------------------
@@ -836,7 +836,7 @@ def test_objects_are_never_unpickled(tmp_path: Path) -> None:
 
 
 def test_svmlight_faults_name_the_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(svmlight, "_TEXT", 100)
+    monkeypatch.setattr(svmlight, "TEXT_AT_ONCE", 100)
     path, good = tmp_path / "a.svm", "1 1:2 3:4\n" * 50
     cases = {
         good + "1 1:2 x\n": "a.svm, line 51: 'x' is not index:value, so this is no svmlight",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 import errno
+import os
 import sys
-from contextlib import closing
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,6 @@ import numpy.typing as npt
 import pyarrow.parquet
 import pytest
 
-from deepca.data import writers
 from deepca.data._npy import GrowingNpy
 from deepca.data.readers import open_source
 from deepca.data.writers import open_writer
@@ -206,16 +206,20 @@ def test_hdf5_is_not_begun_where_there_is_no_room(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no such device on this system")
 @pytest.mark.parametrize("kind", [".parquet", ".csv", ".npy"])
-def test_a_disk_that_is_really_full(kind: str) -> None:
-    form = writers._form("a" + kind, NAMES, np.float64, "label")
+def test_a_disk_that_is_really_full(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def on_full_disk(**_: object) -> tuple[int, str]:
+        part = tmp_path / "part"
+        part.symlink_to("/dev/full")
+        return os.open(part, os.O_WRONLY), str(part)
 
     def write() -> None:
-        with writers._writing("a"), closing(writers._WRITERS[kind](Path("/dev/full"), form)) as writer:
-            writer.write(np.zeros((200_000, 3)))
-            writer.finish()
+        with open_writer(tmp_path / f"a{kind}", NAMES, dtype=np.float64) as writer:
+            writer.write(np.zeros((200_000, len(NAMES))))
 
+    monkeypatch.setattr(tempfile, "mkstemp", on_full_disk)
     with pytest.raises(DataError, match="cannot be written"):
         write()
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_cannot_be_written(tmp_path: Path) -> None:

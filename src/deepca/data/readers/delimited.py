@@ -30,7 +30,8 @@ __all__ = ["first_line", "open_delimited"]
 
 _CSV = "CSV"
 _LONGEST_LINE = 64 << 20
-_BLOCK, _LARGEST_BLOCK, _ROWS = 1 << 20, 32 << 20, 256
+# a block is some rows, of so much text at least, unless they are long: then it is fewer rows, of so much at most
+ROWS_OF_BLOCK, LEAST_TEXT, MOST_TEXT = 256, 1 << 20, 32 << 20
 _CELL = 26  # characters of a number with its delimiter, at most
 _CONVERSION = re.compile(r"In CSV column #(\d+): Row #(\d+): CSV conversion error to [^:]*: invalid value '(.*)'", re.S)
 _RAGGED = re.compile(r"Row #(\d+): Expected (\d+) columns, got (\d+)")
@@ -55,7 +56,7 @@ def open_delimited(path: Path, name: str, options: Options) -> TableSource:
         cells = next(csv.reader([line], delimiter=delimiter))
         has_names = _is_header(cells)
         row = max(len(line), _CELL * len(cells))
-        form = _Form(delimiter, has_names, min(max(_ROWS * row, _BLOCK), max(2 * row, _LARGEST_BLOCK)), ())
+        form = _Form(delimiter, has_names, min(max(ROWS_OF_BLOCK * row, LEAST_TEXT), max(2 * row, MOST_TEXT)), ())
         try:
             names = tuple(_opened(arrow_csv, path, form).schema.names)
         except arrow.ArrowInvalid as error:

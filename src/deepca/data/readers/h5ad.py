@@ -27,7 +27,7 @@ from deepca.errors import DataError
 __all__ = ["open_h5ad"]
 
 _H5AD = "AnnData (.h5ad)"
-_ROWS = 1 << 14  # whose beginnings are read at once
+ROWS_AT_ONCE = 1 << 14  # whose beginnings are read at once: they are few bytes beside the rows
 
 
 def open_h5ad(path: Path, name: str, options: Options) -> Source:
@@ -93,8 +93,8 @@ class _CsrSource(Source):
 def _row_blocks(indptr: Any, n: int) -> Iterator[npt.NDArray[np.int64]]:
     """Where the rows of each block begin and the last one ends."""
     most = BLOCK_BYTES // 12  # of a value and its index
-    for chunk in range(0, n, _ROWS):
-        starts = indptr[chunk : min(chunk + _ROWS, n) + 1].astype(np.int64)
+    for chunk in range(0, n, ROWS_AT_ONCE):
+        starts = indptr[chunk : min(chunk + ROWS_AT_ONCE, n) + 1].astype(np.int64)
         first = 0
         while first < len(starts) - 1:
             last = int(np.searchsorted(starts, starts[first] + most, side="right")) - 1

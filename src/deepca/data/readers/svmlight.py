@@ -26,7 +26,7 @@ from deepca.errors import DataError
 __all__ = ["line_fault", "looks_like_svmlight", "open_svmlight"]
 
 _SVMLIGHT = "svmlight text"
-_TEXT = 2 << 20
+TEXT_AT_ONCE = 2 << 20  # bytes of lines that become one block
 _LONGEST_LINE = 64 << 20
 _HIGHEST = 2**31 - 2
 _ALWAYS = 1 << 28  # bytes that one number per column may take in any case
@@ -96,7 +96,7 @@ class _SvmlightSource(Source):
 def _parsed(load: Callable[..., Any], path: Path, name: str) -> Iterator[tuple[_Parts, npt.NDArray[Any]]]:
     lines = 0
     with reading(name, _SVMLIGHT), unpacked(path) as stream:
-        while text := stream.read(_TEXT):
+        while text := stream.read(TEXT_AT_ONCE):
             rest = stream.readline(_LONGEST_LINE)
             if len(rest) == _LONGEST_LINE:
                 raise DataError(f"{name} has a line of more than {_LONGEST_LINE >> 20} MB; is it svmlight text?")
