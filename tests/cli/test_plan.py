@@ -204,7 +204,7 @@ def test_a_dimension_that_contradicts_the_probe(tmp_path: Path) -> None:
 
 
 def test_nothing_to_recommend_is_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("_FEWEST", 16), ("_MOST", 16), ("_HOPELESS", 0)):
+    for name, value in (("FEWEST_ITERATIONS", 16), ("MOST_ITERATIONS", 16), ("HOPELESS_ITERATIONS", 0)):
         monkeypatch.setattr(rehearsal, name, value)
     done = _run("--topology", "ring:6", "--dim", "60", "-k", "20", *LINK, "--unreliable", "--quiet")
     assert done.exit_code == 1

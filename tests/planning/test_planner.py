@@ -36,7 +36,7 @@ from deepca.planning import (
 )
 from deepca.planning.inputs import spectrum_of
 from deepca.planning.metered import Cost, LinkSpeed, MeteredNetwork, Sent
-from deepca.planning.rehearsal import StandIns, _Length
+from deepca.planning.rehearsal import MessageLength, StandIns
 from deepca.solver.result import Result
 from deepca.topology import Topology
 from tests.support.helpers import GRAPHS, run_threads
@@ -214,7 +214,7 @@ def test_fewer_columns_that_stand_for_all_of_them_change_little(graph: str, monk
         return plan(net, 5, eigenvalues=values, latency=0.03, bandwidth=30e6, rows_per_agent=300)
 
     whole = made()
-    monkeypatch.setattr(rehearsal, "_COLUMNS", 70 * net.n_agents)
+    monkeypatch.setattr(rehearsal, "MOST_COLUMNS", 70 * net.n_agents)
     fewer = made()
     assert (whole.tried_dim, fewer.tried_dim) == (300, 70)
     assert whole.dim == fewer.dim == 300
@@ -229,7 +229,7 @@ def test_fewer_columns_that_stand_for_all_of_them_change_little(graph: str, monk
 def test_agents_that_are_all_alike_serve_where_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     values = 0.7 ** np.arange(40.0)
     whole = plan("ring:8", 2, eigenvalues=values, latency=0.03, bandwidth=30e6, rows_per_agent=100_000)
-    monkeypatch.setattr(rehearsal, "_MANY_ENTRIES", 0)
+    monkeypatch.setattr(rehearsal, "MOST_ENTRIES", 0)
     alike = plan("ring:8", 2, eigenvalues=values, latency=0.03, bandwidth=30e6, rows_per_agent=100_000)
     for method in METHODS:
         assert alike[method].reaches
@@ -245,7 +245,7 @@ def test_a_long_run_is_extrapolated_from_its_beginning(monkeypatch: pytest.Monke
         return plan(net, 3, eigenvalues=values, latency=0.03, bandwidth=30e6, methods=["deepca"])["deepca"]
 
     to_the_end = deepca_of()
-    monkeypatch.setattr(rehearsal, "_MOST", 120)
+    monkeypatch.setattr(rehearsal, "MOST_ITERATIONS", 120)
     begun = deepca_of()
     assert not to_the_end.extrapolated
     assert to_the_end.iterations > 600
@@ -470,15 +470,15 @@ def test_sent_adds_up_and_scales() -> None:
 
 @pytest.mark.parametrize("size", [2, 4, 8])
 def test_messages_grow_with_their_columns_and_with_nothing_else(size: int) -> None:
-    length = _Length(used=100, d=5000, m=30, columns=3)
+    length = MessageLength(used=100, d=5000, m=30, columns=3)
     for columns in (3, 8, 17):
         assert length(size * columns * 100) == size * columns * 5000
         assert length(size * columns * 101) == size * columns * 5001  # with exponents, or eigenvalues above
     assert length(8 * (2 * 3 * 100 + 3)) == 8 * (2 * 3 * 5000 + 3)
     assert length(8 * 20) == 8 * 20  # agreed numbers
-    assert _Length(100, 5000, 1000, 3)(8 * 1002) == 8 * 1002  # one per agent, and two
+    assert MessageLength(100, 5000, 1000, 3)(8 * 1002) == 8 * 1002  # one per agent, and two
     assert length(8 * (100 * 101 // 2 + 1)) == 8 * (5000 * 5001 // 2 + 1)  # a covariance
-    assert _Length(100, 100, 30, 3)(8 * 300) == 8 * 300
+    assert MessageLength(100, 100, 30, 3)(8 * 300) == 8 * 300
 
 
 # --------------------------------------------------------------------------------------------------------- input

@@ -369,20 +369,20 @@ def test_with_bytes_a_plan_is_never_too_fast(graph: str) -> None:
 # ------------------------------------------------------------------------- an event-driven simulation, for itself
 
 
-class _Drawn:
-    """Stands for the random numbers of a clock, and keeps them, round by round."""
+class _Drawn(np.random.Generator):
+    """Draws the random numbers of a clock, and keeps them, round by round."""
 
     def __init__(self) -> None:
-        self._rng = np.random.default_rng(11)
+        super().__init__(np.random.PCG64(11))
         self.lost: list[npt.NDArray[np.int64]] = []
         self.late: list[Array] = []
 
-    def geometric(self, p: Array) -> Any:
-        self.lost.append(self._rng.geometric(p) - 1)
+    def geometric(self, p: Any, size: Any = None) -> Any:
+        self.lost.append(super().geometric(p, size) - 1)
         return self.lost[-1] + 1
 
-    def random(self, size: int) -> Array:
-        self.late.append(self._rng.random(size))
+    def random(self, size: Any = None, *more: Any, **given: Any) -> Any:
+        self.late.append(super().random(size, *more, **given))
         return self.late[-1]
 
 
@@ -439,8 +439,8 @@ def test_an_event_driven_simulation_agrees(seed: int) -> None:
     topology = tp.erdos_renyi(m, 0.5, seed=seed)
     uplink = np.where(rng.random(m) < 0.4, rng.uniform(1e4, 1e5, m), np.inf)
     links = _random_links(topology, seed, loss=0.2, jitter=0.05, machines=Machines.of(m, uplink=uplink))
-    clock, drawn = SimulatedClock(links), _Drawn()
-    clock._rng = drawn  # type: ignore[assignment]
+    drawn = _Drawn()
+    clock = SimulatedClock(links, seed=drawn)
     rounds, nbytes = [], []
     for _ in range(60):
         share = float(rng.choice([0.2, 0.6, 1.0]))

@@ -78,7 +78,7 @@ class SimulatedClock:
     ----------
     links : with latency, bandwidth, loss and the agents' machines.
     flops : floating-point operations per second of an agent with slowdown 1; inf counts computing as nothing.
-    seed : of losses, jitter and stalls.
+    seed : of losses, jitter and stalls; or a generator to draw them from.
 
     Attributes
     ----------
@@ -86,9 +86,10 @@ class SimulatedClock:
     resent : messages sent again.  resent_bytes : in them.
     """
 
-    def __init__(self, links: Links, *, flops: float = np.inf, seed: int = 0) -> None:
+    def __init__(self, links: Links, *, flops: float = np.inf, seed: int | np.random.Generator = 0) -> None:
         m = links.topology.n_agents
-        self._links, self._flops, self._rng = links, flops, np.random.default_rng((7103, seed))
+        self._links, self._flops = links, flops
+        self._rng = seed if isinstance(seed, np.random.Generator) else np.random.default_rng((7103, seed))
         self.now, self.parts = np.zeros(m), np.zeros((m, len(PARTS)))
         self.resent, self.resent_bytes = 0, 0
         self._per_byte, self._free = 8.0 / links.bandwidth, np.zeros(links.latency.size)

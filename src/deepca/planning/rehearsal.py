@@ -24,15 +24,15 @@ from deepca.solver.result import StatusCode
 from deepca.solver.stopping import Tolerance
 from deepca.topology.graph import Topology
 
-__all__ = ["Alike", "Prediction", "Rehearsal", "StandIns"]
+__all__ = ["Alike", "MessageLength", "Prediction", "Rehearsal", "StandIns"]
 
 _REAL = 2  # squared differences between sites of real data, over those of Gaussian rows: 1.9 … 2.4 in digits and cancer
 _ENTRIES = 2_000_000  # of all A_j together: what a second or two of iterations allow
-_COLUMNS = 200_000  # of all agents together
-_MANY_ENTRIES = 40_000_000  # from here on all agents share one A_j
+MOST_COLUMNS = 200_000  # of all agents together: more are stood for by fewer
+MOST_ENTRIES = 40_000_000  # of all A_j together: with more, all agents share one A_j
 _WORK = 5 * 10**9  # multiplications of a rehearsal: some seconds
-_FEWEST, _MOST = 60, 1000  # iterations made; what takes more is extrapolated
-_HOPELESS = 1_000_000  # iterations
+FEWEST_ITERATIONS, MOST_ITERATIONS = 60, 1000  # of a rehearsal; what takes more is extrapolated
+HOPELESS_ITERATIONS = 1_000_000  # nobody waits for more
 _EVERY = 8  # iterations between two looks at the angle
 _SEED = 5003
 
@@ -74,7 +74,7 @@ class StandIns:
     def of(cls, values: Array, k: int, m: int, rows: int, seed: int, least: int) -> StandIns:
         """``least`` : columns to keep in any case."""
         d = values.size
-        used = min(d, max(min(math.isqrt(_ENTRIES // m), _COLUMNS // m), least))
+        used = min(d, max(min(math.isqrt(_ENTRIES // m), MOST_COLUMNS // m), least))
         kept, stands_for = _fewer(values, used)
         rng = np.random.default_rng((_SEED, seed))
         v = rng.standard_normal(used)
@@ -82,7 +82,7 @@ class StandIns:
         # many directions with one eigenvalue are one direction, of which a random start has as much more
         W0 = _reflected(v, np.linalg.qr(rng.standard_normal((used, k)) * np.sqrt(stands_for)[:, None])[0])
         U = _reflected(v, np.eye(used, k))
-        if m * used * used > _MANY_ENTRIES:
+        if m * used * used > MOST_ENTRIES:
             return cls(Alike(kept, v, m), W0, U, kept, d)
         spread = np.sqrt(np.where(stands_for > 1.0, np.minimum(kept * stands_for, kept[k]), kept))
         with one_blas_thread():
@@ -164,8 +164,9 @@ class Rehearsal:
         if extrapolated:
             slowest = agents.values[k] / agents.values[k - 1] if method == "deepca" else 0.0
             more = course.missing(self.tol, float(slowest))
-            reaches = more <= _HOPELESS
-            remark = f"would take more than {_HOPELESS:,} iterations" if more < math.inf else "does not converge"
+            reaches = more <= HOPELESS_ITERATIONS
+            too_many = f"would take more than {HOPELESS_ITERATIONS:,} iterations"
+            remark = too_many if more < math.inf else "does not converge"
             if reaches:
                 running, iterations = running + course.late * more, iterations + math.ceil(more)
                 remark = f"extrapolated from {result.iterations} iterations"
@@ -192,7 +193,7 @@ class Rehearsal:
         return network.running.cost()
 
     def _network(self, agents: StandIns, columns: int) -> MeteredNetwork:
-        length = _Length(agents.A.d, agents.d, self.topology.n_agents, columns)
+        length = MessageLength(agents.A.d, agents.d, self.topology.n_agents, columns)
         return MeteredNetwork(self.topology, self.link, length, reliable=self.reliable)
 
     def _affordable(self, agents: StandIns) -> int:
@@ -201,7 +202,7 @@ class Rehearsal:
         mixer = FastMix() if self.topology.positive_semidefinite else Chebyshev()
         # few agents mix in one product, many round by round
         mixing = m if m <= 128 else first_rounds(mixer, self.topology) * self.topology.gossip_sparse.nnz / m
-        return int(min(max(_WORK / (m * d * k * (d + mixing)), _FEWEST), _MOST))
+        return int(min(max(_WORK / (m * d * k * (d + mixing)), FEWEST_ITERATIONS), MOST_ITERATIONS))
 
 
 class _Course(Course[Sent]):
@@ -223,7 +224,7 @@ class _Course(Course[Sent]):
 
 
 @dataclass(frozen=True)
-class _Length:
+class MessageLength:
     """How long messages between stand-ins with ``used`` columns would be with d.
 
     m : agents.  columns : the fewest columns of d numbers in a message that has any; shorter messages do not grow.
