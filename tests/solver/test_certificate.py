@@ -338,9 +338,9 @@ def test_the_bound_is_wrong_as_rarely_as_it_says() -> None:
             for q, (found, _) in zip(range(5), probe(A, X, network, seed=seed, accuracy=1e-15), strict=False):
                 if found.exact:
                     break
-                two = np.array([found._beforehand(failure), found._afterwards(failure)])
+                two = np.array([found.bound_beforehand(failure), found.bound_afterwards(failure)])
                 wrong[q] += two < 1.0 - 1e-12
-                better += bool(found._afterwards(1e-6) < found._beforehand(1e-6))
+                better += bool(found.bound_afterwards(1e-6) < found.bound_beforehand(1e-6))
         assert (wrong <= (failure + 3.0 * np.sqrt(failure / starts)) * starts).all()
         assert better > 2 * starts  # most of the looks
 

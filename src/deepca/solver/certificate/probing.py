@@ -64,10 +64,10 @@ class Outside:
             return math.inf
         if self.exact:
             return float(self.values[0]) + 2.0 * self.doubt
-        return min(self._beforehand(failure / 2.0), self._afterwards(failure / 2.0))
+        return min(self.bound_beforehand(failure / 2.0), self.bound_afterwards(failure / 2.0))
 
-    def _afterwards(self, failure: float) -> float:
-        """From what the probes have found.
+    def bound_afterwards(self, failure: float) -> float:
+        """Bound λ₁(B) by what the probes have found.
 
         ``BQ = QH + F Eᵀ`` with F orthogonal to Q, and E the last block of columns. So an eigenvector u to an eigenvalue
         t above all Ritz values has ``uᵀQ`` in the row space of ``Eᵀ(t − H)⁻¹``. It is at most 1 long, so its part g in
@@ -98,8 +98,8 @@ class Outside:
         fine = np.geomspace(distance[last], distance[last + 1], 17)
         return top + width * float(fine[min(int(np.flatnonzero(may_be_missed(fine))[-1]) + 1, fine.size - 1)])
 
-    def _beforehand(self, failure: float) -> float:
-        """From the number of products alone.
+    def bound_beforehand(self, failure: float) -> float:
+        """Bound λ₁(B) by the number of products alone.
 
         For one uniformly random start and q products ``P[ϑ < (1−ε)λ₁] ≤ 1.648 √n e^{−√ε(2q−1)}`` if B ⪰ 0
         (Kuczyński & Woźniakowski 1992); p independent columns must all fail. Where B is indefinite the error is
