@@ -182,9 +182,9 @@ def test_every_class_of_state_is_known() -> None:
 
     for cls in below(State):
         if cls.__module__.startswith("deepca."):
-            assert checkpoint_format._CLASSES[cls.__name__] is cls
+            assert checkpoint_format.CLASSES[cls.__name__] is cls
             for entry in fields(cls):
-                assert str(entry.type) in checkpoint_format._FITS, f"{cls.__name__}.{entry.name}"
+                assert str(entry.type) in checkpoint_format.FIELD_CHECKS, f"{cls.__name__}.{entry.name}"
 
 
 @pytest.mark.parametrize("gap", [None, 0.1, float("inf"), -0.0, float("nan"), 5e-324])

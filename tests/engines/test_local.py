@@ -304,7 +304,7 @@ def watchers() -> set[threading.Thread]:
 def test_only_waits_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """Work of one's own is none; and every wait has the whole time."""
     given_up: list[str] = []
-    monkeypatch.setattr(Patience, "_give_up", lambda patience, timeout: given_up.append(str(patience.whom)))
+    monkeypatch.setattr(Patience, "give_up", lambda patience, timeout: given_up.append(str(patience.whom)))
     patience = Patience(0.05, 0, str)
     patience.check()
     with patience.waiting("first"):

@@ -45,18 +45,19 @@ from deepca.consensus.mixer_state import PushSum
 from deepca.engines.checkpoint_arrays import PIECE, Damaged, Layout, Unusable, layout_from, layout_of, loaded, pieces_of
 from deepca.network.compression import Copies
 
-__all__ = ["Checkpoint", "KeptCheckpoint"]
+__all__ = ["CLASSES", "FIELD_CHECKS", "Checkpoint", "KeptCheckpoint"]
 
 _FORMAT = 1
 _MAGIC = b"DEEPCAcp"
 _START = struct.Struct("<8sII")
 DIGEST = 32  # bytes of a SHA-256
 _LONGEST_HEADER = 1 << 20
-_CLASSES: dict[str, type] = {
+# whatever a checkpoint may hold, by its name in the file
+CLASSES: dict[str, type] = {
     cls.__name__: cls for cls in (State, TrackedState, AcceleratedState, KrylovState, CovarianceState, Copies, PushSum)
 }
 # what a field may hold, by its annotation
-_FITS: dict[str, Callable[[Any], bool]] = {
+FIELD_CHECKS: dict[str, Callable[[Any], bool]] = {
     "int": lambda value: type(value) is int,
     "bool": lambda value: type(value) is bool,
     "str": lambda value: type(value) is str,
@@ -258,10 +259,10 @@ def _tree(value: Any, arrays: _Arrays) -> Any:
     if isinstance(value, np.ndarray):
         return {"array": arrays.place(value)}
     name = type(value).__name__
-    if _CLASSES.get(name) is not type(value):
+    if CLASSES.get(name) is not type(value):
         raise TypeError(f"a checkpoint cannot hold a {name}")
     inside = {}
-    for entry in fields(_CLASSES[name]):
+    for entry in fields(CLASSES[name]):
         held = getattr(value, entry.name)
         held = held.item() if isinstance(held, np.generic) else held
         if not _fits(held, entry.type):
@@ -283,7 +284,7 @@ def _value(tree: Any, arrays: Sequence[npt.NDArray[Any]]) -> Any:
         if type(inside) is not int or inside < 0:
             raise ValueError
         return arrays[inside]
-    cls = _CLASSES[kind]
+    cls = CLASSES[kind]
     held = {name: _value(item, arrays) for name, item in inside.items()}
     wanted = {entry.name: entry.type for entry in fields(cls)}
     if set(held) != set(wanted) or not all(_fits(held[name], wanted[name]) for name in wanted):
@@ -292,4 +293,4 @@ def _value(tree: Any, arrays: Sequence[npt.NDArray[Any]]) -> Any:
 
 
 def _fits(value: Any, annotation: Any) -> bool:
-    return _FITS[str(annotation)](value)
+    return FIELD_CHECKS[str(annotation)](value)

@@ -70,9 +70,10 @@ class Patience:
         if turns != self._seen[0]:
             self._seen = (turns, now)
         elif turns % 2 and self._timeout is not None and now - self._seen[1] > self._timeout:
-            self._give_up(self._timeout)
+            self.give_up(self._timeout)
 
-    def _give_up(self, timeout: float) -> None:
+    def give_up(self, timeout: float) -> None:
+        """Say what was waited for in vain, and end the process."""
         whom = self.whom if isinstance(self.whom, str) else f"rank{'s' if len(self.whom) > 1 else ''} "
         if not isinstance(self.whom, str):
             whom += ", ".join(map(str, self.whom))
