@@ -191,7 +191,7 @@ def test_files_that_differ_are_an_error(tmp_path: Path) -> None:
 
 
 def test_whoever_fails_first_is_named_and_the_others_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "_GRACE", 0.3)
+    monkeypatch.setattr(cluster, "GRACE", 0.3)
     text = """
 if me == "s1":
     sys.stderr.write("error: its rows are bad\\n"); sys.exit(2)
@@ -205,14 +205,14 @@ time.sleep(60)
 
 
 def test_a_child_that_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "_GRACE", 0.3)
+    monkeypatch.setattr(cluster, "GRACE", 0.3)
     die = 'import os, signal\nif me == "s0": os.kill(os.getpid(), signal.SIGKILL)\n'
     done = play(tmp_path, die + "time.sleep(60)")
     assert (done.code, done.agents[0].code, done.agents[0].first) == (1, -signal.SIGKILL, True)
 
 
 def test_the_others_go_on_where_they_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "_GRACE", 0.3)
+    monkeypatch.setattr(cluster, "GRACE", 0.3)
     text = """
 say("epoch", "epoch 1")
 time.sleep(0.5)
@@ -232,8 +232,8 @@ def test_an_agent_that_is_left_out(tmp_path: Path) -> None:
 
 
 def test_nothing_waits_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "_BEYOND", 0.5)
-    monkeypatch.setattr(cluster, "_TO_STOP", 0.5)
+    monkeypatch.setattr(cluster, "BEYOND_DEADLINE", 0.5)
+    monkeypatch.setattr(cluster, "TIME_TO_STOP", 0.5)
     done = play(tmp_path, "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)", deadline=0.5)
     assert done.content is None
     assert done.code == 1

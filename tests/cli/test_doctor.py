@@ -584,11 +584,11 @@ def test_the_doctor_is_not_taken_for_an_agent_come_back(kits: Path, north: Path)
 def test_clocks(north: Path) -> None:
     site = read_site(north)
     three = replace(site, network=replace(site.network, sites=(*site.network.sites, SiteEntry("west", "127.0.0.1:7"))))
-    [found] = doctor._clocks(three, {1: Heard(skew=-400.0), 2: Heard(skew=-401.0)})
+    [found] = doctor.compare_clocks(three, {1: Heard(skew=-400.0), 2: Heard(skew=-401.0)})
     wrong(found, "that of south is 400 s behind, that of west is 401 s behind", "this site: the others agree")
-    [found] = doctor._clocks(three, {1: Heard(skew=0.2), 2: Heard(skew=9.0)})
+    [found] = doctor.compare_clocks(three, {1: Heard(skew=0.2), 2: Heard(skew=9.0)})
     warned(found, "that of west is 9 s ahead", "this site or west")
-    assert not list(doctor._clocks(three, {1: Heard()}))
+    assert not list(doctor.compare_clocks(three, {1: Heard()}))
 
 
 def test_columns_that_differ(north: Path) -> None:
@@ -599,13 +599,13 @@ def test_columns_that_differ(north: Path) -> None:
         (one + two, one + other, "column 2, here 'weight', is another one there"),
     ):
         heard = {1: Heard(fingerprints={1: {"columns": theirs}})}
-        [found] = doctor._differences(site, {"columns": mine}, ("age", "weight"), heard)
+        [found] = doctor.compare_settings(site, {"columns": mine}, ("age", "weight"), heard)
         wrong(found, said, "this site or south")
 
 
 def test_every_stage_of_a_door_names_somebody() -> None:
     for stage in ("name", "refused", "unreachable", "silent", "tls", "certificate", "welcome"):
-        text, who = doctor._closed_door("south", Knock(stage, "so it is"))
+        text, who = doctor.explain_closed_door("south", Knock(stage, "so it is"))
         assert "so it is" in text
         assert who
     assert len(run_of(NetworkFile("t", (SiteEntry("a"),), 1))) == 32

@@ -443,10 +443,10 @@ def test_a_rank_writes_as_its_launcher_can_show(monkeypatch: pytest.MonkeyPatch)
     read, write = os.pipe()
     try:
         fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 77, 0, 0))
-        console = cli_ranks._behind_launcher(inner)
+        console = cli_ranks.console_behind_launcher(inner)
         assert (console.is_terminal, console.width) == (True, 77)
-        assert not cli_ranks._behind_launcher(write).is_terminal
+        assert not cli_ranks.console_behind_launcher(write).is_terminal
     finally:
         for descriptor in (outer, inner, read, write):
             os.close(descriptor)
-    assert not cli_ranks._behind_launcher(10**6).is_terminal  # cannot be looked at
+    assert not cli_ranks.console_behind_launcher(10**6).is_terminal  # cannot be looked at

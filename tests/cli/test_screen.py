@@ -155,8 +155,8 @@ def test_the_time_left_follows_the_error(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_the_log_hears_of_progress_and_of_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("deepca.sites.runtime.status._LOOK", 0.01)
-    monkeypatch.setattr("deepca.sites.runtime.status._SETTLED", 0.05)
+    monkeypatch.setattr("deepca.sites.runtime.status.LOOK_EVERY", 0.01)
+    monkeypatch.setattr("deepca.sites.runtime.status.SETTLED_AFTER", 0.05)
     events: list[tuple[str, str, Mapping[str, Any]]] = []
     watch = watch_of(replace(VIEW, missing=("west",)))
     with listening(EventHandler(lambda site, *event: events.append(event), "north")):

@@ -17,7 +17,7 @@ from deepca.cli.common import errors
 from deepca.engines.local import Engine, engine_of
 from deepca.errors import InvalidInput, MissingExtraError
 
-__all__ = ["consoles", "ending_together", "with_ranks"]
+__all__ = ["console_behind_launcher", "consoles", "ending_together", "with_ranks"]
 
 
 @contextmanager
@@ -41,7 +41,7 @@ def consoles(engine: Engine) -> tuple[Console, Console]:
     """For notes (stderr) and for results (stdout). Under a launcher, as wide and as colourful as its own are."""
     if engine.name != "mpi" or launched_ranks() < 2:
         return Console(stderr=True, emoji=False), Console(emoji=False)
-    return _behind_launcher(2), _behind_launcher(1)
+    return console_behind_launcher(2), console_behind_launcher(1)
 
 
 def with_ranks(ranks: int, words: Sequence[str]) -> int:
@@ -58,8 +58,11 @@ def with_ranks(ranks: int, words: Sequence[str]) -> int:
     return subprocess.run(command, env=environment, check=False).returncode  # noqa: S603 - our own words
 
 
-def _behind_launcher(descriptor: int) -> Console:
-    """A launcher stands between rank 0 and the terminal, if there is one: what counts is the launcher's own output."""
+def console_behind_launcher(descriptor: int) -> Console:
+    """Return a console as wide and as colourful as what is behind the launcher's own output.
+
+    The launcher stands between rank 0 and the terminal, if there is one.
+    """
     try:
         behind = os.open(f"/proc/{os.getppid()}/fd/{descriptor}", os.O_WRONLY | os.O_NOCTTY)
     except OSError:

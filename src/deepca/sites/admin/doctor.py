@@ -17,7 +17,7 @@ from deepca.sites.pki.certificates import now_utc
 from deepca.sites.pki.identity import Identity as Certificates
 from deepca.sites.protocol.fingerprints import fingerprint_of, other_columns, readable, run_of
 
-__all__ = ["examine"]
+__all__ = ["compare_clocks", "compare_settings", "examine", "explain_closed_door"]
 
 
 _SKEW, _MUCH_SKEW = 5.0, 300.0  # seconds; certificates allow for as much as the latter
@@ -89,7 +89,7 @@ def _doors(site: SiteFile, knocks: Mapping[int, Knock]) -> Iterator[Finding]:
         elif found.stage == "open":
             yield _open_door(name, found, f"{address}: " + ("it can be reached" if site.plaintext else _GOOD))
         else:
-            text, who = _closed_door(name, found)
+            text, who = explain_closed_door(name, found)
             yield Finding(name, "warning" if found.stage == "refused" else "wrong", text, who)
 
 
@@ -103,8 +103,8 @@ def _open_door(name: str, found: Knock, text: str) -> Finding:
     return Finding(name, "ok", text)
 
 
-def _closed_door(name: str, found: Knock) -> tuple[str, str]:
-    """In words, and who has to mend it."""
+def explain_closed_door(name: str, found: Knock) -> tuple[str, str]:
+    """Say in words why a neighbour cannot be reached, and who has to fix it."""
     match found.stage:
         case "name":
             return found.why, f"{NETWORK} (names), or {WRITER} if the address is wrong"
@@ -160,9 +160,9 @@ def _agents(
     ours = fingerprint_of(network, source) if source is not None else None
     for j, one in heard.items():
         yield from _agent(site, j, one, knocks.get(j), seconds)
-    yield from _clocks(site, heard)
+    yield from compare_clocks(site, heard)
     if ours is not None:
-        yield from _differences(site, ours, source.columns if source is not None else None, heard)
+        yield from compare_settings(site, ours, source.columns if source is not None else None, heard)
 
 
 def _agent(site: SiteFile, j: int, heard: Heard, found: Knock | None, seconds: float) -> Iterator[Finding]:
@@ -187,7 +187,8 @@ def _agent(site: SiteFile, j: int, heard: Heard, found: Knock | None, seconds: f
         yield Finding(check, "warning", text, name)
 
 
-def _clocks(site: SiteFile, heard: Mapping[int, Heard]) -> Iterator[Finding]:
+def compare_clocks(site: SiteFile, heard: Mapping[int, Heard]) -> Iterator[Finding]:
+    """Compare this site's clock with those of its neighbours."""
     skews = {site.network.sites[j].name: one.skew for j, one in heard.items() if one.skew is not None}
     if not skews:
         return
@@ -204,10 +205,10 @@ def _clocks(site: SiteFile, heard: Mapping[int, Heard]) -> Iterator[Finding]:
     yield Finding("clock", "wrong" if much else "warning", f"clocks differ: {said}", who)
 
 
-def _differences(
+def compare_settings(
     site: SiteFile, ours: Mapping[str, bytes], columns: Sequence[str] | None, heard: Mapping[int, Heard]
 ) -> Iterator[Finding]:
-    """Against every site that the neighbours know of."""
+    """Compare columns and settings with those of every site that the neighbours know of."""
     theirs: dict[int, Mapping[str, bytes]] = {}
     for one in heard.values():
         theirs.update({j: prints for j, prints in (one.fingerprints or {}).items() if prints and j != site.index})

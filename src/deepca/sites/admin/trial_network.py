@@ -21,9 +21,9 @@ from deepca.sites.config.network_file import NetworkFile
 __all__ = ["TrialOutcome", "keep_models", "run_cluster"]
 
 _LOOK = 0.15  # seconds between two looks at the processes
-_GRACE = 3.0  # that the others have to end by themselves when nothing can come of the run any more
-_TO_STOP = 5.0  # from being asked to end to being killed
-_BEYOND = 20.0  # after the deadline of the agents, who then should have ended themselves
+GRACE = 3.0  # seconds that the others have to end by themselves when nothing can come of the run any more
+TIME_TO_STOP = 5.0  # seconds from being asked to end to being killed
+BEYOND_DEADLINE = 20.0  # seconds after the deadline of the agents, who then should have ended themselves
 _THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 
 
@@ -96,7 +96,7 @@ def _run(
     command: Callable[[Path, Path], list[str]],
 ) -> tuple[AgentExit, ...]:
     with _started(shares, folder, command) as agents:
-        end = time.monotonic() + deadline + _BEYOND
+        end = time.monotonic() + deadline + BEYOND_DEADLINE
         hopeless: float | None = None
         while True:
             alive = [agent for agent in agents if agent.process.poll() is None]
@@ -110,9 +110,11 @@ def _run(
             if not alive:
                 break
             if hopeless is None and failed and not _goes_on(network, agents, failed):
-                hopeless = now + _GRACE
+                hopeless = now + GRACE
             if hopeless is None and all(agent.state == "finished" for agent in agents):
-                hopeless = now + network.patience + _BEYOND  # finished agents wait for each other so long, not longer
+                hopeless = (
+                    now + network.patience + BEYOND_DEADLINE
+                )  # finished agents wait for each other so long, not longer
             if now > end or (hopeless is not None and now > hopeless):
                 _stop(alive)
                 continue
@@ -161,7 +163,7 @@ def _stop(agents: Sequence[TrialAgent]) -> None:
     for agent in agents:
         agent.stopped = True
         agent.process.terminate()
-    end = time.monotonic() + _TO_STOP
+    end = time.monotonic() + TIME_TO_STOP
     for agent in agents:
         try:
             agent.process.wait(max(end - time.monotonic(), 0.01))

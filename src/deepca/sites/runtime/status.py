@@ -23,8 +23,8 @@ __all__ = ["Situation", "Wait", "Watch", "Watched", "span"]
 
 _logger = logging.getLogger(__name__)
 
-_LOOK = 0.5  # seconds between two looks
-_SETTLED = 2.0  # so long something must have been waited for before the log says so
+LOOK_EVERY = 0.5  # seconds between two looks at what is waited for
+SETTLED_AFTER = 2.0  # seconds that something must have been waited for before the log says so
 _REMIND = (60.0, 900.0)  # seconds, first and longest, until the log says it again
 _REMEMBERED = 9  # numbers from which a rate is taken
 _STILL = 5.0  # seconds without an iteration after which something must be waited for
@@ -278,12 +278,12 @@ class Watch:
         known: object = ()
         since = told = 0.0
         pause = _REMIND[0]
-        while not over.wait(_LOOK):
+        while not over.wait(LOOK_EVERY):
             now, waits = time.monotonic(), self.situation().waits
             kind = tuple((wait.sites, wait.why) for wait in waits)
             if kind != known:
                 known, since = kind, now
-            if not kind or now - since < _SETTLED:
+            if not kind or now - since < SETTLED_AFTER:
                 continue
             if kind == said and now - told < pause:
                 continue
