@@ -7,6 +7,8 @@ every rank runs for itself.
 from __future__ import annotations
 
 import gc
+import mmap
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,7 +36,6 @@ from tests.support.problems import pooled_answer, random_rows, spectrum, spectru
 if TYPE_CHECKING or over_mpi():
     from mpi4py import MPI
 
-    from deepca.engines.mpi import shared_memory
     from deepca.engines.mpi.network import MpiNetwork
     from tests.support.mpi_ranks import WORLD, networks
 
@@ -715,17 +716,18 @@ def test_rounds_without_a_pause(node: str) -> None:
 @pytest.mark.parametrize("step", ["making", "finding", "filling"])
 def test_memory_that_cannot_be_shared_is_done_without(monkeypatch: pytest.MonkeyPatch, step: str, who: int) -> None:
     """One rank has no room, or does not find the others' memory: all send messages instead."""
-    real, room = shared_memory._opened, shared_memory._has_room
+    real = os.open
 
-    def refused(path: Path, *, new: bool) -> int:
-        if WORLD.rank == who and new == (step == "making"):
+    def refused(path: Any, flags: int, *more: Any, **given: Any) -> int:
+        if Path(path).name.startswith("deepca-") and bool(flags & os.O_CREAT) == (step == "making"):
             raise OSError("no such file")
-        return real(path, new=new)
+        return real(path, flags, *more, **given)
 
-    monkeypatch.setattr(shared_memory, "_opened", refused)
-    monkeypatch.setattr(
-        shared_memory, "_has_room", lambda *a: room(*a) and not (WORLD.rank == who and step == "filling")
-    )
+    if WORLD.rank == who:
+        if step == "filling":
+            monkeypatch.setattr(os, "posix_fallocate", _no_room)
+        else:
+            monkeypatch.setattr(os, "open", refused)
     network = laid_out("one each", "ring")
     for seed, n in enumerate((4, 9000, 4)):
         x = numbers(network.n_agents, (n,), seed=seed)
@@ -739,14 +741,14 @@ def test_memory_that_runs_out_later_is_done_without() -> None:
     x = numbers(network.n_agents, (5,))
     network.gossip(x[network.local])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shared_memory, "_mapped", _no_room)
+        patch.setattr(mmap, "mmap", _no_room)
         for n in (100_000, 5, 100_000):
             x = numbers(network.n_agents, (n,), seed=n)
             y = network.gossip(x[network.local])
             np.testing.assert_allclose(y, (network.topology.gossip_matrix @ x)[network.local], rtol=0, atol=1e-14)
 
 
-def _no_room(file: int, length: int) -> Any:
+def _no_room(*_: object) -> Any:
     raise OSError("no space left on device")
 
 
