@@ -14,7 +14,7 @@ from benchmarks.cluster.data import is_there, rows_of
 from benchmarks.cluster.engines import SOLVERS
 from benchmarks.cluster.jobs import Job
 
-__all__ = ["CORES", "DATA", "Question", "Scaling", "asked", "measure", "present"]
+__all__ = ["CORES", "DATA", "Question", "Scaling", "asked", "measure", "measure_one", "present"]
 
 CORES = (1, 2)
 DATA = ("dense", "w8a")
@@ -85,15 +85,16 @@ def measure(
         jobs = {
             (engine, cores): stack.enter_context(_job(engine, cores, folder)) for engine in _ENGINES for cores in CORES
         }
-        found = [_measured(name, quick, jobs, repetitions, tick) for name in data]
+        found = [measure_one(name, quick, jobs, repetitions, tick) for name in data]
         for job in jobs.values():
             job.finish()
     return found
 
 
-def _measured(
+def measure_one(
     data: str, quick: bool, jobs: dict[tuple[str, int], Job], repetitions: int, tick: Callable[[str], None]
 ) -> Scaling:
+    """Ask all engines about one set of data; raise RuntimeError where their variances differ."""
     rows = rows_of(data, quick)
     taken: dict[Question, list[float]] = {question: [] for question in asked()}
     variances: dict[bool, list[Any]] = {True: [], False: []}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing as mp
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
@@ -13,7 +13,7 @@ from multiprocessing.process import BaseProcess
 from studies.adversary import run
 from studies.adversary.trial import Outcome
 
-__all__ = ["DEADLINE", "Case", "run_all"]
+__all__ = ["DEADLINE", "Case", "run_all", "serve_cases"]
 
 DEADLINE = 300.0  # seconds for one case; the slowest take fifteen, and many times that where others use the machine
 _LOOK = 0.5  # seconds between looks at the clock
@@ -21,10 +21,27 @@ _LOOK = 0.5  # seconds between looks at the clock
 Case = tuple[str, int]
 
 
-def run_all(cases: Iterable[Case], *, processes: int = 2, deadline: float = DEADLINE) -> Iterator[Outcome]:
-    """Outcomes as they come; a worker that exceeds ``deadline`` on a case, or dies of it, is replaced."""
+def serve_cases(pipe: Connection) -> None:
+    """Say that imports are done; then run every case that comes, and send its outcome."""
+    pipe.send(None)
+    with suppress(EOFError, KeyboardInterrupt):
+        while True:
+            pipe.send(run(*pipe.recv()))
+
+
+def run_all(
+    cases: Iterable[Case],
+    *,
+    processes: int = 2,
+    deadline: float = DEADLINE,
+    serve: Callable[[Connection], None] = serve_cases,
+) -> Iterator[Outcome]:
+    """Outcomes as they come; a worker that exceeds ``deadline`` on a case, or dies of it, is replaced.
+
+    serve : what a worker does with its end of a pipe; a function that can be pickled.
+    """
     waiting = iter(cases)
-    workers = [_Worker() for _ in range(processes)]
+    workers = [_Worker(serve) for _ in range(processes)]
     try:
         busy = [worker for worker in workers if worker.start(next(waiting, None))]
         while busy:
@@ -45,6 +62,7 @@ def run_all(cases: Iterable[Case], *, processes: int = 2, deadline: float = DEAD
 class _Worker:
     """A process and the case it is at."""
 
+    serve: Callable[[Connection], None]
     process: BaseProcess = field(init=False)
     pipe: Connection = field(init=False)
     case: Case = field(init=False, default=("", 0))
@@ -53,7 +71,7 @@ class _Worker:
     def __post_init__(self) -> None:
         context = mp.get_context("spawn")
         self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs,), daemon=True)
+        self.process = context.Process(target=self.serve, args=(theirs,), daemon=True)
         self.process.start()
         theirs.close()
         self.pipe.recv()  # imports are done, and do not count
@@ -83,10 +101,3 @@ class _Worker:
         self.process.kill()
         self.process.join()
         self.pipe.close()
-
-
-def _serve(pipe: Connection) -> None:
-    pipe.send(None)
-    with suppress(EOFError, KeyboardInterrupt):
-        while True:
-            pipe.send(run(*pipe.recv()))

@@ -26,7 +26,7 @@ from deepca.solver.observers import Observer
 from deepca.topology import Topology, complete, from_edges, path, ring
 from studies.faults.virtual import Host, Stuck, VirtualClock, VirtualNetwork
 
-__all__ = ["Fault", "Outcome", "Play", "Schedule", "draw", "play", "rows_of"]
+__all__ = ["Fault", "Outcome", "Play", "Schedule", "draw", "judge", "play", "rows_of"]
 
 
 _KINDS = ("kill", "kill", "kill", "kill two", "kill all", "freeze", "partition", "oneway", "noise", "slow", "full")
@@ -156,7 +156,7 @@ def play(schedule: Schedule) -> Outcome:
     finally:
         playing.clock.end()
     outcome.seconds = playing.clock.time
-    _judge(outcome, rows)
+    judge(outcome, rows)
     return outcome
 
 
@@ -264,7 +264,8 @@ class Play:
         trouble.loss = trouble.double = trouble.late = 0.0
 
 
-def _judge(outcome: Outcome, rows: Sequence[Array]) -> None:
+def judge(outcome: Outcome, rows: Sequence[Array]) -> None:
+    """Note every problem of an outcome, given the rows of all sites."""
     schedule, endings = outcome.schedule, outcome.endings
     names = {f"site-{j}": j for j in range(len(rows))}
     contents = set()

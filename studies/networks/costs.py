@@ -26,7 +26,7 @@ from studies.shared.problems import (
 from studies.shared.report import Assertion, Section, Setting, Study, Table
 from studies.shared.store import Record
 
-__all__ = ["NETWORKS", "STUDY", "Outcome", "Task", "study", "work"]
+__all__ = ["NETWORKS", "STUDY", "Outcome", "Task", "judge", "study", "tasks_of", "work"]
 
 Method = Literal["accelerated", "deepca"]
 How = Literal["default", "gossip", "pairwise"]
@@ -124,21 +124,23 @@ def work(source: DataSource, task: Task) -> Record:
 
 def study(setting: Setting) -> Section:
     """Run what is not stored, and judge."""
-    tasks = [task for task in _tasks(setting.reduced) if is_available(task.problem, setting.source)]
+    tasks = [task for task in tasks_of(setting.reduced) if is_available(task.problem, setting.source)]
     records = run_problems(tasks, work, setting)
-    return _judged({task: Outcome(**records[task]) for task in tasks})
+    return judge({task: Outcome(**records[task]) for task in tasks})
 
 
 STUDY = Study("rounds and messages", study)
 
 
-def _tasks(reduced: bool) -> list[Task]:
+def tasks_of(reduced: bool) -> list[Task]:
+    """Return the runs of the study, or of its reduced form."""
     sets: tuple[tuple[Real, int], ...] = (("digits", 20),) if reduced else (("digits", 20), ("a9a", 50), ("w8a", 50))
     problems = [Problem(data, 5, agents, arrangement="file") for data, agents in sets]
     return [Task(problem, kind, method) for problem in problems for method in _METHODS for kind in NETWORKS]
 
 
-def _judged(outcomes: dict[Task, Outcome]) -> Section:
+def judge(outcomes: dict[Task, Outcome]) -> Section:
+    """Judge what the runs have found, and say it in a section of the page."""
     worst = max(outcomes.values(), key=lambda outcome: outcome.error)
     proven = sum(outcome.proven for outcome in outcomes.values())
     assertions = (

@@ -23,10 +23,11 @@ from studies.shared.problems import Problem, operator_of, start_of, truth_of
 from studies.shared.report import Assertion, Section, Setting, Study, Table
 from studies.shared.store import Record, run
 
-__all__ = ["STUDY", "Outcome", "Task", "study", "work"]
+__all__ = ["LOSSES", "MOST_ITERATIONS", "STUDY", "Outcome", "Task", "judge", "study", "work"]
 
-_AGENTS, _ITERATIONS = 20, 400
-_LOSSES = (1e-4, 1e-3, 1e-2)
+_AGENTS = 20
+MOST_ITERATIONS = 400
+LOSSES = (1e-4, 1e-3, 1e-2)  # probabilities that a message is lost
 _UNTIL = 300  # rounds
 
 
@@ -69,7 +70,7 @@ def work(source: DataSource, task: Task) -> Record:
 
     def made(certify: bool) -> Any:
         algorithm = AcceleratedDeEPCA(A, W0, SimulatedNetwork(losing), Gossip(5))
-        return solve(algorithm, max_iter=_ITERATIONS, stop=Tolerance(TOLERANCE), certify=certify)
+        return solve(algorithm, max_iter=MOST_ITERATIONS, stop=Tolerance(TOLERANCE), certify=certify)
 
     blind, seeing = made(False), made(True)
     return asdict(
@@ -88,15 +89,16 @@ def work(source: DataSource, task: Task) -> Record:
 def study(setting: Setting) -> Section:
     """Run what is not stored, and judge."""
     draws = 1 if setting.reduced else 6
-    tasks = [Task(loss, until, seed) for until in (_UNTIL, None) for loss in _LOSSES for seed in range(draws)]
+    tasks = [Task(loss, until, seed) for until in (_UNTIL, None) for loss in LOSSES for seed in range(draws)]
     records = run(tasks, partial(work, setting.source), setting.store, setting.jobs, setting.progress)
-    return _judged({task: Outcome(**records[task]) for task in tasks})
+    return judge({task: Outcome(**records[task]) for task in tasks})
 
 
 STUDY = Study("messages lost one way", study)
 
 
-def _judged(outcomes: dict[Task, Outcome]) -> Section:
+def judge(outcomes: dict[Task, Outcome]) -> Section:
+    """Judge what the runs have found, and say it in a section of the page."""
     ending = {task: outcome for task, outcome in outcomes.items() if task.until is not None}
     wrong = [outcome for outcome in ending.values() if outcome.blind > 1e3 * TOLERANCE]
     restarts = max(outcome.restarts for outcome in ending.values())

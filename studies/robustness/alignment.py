@@ -20,7 +20,7 @@ from studies.shared.problems import Problem, accuracy_of, is_available, pose, ru
 from studies.shared.report import Assertion, Section, Setting, Study, Table
 from studies.shared.store import Record
 
-__all__ = ["STUDY", "Alignment", "Outcome", "Task", "study", "work"]
+__all__ = ["STUDY", "Alignment", "Outcome", "Task", "judge", "study", "tasks_of", "work"]
 
 Alignment = Literal["sign-adjust", "qr", "polar", "default"]
 _ALIGNMENTS: tuple[Alignment, ...] = get_args(Alignment)
@@ -95,15 +95,16 @@ def study(setting: Setting) -> Section:
     """Run what is not stored, and judge."""
     wanted = [*families(reduced=setting.reduced), *few_rounds(reduced=setting.reduced)]
     here = [family for family in wanted if is_available(family.problem, setting.source)]
-    records = run_problems([task for family in here for task in _tasks(family)], work, setting)
+    records = run_problems([task for family in here for task in tasks_of(family)], work, setting)
     results = {family: _outcomes(family, records) for family in here}
-    return _judged(results, [family for family in wanted if family not in results])
+    return judge(results, [family for family in wanted if family not in results])
 
 
 STUDY = Study("alignment", study)
 
 
-def _tasks(family: Family) -> list[Task]:
+def tasks_of(family: Family) -> list[Task]:
+    """Return the runs of a family: each of its problems with every alignment."""
     return [
         Task(problem, family.rounds, family.mixer, alignment)
         for problem in family.problems()
@@ -113,7 +114,7 @@ def _tasks(family: Family) -> list[Task]:
 
 def _outcomes(family: Family, records: Mapping[Task, Record]) -> Outcomes:
     found: Outcomes = {alignment: [] for alignment in _ALIGNMENTS}
-    for task in _tasks(family):
+    for task in tasks_of(family):
         found[task.alignment].append(Outcome(**records[task]))
     return found
 
@@ -133,7 +134,8 @@ not there by then counts as not converged, be it stuck or slow.
 """
 
 
-def _judged(results: Results, missing: Sequence[Family]) -> Section:
+def judge(results: Results, missing: Sequence[Family]) -> Section:
+    """Judge what the runs have found, and say it in a section of the page."""
     main = {family: found for family, found in results.items() if family.group != "few rounds"}
     edge = {family: found for family, found in results.items() if family.group == "few rounds"}
     names = ", ".join(dict.fromkeys(str(family.problem.data) for family in missing))

@@ -25,7 +25,7 @@ from studies.shared.report import Assertion, Section, Setting, Study, Table
 from studies.shared.store import Record
 from studies.shared.synthetic import Synthetic
 
-__all__ = ["STUDY", "Outcome", "Task", "study", "work"]
+__all__ = ["STUDY", "Outcome", "Task", "judge", "study", "work"]
 
 _GRAPHS: tuple[Graph, ...] = ("erdos-renyi", "ring", "torus", "star")
 _FIXED = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 50, 64, 80)
@@ -123,7 +123,7 @@ def study(setting: Setting) -> Section:
         if all(is_available(task.problem, setting.source) for task in tasks)
     }
     records = run_problems([task for tasks in groups.values() for task in tasks], work, setting)
-    return _judged({name: [(t, Outcome(**records[t])) for t in tasks] for name, tasks in groups.items()})
+    return judge({name: [(t, Outcome(**records[t])) for t in tasks] for name, tasks in groups.items()})
 
 
 STUDY = Study("rounds", study)
@@ -172,7 +172,8 @@ def _groups(reduced: bool) -> dict[str, list[Task]]:
     return groups
 
 
-def _judged(groups: dict[str, list[tuple[Task, Outcome]]]) -> Section:
+def judge(groups: dict[str, list[tuple[Task, Outcome]]]) -> Section:
+    """Judge what the runs have found, and say it in a section of the page."""
     runs = [outcome for group in groups.values() for _, outcome in group]
     ratios = np.array([outcome.ratio for outcome in runs])
     failed = int(np.count_nonzero(~np.isfinite(ratios)))

@@ -23,7 +23,7 @@ from studies.shared.report import Assertion, Section, Setting, Study, Table
 from studies.shared.store import Record
 from studies.shared.synthetic import Synthetic
 
-__all__ = ["STUDY", "Outcome", "Task", "study", "work"]
+__all__ = ["STUDY", "Outcome", "Task", "judge", "study", "work"]
 
 _GRAPHS: tuple[Graph, ...] = ("erdos-renyi", "ring", "torus", "star")
 _MOST = 400_000  # iterations
@@ -115,7 +115,7 @@ def study(setting: Setting) -> Section:
     every = [task for tasks in (*suite.values(), *special.values()) for task in tasks]
     records = run_problems(every, work, setting)
     found = {name: [(task, Outcome(**records[task])) for task in tasks] for name, tasks in {**suite, **special}.items()}
-    return _judged({name: found[name] for name in suite}, {name: found[name] for name in special}, setting.reduced)
+    return judge({name: found[name] for name in suite}, {name: found[name] for name in special}, setting.reduced)
 
 
 STUDY = Study("stopping", study)
@@ -199,7 +199,8 @@ def _below_rounding() -> dict[str, list[Task]]:
 Runs = list[tuple[Task, Outcome]]
 
 
-def _judged(suite: dict[str, Runs], special: dict[str, Runs], reduced: bool) -> Section:
+def judge(suite: dict[str, Runs], special: dict[str, Runs], reduced: bool) -> Section:
+    """Judge what the runs have found, and say it in a section of the page."""
     runs = [entry for group in suite.values() for entry in group]
     ratios = np.array([outcome.error / task.tol for task, outcome in runs])
     within = float(np.mean(ratios <= 1.0))

@@ -420,7 +420,7 @@ def test_engines_that_disagree_are_not_compared() -> None:
         def ask(self, question: dict[str, Any]) -> dict[str, Any]:
             return {"seconds": 1.0, "variances": [answers[self._engine]]}
 
-    measured = partial(scaling._measured, "dense", True, repetitions=1, tick=lambda _: None)
+    measured = partial(scaling.measure_one, "dense", True, repetitions=1, tick=lambda _: None)
     engines: Any = {(engine, cores): Said(engine) for engine in answers for cores in (1, 2)}
     with pytest.raises(RuntimeError, match="differ"):
         measured(jobs=engines)

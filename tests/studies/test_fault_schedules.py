@@ -66,7 +66,7 @@ def test_a_wrong_answer_is_noticed() -> None:
     outcome = play(_schedule([Fault(0.3, "noise", (), 1.0, 0.01)]))
     assert outcome.correct
     others = [np.random.default_rng(j).standard_normal((20, 8)) for j in range(5)]
-    schedules._judge(outcome, others)
+    schedules.judge(outcome, others)
     assert len(outcome.problems) == 5
     assert "components are wrong" in outcome.problems[0]
 

@@ -49,7 +49,7 @@ def test_a_run_counts_what_was_sent(task: costs.Task) -> None:
 
 
 def test_losses_are_found_and_repaired_or_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(losses, "_ITERATIONS", 250)
+    monkeypatch.setattr(losses, "MOST_ITERATIONS", 250)
     ended = losses.Outcome(**losses.work(DataSource(), losses.Task(1e-2, 100, 0)))
     assert ended.blind > 1e-6
     assert (ended.status, ended.proven, ended.restarts) == ("converged", True, 1)
@@ -62,22 +62,22 @@ def test_losses_are_found_and_repaired_or_named(monkeypatch: pytest.MonkeyPatch)
 def test_the_study_would_see_a_failure() -> None:
     good = costs.Outcome(20, 100, 0, 30, 200.0, 1.0, 1e-12, True)
     outcomes = dict.fromkeys(TASKS, good)
-    assert costs._judged(outcomes).holds
+    assert costs.judge(outcomes).holds
     wrongs = (replace(good, error=1e-9), replace(good, proven=False), replace(good, iterations=40))
     for i, wrong in enumerate(wrongs):
-        section = costs._judged(outcomes | {TASKS[3]: wrong})
+        section = costs.judge(outcomes | {TASKS[3]: wrong})
         assert [assertion.holds for assertion in section.assertions].count(False) == 1, i
     fine = losses.Outcome(1e-3, 1e-4, "disagreement", 1e-12, 1, "converged", True)
     made = {losses.Task(1e-3, until, seed): fine for until in (300, None) for seed in range(3)}
-    assert losses._judged(made).holds
+    assert losses.judge(made).holds
     for other in (replace(fine, error=1e-3), replace(fine, status="max_iter", proven=False)):
-        assert not losses._judged(made | {losses.Task(1e-3, 300, 0): other}).holds
-    assert not losses._judged(dict.fromkeys(made, replace(fine, blind=1e-12))).holds
+        assert not losses.judge(made | {losses.Task(1e-3, 300, 0): other}).holds
+    assert not losses.judge(dict.fromkeys(made, replace(fine, blind=1e-12))).holds
 
 
 def test_the_command_writes_the_page_and_keeps_its_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(costs, "_tasks", lambda reduced: TASKS)
-    monkeypatch.setattr(losses, "_LOSSES", (1e-2,))
+    monkeypatch.setattr(costs, "tasks_of", lambda reduced: TASKS)
+    monkeypatch.setattr(losses, "LOSSES", (1e-2,))
     words = ("--reduced", "--jobs", "1", "--store", str(tmp_path / "runs"), "--out", str(tmp_path / "page.md"))
     done = run_study(command.main, *words)
     assert done.exit_code == 0, done.output

@@ -243,7 +243,7 @@ def test_tasks_have_keys_of_their_own() -> None:
     tasks = [Square(1), Square(2), Square(1, (2, 1)), Other(1)]
     assert len({key(task) for task in tasks} | {key(Square(1), "another edition")}) == 5
     assert key(Square(1)) == key(Square(1))
-    every = [task for family in (*families(), *few_rounds()) for task in alignment._tasks(family)]
+    every = [task for family in (*families(), *few_rounds()) for task in alignment.tasks_of(family)]
     assert len({key(task) for task in every}) == len(set(every))
 
 
@@ -343,7 +343,7 @@ def test_the_assertions_can_fail(default: list[int | None], sign_adjust: list[in
         }
         for family in (*families()[:2], *(family for family in families() if family.group == "close"))
     }
-    assert [assertion.holds for assertion in alignment._judged(results, []).assertions] == holds
+    assert [assertion.holds for assertion in alignment.judge(results, []).assertions] == holds
 
 
 def test_there_are_enough_draws() -> None:
