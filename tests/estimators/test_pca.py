@@ -31,6 +31,7 @@ from deepca.data.sources import as_source
 from deepca.decomposition.fit import fit
 from deepca.decomposition.settings import Settings
 from deepca.errors import InvalidInput
+from deepca.estimators.base import default_topology
 from deepca.network import SimulatedNetwork
 from deepca.operators import Form
 from tests.support.problems import close
@@ -1101,15 +1102,20 @@ def test_sparse_rows_are_never_filled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("name", "ranks", "agents"),
-    [("ring", 1, 10), ("ring", 10, 10), ("ring", 12, 12), ("torus", 13, 14), ("ring:7", 12, 7)],
+    [("ring", 1, 10), ("ring", 10, 10), ("ring", 12, 12), ("torus", 13, 14)],
 )
 def test_agents_by_default_on_many_ranks(name: str, ranks: int, agents: int) -> None:
-    """As many as there are ranks, or the next number that has such a network; a number in the name stays."""
-    assert DecentralizedPCA(topology=name)._topology(None, most=500, seed=0, ranks=ranks).n_agents == agents
+    """As many as there are ranks, or the next number that has such a network."""
+    assert default_topology(name, most=500, seed=0, ranks=ranks).n_agents == agents
 
 
 def test_agents_by_default_are_never_more_than_rows() -> None:
-    assert DecentralizedPCA(topology="ring")._topology(None, most=8, seed=0, ranks=12).n_agents == 8
+    assert default_topology("ring", most=8, seed=0, ranks=12).n_agents == 8
+
+
+def test_a_number_of_agents_in_the_name_of_a_network_stays() -> None:
+    X = np.random.default_rng(0).standard_normal((30, 4))
+    assert DecentralizedPCA(1, topology="ring:7").fit(X).topology_.n_agents == 7
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from deepca.solver.result import Status
 from deepca.topology.graph import Topology
 from deepca.topology.names import from_name, named_agents
 
-__all__ = ["Index", "OverAgents", "RowTransformer", "checked_labels", "warn_unless_ok", "watchers"]
+__all__ = ["Index", "OverAgents", "RowTransformer", "checked_labels", "default_topology", "warn_unless_ok", "watchers"]
 
 Index = npt.NDArray[np.int64]
 _DEFAULT_AGENTS = 10
@@ -104,21 +104,22 @@ class OverAgents:
         if isinstance(given, Topology):
             return given
         if m is None:
-            return self._default_topology(given, most, seed, ranks)
+            return default_topology(given, most, seed, ranks)
         return from_name(given, None if asked is None else m, seed=seed)
 
-    def _default_topology(self, name: str, most: int, seed: int, ranks: int) -> Topology:
-        """Return a network of ten agents, or of the next smaller number that has such a network.
 
-        On more ranks than ten, of as many as there are, or of the next larger number.
-        """
-        tried = [*range(min(_DEFAULT_AGENTS, most), 1, -1)]
-        if ranks > _DEFAULT_AGENTS:
-            tried = [*range(ranks, min(2 * ranks, most) + 1), *tried]
-        for agents in tried:
-            with suppress(TopologyError):
-                return from_name(name, agents, seed=seed)
-        return from_name(name, 1, seed=seed)
+def default_topology(name: str, most: int, seed: int, ranks: int) -> Topology:
+    """Return a network of ten agents, or of the next smaller number that has such a network.
+
+    On more ranks than ten, of as many as there are, or of the next larger number.
+    """
+    tried = [*range(min(_DEFAULT_AGENTS, most), 1, -1)]
+    if ranks > _DEFAULT_AGENTS:
+        tried = [*range(ranks, min(2 * ranks, most) + 1), *tried]
+    for agents in tried:
+        with suppress(TopologyError):
+            return from_name(name, agents, seed=seed)
+    return from_name(name, 1, seed=seed)
 
 
 class RowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OverAgents, BaseEstimator):
