@@ -332,7 +332,8 @@ def _segments(axes: Any) -> int:
 
 
 def _ends(arrow: FancyArrowPatch, at: Array) -> tuple[int, int]:
-    one, other = (np.array(end) for end in arrow._posA_posB)  # type: ignore[attr-defined]
+    line = np.asarray(arrow.get_path().vertices)  # three points of a curve, then those of its head
+    one, other = line[0], line[2]
     return int(np.abs(at - one).sum(axis=1).argmin()), int(np.abs(at - other).sum(axis=1).argmin())
 
 
