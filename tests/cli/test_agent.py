@@ -53,6 +53,7 @@ class Trial:
             f'[[sites]]\nname = "{name}"\naddress = "127.0.0.1:{one.getsockname()[1]}"\n'
             for name, one in zip(names, sockets, strict=True)
         )
+        self.addresses = {name: one.getsockname() for name, one in zip(names, sockets, strict=True)}
         for one in sockets:
             one.close()
         network = folder / "network.toml"
@@ -101,6 +102,17 @@ class Trial:
             time.sleep(0.05)
         raise AssertionError(f"{name} has not told of {event}: {self.log(name)}")
 
+    def wait_until_listening(self, name: str) -> None:
+        end = time.monotonic() + LIMIT
+        while True:
+            try:
+                socket.create_connection(self.addresses[name], timeout=1.0).close()
+            except OSError:
+                assert time.monotonic() < end, f"{name} does not listen"
+                time.sleep(0.05)
+            else:
+                return
+
     def stop(self) -> None:
         for agent in self.agents:
             if agent.poll() is None:
@@ -130,7 +142,7 @@ def digest(path: Path) -> str:
 @real
 def test_three_agents_started_one_after_the_other_end_with_the_same_model(trial: Trial) -> None:
     north = trial.start("north", "--log", "json", "--json")
-    time.sleep(2.0)
+    trial.wait_until_listening("north")
     south = trial.start("south", *trial.logged("south"))
     assert trial.wait_for("south", "waiting")["facts"]["sites"]  # it says who is missing
     west = trial.start("west", "--quiet")

@@ -161,6 +161,11 @@ site, log = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
 me, place = site.parent.name, site.parent
 def say(event, text, **facts):
     with log.open("a") as file: file.write(json.dumps({"event": event, "text": text, "facts": facts}) + "\\n")
+def wait_for(name):
+    end = time.monotonic() + 60
+    while not (place.parent / name).exists():
+        if time.monotonic() > end: sys.exit(9)
+        time.sleep(0.02)
 say("started", me + " listens")
 """
 
@@ -178,8 +183,14 @@ def play(folder: Path, text: str, *, n: int = 3, deadline: float = 30.0, **optio
 
 def test_what_is_seen_meanwhile(tmp_path: Path) -> None:
     seen: list[Sight] = []
-    text = 'say("epoch", "epoch 1", iteration=7); time.sleep(0.6); (place / "model.npz").write_bytes(b"m")'
-    done = play(tmp_path, text, watch=seen.extend)
+
+    def watch(sights: Sequence[Sight]) -> None:
+        seen.extend(sights)
+        if all(sight.iteration == 7 for sight in sights):
+            (tmp_path / "seen").touch()
+
+    text = 'say("epoch", "epoch 1", iteration=7); wait_for("seen"); (place / "model.npz").write_bytes(b"m")'
+    done = play(tmp_path, text, watch=watch)
     assert (done.code, done.content) == (0, b"m")
     assert {"running", "finished"} <= {sight.state for sight in seen}
     assert any(sight.iteration == 7 and sight.text == "epoch 1" for sight in seen)
@@ -215,12 +226,22 @@ def test_the_others_go_on_where_they_may(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(cluster, "GRACE", 0.3)
     text = """
 say("epoch", "epoch 1")
-time.sleep(0.5)
+wait_for("all run")
 if me == "s0": sys.exit(2)
-time.sleep(2)
+wait_for("grace is over")
 (place / "model.npz").write_bytes(b"m")
 """
-    done = play(tmp_path, text, on_loss="shrink")
+    failed: list[float] = []  # when
+
+    def watch(sights: Sequence[Sight]) -> None:
+        if all(sight.state == "running" for sight in sights):
+            (tmp_path / "all run").touch()
+        if sights[0].code is not None:
+            failed.append(time.monotonic())
+            if failed[-1] > failed[0] + 2 * cluster.GRACE:
+                (tmp_path / "grace is over").touch()
+
+    done = play(tmp_path, text, on_loss="shrink", watch=watch)
     assert done.content == b"m"
     assert [one.model is not None for one in done.agents] == [False, True, True]
     assert done.code == 2
