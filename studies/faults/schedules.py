@@ -77,27 +77,27 @@ class _Disk:
 
     def __init__(self, run: bytes) -> None:
         self.run, self.data = run, b"\0" * 32
-        self._kept: list[Checkpoint] = []
+        self.checkpoints: list[Checkpoint] = []
         self.vault = MemoryVault()
         self.full = False
 
     def write(self, checkpoint: Checkpoint) -> bool:
         if self.full:
             return False
-        self._kept = [*self._kept, checkpoint][-2:]
+        self.checkpoints = [*self.checkpoints, checkpoint][-2:]
         return True
 
     def kept(self) -> tuple[RecordedCheckpoint, ...]:
-        return tuple(RecordedCheckpoint(one.iteration, one.key, one.members) for one in self._kept)
+        return tuple(RecordedCheckpoint(one.iteration, one.key, one.members) for one in self.checkpoints)
 
     def load(self, key: bytes) -> Checkpoint | None:
-        return next((one for one in self._kept if one.key == key), None)
+        return next((one for one in self.checkpoints if one.key == key), None)
 
     def keep_until(self, key: bytes) -> None:
-        self._kept = [one for one in self._kept if one.key == key]
+        self.checkpoints = [one for one in self.checkpoints if one.key == key]
 
     def clear(self) -> None:
-        self._kept = []
+        self.checkpoints = []
 
 
 def draw(seed: int) -> Schedule:

@@ -183,7 +183,7 @@ def in_phase(phase: str, change: Callable[[Array], Array]) -> type[AgentNetwork]
 
     class Lying(AgentNetwork):
         def sweep(self, x: Array, derive: Callable[[Array], Array], size: int, /) -> tuple[Array, Array]:
-            if self._phase != phase:
+            if self.at[0] != phase:
                 return super().sweep(x, derive, size)
             return super().sweep(x, lambda mean: change(np.array(derive(mean))), size)
 

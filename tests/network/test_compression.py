@@ -452,7 +452,7 @@ class Lossy(Engine):
         y, after = super().gossip_coded(x, copies, code)
         if copies is None:
             self.missing = None
-        elif self._phase == "step" and self._t == self.when and not self.lost:
+        elif self.at == ("step", self.when) and not self.lost:
             self.lost, self.missing = True, everyone(after.own - copies.own, M)[1]
         if self.missing is not None:
             y[self.local == 0] -= self.topology.gossip_matrix[0, 1] * self.missing
@@ -460,14 +460,17 @@ class Lossy(Engine):
 
 
 class LossyAgent(AgentNetwork):
-    """The same for one agent of several."""
+    """The same for one agent of several, in the second round of that iteration."""
 
-    when, lost = 2, False
+    when, heard = 2, 0
 
     def exchange(self, message: Message, receivers: tuple[int, ...], sources: tuple[int, ...]) -> dict[int, Message]:
         received = super().exchange(message, receivers, sources)
-        if self.agent == 0 and self._phase == "step" and self._t == self.when and self._round > 1 and not self.lost:
-            self.lost, payload = True, received[1].payload
+        if self.agent != 0 or self.at != ("step", self.when):
+            return received
+        self.heard += 1
+        if self.heard == 2:
+            payload = received[1].payload
             assert payload is not None
             received[1] = replace(received[1], payload=np.zeros_like(payload))
         return received

@@ -436,7 +436,7 @@ def test_a_lost_message_needs_a_restart_to_be_repaired(announce: bool) -> None:
 
         def gossip(self, x: Array, weights: Csr | None = None, /) -> Array:
             y = super().gossip(x, weights)
-            if self._t == 10 and self._round_made() == 1 and self.epoch == 0:
+            if self.at[1] == 10 and self._round_made() == 1 and self.epoch == 0:
                 values = everyone(x, 6)
                 y[self.local == 0] += self.topology.gossip_matrix[0, 1] * (values[0] - values[1])
             return y

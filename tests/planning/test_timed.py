@@ -472,10 +472,10 @@ class _Watches(MemoryHub):
 class _Watch(MemoryTransport):
     def __init__(self, hub: _Watches, agent: int) -> None:
         super().__init__(hub, agent)
-        self._watches = hub
+        self._watches, self._me = hub, agent
 
     def exchange(self, tag: Tag, outgoing: Mapping[int, Message], sources: Collection[int], /) -> dict[int, Message]:
-        hub, i, links = self._watches, self._agent, self._watches.links
+        hub, i, links = self._watches, self._me, self._watches.links
         for j, message in outgoing.items():
             [arc] = links.find(np.array([j]), np.array([i]))
             nbytes = sum(part.nbytes for part in (message.payload, *message.riders) if part is not None)

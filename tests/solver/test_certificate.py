@@ -68,7 +68,7 @@ class Lossy(Stepwise):
 
     def gossip(self, x: Array, weights: Csr | None = None, /) -> Array:
         y = super().gossip(x, weights)
-        if self._phase == "step" and self._t == 2 and not getattr(self, "lost", False):
+        if self.at == ("step", 2) and not getattr(self, "lost", False):
             self.lost = True
             y = unheard(self, x, y)
         return y
@@ -79,7 +79,7 @@ class LossyAgent(AgentNetwork):
 
     def exchange(self, message: Message, receivers: tuple[int, ...], sources: tuple[int, ...]) -> dict[int, Message]:
         received = super().exchange(message, receivers, sources)
-        if self.agent == 0 and self._phase == "step" and self._t == 2 and not getattr(self, "lost", False):
+        if self.agent == 0 and self.at == ("step", 2) and not getattr(self, "lost", False):
             self.lost = True
             received[1] = replace(received[1], payload=message.payload)
         return received
@@ -476,7 +476,7 @@ def test_data_of_low_rank_do_not_hide_a_broken_network() -> None:
 
         def gossip(self, x: Array, weights: Csr | None = None, /) -> Array:
             y = super().gossip(x, weights)
-            if self._t >= 5:
+            if self.at[1] >= 5:
                 y[self.local == 2] = 0.0
             return y
 

@@ -195,7 +195,7 @@ def test_a_broken_invariant_is_seen() -> None:
 
     class Leaky(SimulatedNetwork):
         def mix(self, mixer: LinearMixer, x: Array, K: int, /) -> Array:
-            return super().mix(mixer, x, K) + (0.01 if self._t == 5 else 0.0)
+            return super().mix(mixer, x, K) + (0.01 if self.at[1] == 5 else 0.0)
 
     stack, U, W0 = problem()
     trace, network = Trace(U=U), Leaky(deepca.topology.ring(M))

@@ -317,12 +317,14 @@ def test_the_deadline_ends_a_run_that_waits() -> None:
 class _Damaged(_Disk):
     """What was written cannot be read any more, from some moment on."""
 
+    spoilt: frozenset[bytes] = frozenset()
+
     def spoil(self) -> None:
-        self._spoilt = {one.key for one in self._kept[-1:]}
+        self.spoilt = frozenset(one.key for one in self.checkpoints[-1:])
 
     def load(self, key: bytes) -> Checkpoint | None:
-        if key in getattr(self, "_spoilt", ()):
-            self._kept = [one for one in self._kept if one.key != key]
+        if key in self.spoilt:
+            self.checkpoints = [one for one in self.checkpoints if one.key != key]
             return None
         return super().load(key)
 
