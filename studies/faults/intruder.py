@@ -123,7 +123,7 @@ async def _enter(call: Any, credentials: Any, me: str, run: bytes) -> tuple[Any,
 async def _control(call: Any, credentials: Any, me: str, place: int, run: bytes, sent: Sent) -> bool:
     """One message that is as it should be, news of this site itself; whether it was heard."""
     from deepca.sites.protocol import wire_pb2 as wire
-    from deepca.sites.protocol.signatures import _RECORD
+    from deepca.sites.protocol.signatures import RECORD_LABEL
 
     hello, mine = await _enter(call, credentials, me, run)
     await call.write(wire.Frame(hello=mine).SerializeToString())
@@ -135,7 +135,7 @@ async def _control(call: Any, credentials: Any, me: str, place: int, run: bytes,
     sealed = wire.Sealed(
         record=said,
         certificate=credentials.certificate_der,
-        signature=credentials.sign(_RECORD + run + said),
+        signature=credentials.sign(RECORD_LABEL + run + said),
     )
     part.parcel = wire.Parcel(records=wire.Records(sealed=[sealed])).SerializeToString()
     sent.control = time.monotonic()
@@ -255,10 +255,10 @@ def _part(rng: np.random.Generator, theirs: Any, mine: Any, parcel: Any, *, vali
 
 def _checked(part: Any) -> Any:
     """With the right checksum, so that what is behind it is reached."""
-    from deepca.sites.runtime.link import _check
+    from deepca.sites.runtime.link import checksum
 
     numbers = part.seq, part.session, part.index, part.offset, part.total, part.heard
-    part.check = _check(*numbers, rest=(part.parcel, part.chunk))
+    part.check = checksum(*numbers, rest=(part.parcel, part.chunk))
     return part
 
 

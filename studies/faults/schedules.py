@@ -26,7 +26,7 @@ from deepca.solver.observers import Observer
 from deepca.topology import Topology, complete, from_edges, path, ring
 from studies.faults.virtual import Host, Stuck, VirtualClock, VirtualNetwork
 
-__all__ = ["Fault", "Outcome", "Play", "Schedule", "draw", "judge", "play", "rows_of"]
+__all__ = ["Fault", "MemoryDisk", "Outcome", "Play", "Schedule", "draw", "judge", "play", "rows_of"]
 
 
 _KINDS = ("kill", "kill", "kill", "kill two", "kill all", "freeze", "partition", "oneway", "noise", "slow", "full")
@@ -72,7 +72,7 @@ class Outcome:
         return not self.problems
 
 
-class _Disk:
+class MemoryDisk:
     """What survives when an agent is killed; as :class:`deepca.engines.checkpoints.Checkpoints`, and a vault."""
 
     def __init__(self, run: bytes) -> None:
@@ -171,7 +171,7 @@ class Play:
         self.names = tuple(f"site-{j}" for j in range(m))
         self.run_id = hashlib.sha256(f"run {schedule.seed}".encode()).digest()
         self.clock = VirtualClock()
-        self.disks = [_Disk(self.run_id) for _ in range(m)]
+        self.disks = [MemoryDisk(self.run_id) for _ in range(m)]
         self.network = VirtualNetwork(self.clock, [Host(j) for j in range(m)], self.edges, schedule.seed)
         self.rng = np.random.default_rng((79, schedule.seed))
 

@@ -33,7 +33,7 @@ from deepca.sites.runtime.run import Ending, Job, run_site
 from deepca.sites.runtime.vault import MemoryVault
 from deepca.solver.observers import Start, Step
 from deepca.topology import Topology, complete, path, ring
-from studies.faults.schedules import _Disk
+from studies.faults.schedules import MemoryDisk
 from studies.faults.virtual import Host, VirtualClock, VirtualNetwork
 
 D = 8
@@ -73,7 +73,7 @@ class Town:
         self.run_id = hashlib.sha256(b"a run").digest()
         self.clock = VirtualClock()
         self.network = VirtualNetwork(self.clock, [Host(j) for j in range(topology.n_agents)], self.edges, seed)
-        self.disks = [_Disk(self.run_id) for _ in self.names]
+        self.disks = [MemoryDisk(self.run_id) for _ in self.names]
         self.endings: dict[int, Ending | DeepcaError] = {}
         self.results: set[bytes] = set()  # of all who ever ended with one
         self.ended: dict[int, float] = {}
@@ -196,7 +196,7 @@ class _Steps:
 
 
 @cache
-def _undisturbed(m: int, kind: str, plain: Settings = PLAIN) -> tuple[float, float]:
+def undisturbed(m: int, kind: str, plain: Settings = PLAIN) -> tuple[float, float]:
     """When such a town is through its first epoch's beginning, and when the first site has its result."""
     town = Town(_GRAPHS[kind](m), plain=plain).all_at().run()
     town.check_all_ended()
@@ -281,7 +281,7 @@ def test_a_site_that_was_mended_is_welcome() -> None:
 @pytest.mark.parametrize("moment", [0.05, 0.4, 0.6, 0.8])
 @pytest.mark.parametrize("site", [0, 2])
 def test_a_killed_site_that_comes_back_goes_on_from_a_common_checkpoint(site: int, moment: float) -> None:
-    begin, end = _undisturbed(4, "ring", MANY)
+    begin, end = undisturbed(4, "ring", MANY)
     town, when = Town(ring(4), plain=MANY), begin + moment * (end - begin)
     town.all_at().at(when, town.kill, site).at(when + 1.5, town.start, site).run().check_all_ended()
     assert [len(town.epochs(j)) for j in range(4)] == [2] * 4
@@ -295,7 +295,7 @@ def test_a_killed_site_that_comes_back_goes_on_from_a_common_checkpoint(site: in
 
 
 def test_all_sites_killed_together_go_on() -> None:
-    begin, end = _undisturbed(4, "ring", MANY)
+    begin, end = undisturbed(4, "ring", MANY)
     town, when = Town(ring(4), plain=MANY), begin + 0.8 * (end - begin)
     town.all_at().at(when, town.kill, 0, 1, 2, 3).at(when + 2.0, town.start, 0, 1, 2, 3)
     town.run().check_all_ended()
@@ -303,7 +303,7 @@ def test_all_sites_killed_together_go_on() -> None:
 
 
 def test_the_deadline_ends_a_run_that_waits() -> None:
-    begin, end = _undisturbed(4, "ring", MANY)
+    begin, end = undisturbed(4, "ring", MANY)
     town = Town(ring(4), deadline=20.0, plain=MANY)
     town.all_at().at(begin + 0.5 * (end - begin), town.kill, 2).run()
     assert town.clock.time < 25.0
@@ -314,7 +314,7 @@ def test_the_deadline_ends_a_run_that_waits() -> None:
     assert any("waits for it" in text for _, _, event, text in town.told if event == "waiting")
 
 
-class _Damaged(_Disk):
+class _Damaged(MemoryDisk):
     """What was written cannot be read any more, from some moment on."""
 
     spoilt: frozenset[bytes] = frozenset()
@@ -330,7 +330,7 @@ class _Damaged(_Disk):
 
 
 def test_a_checkpoint_that_cannot_be_read_is_left_out() -> None:
-    begin, end = _undisturbed(4, "ring", MANY)
+    begin, end = undisturbed(4, "ring", MANY)
     town = Town(ring(4), plain=MANY)
     disk = _Damaged(town.run_id)
     town.disks[1] = disk
@@ -345,7 +345,7 @@ def test_a_checkpoint_that_cannot_be_read_is_left_out() -> None:
 
 
 def test_survivors_go_on_and_say_so() -> None:
-    begin, _ = _undisturbed(4, "ring")
+    begin, _ = undisturbed(4, "ring")
     town = Town(ring(4), "shrink", patience=2.0)
     town.all_at().at(begin + 0.3, town.kill, 3).run().check_all_ended([0, 1, 2])
     ending = town.endings[0]
@@ -354,14 +354,14 @@ def test_survivors_go_on_and_say_so() -> None:
 
 
 def test_nobody_is_left_out_while_patience_lasts() -> None:
-    begin, _ = _undisturbed(4, "ring")
+    begin, _ = undisturbed(4, "ring")
     town = Town(ring(4), "shrink", patience=6.0)
     town.all_at().at(begin + 0.3, town.network.freeze, 3, 5.0).run().check_all_ended()
 
 
 @pytest.mark.parametrize(("m", "few"), [(5, [0, 1]), (4, [0, 1]), (2, [1])])
 def test_a_minority_never_has_a_result(m: int, few: list[int]) -> None:
-    begin, _ = _undisturbed(m, "complete")
+    begin, _ = undisturbed(m, "complete")
     town = Town(complete(m), "shrink", patience=2.0, deadline=40.0)
     town.all_at().at(begin + 0.15, town.cut, few).run()
     most = [site for site in range(m) if site not in few]
@@ -373,7 +373,7 @@ def test_a_minority_never_has_a_result(m: int, few: list[int]) -> None:
 
 
 def test_a_site_that_comes_back_takes_part_again_or_is_given_the_result() -> None:
-    begin, _ = _undisturbed(5, "path")
+    begin, _ = undisturbed(5, "path")
     for back in (1.0, 3.0, 4.0, 6.0):
         town = Town(path(5), "shrink", patience=2.0)
         town.network.trouble.slow = dict.fromkeys(range(5), 4.0)
@@ -386,7 +386,7 @@ def test_a_site_that_comes_back_takes_part_again_or_is_given_the_result() -> Non
 
 
 def test_a_site_that_restarts_knows_how_long_others_are_gone() -> None:
-    begin, _ = _undisturbed(5, "complete")
+    begin, _ = undisturbed(5, "complete")
     town = Town(complete(5), "shrink", patience=2.0)
     town.all_at().at(begin + 0.1, town.kill, 4).at(begin + 0.2, town.kill, 1).at(begin + 0.7, town.start, 1)
     town.run().check_all_ended([0, 1, 2, 3])
@@ -401,7 +401,7 @@ def test_death_at_any_moment_around_the_end_leaves_one_result(
     on_loss: Literal["wait", "shrink"], sites: tuple[int, ...]
 ) -> None:
     """Site 0 makes the result. Sites are killed, and started again, at many moments around the end."""
-    _, end = _undisturbed(3, "path")
+    _, end = undisturbed(3, "path")
     for when in np.arange(end - 0.2, end + 0.16, 0.04):
         town = Town(path(3), on_loss, patience=2.0)
         town.all_at().at(float(when), town.kill, *sites).at(float(when) + 0.4, town.start, *sites)
@@ -412,7 +412,7 @@ def test_death_at_any_moment_around_the_end_leaves_one_result(
 
 def _results_without_the_one_that_has_ended(*, forgetful: bool) -> int:
     """Two of three write what they have signed while the third is cut off; then one of them is gone for good."""
-    _, end = _undisturbed(3, "complete")
+    _, end = undisturbed(3, "complete")
     most = 0
     for when in np.arange(end - 0.09, end + 0.01, 0.01):
         town = Town(complete(3), "shrink", patience=2.0, deadline=40.0)
@@ -434,14 +434,14 @@ def test_what_sites_remember_keeps_a_second_result_from_being_made() -> None:
 
 
 def test_a_site_that_restarts_after_the_others_have_ended_is_given_the_result() -> None:
-    _, end = _undisturbed(4, "ring")
+    _, end = undisturbed(4, "ring")
     town = Town(ring(4))
     town.all_at().at(end - 0.02, town.kill, 2).at(end + 20.0, town.start, 2).run(30.0).check_all_ended()
     assert town.ended[2] < end + 23.0
 
 
 def test_a_site_that_has_ended_and_is_started_again_ends_again_alone() -> None:
-    _, end = _undisturbed(4, "ring")
+    _, end = undisturbed(4, "ring")
     town = Town(ring(4), linger=5.0)
     town.all_at().at(end + 20.0, town.start, 2).run(25.0).check_all_ended()
     assert town.clock.time < end + 40.0

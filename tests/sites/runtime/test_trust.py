@@ -24,7 +24,7 @@ from deepca.sites.runtime.run import Ending
 from deepca.sites.runtime.vault import MemoryVault
 from deepca.topology import complete, path, ring
 from studies.faults.virtual import VirtualClock
-from tests.sites.runtime.test_node import Town, _undisturbed
+from tests.sites.runtime.test_node import Town, undisturbed
 
 LIAR = 2
 
@@ -129,7 +129,7 @@ def _records(town: Town) -> list[Record]:
 @pytest.mark.parametrize("seals", [Names, None])
 def test_a_start_that_counts_as_earlier_learns_to_count_as_later(seals: Any) -> None:
     """Its clock may have been put back: others show it what it has sealed before."""
-    begin, end = _undisturbed(4, "ring")
+    begin, end = undisturbed(4, "ring")
     town = Town(ring(4), seals=seals)
 
     class Falling:
@@ -167,7 +167,7 @@ def test_an_epoch_that_one_site_makes_up_is_not_that_of_all(liar: int, on_loss: 
 
 
 def test_an_epoch_made_up_in_the_middle_ends_the_run_with_its_site_named() -> None:
-    begin, end = _undisturbed(4, "ring")
+    begin, end = undisturbed(4, "ring")
 
     def lie() -> None:
         _node(town, LIAR).neighbors.publish(phase="gathering", plan=b"", epoch=1 << 40)

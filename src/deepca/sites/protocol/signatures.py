@@ -13,7 +13,7 @@ from deepca.sites.protocol.handshake import Credentials
 
 __all__ = ["CertificateSeals", "NoSeals", "Seals"]
 
-_RECORD = b"deepca.v2 record"
+RECORD_LABEL = b"deepca.v2 record"  # signed before a record, so that the signature counts for nothing else
 _ENDORSEMENT = b"deepca.v2 endorsement"
 _PASSING = ("expired", "early", "revoked", "list expired")  # a certificate that is refused now may have held before
 
@@ -81,11 +81,11 @@ class CertificateSeals:
     def seal(self, content: bytes, /) -> wire.Sealed:
         own = self._current()
         return wire.Sealed(
-            record=content, certificate=own.certificate_der, signature=own.sign(_RECORD + self._run + content)
+            record=content, certificate=own.certificate_der, signature=own.sign(RECORD_LABEL + self._run + content)
         )
 
     def fault(self, site: int, sealed: wire.Sealed, /) -> str:
-        return self._fault(site, sealed.certificate, sealed.signature, _RECORD + self._run + sealed.record)
+        return self._fault(site, sealed.certificate, sealed.signature, RECORD_LABEL + self._run + sealed.record)
 
     def endorse(self, site: int, claim: ResultClaim, /) -> Endorsement:
         own = self._current()

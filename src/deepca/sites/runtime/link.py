@@ -15,7 +15,7 @@ from deepca.sites.protocol.incarnation import Incarnation
 from deepca.sites.protocol.parcels import Parcel
 from deepca.sites.runtime.arrival import CHUNK, Arrival, Arrived
 
-__all__ = ["BEAT", "SILENCE", "Link", "hello_check"]
+__all__ = ["BEAT", "SILENCE", "Link", "checksum", "hello_check"]
 
 BEAT = 0.5
 """Seconds after which a side that has nothing to say shows that it is there."""
@@ -161,7 +161,7 @@ class Link:
         if (self._owed is not None and now >= self._owed) or now - self._said >= BEAT:
             self._said, self._owed = now, None
             heard, parts, session = self._heard, self._in_a_row(), self._session
-            check = _check(heard, parts, session)
+            check = checksum(heard, parts, session)
             return wire.Frame(beat=wire.Beat(heard=heard, parts=parts, session=session, check=check))
         return None
 
@@ -179,7 +179,7 @@ class Link:
         part = frame.part  # filled in place: a Part of its own would be copied into the frame
         part.seq, part.session, part.index, part.offset, part.total = seq, self._session, index, offset, parcel.total
         part.parcel, part.chunk, part.heard = header, chunk, self._heard
-        part.check = _check(seq, self._session, index, offset, parcel.total, self._heard, rest=(header, chunk))
+        part.check = checksum(seq, self._session, index, offset, parcel.total, self._heard, rest=(header, chunk))
         self.sent_bytes += len(chunk) + len(header)
         whole = offset + len(chunk) >= parcel.total
         if again:
@@ -231,7 +231,7 @@ class Link:
         if kind == "part":
             return self._part(frame.part, now)
         if kind == "beat":
-            if frame.beat.check != _check(frame.beat.heard, frame.beat.parts, frame.beat.session):
+            if frame.beat.check != checksum(frame.beat.heard, frame.beat.parts, frame.beat.session):
                 raise FrameError(_DAMAGED)
             if frame.beat.session != self._session:
                 self.stale += 1
@@ -278,7 +278,7 @@ class Link:
             return []
         header, chunk = part.parcel, part.chunk  # each look at them makes a copy
         numbers = part.seq, part.session, part.index, part.offset, part.total, part.heard
-        if part.check != _check(*numbers, rest=(header, chunk)):
+        if part.check != checksum(*numbers, rest=(header, chunk)):
             raise FrameError(_DAMAGED)
         self._acknowledged(part.heard, 0, now)
         if self._owed is None:
@@ -350,7 +350,8 @@ class Link:
         self._again, self._doubted, self._sent = None, 0, {}
 
 
-def _check(*numbers: int, rest: tuple[bytes, ...] = ()) -> int:
+def checksum(*numbers: int, rest: tuple[bytes, ...] = ()) -> int:
+    """Compute the CRC-32 of numbers of 64 bits, and of bytes after them."""
     check = zlib.crc32(struct.pack(f"<{len(numbers)}Q", *numbers))
     for part in rest:
         check = zlib.crc32(part, check)
@@ -361,4 +362,4 @@ def hello_check(hello: wire.Hello) -> int:
     """Compute the checksum that a Hello carries over its other fields."""
     who = hello.incarnation, hello.boot, hello.known, hello.known_boot
     rest = hello.run, hello.yours.record
-    return _check(*who, hello.session, hello.heard, hello.parts, int(hello.greeted), rest=rest)
+    return checksum(*who, hello.session, hello.heard, hello.parts, int(hello.greeted), rest=rest)
