@@ -73,6 +73,8 @@ def test_what_local_agents_have_in_common_comes_from_the_leader_and_a_flood_from
     for led, flooded in deepca.run_agents(place, work):
         np.testing.assert_array_equal(led, x[place.middle])
         np.testing.assert_array_equal(flooded, x[-1])
+    alone = deepca.run_agents(place, lambda network: network.from_leader(np.array(float(network.agent))))
+    assert {float(one) for one in alone} == {float(place.middle)}  # numbers without axes, too
     network = SimulatedNetwork(place)
     np.testing.assert_array_equal(network.from_leader(x[0]), x[0])
     np.testing.assert_array_equal(network.flood(x, m - 1), x[-1])

@@ -270,7 +270,7 @@ def _ended_within(seconds: float, ended: queue.SimpleQueue[int]) -> set[int]:
 
 def _sent(x: Array) -> Array:
     """A copy that stays as it was, whatever the sender does next."""
-    copy = x.copy()
+    copy = np.array(x, order="C")  # an array of a scalar, too, as numpy makes of products of 0-d arrays
     copy.flags.writeable = False
     return copy
 
