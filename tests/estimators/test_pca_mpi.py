@@ -204,7 +204,7 @@ ERRORS: dict[str, tuple[Callable[[int], object], str, str]] = {
         "InvalidInput",
         "the topology has 5 agents, the data has 6",
     ),
-    "components": (lambda rank: pca(9).fit_agents(own(rank)), "InvalidInput", "n_components = 9"),
+    "components": (lambda rank: pca(9).fit_agents(own(rank)), "PooledDataError", "n_components = 9"),
     "unproven": (unproven, "ConvergenceWarning", ""),
 }
 ARRAYS = (
