@@ -29,7 +29,7 @@ def _in_units(value: float, units: Sequence[str], digits: int) -> str:
 
 
 def duration(time: float) -> str:
-    """Seconds."""
+    """Return a time in seconds with three digits and a unit that suits it."""
     if time == 0.0:
         return "0 s"
     for unit, length in (("µs", 1e-6), ("ms", 1e-3)):

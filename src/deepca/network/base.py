@@ -295,7 +295,7 @@ class Network(ABC):
         """The x of the agent at the root of a tree, by rounds with those weights; others give zeros."""
         # no negative zero, whose sign another zero might take, and no infinity, which a weight of zero makes NaN
         x = np.clip(x + 0.0, -LARGEST, LARGEST)
-        if self._followed is not None:
+        if self._followed is not None:  # along the leader's tree: sums over other trees are not followed
             self._followed = np.where(np.arange(self.n_agents) == self.leader, self._followed, 0.0)
         for weights in rounds:
             x = self.gossip(x, weights)

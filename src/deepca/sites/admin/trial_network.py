@@ -112,9 +112,8 @@ def _run(
             if hopeless is None and failed and not _goes_on(network, agents, failed):
                 hopeless = now + GRACE
             if hopeless is None and all(agent.state == "finished" for agent in agents):
-                hopeless = (
-                    now + network.patience + BEYOND_DEADLINE
-                )  # finished agents wait for each other so long, not longer
+                # finished agents wait for each other so long, not longer
+                hopeless = now + network.patience + BEYOND_DEADLINE
             if now > end or (hopeless is not None and now > hopeless):
                 _stop(alive)
                 continue

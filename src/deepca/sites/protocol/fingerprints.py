@@ -15,7 +15,7 @@ from deepca.sites.protocol.handshake import PROTOCOL
 __all__ = ["count_columns", "fingerprint_of", "other_columns", "readable", "run_of", "schema_of"]
 
 _HASH = 4  # bytes per column
-_LISTED = 16_384  # columns at most, or fingerprints would be larger than other messages
+_LISTED = 16_384  # columns at most whose hashes are sent one by one: 64 KB of them
 _LONGEST = 64  # characters of a value that is shown
 
 
