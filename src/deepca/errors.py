@@ -43,7 +43,7 @@ A message says what is wrong, where (agent, column, edge), and the way out.
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Self, TypedDict, Unpack
 
 __all__ = [
     "AddressInUse",
@@ -100,50 +100,147 @@ def _restored(kind: type[DeepcaError], args: tuple[object, ...], facts: dict[str
     return error
 
 
+class Facts(TypedDict, total=False):
+    """Keyword arguments of :class:`InvalidInput`."""
+
+    parameter: str | None
+    agent: int | None
+    file: str | None
+    line: int | None
+    row: int | None
+    column: int | str | None
+    value: object
+
+
 class InvalidInput(DeepcaError, ValueError):
-    """The caller gave something that cannot be used."""
+    """Input that cannot be used; the root of all errors that the caller can correct.
 
+    Every attribute is None where it does not apply.
 
-class ParameterError(InvalidInput):
-    """An argument that is not what it may be.
-
-    parameter : its name.  value : as given.  expected : what it may be.  file : where it was written, if in a file.
-    """
-
-    def __init__(self, parameter: str, value: object, expected: str, *, file: str = "") -> None:
-        super().__init__(f"{file}{': ' if file else ''}{parameter} = {value!r}: {expected}")
-        self.parameter, self.value, self.expected, self.file = parameter, value, expected, file
-
-
-class DataError(InvalidInput):
-    """Rows, matrices or operators that cannot be used.
-
-    discreet : the message without any value of the data, for logs that others read.  row, column, value : of the entry
-    that cannot be used, where it is a single one.
+    Parameters
+    ----------
+    message : str
+        What was found, where, and what to do.
+    parameter : str, optional
+        Name of the argument, option or key at fault.
+    agent : int, optional
+        Index of the agent whose input it is.
+    file : str, optional
+        File in which the fault lies.
+    line : int, optional
+        Line of that file, counted from 1 as editors do.
+    row : int, optional
+        Row of the entry at fault.
+    column : int or str, optional
+        Column of the entry at fault, by index or by name.
+    value : object, optional
+        The value that cannot be used.
     """
 
     def __init__(
         self,
         message: str,
         *,
-        discreet: str | None = None,
+        parameter: str | None = None,
+        agent: int | None = None,
+        file: str | None = None,
+        line: int | None = None,
         row: int | None = None,
         column: int | str | None = None,
         value: object = None,
     ) -> None:
         super().__init__(message)
-        self.discreet = message if discreet is None else discreet
+        self.parameter, self.agent, self.file, self.line = parameter, agent, file, line
         self.row, self.column, self.value = row, column, value
 
-    def with_hint(self, hint: str) -> DataError:
-        """The same error with more at the end of its message."""
-        return DataError(
-            f"{self}{hint}", discreet=f"{self.discreet}{hint}", row=self.row, column=self.column, value=self.value
+
+class ParameterError(InvalidInput):
+    """An argument, option or key outside the values that it accepts.
+
+    Parameters
+    ----------
+    parameter : str
+        Its name.
+    value : object
+        The value given.
+    expected : str
+        The values that it accepts, in words.
+    file : str, optional
+        File in which the value was written.
+    line : int, optional
+        Line of that file, counted from 1.
+    """
+
+    parameter: str
+
+    def __init__(
+        self, parameter: str, value: object, expected: str, *, file: str | None = None, line: int | None = None
+    ) -> None:
+        where = ("" if file is None else file if line is None else f"{file}:{line}") + (": " if file else "")
+        super().__init__(
+            f"{where}{parameter} = {value!r}: {expected}", parameter=parameter, value=value, file=file, line=line
         )
+        self.expected = expected
+
+
+class DataError(InvalidInput):
+    """Rows, matrices or operators that cannot be used.
+
+    Parameters
+    ----------
+    message : str
+        What was found, where, and what to do.
+    discreet : str, optional
+        The message without any value of the data, for logs that others read; the message itself by default.
+    **facts : object
+        Attributes of :class:`InvalidInput`.
+    """
+
+    def __init__(self, message: str, *, discreet: str | None = None, **facts: Unpack[Facts]) -> None:
+        super().__init__(message, **facts)
+        self.discreet = message if discreet is None else discreet
+
+    def with_hint(self, hint: str) -> Self:
+        """Return this error with a hint at the end of its message.
+
+        Parameters
+        ----------
+        hint : str
+            The text to append.
+
+        Returns
+        -------
+        DataError
+            A copy with the same facts.
+        """
+        error = type(self)(f"{self}{hint}", discreet=f"{self.discreet}{hint}")
+        error.__dict__.update({name: fact for name, fact in self.__dict__.items() if name != "discreet"})
+        return error
 
     @classmethod
     def at_entry(cls, name: str, row: int, column: int | str, value: object, way_out: str, *, kind: str = "") -> Self:
-        """An entry that is no number. name : of its agent or file.  kind : of its column, in parentheses."""
+        """Return the error for an entry that is not a number.
+
+        Parameters
+        ----------
+        name : str
+            Name of the agent or file that has the entry.
+        row : int
+            Its row.
+        column : int or str
+            Its column, by index or by name.
+        value : object
+            The entry.
+        way_out : str
+            What to do about it.
+        kind : str, optional
+            Kind of the column, shown in parentheses.
+
+        Returns
+        -------
+        DataError
+            The error, with a discreet message that leaves the value out.
+        """
         where, kind = f"{name}: row {row}, column {column!r}", f" ({kind})" if kind else ""
         return cls(
             f"{where} is {value!r}{kind}; {way_out}",

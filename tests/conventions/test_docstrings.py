@@ -1,0 +1,87 @@
+"""What packages export has numpydoc docstrings; ruff's D rules look at everything else."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from importlib import import_module
+
+import pytest
+from numpydoc.validate import validate
+
+MODULES = [
+    "deepca",
+    "deepca.algorithms",
+    "deepca.algorithms.theory",
+    "deepca.consensus",
+    "deepca.consensus.rates",
+    "deepca.data",
+    "deepca.data.readers",
+    "deepca.decomposition",
+    "deepca.decomposition.eigen",
+    "deepca.decomposition.model",
+    "deepca.decomposition.spectral",
+    "deepca.decomposition.streaming",
+    "deepca.decomposition.svd",
+    "deepca.engines",
+    "deepca.errors",
+    "deepca.estimators",
+    "deepca.network",
+    "deepca.network.transports",
+    "deepca.operators",
+    "deepca.operators.linalg",
+    "deepca.planning",
+    "deepca.planning.links",
+    "deepca.plots",
+    "deepca.reproduction",
+    "deepca.solver",
+    "deepca.solver.certificate",
+    "deepca.solver.observers",
+    "deepca.solver.stopping",
+    "deepca.topology",
+    "deepca.topology.directed",
+    "deepca.topology.time_varying",
+]
+CHECKS = {
+    "GL03",  # two blank lines
+    "GL05",  # tabs
+    "GL06",  # an unknown section
+    "GL07",  # sections out of order
+    "GL08",  # no docstring
+    "PR01",  # a parameter that is not documented
+    "PR02",  # a documented parameter that does not exist
+    "PR03",  # parameters out of order
+    "PR04",  # a parameter without a type
+    "PR07",  # a parameter without a description
+    "RT01",  # no Returns section
+    "RT03",  # a returned value without a description
+    "SS01",  # no summary
+    "SS03",  # a summary without a full stop
+    "SS05",  # a summary that begins with a verb in the third person
+    "YD01",  # no Yields section
+}
+
+
+def exported() -> Iterator[str]:
+    """Yield the functions and classes that packages export, and the methods that those classes add to their bases."""
+    found = {
+        f"{value.__module__}.{value.__qualname__}": value
+        for module in map(import_module, MODULES)
+        for value in (getattr(module, name) for name in module.__all__)
+        if (inspect.isclass(value) or inspect.isfunction(value)) and value.__module__.startswith("deepca")
+    }
+    for name, value in found.items():
+        yield name
+        if inspect.isclass(value):
+            for member, content in vars(value).items():
+                content = getattr(content, "__func__", content)
+                if any(member in vars(base) for base in value.__mro__[1:]):
+                    continue  # an override: the base class documents it
+                if not member.startswith("_") and (inspect.isfunction(content) or isinstance(content, property)):
+                    yield f"{name}.{member}"
+
+
+@pytest.mark.parametrize("name", sorted(set(exported())))
+def test_an_exported_name_has_a_numpydoc_docstring(name: str) -> None:
+    errors = [f"{code} {message}" for code, message in validate(name)["errors"] if code in CHECKS]
+    assert errors == []
