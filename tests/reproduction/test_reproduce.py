@@ -1,4 +1,4 @@
-"""The experiments: cells, the runner, the studies, and the verdicts on real data."""
+"""Cells, the runner, the studies, and the verdicts on real data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import deepca
 from deepca.cli.app import app
-from deepca.errors import DataError, InvalidInput
+from deepca.errors import DataError, InvalidInput, ParameterError
 from deepca.reproduction import STUDIES, Cell, DataSource, Outcome, paper_cells, reproduce, run_cells
 from deepca.reproduction import runner as runner_module
 from deepca.reproduction.claims.baseline import ground_of
@@ -25,6 +25,7 @@ from deepca.reproduction.problems import PAPER_GAP, compute, graph_of, operator_
 from deepca.reproduction.studies import PAPER, base_cell, study_named
 from deepca.topology import directed
 from tests.reproduction.test_pages import needs_chromium, visit
+from tests.support.errors import raises
 from tests.support.paths import SHARED
 
 DATA = SHARED
@@ -51,13 +52,13 @@ CELL = Cell("a9a", "DeEPCA", 5, 5, 50, 600, 100)
 # ---------------------------------------------------------------------------------------------------- plain data
 
 
-def test_cells_have_names_of_their_own() -> None:
+def test_cells_have_unique_keys() -> None:
     cells = [CELL, *(CELL.at(**{name: value}) for name, value in (("K", 6), ("draw", 1), ("spread", 2.0), ("k", 4)))]
     assert len({cell.key for cell in cells}) == len(cells)
     assert CELL.key == Cell("a9a", "DeEPCA", 5, 5, 50, 600, 100).key
 
 
-def test_outcomes_survive_being_stored() -> None:
+def test_outcomes_survive_storage() -> None:
     outcome = _outcome(CELL, [1.0, 0.1, 1e-9])
     again = Outcome.from_bytes(outcome.to_bytes())
     assert again.cell == CELL
@@ -68,11 +69,11 @@ def test_outcomes_survive_being_stored() -> None:
 
 @pytest.mark.parametrize("damage", [b"", b"PK\x03\x04 not a zip", b"\x93NUMPY"])
 def test_a_damaged_outcome_is_a_named_error(damage: bytes) -> None:
-    with pytest.raises(DataError, match="cannot be read"):
+    with pytest.raises(DataError):
         Outcome.from_bytes(damage)
 
 
-def test_an_accuracy_counts_only_from_where_it_is_kept() -> None:
+def test_an_accuracy_counts_only_once_it_lasts() -> None:
     outcome = _outcome(CELL, [1.0, 1e-7, 1.0, 1e-7, 1e-8])
     assert outcome.iterations_to(1e-6) == 4
     assert outcome.rounds_to(1e-6) == 20
@@ -103,9 +104,10 @@ def test_studies_are_products_of_their_axes(name: str) -> None:
         assert {getattr(cell, field) for cell in cells} == {value}
 
 
-def test_an_unknown_study_lists_the_known() -> None:
-    with pytest.raises(InvalidInput, match="threshold"):
+def test_an_unknown_study_lists_the_known_ones() -> None:
+    with raises(ParameterError, parameter="study", value="nothing") as caught:
         study_named("nothing")
+    assert all(name in caught.value.expected for name in STUDIES)
 
 
 def test_the_graphs_of_the_paper_have_its_gap_and_differ() -> None:
@@ -119,14 +121,14 @@ def test_the_graphs_of_the_paper_have_its_gap_and_differ() -> None:
 @pytest.mark.parametrize(
     "name", ["erdos-renyi", "ring", "path", "torus", "hypercube", "star", "complete", "random-regular"]
 )
-def test_every_graph_can_be_had(name: str) -> None:
+def test_every_named_graph_can_be_built(name: str) -> None:
     assert graph_of(name, 16, 0).n_agents == 16
 
 
-def test_graphs_that_cannot_be_had_are_named() -> None:
-    with pytest.raises(InvalidInput, match="power of two"):
+def test_graphs_that_cannot_be_built_are_refused() -> None:
+    with pytest.raises(InvalidInput):
         graph_of("hypercube", 50, 0)
-    with pytest.raises(InvalidInput, match="'moebius'"):
+    with pytest.raises(InvalidInput):
         graph_of("moebius", 50, 0)
 
 
@@ -146,7 +148,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("fake")
-def test_finished_cells_are_kept_and_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finished_cells_are_stored_and_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cells = [CELL.at(draw=draw) for draw in range(3)]
     seen: list[tuple[float, float]] = []
     with pytest.raises(KeyboardInterrupt):
@@ -170,7 +172,7 @@ def test_a_damaged_file_is_run_again(tmp_path: Path) -> None:
 class TestRealData:
     pytestmark = needs_data
 
-    def test_the_split_is_the_papers(self, source: DataSource) -> None:
+    def test_the_partition_is_that_of_the_paper(self, source: DataSource) -> None:
         """``A_j`` is the sum of v vᵀ over 600 rows in file order, from an independent reading."""
         from sklearn.datasets import load_svmlight_file
 
@@ -193,8 +195,7 @@ class TestRealData:
         np.testing.assert_allclose(wide.mean(), operator_of(source, "a9a", 50, 600, "file").mean(), atol=1e-8)
         assert np.linalg.eigvalsh(wide.dense())[:, 0].min() < -1.0
 
-    def test_a_cell_does_what_it_says(self, source: DataSource) -> None:
-        """Against a run put together by hand."""
+    def test_a_cell_equals_a_run_built_by_hand(self, source: DataSource) -> None:
         outcome = compute(CELL.at(iterations=30, draw=1), source)
         A = operator_of(source, "a9a", 50, 600, "file")
         U = np.linalg.eigh(A.mean())[1][:, ::-1][:, :5]
@@ -210,7 +211,7 @@ class TestRealData:
     def test_every_study_makes_its_page(
         self, name: str, source: DataSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """With made-up outcomes: the cells that a study asks for are those that its page can show."""
+        """The page of a study accepts exactly the cells that the study defines (synthetic outcomes)."""
 
         def made_up(cells: list[Cell], *_: object, **__: object) -> dict[Cell, Outcome]:
             return {cell: _outcome(cell, [1.0, 1e-3, 10.0 ** -(3 + cell.K + cell.draw % 3)]) for cell in cells}
@@ -277,7 +278,7 @@ class TestVerdicts:
         assert 1e-8 < outcomes[base.at(method="DePCA", K=10)].plateau < 1e-4
         assert self._claim(found, "without growing K")["verdict"] == "holds"
 
-    def test_what_else_the_page_says(self, reproduced: tuple[Path, dict[str, object]]) -> None:
+    def test_the_other_verdicts_of_the_page(self, reproduced: tuple[Path, dict[str, object]]) -> None:
         _, found = reproduced
         verdicts = {
             "does not depend on the accuracy": "holds",
@@ -301,7 +302,7 @@ class TestVerdicts:
         signs = self._claim(found, "Adjusting signs")["measured"]
         assert "fails in draws 4, 5" in signs, "the draws in which SignAdjust breaks convergence"
 
-    def test_figures_curves_and_pages_are_there(self, reproduced: tuple[Path, dict[str, object]]) -> None:
+    def test_figures_curves_and_pages_are_written(self, reproduced: tuple[Path, dict[str, object]]) -> None:
         out, _ = reproduced
         for name in ("a9a-iterations", "a9a-rounds"):
             assert (out / f"{name}.png").read_bytes().startswith(b"\x89PNG")
@@ -361,8 +362,7 @@ def test_a_claim_can_fail(source: DataSource) -> None:
     assert set(verdicts.values()) == {"differs"}, verdicts
 
 
-def test_vectors_that_are_no_numbers_are_far_from_scipys() -> None:
-    """Whatever their eigenvalues are."""
+def test_nan_vectors_count_as_errors() -> None:
     network = deepca.SimulatedNetwork(deepca.topology.ring(3))
     found = deepca.eigenpairs(np.stack([np.diag([3.0, 2.0, 1.0])] * 3), network, 1)
     assert verdict_of(pair_error(found, np.array([3.0]), np.eye(3)[:, :1])) == "holds"
@@ -398,7 +398,7 @@ def test_extensions_that_are_too_short_are_not_judged_and_others_can_fail(source
         (("a9a", "--components", "123", "--data", str(DATA)), "between 1 and 122"),
         (("a9a", "--jobs", "0"), "at least one process"),
         (("mnist",), "w8a, a9a or all"),
-        (("a9a", "--study", "nothing"), "there is no study"),
+        (("a9a", "--study", "nothing"), "'nothing'"),
         (("a9a", "--components", "0"), "at least 1"),
         (("a9a", "--seeds", "0"), "at least 1"),
         (("a9a", "--iterations", "3"), "at least 20"),
@@ -415,5 +415,5 @@ def test_mistakes_are_one_line_and_exit_code_2(
     assert "Traceback" not in done.stderr
 
 
-def test_settings_can_be_written_down() -> None:
+def test_settings_are_serialisable() -> None:
     assert json.loads(json.dumps(asdict(PAPER["w8a"])))["rounds"] == [3, 5, 10]

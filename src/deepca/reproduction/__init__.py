@@ -1,4 +1,4 @@
-"""The paper's experiments and studies beyond them, as data: cells say what to run, one runner runs them."""
+"""Reproduce the paper's experiments: cells describe runs as plain data, and one runner executes them."""
 
 from deepca.reproduction.cells import Cell, Outcome
 from deepca.reproduction.problems import DataSource

@@ -1,6 +1,6 @@
-"""The demonstration: the digits that ship with scikit-learn, spread over agents that never pool them.
+"""Run the demonstration: scikit-learn's digits, distributed over agents that never pool them.
 
-Needs the ``demo`` extra (scikit-learn for the data and for the independent answer).
+Requires the ``demo`` extra (scikit-learn provides the data and the independent answer).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = ["Demo", "Row", "run"]
 
 @dataclass(frozen=True)
 class Row:
-    """One method: what it needed and how close it came to scikit-learn's PCA of the pooled rows."""
+    """One method of the table: its cost, and its distance from scikit-learn's PCA of the pooled rows."""
 
     method: str
     iterations: int
@@ -46,7 +46,7 @@ class Row:
     bytes_per_agent: float
     tan_theta: float
     proven: float
-    """What the certificate proves; infinite where it proves nothing."""
+    """Angle proven by the certificate; infinite if it proves none."""
     proof_rounds: int
     status: str
     advice: str
@@ -54,7 +54,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Demo:
-    """All rows of the table, the curves of the figure, and the setting."""
+    """Rows of the table, curves of the figure, and the setting."""
 
     topology: Topology
     n_rows: int
@@ -78,15 +78,15 @@ def run(
     watch: Callable[[str], Observer] | None = None,
     engine: Engine | None = None,
 ) -> Demo:
-    """DeEPCA, DePCA and CPCA on the same data, from the same W⁰; compared with scikit-learn on the pooled rows.
+    """Compare DeEPCA, DePCA and CPCA, from the same W⁰, with scikit-learn on the pooled rows.
 
-    DeEPCA runs twice: with everything left to the library, and as printed (K rounds, QR and SignAdjust). On an engine
-    with several ranks each has its share of the agents; CPCA runs on each of them, alone.
+    DeEPCA runs twice: with the defaults of the library, and as printed in the paper (K rounds, QR and SignAdjust). On
+    an engine with several ranks, each rank has some of the agents and runs CPCA by itself.
     """
     engine = engine or Engine()
     X = np.asarray(load_digits().data, dtype=np.float64)
     n, d = X.shape
-    parts = split_rows(X, agents)  # first: too many agents are refused before their network is drawn
+    parts = split_rows(X, agents)  # first, so that too many agents are refused before the network is drawn
     topology = topologies.erdos_renyi(agents, 0.5, seed=seed)
     network = engine.network(topology, engine.shares(agents))
     A, pooled_A = _centred(parts, network)
@@ -108,15 +108,15 @@ def run(
         curves.append(Curve(label, network.reduce(angles, "max"), trace.rounds))
         if not variance.size:
             variance = result.eigenvalues[0] * agents / (n - 1)
-            limit = max(3 * result.iterations, 50)  # the others may take three times as long
+            limit = max(3 * result.iterations, 50)  # the other methods may take three times as long
     engine.close(network)
     return Demo(topology, n, d, k, K, tol, tuple(rows), tuple(curves), variance, pooled.explained_variance_)
 
 
 def _centred(blocks: Sequence[Array], network: Network) -> tuple[Operator, Array]:
-    """The ``A_j`` of the local agents and their mean over all agents, of rows without their mean.
+    """Return the ``A_j`` of the local agents and the mean of all ``A_j``, both of centred rows.
 
-    The agents agree on the mean of all rows before anything else, and subtract it at home.
+    The agents first agree on the mean of all rows; each subtracts it locally.
     """
     local = [blocks[j] for j in network.local]
     sums, counts = np.array([B.sum(axis=0) for B in local]), np.array([float(len(B)) for B in local])
@@ -135,7 +135,7 @@ def _methods(A: Operator, pooled_A: Array, network: Network, W0: Array, K: int) 
 
 
 def _row(label: str, result: Result[Any], traffic: Traffic, worst: float) -> Row:
-    """The row of one method; ``traffic`` : that of all ranks.  ``worst`` : the largest angle at any agent."""
+    """Return the table row of one method, given the traffic of all ranks and the largest angle of any agent."""
     proof = result.certificate
     return Row(
         method=label,
@@ -151,6 +151,6 @@ def _row(label: str, result: Result[Any], traffic: Traffic, worst: float) -> Row
 
 
 def _worst(network: Network, angles: Array) -> float:
-    """The largest angle at any agent of any rank."""
+    """Return the largest angle over the agents of all ranks."""
     own = np.full((*network.batch, 1), float(np.max(angles)))
     return float(network.reduce(own, "max")[0])

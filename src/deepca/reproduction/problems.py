@@ -1,4 +1,4 @@
-"""From a cell to a run: data, graph, start, algorithm. Everything here follows from the cell alone."""
+"""Build data, graph, start and algorithm of a run from its cell alone."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ __all__ = [
 PAPER_GAP = 0.4563  # 1 − λ₂ of the paper's network
 PAPER_GRAPHS = f"Erdős–Rényi, p = 0.5, the draws with 1 − λ₂ within 0.005 of the paper's {PAPER_GAP}"
 _ALIGNMENTS: dict[Alignment, Orthonormalise | None] = {
-    "sign-adjust": None,  # the paper's, made from W⁰
+    "sign-adjust": None,  # the paper's rule, which depends on W⁰
     "qr": qr,
     "polar": polar,
     "none": np.linalg.qr,
@@ -50,36 +50,55 @@ _ALIGNMENTS: dict[Alignment, Orthonormalise | None] = {
 
 @dataclass(frozen=True)
 class DataSource:
-    """Where data sets come from: a folder with the files, or the network and a cache."""
+    """Location of the data sets: a folder with the files, or a download with a cache.
+
+    Parameters
+    ----------
+    folder : Path, optional
+        Folder with the LIBSVM files; they are downloaded by default.
+    cache : Path, optional
+        Folder in which parsed files are kept.
+    """
 
     folder: Path | None = None
     cache: Path | None = None
 
     def load(self, data: str) -> LibsvmRows:
-        """Read and check a data set."""
+        """Read and verify a data set.
+
+        Parameters
+        ----------
+        data : str
+            Its name.
+
+        Returns
+        -------
+        LibsvmRows
+            Features and labels.
+        """
         return load(data, self.folder, cache=self.cache)
 
 
 @dataclass(frozen=True)
 class Pooled:
-    """The spectrum of the mean of the ``A_j``, all of it."""
+    """The complete spectrum of the mean of the ``A_j``."""
 
     values: Array
     vectors: Array
 
     def U(self, k: int) -> Array:
-        """Top-k eigenvectors."""
+        """Return the top-k eigenvectors."""
         return self.vectors[:, :k]
 
 
 def edition_of(data: str, source: DataSource) -> str:
-    """Checksum of the features; reads, checks and caches the data set."""
+    """Read, verify and cache a data set, and return the checksum of its features."""
     return source.load(data).digest
 
 
 @lru_cache(maxsize=4)
 def operator_of(source: DataSource, data: str, agents: int, rows: int, order: Order, spread: float = 1.0) -> Operator:
-    """The ``A_j`` of a data set split over agents."""
+    """Return the ``A_j`` of a data set that is partitioned over agents."""
     loaded = source.load(data)
     X, labels = loaded.X[: agents * rows], loaded.labels[: agents * rows]
     if order == "label":
@@ -95,14 +114,14 @@ def operator_of(source: DataSource, data: str, agents: int, rows: int, order: Or
 
 @lru_cache(maxsize=8)
 def pooled_of(source: DataSource, data: str, agents: int, rows: int) -> Pooled:
-    """The pooled answer. It depends on which rows are used, not on who holds them."""
+    """Return the pooled spectrum, which depends on the rows used and not on their partition."""
     values, vectors = np.linalg.eigh(operator_of(source, data, agents, rows, "file").mean())
-    values = np.where(values > 1e-12 * values[-1], values, 0.0)  # what is rounding is zero
+    values = np.where(values > 1e-12 * values[-1], values, 0.0)  # remove rounding errors
     return Pooled(values[::-1].copy(), vectors[:, ::-1].copy())
 
 
 def graph_of(name: str, agents: int, draw: int) -> Topology:
-    """The network of a cell: one that is drawn to be like the paper's, or by its name."""
+    """Return the graph of a cell: a random one like the paper's, or a named one."""
     if name == "paper":
         return graphs.erdos_renyi(agents, 0.5, seed=_paper_seed(agents, draw))
     return from_name(name, agents, seed=draw)
@@ -110,8 +129,8 @@ def graph_of(name: str, agents: int, draw: int) -> Topology:
 
 @lru_cache(maxsize=64)
 def _paper_seed(agents: int, draw: int) -> int:
-    """The seed of the ``draw``-th Erdős–Rényi graph whose 1 − λ₂ is within 0.005 of the paper's."""
-    if agents != 50:  # the paper's number belongs to the paper's size
+    """Return the seed of the ``draw``-th Erdős–Rényi graph whose 1 − λ₂ is within 0.005 of the paper's."""
+    if agents != 50:  # the paper states 1 − λ₂ for 50 agents only
         return draw
     first = _paper_seed(agents, draw - 1) + 1 if draw else 0
     return next(
@@ -153,9 +172,9 @@ def compute(cell: Cell, source: DataSource) -> Outcome:
 
 
 def _run(algorithm: Algorithm[Any], iterations: int, trace: Trace) -> float:
-    """Bytes sent per agent; a run that is no longer finite ends with the curves it has."""
+    """Run an algorithm and return the bytes sent per agent; a run that diverges ends with the curves it has."""
     try:
-        # curves are compared with the truth and need no certificate
+        # the curves are compared with the true subspace, so no certificate is needed
         return solve(algorithm, max_iter=iterations, observers=[trace], certify=False).traffic.bytes_per_agent
     except NotFiniteError:
         return float("nan")

@@ -1,4 +1,4 @@
-"""From a request to pages: run the cells, judge the claims, draw, write."""
+"""Reproduce the paper: run the cells, judge the claims, draw the figures, write the pages."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _FIGURES = {"w8a": 1, "a9a": 2}
 
 @dataclass(frozen=True)
 class Request:
-    """What to reproduce, with what, into which folder."""
+    """What to reproduce, from which data, and where to write it."""
 
     data: Sequence[str]
     out: Path
@@ -46,34 +46,36 @@ class Request:
     command: str = "deepca reproduce"
 
     def setting(self, data: str) -> Setting:
+        """Return the setting of one data set."""
+        """Return the setting of one data set."""
         return Setting(data, self.k, self.draws, self.source, self.limit)
 
     @property
     def store(self) -> Path:
-        """Where finished cells are kept."""
+        """Folder of the outcomes that are complete."""
         return self.out / "cells"
 
 
 def reproduce_paper(request: Request, progress: Progress | None = None) -> Report:
-    """Figures, curves and the verdict page of the paper's experiments; returns what the page says."""
+    """Write figures, curves and the verdict page of the paper's experiments, and return the page."""
     began = time.perf_counter()
     settings = [request.setting(data) for data in request.data]
     cells = [cell for setting in settings for cell in claim_cells(setting)]
     outcomes = run_cells(cells, request.source, request.store, jobs=request.jobs, progress=progress)
     claims = [claim for setting in settings for claim in judge(setting, outcomes)]
     claims += judge_print(settings[0], outcomes)
-    claims += judge_extensions(settings[-1])  # of all of them the smallest, a9a
+    claims += judge_extensions(settings[-1])  # the smallest data set, a9a
     pictures = _pages(settings, outcomes, request)
     write_curves(outcomes.values(), request.out / "curves.csv")
     report = Report(
         title="DeEPCA: the paper's experiments, claim by claim",
         intro="Every claim of Ye & Zhang, “DeEPCA: Decentralized Exact PCA with Linear Convergence Rate”, beside what "
-        "was measured here. Differences are said, not smoothed over.",
+        "was measured here. Differences are reported, not smoothed over.",
         command=request.command,
         settings=(
             ("agents", f"50; {PAPER_GRAPHS}"),
             *((setting.data, _describe(setting, outcomes)) for setting in settings),
-            ("draws", f"{request.draws} of graph and W⁰ (more where said); the figures show draw 0"),
+            ("draws", f"{request.draws} of graph and W⁰ (more where stated); the figures show draw 0"),
             ("growing K", "K + ⌊t/20⌋ on w8a, K + ⌊t/10⌋ on a9a; the paper states no schedule"),
             ("runs", f"{len(outcomes)} runs, {sum(o.seconds for o in outcomes.values()):.0f} s of computing"),
         ),
@@ -87,7 +89,7 @@ def reproduce_paper(request: Request, progress: Progress | None = None) -> Repor
 
 
 def run_study(study: Study, request: Request, progress: Progress | None = None) -> Report:
-    """One study on each of the data sets asked for."""
+    """Run one study on each requested data set and write its page."""
     began, pictures, tables, count = time.perf_counter(), [], [], 0
     for data in request.data:
         setting = request.setting(data)
@@ -124,7 +126,7 @@ def run_study(study: Study, request: Request, progress: Progress | None = None) 
 
 
 def _pages(settings: Sequence[Setting], outcomes: Outcomes, request: Request) -> list[Picture]:
-    """The paper's figures, drawn side by side: a page of nine panels takes seconds."""
+    """Draw the paper's figures in parallel: a page of nine panels takes seconds."""
     pictures: list[Picture] = []
     drawings: list[Drawing] = []
     axes: tuple[Against, ...] = ("iterations", "rounds")
@@ -154,7 +156,7 @@ def _draw(drawing: Drawing) -> None:
 
 
 def _summary(setting: Setting, outcomes: Mapping[Cell, Outcome]) -> Table:
-    """Iterations and rounds of every curve in the figures, draw by draw collapsed to medians."""
+    """Tabulate iterations and rounds of every curve in the figures, as medians over the draws."""
     rows = []
     for kind in paper_curves(setting.base):
         found = [outcomes[kind.at(draw=i)] for i in range(setting.draws)]
@@ -172,7 +174,7 @@ def _summary(setting: Setting, outcomes: Mapping[Cell, Outcome]) -> Table:
         f"{setting.data}, k = {setting.k}: median over {setting.draws} draws",
         ("method", "K", "iterations to 1e-6", "to 1e-10", "rounds to 1e-10", "ends at"),
         tuple(rows),
-        "A dash means that it was not reached; “ends at” is the median of the last tenth of the mean tangent.",
+        "A dash: the accuracy was not reached. “Ends at” is the median of the last tenth of the mean tangent.",
     )
 
 

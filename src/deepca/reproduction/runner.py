@@ -1,4 +1,4 @@
-"""One runner for all experiments: parallel over cores, stored cell by cell, resumed where it stopped."""
+"""Run cells in parallel, store each outcome, and resume an interrupted reproduction."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ R = TypeVar("R")
 
 
 def cost(cell: Cell) -> float:
-    """Relative time of a cell, for the time left."""
+    """Estimate the relative duration of a cell, for progress bars."""
     return cell.iterations * (1.0 + cell.agents * cell.rows / 4000.0 * (0.2 if cell.method == "CPCA" else 1.0))
 
 
@@ -36,12 +36,30 @@ def run_cells(
     jobs: int | None = None,
     progress: Callable[[float, float], None] | None = None,
 ) -> Outcomes:
-    """The outcome of every cell; those already in ``store`` are read, the others run and stored one by one.
+    """Return the outcome of every cell, reading those already stored and running the others.
 
-    ``progress(done, total)`` is called in units of :func:`cost`. Interrupted, nothing finished is lost.
+    Each outcome is stored as soon as it is complete, so an interrupted call loses no finished cell.
+
+    Parameters
+    ----------
+    cells : iterable of Cell
+        The runs; duplicates are run once.
+    source : DataSource
+        Location of the data sets.
+    store : Path
+        Folder of the stored outcomes.
+    jobs : int, optional
+        Number of processes; one per core by default.
+    progress : callable, optional
+        Called as ``progress(done, total)``, in units of :func:`cost`.
+
+    Returns
+    -------
+    dict of Cell to Outcome
+        The outcomes, in the order of the cells.
     """
     wanted = list(dict.fromkeys(cells))
-    # another edition of the data, or another version of the code, is another outcome
+    # outcomes of other data or of another version of the code are not reused
     edition = {data: f"{__version__}-{edition_of(data, source)[:8]}" for data in sorted({cell.data for cell in wanted})}
     files = {cell: store / f"{cell.key}-{edition[cell.data]}.npz" for cell in wanted}
     found = {cell: outcome for cell in wanted if (outcome := _stored(cell, files[cell])) is not None}
@@ -57,12 +75,12 @@ def run_cells(
 
 
 def in_parallel(work: Callable[[T], R], items: Sequence[T], jobs: int | None) -> Iterator[R]:
-    """``work`` of every item, as they are done, on as many processes as there are cores (or jobs)."""
+    """Yield the results of ``work`` as they complete, on ``jobs`` processes or one per core."""
     workers = min(jobs or usable_cores(), len(items))
     if workers <= 1:
         yield from map(work, items)
         return
-    ignore = (signal.SIGINT, signal.SIG_IGN)  # an interrupt is for this process; it ends the others
+    ignore = (signal.SIGINT, signal.SIG_IGN)  # this process handles interrupts and terminates the workers
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=spawn, initializer=signal.signal, initargs=ignore) as pool:
         running = [pool.submit(work, item) for item in items]

@@ -1,4 +1,4 @@
-"""Which cells answer which question. A study is a base cell and axes; adding one needs no code elsewhere."""
+"""Define the cells of each study. A study is a base cell with axes; adding one requires no other code."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, Literal
 
-from deepca.errors import InvalidInput
+from deepca.errors import ParameterError
 from deepca.reproduction.cells import Cell, Outcome
 
 __all__ = ["PAPER", "STUDIES", "Paper", "Study", "Value", "base_cell", "paper_cells", "paper_curves", "study_named"]
@@ -17,7 +17,7 @@ Value = Literal["iterations", "rounds", "converged"]
 
 @dataclass(frozen=True)
 class Paper:
-    """The paper's setting for one data set. Rounds as in its figures; growth is ours, it states none."""
+    """The paper's setting for one data set, with the K of its figures. It states no growth; ours is chosen."""
 
     data: str
     rows: int
@@ -30,19 +30,36 @@ PAPER = {"w8a": Paper("w8a", 800, (3, 5, 10), 20), "a9a": Paper("a9a", 600, (1, 
 
 
 def base_cell(data: str, k: int, iterations: int) -> Cell:
-    """DeEPCA in the paper's setting, with its largest K."""
+    """Return the cell of DeEPCA in the paper's setting with its largest K."""
     paper = PAPER[data]
     return Cell(data, "DeEPCA", k, paper.rounds[-1], paper.agents, paper.rows, iterations)
 
 
 def paper_cells(data: str, k: int, iterations: int, draws: int) -> list[Cell]:
-    """All curves of the paper's figure for a data set, draw by draw."""
+    """Return the cells of the paper's figure for one data set.
+
+    Parameters
+    ----------
+    data : {"w8a", "a9a"}
+        The data set.
+    k : int
+        Number of components.
+    iterations : int
+        Iterations per run.
+    draws : int
+        Number of random graphs and starts.
+
+    Returns
+    -------
+    list of Cell
+        All curves of draw 0, then of draw 1, and so on.
+    """
     base = base_cell(data, k, iterations)
     return [cell for draw in range(draws) for cell in paper_curves(base.at(draw=draw))]
 
 
 def paper_curves(base: Cell) -> list[Cell]:
-    """CPCA, then DeEPCA and DePCA with fixed and growing K for the K of the paper's figures, all from the same W⁰."""
+    """Return the cells of CPCA, and of DeEPCA and DePCA (fixed and growing K) for each K of the paper's figure."""
     cells, paper = [base.at(method="CPCA", K=0)], PAPER[base.data]
     for K in paper.rounds:
         cells += [base.at(K=K), base.at(method="DePCA", K=K), base.at(method="DePCA", K=K, growth=paper.growth)]
@@ -51,10 +68,26 @@ def paper_curves(base: Cell) -> list[Cell]:
 
 @dataclass(frozen=True)
 class Study:
-    """A question, a base cell and the axes along which it is changed; the table has one of them as columns.
+    """A question, and the axes along which a base cell is varied to answer it.
 
-    changes : fields of the base that differ from the paper's setting.  axes : field → values, all combinations.
-    value : what a table entry shows, the median over the draws (or the share of them that converged).
+    Parameters
+    ----------
+    name : str
+        Name of the study.
+    question : str
+        The question it answers.
+    axes : tuple of (str, tuple)
+        Fields of a cell and the values they take, in all combinations.
+    columns : str
+        The axis that becomes the columns of the table.
+    value : {"iterations", "rounds", "converged"}
+        What an entry of the table shows: a median over the draws, or the share of draws that converged.
+    draws : int
+        Number of random graphs and starts per combination.
+    changes : tuple of (str, Any)
+        Fields of the base cell that differ from the paper's setting.
+    accuracy : float
+        Mean tangent at which a run counts as converged.
     """
 
     name: str
@@ -67,7 +100,18 @@ class Study:
     accuracy: float = 1e-8
 
     def cells(self, base: Cell) -> list[Cell]:
-        """All cells, the draws of one combination next to each other."""
+        """Return all cells of the study, draws of the same combination next to each other.
+
+        Parameters
+        ----------
+        base : Cell
+            The cell to vary.
+
+        Returns
+        -------
+        list of Cell
+            One per combination and draw.
+        """
         start = base.at(**dict(self.changes))
         axes: dict[str, Sequence[Any]] = dict(self.axes)
         axes.setdefault("draw", range(self.draws))
@@ -75,11 +119,22 @@ class Study:
 
     @property
     def row_names(self) -> list[str]:
-        """The fields that name a row of the table."""
+        """Fields that name a row of the table."""
         return [name for name, _ in self.axes if name != self.columns]
 
     def measure(self, outcomes: Sequence[Outcome]) -> list[int | None]:
-        """The value of every draw of one combination; None where the accuracy was not reached."""
+        """Return the measured value of each draw of one combination.
+
+        Parameters
+        ----------
+        outcomes : sequence of Outcome
+            The draws.
+
+        Returns
+        -------
+        list of int or None
+            Iterations or rounds; None where the accuracy was not reached.
+        """
         if self.value == "rounds":
             return [outcome.rounds_to(self.accuracy) for outcome in outcomes]
         return [outcome.iterations_to(self.accuracy) for outcome in outcomes]
@@ -130,7 +185,7 @@ _ALL = (
     ),
     Study(
         "threshold",
-        "From which K on does DeEPCA converge, by graph and k?",
+        "Above which K does DeEPCA converge, depending on graph and k?",
         (("graph", ("paper", "torus", "ring")), ("k", (1, 3, 5)), ("K", (1, 2, 3, 5, 10, 20))),
         columns="K",
         value="converged",
@@ -148,7 +203,7 @@ _ALL = (
     ),
     Study(
         "rounds",
-        "K = 3, 5 and 10, the K of the paper's figure for w8a, over 20 draws.",
+        "How often do K = 3, 5 and 10, the K of the paper's figure for w8a, converge?",
         (("K", (3, 5, 10)),),
         columns="K",
         value="converged",
@@ -159,7 +214,7 @@ STUDIES = {study.name: study for study in _ALL}
 
 
 def study_named(name: str) -> Study:
-    """A study, or an error that lists them."""
+    """Return the study of a name, or raise an error that lists the known names."""
     if name not in STUDIES:
-        raise InvalidInput(f"there is no study {name!r}; choose one of {', '.join(STUDIES)}")
+        raise ParameterError("study", name, f"choose one of {', '.join(STUDIES)}")
     return STUDIES[name]

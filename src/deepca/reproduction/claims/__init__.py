@@ -1,1 +1,1 @@
-"""The paper's claims, each with what was measured and whether it holds."""
+"""Judge the claims of the paper by measurements."""

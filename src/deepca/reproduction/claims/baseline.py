@@ -1,4 +1,4 @@
-"""What extensions of the paper's method are compared with: its own case on one data set, and scipy's answer."""
+"""The reference for extensions of the paper's method: its own case on one data set, and scipy's answer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ACCURACY = 1e-8
 
 @dataclass(frozen=True)
 class Run:
-    """How a run went, by its worst agent: iterations and rounds to the accuracy (None: not reached), and its end."""
+    """Iterations and rounds until the worst agent reached the accuracy (None if it did not), and its final error."""
 
     iterations: int | None
     rounds: int | None
@@ -39,10 +39,22 @@ class Run:
 
 @dataclass(frozen=True)
 class Ground:
-    """What extensions are compared with: the data, scipy's answer for the pooled rows, and the paper's own case.
+    """The data, scipy's answer for the pooled rows, and the paper's own case.
 
-    A : the ``A_j``.  U : top-k eigenvectors of their mean.  values : all its eigenvalues, descending.
-    graph : the paper's.  static : DeEPCA on it, with FastMix.
+    Parameters
+    ----------
+    setting : Setting
+        Data set, k and number of draws.
+    A : Operator
+        The ``A_j``.
+    U : ndarray of shape (d, k)
+        Top-k eigenvectors of the mean of the ``A_j``.
+    values : ndarray of shape (d,)
+        All eigenvalues of that mean, descending.
+    graph : Topology
+        The paper's graph.
+    static : Run
+        DeEPCA with FastMix on that graph.
     """
 
     setting: Setting
@@ -54,10 +66,14 @@ class Ground:
 
     @property
     def about(self) -> str:
+        """Data set and k, as text."""
+        """Data set and k, as text."""
         return f"{self.setting.data}, k = {self.setting.k}"
 
 
 def ground_of(setting: Setting) -> Ground:
+    """Compute the reference for a setting."""
+    """Compute the reference for a setting."""
     paper = PAPER[setting.data]
     A = operator_of(setting.source, setting.data, paper.agents, paper.rows, "file")
     values, vectors = scipy.linalg.eigh(A.mean())
@@ -68,7 +84,7 @@ def ground_of(setting: Setting) -> Ground:
 
 
 def run_over(setting: Setting, A: Operator, U: Array, network: Topology, mix: Mixer) -> Run:
-    """DeEPCA from the start that all runs have."""
+    """Run DeEPCA over a network from the common start."""
     trace = Trace(U=U)
     W0 = random_orthonormal(A.d, setting.k, seed=0)
     algorithm = DeEPCA(A, W0, SimulatedNetwork(network), mix)

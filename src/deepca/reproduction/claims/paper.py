@@ -1,4 +1,4 @@
-"""The paper's claims about runs, each with what was measured here and whether it holds."""
+"""Judge the paper's claims about convergence and communication."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _INDEFINITE, _PATIENCE = 4.0, 4
 
 
 def claim_cells(setting: Setting) -> list[Cell]:
-    """All cells that :func:`judge` looks at."""
+    """Return the cells that :func:`judge` needs."""
     base = setting.base
     cells = paper_cells(setting.data, setting.k, base.iterations, setting.draws)
     cells += [base.at(K=K, draw=draw) for K in setting.few_rounds for draw in setting.draws_of(K)]
@@ -33,7 +33,7 @@ def claim_cells(setting: Setting) -> list[Cell]:
     cells += [base.at(method="DePCA", K=K) for K in _plateau_rounds(setting)]
     cells += [cell for k in setting.other_k for cell in _other(setting, k)]
     cells += [cell for cell in [_theorem_cell(setting)] if cell is not None]
-    if setting.data == "a9a":  # small enough to look around
+    if setting.data == "a9a":  # small enough for further runs
         cells += [_spread(base, s, K, i) for s in _SPREADS for K in _SPREAD_ROUNDS for i in _SPREAD_DRAWS]
         cells += [base.at(spread=_INDEFINITE, K=K) for K in (2, 5, 10)]
         cells += [_sign(base, a, i) for a in _ALIGNMENTS for i in _SIGN_DRAWS]
@@ -41,7 +41,7 @@ def claim_cells(setting: Setting) -> list[Cell]:
 
 
 def judge(setting: Setting, outcomes: Outcomes) -> list[Claim]:
-    """Every claim of the paper about one data set; none where the runs are too short to tell."""
+    """Judge every claim of the paper about one data set, or none if the runs are too short."""
     base = setting.base
     if not all(outcomes[_pooled(base, i)].iterations_to(1e-10) for i in setting.draws_of(3)):
         return [
@@ -75,7 +75,7 @@ def _pooled(cell: Cell, draw: int) -> Cell:
 
 
 def _spread(base: Cell, spread: float, K: int, draw: int) -> Cell:
-    """With the polar factor, so that heterogeneity is measured and not SignAdjust."""
+    """Return a cell with the polar factor, so that heterogeneity is measured and not SignAdjust."""
     return base.at(spread=spread, K=K, draw=draw, alignment="polar")
 
 
@@ -84,7 +84,7 @@ def _sign(base: Cell, alignment: Alignment, draw: int) -> Cell:
 
 
 def _other(setting: Setting, k: int) -> list[Cell]:
-    """Another k: K = 3 with patience (slow is not the same as never), with the polar factor, and CPCA."""
+    """Return cells for another k: K = 3 with more iterations (to tell slow from never), polar factor, and CPCA."""
     cell = setting.base.at(k=k, iterations=setting.iterations(k), draw=0)
     cells = []
     for draw in range(2):
@@ -97,11 +97,11 @@ def _patient(cell: Cell, draw: int) -> Cell:
 
 
 def _theorem_cell(setting: Setting) -> Cell | None:
-    """DeEPCA with the theorem's K, from draw 0."""
+    """Return the cell of DeEPCA with the theorem's K and draw 0, or None without a gap."""
     problem, base = problem_of(setting), setting.base
     if problem is None:
         return None
-    tangent = 10.0 * math.sqrt(setting.k * base.rows)  # K grows with the logarithm only; a start is rarely worse
+    tangent = 10.0 * math.sqrt(setting.k * base.rows)  # K grows only with its logarithm; few starts are worse
     return base.at(K=theory.required_rounds(problem, graph_of(base.graph, base.agents, 0), tangent))
 
 
@@ -161,15 +161,15 @@ def _threshold(setting: Setting, outcomes: Outcomes) -> Claim:
         one = "K = 1 does fail" if not any(kept[1]) else "even K = 1 works in some draws"
         return Claim(
             "Section 5, Figure 1",
-            "w8a: with K = 3 DeEPCA can not converge to the top-k principal components.",
+            "w8a: with K = 3 DeEPCA cannot converge to the top-k principal components.",
             measured,
             verdict,
             ""
             if verdict == "holds"
             else f"K = 3 converged in {sum(three)} of {len(three)} draws with k = {setting.k}; {one}. The paper does "
-            "not state k. With larger k, K = 3 is seen to be much slower than CPCA, since eigenvalues inside the top k "
-            "are close, QR goes on turning the basis, and few rounds do not follow; on a figure of limited length that "
-            "looks like a failure. That may be what the paper saw.",
+            "not state k. With larger k, K = 3 is much slower than CPCA: eigenvalues inside the top k are close, QR "
+            "keeps rotating the basis, and few rounds cannot follow. In a figure of limited length this looks like a "
+            "failure, which may be what the paper saw.",
         )
     smallest = kept[rounds[0]]
     return Claim(
@@ -334,19 +334,19 @@ def _signs(setting: Setting, outcomes: Outcomes) -> Claim:
 
 
 def _keeps_up(outcomes: Outcomes, cell: Cell, accuracy: float = 1e-8) -> bool:
-    """Whether a run reaches the accuracy with at most 10 % (and 2) more iterations than CPCA from the same W⁰."""
+    """Tell whether a run reaches the accuracy with at most 10 % and 2 more iterations than CPCA from the same W⁰."""
     reached, pooled = outcomes[cell].iterations_to(accuracy), outcomes[_pooled(cell, cell.draw)].iterations_to(accuracy)
     return reached is not None and pooled is not None and reached <= 1.1 * pooled + 2
 
 
 def _apart(one: Outcome, other: Outcome, accuracy: float) -> float:
-    """Difference of the iterations that two runs need; inf if one of them does not get there."""
+    """Return the difference between the iterations of two runs; infinite if one does not reach the accuracy."""
     a, b = one.iterations_to(accuracy), other.iterations_to(accuracy)
     return math.inf if a is None or b is None else abs(a - b)
 
 
 def _rate(outcome: Outcome) -> float:
-    """Observed factor per iteration, between 1e-3 and 1e-9."""
+    """Return the observed contraction per iteration, between 1e-3 and 1e-9."""
     curve = outcome.tan_theta
     inside = np.flatnonzero((curve < 1e-3) & (curve > 1e-9))
     if inside.size < 2:

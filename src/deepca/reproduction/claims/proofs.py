@@ -1,4 +1,4 @@
-"""What the paper says about its proofs, beside what holds: no run is needed for most of it."""
+"""Judge the statements of the paper's proofs; most of them need no run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["judge_print"]
 
 
 def judge_print(setting: Setting, outcomes: Mapping[Cell, Outcome]) -> list[Claim]:
-    """The FastMix proposition and the slips in print, with this data set's numbers."""
+    """Judge the FastMix proposition and the errors in print, with the numbers of one data set."""
     claims = [_fastmix()]
     problem = problem_of(setting)
     if problem is None:
@@ -55,7 +55,7 @@ def _fastmix() -> Claim:
         f"expands by {expands:.2f}. The bound [(K+1)(1−√η)+√(2η)] η^(K/2) "
         + ("holds for all K ≤ 60." if holds else "fails as well."),
         "differs" if wrong else "holds",
-        "The proposition leaves out the polynomial factor of the recurrence; for large K it is right.",
+        "The proposition omits the polynomial factor of the recurrence; for large K it is correct.",
     )
 
 
@@ -63,9 +63,9 @@ def _direction() -> Claim:
     return Claim(
         "Theorem 1",
         "K ≤ 1/√(1−λ₂) · log(…).",
-        "The proof needs a small ρ, hence K ≥ …; with K ≤ … nothing would be asked of K at all.",
+        "The proof needs a small ρ, hence K ≥ …; K ≤ … would not constrain K at all.",
         "differs",
-        "A slip in print.",
+        "A misprint.",
     )
 
 
@@ -89,7 +89,7 @@ def _monotone(setting: Setting, problem: theory.Problem, start: float) -> Claim:
         "The right-hand side of the condition on ρ decreases with t.",
         f"{setting.data}: from {first:.1e} (t = 1) to {later:.1e} (t = 50).",
         "holds" if later < first else "differs",
-        "It grows, so the first iterations decide; the conclusion (K need not grow) is right, all the more.",
+        "It grows, so the first iterations decide, which strengthens the conclusion that K need not grow.",
     )
 
 
@@ -106,7 +106,7 @@ def _third_condition(setting: Setting, problem: theory.Problem, start: float) ->
         "Of the conditions on ρ only the second matters.",
         f"{setting.data}: the third, which has √m in its denominator, is the stronger one {where}.",
         "holds" if decides is None or decides > 6 else "partly",
-        "For every realistic number of agents it is right." if decides is None or decides > 6 else "",
+        "Correct for every realistic number of agents." if decides is None or decides > 6 else "",
     )
 
 
@@ -127,12 +127,12 @@ def _base_case(setting: Setting, outcome: Outcome) -> Claim:
         f"{setting.data}: after the first step, with K = {outcome.cell.K}, ‖S − S̄⊗1‖ = "
         f"{outcome.S_disagreement[0]:.2g}: by A_jW_j^(−1) := W⁰ the first product A_jW⁰ enters whole.",
         "differs",
-        "S⁰ agrees, S¹ does not; from random W⁰ the bounds were nevertheless not seen to fail for that reason.",
+        "S⁰ agrees, S¹ does not; with random W⁰, no bound was seen to fail for that reason.",
     )
 
 
 def _disagreement(setting: Setting, problem: theory.Problem, outcome: Outcome) -> Claim:
-    """Lemma: ``‖S^t − S̄^t⊗1‖/√m ≤ 4ρL(√k+1) γ^{t−2} ℓ₀``, down to rounding."""
+    """Judge the lemma ``‖S^t − S̄^t⊗1‖/√m ≤ 4ρL(√k+1) γ^{t−2} ℓ₀``, down to rounding."""
     cell, gamma = outcome.cell, theory.gamma(problem)
     rho = theory.rho(graph_of(cell.graph, cell.agents, cell.draw), cell.K)
     t = np.arange(1, outcome.S_disagreement.size + 1)
@@ -145,6 +145,6 @@ def _disagreement(setting: Setting, problem: theory.Problem, outcome: Outcome) -
         "The disagreement shrinks by γ per iteration: ‖S − S̄⊗1‖/√m ≤ 4ρL(√k+1) γ^(t−2) ℓ₀.",
         f"{setting.data}, K = {cell.K}: at most {ratio:.2g} of the bound, over all iterations above rounding.",
         "holds" if ratio <= 1 else "differs",
-        "Here. It fails for QR with SignAdjust where eigenvalues inside the top k are close: QR turns the basis at the "
-        "rate λ_(i+1)/λ_i, which may exceed γ.",
+        "In this case. It fails for QR with SignAdjust where eigenvalues inside the top k are close: QR rotates the "
+        "basis at the rate λ_(i+1)/λ_i, which may exceed γ.",
     )

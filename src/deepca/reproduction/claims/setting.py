@@ -1,4 +1,4 @@
-"""What the claims about one data set are judged on."""
+"""The setting in which claims about one data set are judged."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from deepca.algorithms import theory
 from deepca.data.libsvm import SETS
-from deepca.errors import InvalidInput
+from deepca.errors import ParameterError
 from deepca.reproduction.cells import Cell
 from deepca.reproduction.problems import DataSource, operator_of, pooled_of
 from deepca.reproduction.studies import PAPER, base_cell
@@ -20,7 +20,7 @@ __all__ = ["Setting", "problem_of"]
 
 @dataclass(frozen=True)
 class Setting:
-    """A data set, k, and how many draws; ``limit`` is the most iterations, for quick runs."""
+    """A data set, k and the number of draws; ``limit`` caps the iterations of quick runs."""
 
     data: str
     k: int
@@ -29,12 +29,14 @@ class Setting:
     limit: int | None = None
 
     def __post_init__(self) -> None:
+        """Check k against the number of features."""
+        """Check k against the number of features."""
         d = SETS[self.data].n_features
         if not 1 <= self.k < d:
-            raise InvalidInput(f"k = {self.k}: {self.data} has {d} features, so choose k between 1 and {d - 1}")
+            raise ParameterError("k", self.k, f"{self.data} has {d} features; choose k between 1 and {d - 1}")
 
     def iterations(self, k: int) -> int:
-        """As many as centralised power iterations need for 1e-10 from a random start, and some more; at most 1000."""
+        """Return slightly more iterations than pooled power iterations need for 1e-10, at most 1000."""
         values = pooled_of(self.source, self.data, PAPER[self.data].agents, PAPER[self.data].rows).values
         most = min(1000, self.limit or 1000)
         if values[k] == 0.0:
@@ -45,26 +47,28 @@ class Setting:
 
     @cached_property
     def base(self) -> Cell:
-        """DeEPCA with the largest K of the paper's figure."""
+        """Cell of DeEPCA with the largest K of the paper's figure."""
         return base_cell(self.data, self.k, self.iterations(self.k))
 
     @cached_property
     def other_k(self) -> tuple[int, ...]:
-        """Further k for the question from which K on it works: 1, 2, and the largest up to 12 that is quick."""
+        """Further k for which the smallest sufficient K is sought: 1, 2, and the largest up to 12 that is quick."""
         quick = [k for k in range(3, 13) if self.iterations(k) <= 450]
         return tuple(k for k in dict.fromkeys((1, 2, *quick[-1:])) if k != self.k)
 
     @property
     def few_rounds(self) -> tuple[int, ...]:
+        """Values of K for which the smallest sufficient K is sought."""
+        """Values of K for which the smallest sufficient K is sought."""
         return tuple(sorted({1, 2, 3, *PAPER[self.data].rounds}))
 
     def draws_of(self, K: int) -> range:
-        """More draws for K = 3, which the paper says is not enough on w8a."""
+        """Return the draws for a K; K = 3, which the paper calls insufficient on w8a, has more."""
         return range(max(self.draws, 4) if K == 3 else self.draws)
 
 
 def problem_of(setting: Setting, spread: float = 1.0) -> theory.Problem | None:
-    """λ_k, λ_(k+1) and L of the data; None where there is no gap, and so no theory."""
+    """Return λ_k, λ_(k+1) and L of the data, or None if there is no gap."""
     paper = PAPER[setting.data]
     values = pooled_of(setting.source, setting.data, paper.agents, paper.rows).values
     lambda_k, lambda_k1 = float(values[setting.k - 1]), float(values[setting.k])

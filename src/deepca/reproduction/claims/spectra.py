@@ -1,4 +1,4 @@
-"""What the paper says its method is a foundation for, measured with tracked power iterations and with block Krylov.
+"""Judge the problems that the paper calls its method a foundation for, with tracked power iterations and block Krylov.
 
 Remark 4 and the conclusion: eigenvalue decomposition, SVD, low-rank approximation, spectral analysis.
 """
@@ -31,11 +31,11 @@ __all__ = ["SPECTRA", "eigenvalues", "low_rank", "pair_error", "singular_values"
 _EXACT = 1e-10
 _CASES: tuple[tuple[Which, str], ...] = (("LM", "deepca"), ("LM", "auto"), ("LA", "auto"), ("SA", "auto"))
 _FIRST: dict[Which, Callable[[Array], Array]] = {"LA": np.negative, "SA": np.positive, "LM": lambda v: -np.abs(v)}
-_COLUMN_AGENTS, _SAMPLES = 10, 2000  # messages are as long as there are samples
+_COLUMN_AGENTS, _SAMPLES = 10, 2000  # the length of a message is the number of samples
 
 
 def verdict_of(*errors: float) -> Verdict:
-    """Whether all are exact; NaN is not."""
+    """Judge whether all errors are at most 1e-10; NaN is not."""
     good = [error <= _EXACT for error in errors]
     return "holds" if all(good) else "partly" if any(good) else "differs"
 
@@ -44,7 +44,7 @@ def verdict_of(*errors: float) -> Verdict:
 
 
 def eigenvalues(ground: Ground) -> Claim:
-    """Of a mean with eigenvalues of both signs: every other agent's matrix is taken negative."""
+    """Judge eigenpairs of an indefinite mean, obtained by negating the matrix of every other agent."""
     signs = np.where(np.arange(ground.A.n_local) % 2, -1.0, 1.0)
     stack = ground.A.dense() * signs[:, None, None]
     values, vectors = scipy.linalg.eigh(stack.mean(axis=0))
@@ -62,12 +62,14 @@ def eigenvalues(ground: Ground) -> Claim:
         f"{ground.setting.data} with every other A_j negative, so that the mean is indefinite, k = {k}: farthest from "
         f"scipy's eigh, eigenvalue (relative to the largest) or single eigenvector: {'; '.join(parts)}.",
         verdict_of(*errors),
-        "Of an indefinite mean the polar factor and QR with positive diagonal flip signs in every step and stall; "
+        "With an indefinite mean, the polar factor and QR with positive diagonal flip signs in every step and stall; "
         "SignAdjust, or a shift that agents agree on, does not.",
     )
 
 
 def pair_error(found: Eigenpairs, values: Array, vectors: Array) -> float:
+    """Return the largest error of an eigenvalue (relative to the largest) or of a single eigenvector."""
+    """Return the largest error of an eigenvalue (relative to the largest) or of a single eigenvector."""
     apart = np.abs(found.values - values).max() / np.abs(values).max()
     signs = np.sign(np.sum(found.vectors * vectors, axis=0))
     off = np.linalg.norm(found.vectors * signs - vectors, axis=0).max()
@@ -79,7 +81,7 @@ def pair_error(found: Eigenpairs, values: Array, vectors: Array) -> float:
 
 @dataclass(frozen=True)
 class _Triplets:
-    """Rows of 50 agents, as in the paper's split, decomposed by tracked power iterations; and scipy's answer."""
+    """Singular triplets found by the agents, and scipy's answer."""
 
     found: SingularTriplets
     values: Array
@@ -87,7 +89,7 @@ class _Triplets:
 
     @property
     def errors(self) -> tuple[float, float]:
-        """Of values, relative to the first, and of the span on the common side."""
+        """Errors of the values, relative to the first, and of the span on the common side."""
         k = self.found.values.size
         values = np.abs(self.found.values - self.values[:k]).max() / self.values[0]
         return float(values), float(tan_theta(self.right[:k].T, self.found.common))
@@ -103,7 +105,7 @@ def _rows_apart(setting: Setting, graph: Topology) -> _Triplets:
 
 
 def singular_values(ground: Ground) -> Claim:
-    """Of a matrix whose rows live apart, and of one whose columns do."""
+    """Judge the SVD of a matrix whose rows are distributed, and of one whose columns are."""
     setting = ground.setting
     rows = _rows_apart(setting, ground.graph)
     X = setting.source.load(setting.data).X[:_SAMPLES].toarray()
@@ -121,17 +123,17 @@ def singular_values(ground: Ground) -> Claim:
         "Remark 4",
         "… for decentralized SVD.",
         f"{ground.about}, against scipy's svd, singular values (relative to the first) and the span on the side that "
-        f"all learn: rows at {ground.A.n_local} agents, tracked power iterations: {rows.errors[0]:.0e} and "
+        f"all agents learn: rows at {ground.A.n_local} agents, tracked power iterations: {rows.errors[0]:.0e} and "
         f"{rows.errors[1]:.0e} in {rows.found.iterations} iterations; columns at {_COLUMN_AGENTS} agents in a ring "
         f"(first {_SAMPLES:,} rows), block Krylov: {columns.errors[0]:.0e} and {columns.errors[1]:.0e} in "
         f"{columns.found.iterations}.",
         verdict_of(*rows.errors, *columns.errors),
-        "The other side stays at home: left vectors with their rows, right ones with their columns.",
+        "The other side stays local: left vectors with their rows, right vectors with their columns.",
     )
 
 
 def low_rank(ground: Ground) -> Claim:
-    """The approximation that agents make at home against the best of its rank."""
+    """Judge the local approximations against the best of the same rank."""
     rows = _rows_apart(ground.setting, ground.graph)
     best = float(np.sqrt(np.sum(rows.values[ground.setting.k :] ** 2)))
     off = abs(rows.found.error - best) / best
@@ -141,7 +143,7 @@ def low_rank(ground: Ground) -> Claim:
         f"{ground.about}: ‖X − X_k‖ of all agents together {rows.found.error:.6g}, the smallest possible "
         f"(Eckart–Young, from scipy's singular values) {best:.6g}; they differ by {off:.0e} of it.",
         verdict_of(off),
-        "Every agent makes the approximation of its own rows; only squares are added up.",
+        "Every agent approximates its own rows; only squares are summed.",
     )
 
 
@@ -149,7 +151,7 @@ def low_rank(ground: Ground) -> Claim:
 
 
 def spectral_analysis(ground: Ground) -> Claim:
-    """Of the network itself, by agents that know their neighbours alone."""
+    """Judge the spectrum of the network itself, computed by agents that know only their neighbours."""
     network, graph = SimulatedNetwork(ground.graph), ground.graph
     spectrum = graphs.lambda2(network)
     lambda2 = float(scipy.linalg.eigvalsh(graph.gossip_matrix)[-2])
@@ -165,7 +167,7 @@ def spectral_analysis(ground: Ground) -> Claim:
         f"{errors[0]:.0e} after {spectrum.rounds:,} rounds, the Fiedler value by {errors[1]:.0e}, the Fiedler vector, "
         f"one entry at each agent, by {errors[2]:.0e} from scipy's eigh.",
         verdict_of(*errors),
-        "A problem of another kind: rows of the vectors are apart, and what is averaged are Gram matrices. With λ₂ "
+        "A different kind of problem: rows of the vectors are distributed, and Gram matrices are averaged. With λ₂ "
         "known, FastMix's η and K need no global knowledge.",
     )
 

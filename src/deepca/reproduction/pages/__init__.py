@@ -1,1 +1,1 @@
-"""Figures and the verdict page of a reproduction."""
+"""Draw the figures and write the verdict page of a reproduction."""

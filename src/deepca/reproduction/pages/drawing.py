@@ -1,4 +1,4 @@
-"""How all figures look, and how they are saved."""
+"""Style and save the figures of a reproduction."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SOFT = "#555555"
 
 
 def styled() -> AbstractContextManager[None]:
-    """Draw with the settings of all figures."""
+    """Return a context that applies the style of all figures."""
     return mpl.rc_context(
         {
             **LOOK,
@@ -29,9 +29,9 @@ def styled() -> AbstractContextManager[None]:
 
 
 def save_figure(figure: Figure, path: Path, title: str) -> None:
-    """PNG and SVG next to each other, the same bytes every time."""
+    """Save a figure as PNG and SVG, reproducibly byte for byte."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.draw_without_rendering()  # lays it out, once for both
+    figure.draw_without_rendering()  # compute the layout once for both formats
     figure.set_layout_engine("none")
     figure.savefig(path.with_name(path.name + ".png"), dpi=150, metadata={"Title": title})
     figure.savefig(path.with_name(path.name + ".svg"), metadata={"Title": title, "Date": None})

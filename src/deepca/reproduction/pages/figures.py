@@ -1,4 +1,4 @@
-"""The paper's pages, one figure per study, and the curves as CSV. Needs the ``plot`` extra (matplotlib)."""
+"""Draw one figure per study and write curves as CSV. Requires the ``plot`` extra (matplotlib)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _SHARE = LinearSegmentedColormap.from_list("share", ["#ffffff", "#a6cee8", "#007
 
 
 def study_page(study: Study, outcomes: Mapping[Cell, Outcome], path: Path) -> None:
-    """One figure for any study. Writes ``path`` + ``.png`` and ``.svg``."""
+    """Draw the figure of a study into ``path`` + ``.png`` and ``.svg``."""
     rows = by_row_and_column(study, outcomes)
     with styled():
         if study.value == "converged":
@@ -71,18 +71,18 @@ def _title(figure: Figure, study: Study, rows: Rows, line: str, width: int) -> N
 
 
 def _goal(study: Study) -> str:
-    """``mean tan θ ≤ 1e-8``, in one piece."""
+    """Return ``mean tan θ ≤ 1e-8`` without line breaks."""
     return f"mean $\\tan\\,\\theta$ ≤ {_power(study.accuracy)}".replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def _power(value: float) -> str:
-    """``10^{-8}`` in mathtext."""
+    """Return ``10^{-8}`` as mathtext."""
     exponent = np.log10(value)
     return f"$10^{{{exponent:.0f}}}$" if exponent == round(exponent) else f"{value:g}"
 
 
 def _share_map(study: Study, rows: Rows) -> Figure:
-    """A table of squares, darker the more draws converged; with the share and the median of the iterations."""
+    """Draw a grid of squares, darker the more draws converged, with the share and the median iterations."""
     columns = dict(study.axes)[study.columns]
     width = max(6.2, 2.2 + 1.05 * len(columns))
     figure = Figure(figsize=(width, 1.45 + 0.44 * len(rows)), layout="constrained")
@@ -117,7 +117,7 @@ def _share_map(study: Study, rows: Rows) -> Figure:
 
 
 def _draws(study: Study, rows: Rows) -> Figure:
-    """A panel per row, a dot per draw; draws that never converged are crosses at the top."""
+    """Draw a panel per row with a dot per draw; draws that never converged are crosses at the top."""
     figure = Figure(figsize=(9.0, 1.9 + 1.45 * len(rows)), layout="constrained")
     panels = figure.subplots(len(rows), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
     draws = dict(study.axes)["draw"]
@@ -140,13 +140,13 @@ def _draws(study: Study, rows: Rows) -> Figure:
     figure.supylabel(_WORDS[study.value], fontsize=10)
     panels[-1].set_xlabel("draw (network and start)")
     panels[-1].set_xticks(draws)
-    line = f"Dots: {_WORDS[study.value]} until {_goal(study)} for good. "
+    line = f"Dots: {_WORDS[study.value]} until {_goal(study)} permanently. "
     _title(figure, study, rows, line + "Crosses at the top: never.", 100)
     return figure
 
 
 def _curves(study: Study, rows: Rows) -> Figure:
-    """A line per row: the median with the range over the draws; above it, where draws failed; networks get a panel."""
+    """Draw a line per row with the range over the draws, failed draws above it, and a panel for networks."""
     columns = dict(study.axes)[study.columns]
     numeric = all(isinstance(column, int | float) for column in columns)
     places = np.array(columns if numeric else range(len(columns)), dtype=np.float64)
@@ -171,10 +171,10 @@ def _curves(study: Study, rows: Rows) -> Figure:
     steep = max(every) > 5 * min(every)
     step = 0.0 if steep else 0.02 * (np.log(places.max() / places.min()) if wide else np.ptp(places))
     for i, ((row, entries), style) in enumerate(zip(measured.items(), cycle(_SERIES), strict=False)):
-        shift = (i - (len(rows) - 1) / 2) * step  # ranges side by side, where curves are flat
+        shift = (i - (len(rows) - 1) / 2) * step  # draw ranges side by side where curves are flat
         shifted = places * np.exp(shift) if wide else places + shift
         across, reached = shifted[[bool(values) for values in entries]], [values for values in entries if values]
-        thick = 1.0 - i / max(len(rows) - 1, 1) if steep else 0.2  # equal curves lie inside one another
+        thick = 1.0 - i / max(len(rows) - 1, 1) if steep else 0.2  # nest equal curves inside one another
         axes.vlines(across, [min(v) for v in reached], [max(v) for v in reached], color=style["color"], linewidth=1.2)
         axes.plot(
             across,
@@ -197,8 +197,8 @@ def _curves(study: Study, rows: Rows) -> Figure:
         _draw_failures(panels["failed"], failed, dict(zip(columns, places, strict=True)))
     if graphs:
         _against_the_gap(panels["gap"], study, rows)
-    until = f"Until {_goal(study)} for good, median and range over {study.draws} draws."
-    cross = " Above: the draws that got there; a cross where none did." if failed else ""
+    until = f"Until {_goal(study)} permanently, median and range over {study.draws} draws."
+    cross = " Above: the number of draws that converged; a cross where none did." if failed else ""
     _title(figure, study, rows, until + cross, 115 if graphs else 84)
     return figure
 
@@ -207,7 +207,7 @@ Failures = dict[str, list[tuple[Any, int, int]]]
 
 
 def _failures(study: Study, rows: Rows) -> Failures:
-    """By the name of the row: the columns where not all draws converged, how many did, and of how many."""
+    """Return, by row name, the columns where not all draws converged, with their counts."""
     failed: Failures = {}
     for row, entries in rows.items():
         for column, runs in entries.items():
@@ -232,7 +232,7 @@ def _draw_failures(strip: Axes, failed: Failures, places: Mapping[Any, float]) -
 
 
 def _against_the_gap(axes: Axes, study: Study, rows: Rows) -> None:
-    """The fewest rounds over the columns, where all draws converged, against 1/√(1−λ₂) of the network."""
+    """Draw the fewest rounds over the columns, where all draws converged, against 1/√(1−λ₂)."""
     points = []
     for (row, entries), style in zip(rows.items(), cycle(_SERIES), strict=False):
         best: list[tuple[float, Any]] = []
@@ -257,7 +257,7 @@ def _against_the_gap(axes: Axes, study: Study, rows: Rows) -> None:
     axes.plot(ends, ends * line, color="#888888", linewidth=1.2, linestyle="--", zorder=1, label="in proportion")
     for across, up, name, style in points:
         axes.plot([across], [up], style["marker"], color=style["color"], markersize=8, zorder=3)
-        above = up > line * across  # on its own side of the line
+        above = up > line * across  # label each point on its own side of the line
         axes.annotate(
             name,
             (across, up),
@@ -304,7 +304,7 @@ _COLUMNS = (
 
 
 def write_curves(outcomes: Iterable[Outcome], path: Path) -> None:
-    """All curves in one CSV file, a line per iteration; floats in full. The file is whole or not there."""
+    """Write all curves atomically to one CSV file, one line per iteration, floats in full precision."""
     text = io.StringIO(newline="")
     lines = csv.writer(text, lineterminator="\n")
     lines.writerow((*_COLUMNS, "iteration", "rounds", "tan_theta", "S_disagreement", "W_disagreement"))

@@ -1,4 +1,4 @@
-"""The verdict page as one HTML file."""
+"""Render the verdict page as one HTML file."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ code { font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans 
 """
 
 
-_SHAPES: dict[Verdict, str] = {  # a full disc with a tick, a half disc, a ring with a cross: told apart without colour
+_SHAPES: dict[Verdict, str] = {  # a full disc with a tick, a half disc, a ring with a cross: distinct without colour
     "holds": '<circle cx="8" cy="8" r="7.5" fill="currentColor"/>'
     '<path d="M4.4 8.4l2.4 2.5 4.8-5.4" fill="none" stroke="var(--page)" stroke-width="1.9"/>',
     "partly": '<circle cx="8" cy="8" r="6.7" fill="none" stroke="currentColor" stroke-width="1.6"/>'
@@ -88,11 +88,11 @@ _SHAPES: dict[Verdict, str] = {  # a full disc with a tick, a half disc, a ring 
 }
 
 
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"  # the page can ask for nothing outside itself
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"  # the page may request nothing from outside
 
 
 def to_html(report: Report) -> str:
-    """One page that needs nothing else: no script, no request, pictures inside."""
+    """Return a self-contained page: no scripts, no requests, embedded pictures."""
     sections = [
         ("claims", "Claims", _html_claims(report.claims)),
         ("figures", "Figures", "".join(map(_html_picture, report.pictures))),
@@ -121,7 +121,7 @@ def to_html(report: Report) -> str:
 
 
 def _html_claims(claims: Iterable[Claim]) -> str:
-    # roles are written out: narrow screens show rows as cards, and display: block would hide the table from readers
+    # explicit roles: narrow screens show rows as cards, and display: block would hide the table from screen readers
     rows = "".join(
         f"<tr role='row'><th scope='row' role='rowheader'><span class='where'>{escape(claim.where)}</span> "
         f"{escape(claim.statement)}</th>"

@@ -1,4 +1,4 @@
-"""The paper's own page: its panels, with curves measured here."""
+"""Draw the paper's figures with the curves measured here."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from deepca.reproduction.studies import Paper
 
 __all__ = ["paper_page"]
 
-FLOOR = 1e-16  # below it a curve is rounding
+FLOOR = 1e-16  # curves below it are rounding errors
 
 
-CEILING = 1e3  # a tangent above it says no more than "a right angle"
+CEILING = 1e3  # larger tangents only mean "a right angle"
 
 
-STRETCH = 1.6  # of the rounds DeEPCA needs: how far the rounds pages look
+STRETCH = 1.6  # length of the x-axis in rounds, relative to what DeEPCA needs
 
 
 # Okabe–Ito colours, told apart by colour-blind readers; lines and markers tell the curves apart in grey
@@ -55,12 +55,18 @@ def paper_page(
     against: Literal["iterations", "rounds"],
     path: Path,
 ) -> None:
-    """The paper's 3 × 3 page: a row for each K, a column for each curve. Writes ``path`` + ``.png`` and ``.svg``."""
-    lengths = sorted({cell.iterations for cell in outcomes}, reverse=True)  # of one length all, the longest complete
+    """Draw the paper's 3 × 3 page into ``path`` + ``.png`` and ``.svg``: a row per K, a column per curve."""
+    lengths = sorted(
+        {cell.iterations for cell in outcomes}, reverse=True
+    )  # use runs of one length: the longest complete set
     choices = [{K: _paper_runs(outcomes, paper, k, K, draw, length) for K in paper.rounds} for length in lengths]
     runs = max(choices, key=lambda choice: sum(map(len, choice.values())), default={})
     if not any(runs.values()):
-        raise InvalidInput(f"no outcome of the paper's setting for {paper.data}, k = {k}, draw {draw}")
+        raise InvalidInput(
+            f"no outcome of the paper's setting for {paper.data}, k = {k}, draw {draw}; run its cells first",
+            parameter="outcomes",
+            value=paper.data,
+        )
     if against == "rounds":
         runs = {K: {label: run for label, run in row.items() if label != "CPCA"} for K, row in runs.items()}
     with styled():
@@ -99,14 +105,14 @@ def paper_page(
 
 
 def _in_panel(runs: Mapping[str, Outcome], curve: str) -> list[tuple[str, Outcome]]:
-    """CPCA has no agents that could disagree."""
+    """Return the runs in a panel; CPCA has no agents that could disagree."""
     return [(label, run) for label, run in runs.items() if label != "CPCA" or curve == "tan_theta"]
 
 
 def _paper_runs(
     outcomes: Mapping[Cell, Outcome], paper: Paper, k: int, K: int, draw: int, iterations: int
 ) -> dict[str, Outcome]:
-    """The runs in the panels of one K by the name of their curve."""
+    """Return the runs in the panels of one K, by the label of their curve."""
     base = Cell(paper.data, "DeEPCA", k, K, paper.agents, paper.rows, iterations, draw=draw)
     wanted = {
         "DePCA, fixed K": base.at(method="DePCA"),
@@ -122,7 +128,7 @@ def _x(run: Outcome, against: Literal["iterations", "rounds"]) -> Array:
 
 
 def _visible(runs: Mapping[str, Outcome], against: Literal["iterations", "rounds"]) -> float:
-    """Where the x-axis ends: with the longest run, or in rounds at a multiple of what DeEPCA needs."""
+    """Return the end of the x-axis: that of the longest run, or a multiple of the rounds that DeEPCA needs."""
     end = max((_x(run, against)[-1] for run in runs.values()), default=1.0)
     if against == "iterations" or "DeEPCA" not in runs:
         return float(end)
@@ -132,7 +138,7 @@ def _visible(runs: Mapping[str, Outcome], against: Literal["iterations", "rounds
 
 
 def _draw_curve(axes: Axes, x: Array, y: Array, end: float, style: Mapping[str, Any]) -> None:
-    start = {"o": 0.0, "s": 0.25, "^": 0.5, "x": 0.75}[style["marker"]]  # markers of equal curves lie side by side
+    start = {"o": 0.0, "s": 0.25, "^": 0.5, "x": 0.75}[style["marker"]]  # draw markers of equal curves side by side
     places = np.searchsorted(x, end * (np.arange(7) + start + 0.15) / 7)
     axes.plot(
         x,
@@ -167,6 +173,6 @@ def _paper_notes(
         notes.append(f"Each row ends at {STRETCH:g} times the rounds DeEPCA needs to settle;")
         if growing:
             last = max(int(run.rounds[-1]) for run in growing)
-            notes.append(f"growing K went on to {last} rounds.")
+            notes.append(f"growing K continued to {last} rounds.")
         notes.append("CPCA sends nothing and is not shown.")
     return "\n".join(textwrap.wrap(" ".join(notes), 130))

@@ -1,4 +1,4 @@
-"""The verdict page: claims, figures and tables, as one HTML file or as Markdown."""
+"""The content of a verdict page (claims, figures, tables) and its rendering as Markdown."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Verdict = Literal["holds", "partly", "differs", "not judged"]
 
 @dataclass(frozen=True)
 class Claim:
-    """What is said where, what was measured, and whether the two agree."""
+    """A statement of the paper, what was measured, and the verdict."""
 
     where: str
     statement: str
@@ -28,7 +28,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Table:
-    """Text in rows; the first ``heads`` entries of a row name it."""
+    """A table of text; the first ``heads`` entries of a row are its label."""
 
     title: str
     header: tuple[str, ...]
@@ -39,7 +39,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Picture:
-    """A PNG file, its title and what to see in it."""
+    """A PNG file with its title and a note on what it shows."""
 
     title: str
     path: Path
@@ -48,7 +48,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Report:
-    """Everything on the page. A blank line in ``intro`` begins a new paragraph."""
+    """The whole page. A blank line in ``intro`` starts a new paragraph."""
 
     title: str
     intro: str
@@ -61,7 +61,7 @@ class Report:
 
 
 def summary(claims: Sequence[Claim]) -> str:
-    """One line: ``9 of 12 claims hold, 2 hold partly, 1 differs.``"""
+    """Summarise the verdicts: "9 of 12 claims hold, 2 hold partly, 1 differs."."""
     if not claims:
         return "No claims were judged."
     count = {verdict: sum(claim.verdict == verdict for claim in claims) for verdict in _MARKS}
@@ -76,10 +76,14 @@ def summary(claims: Sequence[Claim]) -> str:
 
 
 def plural(count: int, *, verb: bool = False) -> str:
+    """Return the "s" of a plural noun, or of a singular verb."""
+    """Return the "s" of a plural noun, or of a singular verb."""
     return "s" if (count == 1) is verb else ""
 
 
 def duration_text(seconds: float) -> str:
+    """Format a duration as "12.3 s" or "2 min 5 s"."""
+    """Format a duration as "12.3 s" or "2 min 5 s"."""
     if seconds < 59.95:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -87,6 +91,8 @@ def duration_text(seconds: float) -> str:
 
 
 def paragraphs(text: str) -> list[str]:
+    """Split text at blank lines."""
+    """Split text at blank lines."""
     return [" ".join(part.split()) for part in re.split(r"\n\s*\n", text) if part.strip()]
 
 
@@ -101,7 +107,7 @@ _MARKS: dict[Verdict, str] = {
 
 
 def to_markdown(report: Report, folder: Path | None = None) -> str:
-    """The same page as Markdown; links to pictures are relative to ``folder``, the page's (default: the pictures')."""
+    """Render the page as Markdown, with links relative to ``folder`` (by default, the folder of the pictures)."""
     parts = [f"# {_plain(report.title)}", f"**{_plain(summary(report.claims))}**"]
     parts += map(_plain, paragraphs(report.intro))
     if report.claims:
@@ -121,7 +127,7 @@ def to_markdown(report: Report, folder: Path | None = None) -> str:
     if report.settings:
         parts += ["## Settings", _markdown_table(("Setting", "Value"), report.settings)]
     ticks = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", report.command)), default=0))
-    parts += ["## How to run this again", f"{ticks}sh\n{report.command}\n{ticks}"]
+    parts += ["## How to reproduce this page", f"{ticks}sh\n{report.command}\n{ticks}"]
     parts.append(f"Made in {duration_text(report.seconds)}.")
     return "\n\n".join(parts) + "\n"
 
@@ -133,6 +139,6 @@ def _markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], number
 
 
 def _plain(text: str) -> str:
-    """Text that Markdown shows as it is, on one line, also inside a table."""
+    """Escape text so that Markdown shows it verbatim on one line, inside tables too."""
     text = re.sub(r"([\\`*\[\]|~]|(?<!\w)_)", r"\\\1", " ".join(text.split()))
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

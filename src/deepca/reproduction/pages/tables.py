@@ -1,4 +1,4 @@
-"""Tables of a study: one row per cell, one column per measure."""
+"""Tabulate the outcomes of a study."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _MEASURES: dict[Value, str] = {
 
 
 def name_of(field: str, value: Any, *, bare: bool = False) -> str:
-    """How tables and figures call a value of a field of a cell; ``bare`` leaves the name of the field away."""
+    """Return the text of a cell's field in tables and figures; ``bare`` omits the name of the field."""
     if field in _NAMES or isinstance(value, str):
         return _NAMES.get(field, {}).get(value, str(value))
     if bare:
@@ -50,13 +50,13 @@ def name_of(field: str, value: Any, *, bare: bool = False) -> str:
 
 
 def row_name(study: Study, row: tuple[Any, ...]) -> str:
-    """``torus, k = 3``; for a study without rows, how many draws it has."""
+    """Return a row label such as "torus, k = 3", or the number of draws for a study without rows."""
     names = [name_of(field, value) for field, value in zip(study.row_names, row, strict=True)]
     return ", ".join(names) or f"{study.draws} draw{plural(study.draws)}"
 
 
 def by_row_and_column(study: Study, outcomes: Mapping[Cell, Outcome]) -> Rows:
-    """The outcomes of a study as its table has them; what was not run is an empty list, other cells are left out."""
+    """Arrange the outcomes of a study by row and column; missing runs are empty lists, other cells are ignored."""
     axes = dict(study.axes)
     fixed = [(field, value) for field, value in study.changes if field not in axes]
     own = [
@@ -67,14 +67,19 @@ def by_row_and_column(study: Study, outcomes: Mapping[Cell, Outcome]) -> Rows:
         and ("draw" in axes or cell.draw < study.draws)
     ]
     if not own:
-        raise InvalidInput(f"no outcome belongs to the study {study.name!r}")
+        raise InvalidInput(
+            f"no outcome belongs to the study {study.name!r}; run its cells first", parameter="outcomes", value=0
+        )
     first = {field: values[0] for field, values in axes.items()}
     if "k" in axes:
-        first["iterations"] = 0  # each k has a length of its own
+        first["iterations"] = 0  # the length depends on k
     points = {(cell.draw, *(getattr(cell, field) for field in axes)) for cell in own}
     if len({cell.at(**{"draw": 0, **first}) for cell in own}) > 1 or len(points) < len(own):
         raise InvalidInput(
-            f"the outcomes hold the study {study.name!r} more than once (other data, method, k or iterations): pass one"
+            f"the outcomes contain the study {study.name!r} more than once (different data, method, k or iterations); "
+            "pass one of them",
+            parameter="outcomes",
+            value=len(own),
         )
     rows: Rows = {
         row: {column: [] for column in axes[study.columns]}
@@ -87,7 +92,7 @@ def by_row_and_column(study: Study, outcomes: Mapping[Cell, Outcome]) -> Rows:
 
 
 def study_table(study: Study, outcomes: Mapping[Cell, Outcome]) -> Table:
-    """The median over the draws, with the share that converged where it was not all of them."""
+    """Return the table of medians over the draws, with the share that converged where not all did."""
     columns = dict(study.axes)[study.columns]
     heads = tuple(_FIELDS.get(field, field) for field in study.row_names) or ("draws",)
     rows = []
@@ -98,20 +103,20 @@ def study_table(study: Study, outcomes: Mapping[Cell, Outcome]) -> Table:
     note = _MEASURES[study.value].format(accuracy=_short(study.accuracy)) + draws + "."
     seen = [entry for row in rows for entry in row[len(heads) :]]
     if any("(" in entry for entry in seen):
-        note += " In brackets: how many of the draws got there, where not all did."
+        note += " In brackets: the number of draws that reached it, where not all did."
     if "–" in seen:
-        note += " –: it did not get there." if study.columns == "draw" else " –: none got there."
+        note += " –: not reached." if study.columns == "draw" else " –: no draw reached it."
     title = f"{study.name.capitalize()}: {study.question}"
     return Table(title, heads + tuple(name_of(study.columns, c) for c in columns), tuple(rows), note, len(heads))
 
 
 def _short(number: float) -> str:
-    """``1e-8``, without the zero that Python puts into exponents."""
+    """Format a number as ``1e-8``, without the leading zero of Python's exponents."""
     return re.sub(r"e([+-])0+", r"e\1", f"{number:g}")
 
 
 def _entry(study: Study, outcomes: Sequence[Outcome]) -> str:
-    """``312``, ``312 (4/5)``, ``–`` where none converged, nothing where none was run."""
+    """Format an entry: ``312``, ``312 (4/5)``, ``–`` if no draw converged, or nothing if none was run."""
     values = study.measure(outcomes)
     reached = [value for value in values if value is not None]
     if not reached:
