@@ -1,4 +1,4 @@
-# Every target sets up what it needs; a machine with Python, pip and make is enough.
+# Every target installs what it needs; Python, pip and make are enough.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -6,26 +6,27 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --editab
 
 .PHONY: help demo check test test-laws test-slow test-mpi lint format bench bench-mpi check-memory figures proto reference reproduce study-robustness study-networks study-streaming bench-communication faults faults-quick adversary clean
 help:
-	@echo "make demo     the main job, on data that ships with scikit-learn (seconds, once installed)"
-	@echo "make check    lint, layers, types and the quick tests (two minutes)"
-	@echo "make test     all tests but the slow ones (ten minutes)"
-	@echo "make test-laws  the laws with fresh seeds and more examples (five minutes); SEED=number to draw the same ones again"
-	@echo "make test-slow  real agents and ranks, commands of the docs, random cases; then test-mpi (twenty minutes)"
-	@echo "make test-mpi  the last part of test-slow: the tests of the algorithms once more, under mpiexec on four ranks"
-	@echo "make lint     formatting, lint, layers, strict types"
-	@echo "make bench    speed as ratios to the floor, into docs/benchmarks.md"
-	@echo "make bench-mpi  the MPI engine: parity, rounds over a bare exchange, scaling, predictions, into docs/cluster-figures.md"
-	@echo "make check-memory  a 2 GB file fit in less than 300 MB of anonymous memory"
-	@echo "make figures  the pictures of the docs"
-	@echo "make reference  docs/reference.md from the code"
-	@echo "make reproduce  the paper's experiments, into docs/reproduction (DATA=folder with w8a and a9a)"
-	@echo "make study-robustness  orthonormalisation, stopping and rounds, into docs/robustness.md (DATA=folder, as above)"
-	@echo "make study-networks  directed, changing and pairwise networks beside static ones, into docs/networks.md (DATA=folder, as above)"
-	@echo "make study-streaming  tracking and partial_fit behind a subspace that turns, into docs/streaming.md"
-	@echo "make faults   real agents that are killed, frozen, cut off and attacked, into docs/faults.md (half an hour)"
-	@echo "make faults-quick  the same with fewer runs and shorter faults (minutes)"
-	@echo "make adversary  ten thousand random cases with fresh seeds against independent answers, into docs/adversary.md (half an hour)"
-	@echo "make bench-communication  rounds and bytes that methods need, into docs/communication.md (DATA=folder, as above)"
+	@echo "make demo             run the main job on data that ships with scikit-learn (seconds, once installed)"
+	@echo "make check            lint, layers, types and the fast tests (two minutes)"
+	@echo "make test             all tests except the slow ones (ten minutes)"
+	@echo "make test-slow        real agents and ranks, commands of the docs, random cases; then test-mpi (twenty minutes)"
+	@echo "make test-mpi         tests of the algorithms under mpiexec on four ranks; part of test-slow"
+	@echo "make test-laws        property-based tests with fresh seeds and more examples (five minutes); SEED=number repeats a run"
+	@echo "make lint             formatting, lint, layers, strict types"
+	@echo "make format           format the code and apply automatic fixes"
+	@echo "make bench            speed as ratios to the floor, into docs/benchmarks.md"
+	@echo "make bench-mpi        the MPI engine: parity, cost of a round, scaling, predictions, into docs/cluster-figures.md"
+	@echo "make bench-communication  rounds and bytes of every method, into docs/communication.md (DATA=folder with w8a and a9a)"
+	@echo "make check-memory     fit a 2 GB file within 300 MB of anonymous memory"
+	@echo "make figures          the pictures of the docs"
+	@echo "make reference        docs/reference.md, from the code"
+	@echo "make reproduce        the paper's experiments, into docs/reproduction (DATA=folder with w8a and a9a)"
+	@echo "make study-robustness orthonormalisation, stopping and rounds, into docs/robustness.md (DATA=folder)"
+	@echo "make study-networks   directed, time-varying and pairwise networks beside static ones, into docs/networks.md (DATA=folder)"
+	@echo "make study-streaming  tracking and partial_fit while the subspace rotates, into docs/streaming.md"
+	@echo "make faults           real agents that are killed, frozen, cut off and attacked, into docs/faults.md (half an hour)"
+	@echo "make faults-quick     the same with fewer runs and shorter faults (minutes)"
+	@echo "make adversary        ten thousand random cases with fresh seeds against independent answers, into docs/adversary.md (half an hour)"
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -41,9 +42,9 @@ $(VENV)/dev.stamp: pyproject.toml | $(BIN)/python
 demo: $(VENV)/demo.stamp
 	$(BIN)/deepca demo
 
-# as many workers as cores: more BLAS threads than that only wait for each other
+# one BLAS thread per worker: with as many workers as cores, more threads only wait for each other
 PYTEST := OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadgroup
-QUICK := $(addprefix tests/,_util topology operators network data laws plots)
+QUICK := $(addprefix tests/,_util conventions topology operators network data laws plots)
 
 check: lint
 	$(PYTEST) -q -m "not slow" $(QUICK)
@@ -51,7 +52,7 @@ check: lint
 test: $(VENV)/dev.stamp
 	$(PYTEST) -m "not slow"
 
-# one number draws everything: the seeds of numpy's cases and the examples of hypothesis; pytest names both where a law fails
+# one number determines the seeds of numpy's cases and the examples of hypothesis; pytest prints it when a law fails
 test-laws: $(VENV)/dev.stamp
 	@seed=$${SEED:-$$($(BIN)/python -c 'import secrets; print(1 + secrets.randbelow(10**6))')}; \
 	echo "make test-laws SEED=$$seed"; \
