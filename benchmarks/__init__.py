@@ -1,1 +1,1 @@
-"""Speed of deepca, as ratios taken in one run: ``python -m benchmarks``, or ``make bench``."""
+"""Measure the speed of deepca as ratios within one run: ``python -m benchmarks`` or ``make bench``."""

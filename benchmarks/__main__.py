@@ -15,7 +15,7 @@ _SUBJECTS = {"core": core, "scaling": scaling, "estimator": estimator}
 
 
 def main() -> None:
-    """Parse, measure, print, write."""
+    """Parse the options, measure, and print or write the results."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Speed of deepca, as ratios in one run.")
     parser.add_argument("--quick", action="store_true", help="fewer repetitions and sizes: under 30 seconds")
     parser.add_argument(

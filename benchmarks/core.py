@@ -1,4 +1,4 @@
-"""One iteration on the paper's setting (50 agents, d = 300, k = 5, K = 10), against floors and the reference loop."""
+"""Time one iteration in the paper's setting (50 agents, d = 300, k = 5, K = 10) against floors and a reference loop."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _PARTS = ("A @ W", "tracking", "mixing", "orthonormalisation")
 
 @dataclass(frozen=True)
 class Effort:
-    """How long to measure."""
+    """Number of repetitions and iterations."""
 
     repetitions: int
     iterations: int
@@ -45,14 +45,14 @@ class Effort:
 
 
 def steps(quick: bool) -> int:
-    """Calls of ``tick`` that :func:`measure` makes, for a progress bar."""
+    """Return the number of calls of ``tick`` by :func:`measure`, for a progress bar."""
     effort = Effort.of(quick)
     floors = 3 * 10 * len(READERS)
     return floors + (effort.repetitions + 1) * (12 + (6 if usable_cores() > 1 else 0)) + 2
 
 
 def measure(quick: bool, tick: Tick) -> list[Section]:
-    """All sections about one iteration."""
+    """Measure all sections about one iteration."""
     effort = Effort.of(quick)
     with one_core():
         bench = _Bench.build(effort)
@@ -78,7 +78,7 @@ def measure(quick: bool, tick: Tick) -> list[Section]:
 
 
 def _rows(seed: int = 0) -> list[Csr]:
-    """Binary sparse rows like w8a: 300 features of very different frequency, 11.6 entries in a row on average."""
+    """Generate binary sparse rows like w8a: 300 features of very different frequency, 11.6 entries per row."""
     rng = np.random.default_rng(seed)
     frequency = 1.0 / np.arange(3.0, FEATURES + 3.0)
     frequency = np.minimum(frequency * (ENTRIES_PER_ROW / frequency.sum()), 0.9)
@@ -116,7 +116,7 @@ class _Bench:
         )
 
     def check_reference(self) -> None:
-        """The reference must compute the same as the paper's choice of basis, or comparing times would be pointless."""
+        """Check that the reference loop computes the same as DeEPCA with the paper's choice of basis."""
         W = np.stack(reference.run(list(self.covariance.A.dense()), self.W0, self.topology, ROUNDS, 5))
         printed = _deepca(self.covariance.A, self.W0, self.topology, QRSignAdjust(self.W0))
         difference = float(np.abs(W - deepca.solve(printed, max_iter=5, certify=False).W).max())
@@ -138,7 +138,7 @@ class _Bench:
     def solve(
         self, algorithm: deepca.DeEPCA, n: int, *, stop: StopRule | None = None, observers: tuple[Observer, ...] = ()
     ) -> Callable[[], object]:
-        """n iterations through the public call, from the same state each time."""
+        """Return a function that runs n iterations of the public call from the same state."""
 
         def call() -> None:
             result = deepca.solve(algorithm, max_iter=n, start=self.late, stop=stop, observers=observers, certify=False)
@@ -170,7 +170,7 @@ class _Bench:
         ]
 
     def _parts(self) -> dict[str, float]:
-        """The lines of DeEPCA.step one by one, in their order, so that caches are as in a run."""
+        """Return the lines of DeEPCA.step in order, so that caches are as in a run."""
         algorithm, state, n = self.covariance, self.late, self.effort.iterations
         total = np.zeros(len(_PARTS))
         for _ in range(n):
@@ -192,7 +192,7 @@ class _Bench:
         shares = np.array_split(floor.data, cores)
         small = [np.random.default_rng(i).standard_normal((256, 256)) for i in range(cores)]
         pool = ThreadPoolExecutor(cores)
-        read = np.max  # lets other threads run, as products do
+        read = np.max  # releases the GIL, as products do
         return [
             timed("product by one", lambda: [_powers(x) for x in small], clock=WALL),
             timed("product by all", lambda: list(pool.map(_powers, small)), clock=WALL),
@@ -204,7 +204,7 @@ class _Bench:
 
 
 def _powers(x: Array) -> Array:
-    """Work that needs a core and no memory: products in cache, some milliseconds."""
+    """Multiply in cache for some milliseconds: work that needs a core but no memory."""
     product = x
     for _ in range(10):
         product = x @ x

@@ -1,4 +1,4 @@
-"""A whole fit, from raw rows to certified components, against scikit-learn on the pooled rows."""
+"""Time a whole fit, from raw rows to certified components, against scikit-learn on the pooled rows."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _DATA = Path("..") / "shared" / "data"
 
 
 def steps(quick: bool) -> int:
-    """Calls of ``tick`` that :func:`measure` makes."""
+    """Return the number of calls of ``tick`` by :func:`measure`."""
     return len(_problems()) * 4 * (1 + _repetitions(quick))
 
 
 def measure(quick: bool, tick: Tick) -> list[Section]:
-    """One section with a row per data set."""
+    """Measure one section with a row per data set."""
     section = Section(
         "A whole fit beside scikit-learn's",
         f"DecentralizedPCA(n_components={_K}, n_agents={_M}, tol={_TOL:g}).fit(X), 40,000 × 300: reading, agreeing on "
@@ -65,7 +65,7 @@ def _problems() -> list[tuple[str, Any, bool]]:
     try:
         X = load("w8a", _DATA if _DATA.is_dir() else None).X[:40_000]
         problems += [("w8a, CSR", X, False), ("w8a, dense", X.toarray(), True)]
-    except DeepcaError:  # no file and no way to fetch it
+    except DeepcaError:  # neither a file nor a download
         pass
     rng = np.random.default_rng(0)
     axes = np.linalg.qr(rng.standard_normal((300, 300)))[0]

@@ -1,4 +1,4 @@
-"""The floor: reading the data once from memory on one core, by the fastest call that numpy and scipy have for it."""
+"""Measure the floor: reading the data once on one core, by the fastest call of numpy and scipy."""
 
 from __future__ import annotations
 
@@ -34,16 +34,17 @@ class Floor:
 
     @property
     def bytes(self) -> int:
+        """Size of the block."""
         return self.data.nbytes
 
     def measure(self) -> Measure:
-        """Reading once, in seconds, under the name of this floor."""
+        """Return the measure that reads the block once, in seconds."""
         read = READERS[self.reader]
         return timed(self.name, lambda: read(self.data), repeat=_reads(self.data))
 
 
 def find_floor(name: str, data: npt.NDArray[np.float64], tick: Tick, *, repetitions: int = 9) -> Floor:
-    """Try all readers on ``data`` (contiguous) and keep the one with the smallest median."""
+    """Try all readers on contiguous ``data`` and keep the one with the smallest median."""
     flat = data.reshape(-1)
     trials = [timed(reader, _bound(read, flat), repeat=_reads(flat)) for reader, read in READERS.items()]
     taken: dict[str, Seconds] = interleave(trials, repetitions, tick)
@@ -56,5 +57,5 @@ def _bound(read: Callable[[Array], object], data: Array) -> Callable[[], object]
 
 
 def _reads(data: Array) -> int:
-    """Reads per sample: enough to last some milliseconds."""
+    """Return the number of reads per sample, enough for some milliseconds."""
     return max(2, (200 << 20) // data.nbytes)

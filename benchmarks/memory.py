@@ -1,4 +1,4 @@
-"""Anonymous memory (RssAnon) that a fit of a file larger than it takes, above the interpreter and its imports.
+"""Measure the anonymous memory (RssAnon) of a fit, beyond the interpreter and its imports.
 
     python -m benchmarks.memory --gigabytes 2 --columns 256
 
@@ -22,7 +22,7 @@ MEGABYTE = 1 << 20
 
 
 def anonymous() -> int:
-    """RssAnon of this process, in bytes."""
+    """Return RssAnon of this process, in bytes."""
     for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) * 1024
@@ -30,7 +30,7 @@ def anonymous() -> int:
 
 
 def make(path: Path, nbytes: int, columns: int) -> None:
-    """A float64 .npy of that size, written in blocks: ten directions stand out, and nothing is near zero."""
+    """Write a float64 .npy of that size in blocks, with ten dominant directions and no column near zero."""
     rows = nbytes // (8 * columns)
     rng = np.random.default_rng(0)
     axes = np.linalg.qr(rng.standard_normal((columns, 10)))[0] * np.geomspace(20.0, 5.0, 10)
@@ -43,7 +43,7 @@ def make(path: Path, nbytes: int, columns: int) -> None:
 
 
 def fit(path: Path, agents: int) -> dict[str, float]:
-    """Fit the file here and report the largest RssAnon on the way; called in a process of its own."""
+    """Fit the file in this process and report its peak RssAnon."""
     from deepca import SimulatedNetwork
     from deepca.data.allocation import in_equal_shares
     from deepca.data.readers import open_source, spool
@@ -73,7 +73,7 @@ def fit(path: Path, agents: int) -> dict[str, float]:
 
 
 def measure(gigabytes: float, columns: int, agents: int, folder: Path | None = None) -> dict[str, float]:
-    """Make the file, fit it in a fresh process, remove it."""
+    """Write the file, fit it in a new process, and remove it."""
     with tempfile.TemporaryDirectory(dir=folder) as place:
         path = Path(place) / "rows.npy"
         make(path, int(gigabytes * (1 << 30)), columns)
@@ -83,7 +83,7 @@ def measure(gigabytes: float, columns: int, agents: int, folder: Path | None = N
 
 
 def main() -> None:
-    """Measure, print."""
+    """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.memory", description=__doc__)
     parser.add_argument("--gigabytes", type=float, default=2.0)
     parser.add_argument("--columns", type=int, default=256)

@@ -1,6 +1,6 @@
-"""The straightforward loop, agent by agent and neighbour by neighbour: what the simulator is compared with.
+"""A plain loop over agents and neighbours, as a reference for the simulator.
 
-Algorithm 1 of the paper as one would write it down first. Kept simple on purpose; do not make it faster.
+Algorithm 1 of the paper as one would first write it. Deliberately simple; do not optimise.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["run"]
 
 
 def run(A: Sequence[Array], W0: Array, topology: Topology, K: int, iterations: int) -> list[Array]:
-    """``W_j`` of every agent after that many iterations of DeEPCA with FastMix."""
+    """Return the ``W_j`` of every agent after a number of iterations of DeEPCA with FastMix."""
     m, eta = topology.n_agents, fastmix_eta(topology.lambda2)
     L = topology.gossip_matrix
     neighbors = [topology.neighbors(j) for j in range(m)]

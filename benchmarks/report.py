@@ -1,4 +1,4 @@
-"""Sections of results as terminal tables, Markdown and JSON, under a header that says what machine they are from."""
+"""Write results as terminal tables, Markdown and JSON, with a description of the machine."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _HOW_TO_READ = (
 
 @dataclass
 class Section:
-    """A table with a sentence above it; every row also keeps its numbers for JSON."""
+    """A table with an introduction; rows keep their numbers for JSON."""
 
     title: str
     text: str
@@ -43,6 +43,7 @@ class Section:
     notes: list[str] = field(default_factory=list)
 
     def add(self, *cells: str, **values: Any) -> None:
+        """Add a row, with its numbers for JSON."""
         self.rows.append(cells)
         plain = {name: asdict(v) if is_dataclass(v) and not isinstance(v, type) else v for name, v in values.items()}
         self.values.append({"what": cells[0].strip(), **plain})
@@ -50,9 +51,9 @@ class Section:
 
 @cache
 def cores_in_use(seconds: float = 1.0) -> float:
-    """How many cores others use, while this process waits; asked once, before anything is measured.
+    """Return the number of cores that other processes use, measured once before anything else.
 
-    The load that the system tells is the mean of minutes, and counts what was over long ago.
+    The system's load average covers minutes and includes processes that ended long ago.
     """
 
     def busy() -> float:
@@ -67,7 +68,7 @@ def cores_in_use(seconds: float = 1.0) -> float:
 
 
 def machine() -> dict[str, str]:
-    """The kind of machine, without names or places."""
+    """Describe the machine without names or addresses."""
     pools = threadpoolctl.threadpool_info()
     blas = sorted({" ".join(_blas_words(pool)) for pool in pools if pool["user_api"] == "blas"})
     return {
@@ -104,7 +105,7 @@ def show(sections: Sequence[Section], console: Console) -> None:
 
 
 def write_markdown(path: Path, sections: Sequence[Section], command: str, about: dict[str, str]) -> None:
-    """One page: header, then every section as a table."""
+    """Write one page: a header, then every section as a table."""
     kind = ", ".join(f"{name} {value}" for name, value in about.items())
     lines = [
         "# Benchmarks",
@@ -129,7 +130,7 @@ def _cell(text: str) -> str:
 
 
 def write_json(path: Path, sections: Sequence[Section], command: str, about: dict[str, str]) -> None:
-    """The numbers, for programs."""
+    """Write the numbers as JSON."""
     document = {
         "command": command,
         "machine": about,

@@ -1,4 +1,4 @@
-"""How time and memory of an iteration grow with the number of agents and of features, against what they may."""
+"""Measure how time and memory of an iteration grow with agents and features, against the allowed exponents."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from deepca.operators import Operator
 
 __all__ = ["measure", "steps"]
 
-_MARGIN = 0.3  # what caches, and a change of method between two sizes, may add to an exponent
-_SAMPLE = 0.03  # seconds that one sample should last
+_MARGIN = 0.3  # allowance for caches and a change of method between two sizes
+_SAMPLE = 0.03  # target duration of a sample, in seconds
 _ROUNDS = 3
 
 
 @dataclass(frozen=True)
 class Series:
-    """Problems of growing size, and the exponents the mathematics allows."""
+    """Problems of growing size, and the exponents that the mathematics allows."""
 
     title: str
     text: str
@@ -41,12 +41,12 @@ class Series:
 
 
 def steps(quick: bool) -> int:
-    """Calls of ``tick`` that :func:`measure` makes, for a progress bar."""
+    """Return the number of calls of ``tick`` by :func:`measure`, for a progress bar."""
     return sum(len(series.sizes) * (2 + _repetitions(quick)) for series in _all_series(quick))
 
 
 def measure(quick: bool, tick: Tick) -> list[Section]:
-    """One section for each series."""
+    """Measure one section per series."""
     with one_core():
         return [_measured(series, _repetitions(quick), tick) for series in _all_series(quick)]
 
@@ -219,7 +219,7 @@ def _section(series: Series, cases: list[_Case], seconds: list[Seconds]) -> Sect
 
 
 def _judged(low: float, median: float, limit: float) -> tuple[str, float]:
-    """The exponent, marked if even its lower quartile lies above the limit."""
+    """Format an exponent, marked if even its lower quartile exceeds the limit."""
     return f"{median:.2f}{' !' if low > limit else ''}", median
 
 

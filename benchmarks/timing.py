@@ -1,4 +1,4 @@
-"""Taking times that can be compared: interleaved repetitions, one ratio per repetition, medians with their spread."""
+"""Take comparable times: interleaved repetitions, one ratio per repetition, medians with quartiles."""
 
 from __future__ import annotations
 
@@ -36,12 +36,13 @@ class Spread:
     high: float
 
     def __str__(self) -> str:
+        """Format as ``median (quartile – quartile)``."""
         digits = 2 if self.median < 10 else 1 if self.median < 100 else 0
         return f"{self.median:.{digits}f} ({self.low:.{digits}f} – {self.high:.{digits}f})"
 
 
 def spread(values: npt.ArrayLike) -> Spread:
-    """Median and quartiles of one value per repetition."""
+    """Return median and quartiles of one value per repetition."""
     low, median, high = np.quantile(np.asarray(values, dtype=np.float64), [0.25, 0.5, 0.75])
     return Spread(float(median), float(low), float(high))
 
@@ -59,7 +60,7 @@ def timed(name: str, call: Callable[[], object], *, repeat: int = 1, per: int = 
 
 
 def interleave(measures: Sequence[Measure], repetitions: int, tick: Tick) -> dict[str, Seconds]:
-    """All measures in turn, again and again, every second time backwards: what disturbs one disturbs its neighbours.
+    """Run all measures in turn, repeatedly, reversing the order every second time, so that disturbances affect all.
 
     Entry i of every result comes from repetition i, so results may be divided entry by entry.
     """
@@ -77,7 +78,7 @@ def interleave(measures: Sequence[Measure], repetitions: int, tick: Tick) -> dic
 
 @contextmanager
 def one_core() -> Iterator[None]:
-    """One BLAS thread inside; an error if some BLAS kept more, since processor time would then flatter it."""
+    """Limit BLAS to one thread, or raise an error if some BLAS keeps more: processor time would be misleading."""
     with one_blas_thread():
         many = [
             pool for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas" and pool["num_threads"] > 1

@@ -1,4 +1,4 @@
-"""Writes reference.md from the code itself: ``make reference``."""
+"""Write reference.md from the code: ``make reference``."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MODULES = (
 
 
 def page() -> str:
-    """The whole page as text."""
+    """Return the whole page as text."""
     parts = [
         "# Reference",
         "",
@@ -65,7 +65,7 @@ def page() -> str:
 
 
 def _command(name: str) -> list[str]:
-    """What it does, and a table of its arguments and options."""
+    """Describe a command, with a table of its arguments and options."""
     command = get_command(app).commands[name]  # type: ignore[attr-defined]
     lines = [" ".join(part.split()) for part in inspect.cleandoc(command.help or "").split("\n\n")]
     table = ["| option | meaning | default |", "|---|---|---|"]
@@ -90,7 +90,7 @@ def _entry(where: str, name: str, value: Any) -> str:
 
 
 def _first(value: Any) -> str:
-    """The first paragraph of a docstring, on one line."""
+    """Return the first paragraph of a docstring on one line."""
     return " ".join((inspect.getdoc(value) or "").split("\n\n")[0].split()).rstrip(":")
 
 

@@ -1,4 +1,4 @@
-"""DeEPCA beside DePCA (fixed and growing K) and CPCA from the same W⁰, and the theorem's K, T and C beside them."""
+"""Compare DeEPCA, DePCA (fixed and growing K) and CPCA from the same W⁰, beside the theorem's K, T and C."""
 
 from typing import Any
 

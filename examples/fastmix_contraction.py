@@ -1,4 +1,4 @@
-"""FastMix's contraction: what the paper's Proposition 1 claims, what is proven here, and what is true.
+"""Compare the contraction of FastMix with Proposition 1 of the paper and with the bound proven here.
 
 Usage: python examples/fastmix_contraction.py [FIGURE.png]
 """

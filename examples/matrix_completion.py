@@ -1,12 +1,12 @@
-"""Filling in missing pixels, with images that stay where they are: soft-impute over a decentralized SVD.
+"""Fill in missing pixels of distributed images: soft-impute over a decentralized SVD.
 
-Eight places hold 50 images of digits each, and 40 % of the pixels are missing. Each iteration of soft-impute
+Eight sites hold 50 images of digits each, and 40 % of the pixels are missing. Each iteration of soft-impute
 (Mazumder, Hastie & Tibshirani 2010) fills the gaps with the last approximation Z and shrinks the singular values of
-what comes out::
+the result::
 
-    Z ← U max(σ − λ, 0) Vᵀ    of    (seen pixels where there are some, Z elsewhere) = U σ Vᵀ
+    Z ← U max(σ − λ, 0) Vᵀ    of    (observed pixels where there are some, Z elsewhere) = U σ Vᵀ
 
-A place fills in its own images at home; only the SVD talks to neighbours, and starts where the one before ended.
+A site fills in its own images locally; only the SVD communicates with neighbours, starting from the previous one.
 
 Usage: python examples/matrix_completion.py [FIGURE.png]
 """
@@ -29,20 +29,21 @@ Mask = npt.NDArray[np.bool_]
 def soft_impute(
     images: Sequence[Array], seen: Sequence[Mask], rank: int, shrink: float, iterations: int
 ) -> tuple[list[Array], list[int]]:
-    """Each place's images, filled in; and how many block products the SVD of every iteration took."""
+    """Return the completed images of each site, and the block products of the SVD in every iteration."""
     svd = DecentralizedSVD(rank, topology="ring", warm_start=True)
     filled = [np.where(mask, X, 0.0) for X, mask in zip(images, seen, strict=True)]
     guess, products = filled, []
     for _ in range(iterations):
         svd.fit_agents(filled)
         shrunk = np.maximum(svd.singular_values_ - shrink, 0.0)
-        guess = [(U * shrunk) @ svd.components_ for U in svd.left_]  # at home
+        guess = [(U * shrunk) @ svd.components_ for U in svd.left_]  # local
         filled = [np.where(mask, X, Z) for X, mask, Z in zip(images, seen, guess, strict=True)]
         products.append(svd.n_iter_)
     return guess, products
 
 
 def main(picture: str) -> None:
+    """Complete the digits and print the errors."""
     places, each = 8, 50
     X = np.asarray(load_digits().data[: places * each], dtype=np.float64)
     missing = np.random.default_rng(0).random(X.shape) < 0.4
@@ -52,7 +53,7 @@ def main(picture: str) -> None:
     means = np.nanmean(np.where(missing, np.nan, X), axis=0)
 
     def off(guess: Array) -> float:
-        """Root mean square error where pixels are missing."""
+        """Return the root mean square error over missing pixels."""
         return float(np.sqrt(np.mean(np.square(guess - X)[missing])))
 
     print(f"{missing.mean():.0%} of the pixels are missing; they are off by (root mean square, of 16 shades):")
@@ -63,7 +64,7 @@ def main(picture: str) -> None:
 
 
 def _draw(X: Array, missing: Mask, Z: Array, picture: str) -> None:
-    """Seen, filled in, and true, for one image of every digit."""
+    """Draw the observed, completed and true image of every digit."""
     labels = load_digits().target[: len(X)]
     shown = [int(np.flatnonzero(labels == digit)[3]) for digit in range(10)]
     figure = Figure(figsize=(10.0, 3.4), layout="constrained")
@@ -72,7 +73,7 @@ def _draw(X: Array, missing: Mask, Z: Array, picture: str) -> None:
         (("seen", np.ma.array(X, mask=missing)), ("filled in", np.where(missing, Z, X)), ("true", X))
     ):
         for axes, i in zip(panels[row], shown, strict=True):
-            axes.imshow(np.ones((8, 8)), cmap=ListedColormap(["#e8a87c"]))  # behind pixels that are missing
+            axes.imshow(np.ones((8, 8)), cmap=ListedColormap(["#e8a87c"]))  # background of missing pixels
             axes.imshow(values[i].reshape(8, 8), cmap="gray_r", vmin=0.0, vmax=16.0)
             axes.set(xticks=[], yticks=[])
             for side in axes.spines.values():

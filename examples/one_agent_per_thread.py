@@ -1,4 +1,4 @@
-"""The same algorithm object, run by agents that know only their own rows and talk only to their neighbours.
+"""Run DeEPCA by agents that know only their own rows and communicate only with their neighbours.
 
 Every agent is a thread with its own network; messages pass through an in-memory transport.
 """
@@ -15,7 +15,8 @@ topology = deepca.topology.hypercube(3)
 
 
 def one_agent(network: deepca.AgentNetwork) -> deepca.Result[deepca.TrackedState]:
-    mine = deepca.operators.from_rows([rows[network.agent]]).agent(0)  # nobody else sees these
+    """Run one agent with its own rows."""
+    mine = deepca.operators.from_rows([rows[network.agent]]).agent(0)  # no other agent sees these
     return deepca.solve(deepca.DeEPCA(mine, W0, network), max_iter=500, stop=deepca.Tolerance(1e-10))
 
 

@@ -1,4 +1,4 @@
-"""PCA of rows that ten places hold, without moving a row: the same components that pooling would give."""
+"""Compute the PCA of rows at ten sites without moving a row; the components equal those of the pooled rows."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ import deepca
 rng = np.random.default_rng(0)
 d, k = 20, 3
 spread = np.linspace(3.0, 0.5, d)
-places = [rng.standard_normal((int(rng.integers(30, 300)), d)) * spread for _ in range(10)]  # rows of each place
+places = [rng.standard_normal((int(rng.integers(30, 300)), d)) * spread for _ in range(10)]  # rows of each site
 
 topology = deepca.topology.ring(10)  # who talks to whom
 network = deepca.SimulatedNetwork(topology)
@@ -15,7 +15,7 @@ A = deepca.operators.from_rows(places)  # A_j = X_jᵀX_j
 W0 = deepca.operators.linalg.random_orthonormal(d, k, seed=0)  # the same start everywhere
 
 result = deepca.solve(deepca.DeEPCA(A, W0, network), max_iter=1000, stop=deepca.Tolerance(1e-10))
-print(result.status)  # proven, with what the proof rests on
+print(result.status)  # the error bound, and what it rests on
 
 pooled = np.concatenate(places)
 values, U = deepca.operators.linalg.top_eigenvectors(pooled.T @ pooled, k)

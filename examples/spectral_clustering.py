@@ -1,4 +1,4 @@
-"""Two moons, shared out over twenty agents: each finds the clusters of its own points, and none sees the others'.
+"""Cluster two moons distributed over twenty agents; each clusters its own points and sees no others.
 
 Usage: python examples/spectral_clustering.py [FIGURE.png]
 """
@@ -20,11 +20,11 @@ from deepca.decomposition.spectral import graphs
 from deepca.decomposition.spectral.clustering import spectral_clustering
 
 AGENTS, SIDES = 20, ("#0072B2", "#D55E00")
-LAND = 0.15  # around points
+LAND = 0.15  # radius around points
 points, _ = make_moons(560, noise=0.1, random_state=2)
 near = kneighbors_graph(points, 10, include_self=False)
 weights = (near + near.T) / 2
-regions = KMeans(AGENTS, n_init=4, random_state=0).fit(points)  # where the agents are
+regions = KMeans(AGENTS, n_init=4, random_state=0).fit(points)  # positions of the agents
 
 blocks, topology = graphs.partition_graph(weights, regions.labels_)
 network = deepca.SimulatedNetwork(topology)  # or an AgentNetwork with one block at each site: the same calls
@@ -48,7 +48,7 @@ x, y = np.meshgrid(np.linspace(low[0], high[0], 700), np.linspace(low[1], high[1
 ground = np.column_stack([x.ravel(), y.ravel()])
 owner = regions.predict(ground).reshape(x.shape)
 away = np.asarray(cKDTree(points).query(ground)[0]).reshape(x.shape)
-tint = np.where(away < LAND, (owner * 5) % AGENTS / AGENTS, np.nan)  # land where there are points
+tint = np.where(away < LAND, (owner * 5) % AGENTS / AGENTS, np.nan)  # shade the region of the points
 links = sparse.coo_array(sparse.triu(topology.adjacency, k=1))
 middles = regions.cluster_centers_
 edges = sparse.coo_array(sparse.triu(weights, k=1))

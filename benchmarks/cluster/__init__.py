@@ -1,1 +1,1 @@
-"""Agents on MPI ranks: parity, rounds, scaling and a cost model, taken in one run: ``python -m benchmarks.cluster``."""
+"""Measure agents on MPI ranks (parity, rounds, scaling, a cost model): ``python -m benchmarks.cluster``."""

@@ -26,14 +26,14 @@ _PARTS: dict[int, list[str]] = {
     8: ["rounds", "check", "parity"],
     50: ["rounds", "parity"],
 }
-_START = 0.8  # seconds of a core until a rank has imported everything
-_ASKED = {"dense": 0.9, "w8a": 0.1}  # seconds of one question, about
+_START = 0.8  # core seconds until a rank has imported everything
+_ASKED = {"dense": 0.9, "w8a": 0.1}  # approximate seconds per question
 
 Advance = Callable[[float], None]
 
 
 def main() -> None:
-    """Parse, measure, write."""
+    """Parse the options, measure, and write the page."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cluster", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="where the page goes")
     parser.add_argument("--quick", action="store_true", help="fewer ranks, sizes and repetitions: about a minute")
@@ -41,7 +41,7 @@ def main() -> None:
     options = parser.parse_args()
     folder = options.data or (_DATA if _DATA.is_dir() else None)
     console = Console(stderr=True)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that jobs end with it
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that jobs end with this process
     try:
         found = measure(folder, options.quick, console)
     except JobFailed as failed:
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def measure(folder: Path | None, quick: bool, console: Console) -> Findings:
-    """All parts, one job after the other."""
+    """Measure all parts, one job after the other."""
     load, about, cores = cores_in_use(), machine(), usable_cores()
     present = scaling.present(folder) if cores > 1 else []
     repetitions = 2 if quick else 7
@@ -69,7 +69,7 @@ def measure(folder: Path | None, quick: bool, console: Console) -> Findings:
 
         def say(now: str) -> Advance:
             bar.update(task, now=now)
-            if not console.is_terminal:  # nobody sees a bar there
+            if not console.is_terminal:  # not a terminal
                 at = bar.tasks[task]
                 console.print(f"{at.percentage:.0f} % after {at.elapsed or 0.0:.0f} s: {now}", highlight=False)
             return lambda cost: bar.advance(task, cost)

@@ -1,4 +1,4 @@
-"""Iterations on few ranks, to hold the cost model against."""
+"""Time iterations on a few ranks, to validate the cost model."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HELD = 16_000_000  # bytes of rows at each rank
 
 @dataclass(frozen=True)
 class Case:
-    """DeEPCA with a number of features; averaging by gossip on a torus, or by ``MPI_Allreduce``."""
+    """DeEPCA with a number of features, averaging by gossip on a torus or by ``MPI_Allreduce``."""
 
     ranks: int
     features: int
@@ -40,13 +40,13 @@ class Case:
 
     @property
     def cost(self) -> float:
-        """Seconds it takes, about, for the time left."""
+        """Approximate seconds, for progress bars."""
         return (self.repetitions + 3) * 1.5 * self.block
 
 
 @dataclass(frozen=True)
 class Check:
-    """Seconds per iteration, one entry per repetition; and what a message costs between two ranks on one core."""
+    """Seconds per iteration by repetition, and the cost of a message between two ranks on one core."""
 
     ranks: int
     features: int
@@ -57,7 +57,7 @@ class Check:
 
 
 def cases(ranks: int, quick: bool) -> Iterator[Case]:
-    """Short messages and long ones, both ways of averaging."""
+    """Return cases with short and long messages and both ways of averaging."""
     if ranks > 8:
         return
     for features in (10_000,) if quick else (300, 10_000):
@@ -66,7 +66,7 @@ def cases(ranks: int, quick: bool) -> Iterator[Case]:
 
 
 def measure(case: Case, comm: MPI.Intracomm) -> Check | None:
-    """Some iterations through the public call, in blocks between barriers; ranks do not share memory."""
+    """Time iterations of the public call in blocks between barriers; ranks do not share memory."""
     from mpi4py import MPI
 
     from deepca.engines.mpi.network import MpiNetwork
@@ -93,7 +93,7 @@ def measure(case: Case, comm: MPI.Intracomm) -> Check | None:
 
 
 def _switch(comm: MPI.Intracomm) -> float:
-    """Seconds that a short message takes between two ranks that share a core, while the others sleep."""
+    """Time a short message between two ranks that share a core, while the others sleep."""
     pair = cast("MPI.Intracomm", comm.Split(0 if comm.rank < 2 else 1))
     found = 0.0
     if comm.rank < 2:

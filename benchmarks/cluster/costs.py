@@ -1,4 +1,4 @@
-"""The times that the cost model is made of, measured on two ranks at once."""
+"""Measure the components of the cost model on two ranks at once."""
 
 from __future__ import annotations
 
@@ -30,30 +30,30 @@ _BYTES = (4_000, 12_000, 40_000, 400_000, 4_000_000)
 _FEATURES = (300, 1_000, 10_000)
 _ROWS = (16_000_000, 64_000_000)
 """Bytes of rows that a product reads: more than caches hold."""
-_TINY, _AT_ONCE = 8, 50  # features of an iteration without work, and how many of them a run makes
-_BLOCK = 0.03  # seconds that a timed block should last
-_SHORTER = 8  # by what blocks of messages are shorter, and more
+_TINY, _AT_ONCE = 8, 50  # features of an iteration without work, and iterations per run
+_BLOCK = 0.03  # target duration of a timed block, in seconds
+_SHORTER = 8  # blocks of messages are shorter by this factor, and more numerous
 
 Pairs = tuple[tuple[float, float], ...]
 
 
 @dataclass(frozen=True)
 class Case:
-    """How often."""
+    """Number of repetitions."""
 
     repetitions: int
 
     @property
     def cost(self) -> float:
-        """Seconds it takes, about, for the time left."""
+        """Approximate seconds, for progress bars."""
         return 2.0 * (self.repetitions + 3)
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Seconds by what was done, in pairs with the bytes: medians, and of messages the lower quartile.
+    """Pairs of bytes and seconds by operation: medians, and lower quartiles for messages.
 
-    product : of every number of features.  tiny : an iteration with one agent and almost no data.
+    ``product`` has one entry per number of features; ``tiny`` is an iteration with one agent and almost no data.
     """
 
     message: Pairs
@@ -67,13 +67,13 @@ class Samples:
 
 
 def cases(ranks: int, quick: bool) -> Iterator[Case]:
-    """On two ranks only."""
+    """Return the cases; they run on two ranks only."""
     if ranks == 2:
         yield Case(3 if quick else 9)
 
 
 def measure(case: Case, comm: MPI.Intracomm) -> Samples | None:
-    """Messages by the clock; what a rank does by itself by its processor time, while the other does the same."""
+    """Time messages by wall clock and local work by processor time, while the other rank does the same."""
     trips = {nbytes: round_trip(comm, nbytes) for nbytes in _MESSAGES}
     calls = _local_calls()
     there = in_turns(comm, tuple(trips.values()), _SHORTER * case.repetitions, _BLOCK / _SHORTER)
@@ -84,7 +84,7 @@ def measure(case: Case, comm: MPI.Intracomm) -> Samples | None:
     for (what, size), seconds in zip(calls, times, strict=True):
         found.setdefault(what, []).append((float(size), float(np.median(seconds))))
     ((_, tiny),), written = found.pop("tiny"), dict(found.pop("write"))
-    # whoever else wants a core makes a message late, never early
+    # other processes can only delay a message
     trip = {nbytes: float(np.quantile(seconds, 0.25)) for nbytes, seconds in zip(trips, there, strict=True)}
     found["message"] = [(float(nbytes), max(trip[nbytes] / 2.0 - written[nbytes], 1e-9)) for nbytes in trips]
     products = tuple((features, tuple(found.pop(f"product {features}"))) for features in _FEATURES)
@@ -93,7 +93,7 @@ def measure(case: Case, comm: MPI.Intracomm) -> Samples | None:
 
 
 def as_costs(samples: Samples) -> Costs:
-    """Straight lines through them. What a tiny iteration takes beyond its known parts is the loop's."""
+    """Fit straight lines; the time of a tiny iteration beyond its known parts is attributed to the loop."""
 
     def line(pairs: Pairs) -> Line:
         return fitted([nbytes for nbytes, _ in pairs], [seconds for _, seconds in pairs])
@@ -115,7 +115,7 @@ def as_costs(samples: Samples) -> Costs:
 
 
 def round_trip(comm: MPI.Intracomm, nbytes: int) -> Callable[[int], None]:
-    """There and back, between ranks 0 and 1. Numbers are new each time: others may still be in the receiver's cache."""
+    """Time a round trip between ranks 0 and 1, with new numbers each time: old ones may be in the receiver's cache."""
     buffer = np.zeros(nbytes // 8)
     write = _write(buffer)
 
@@ -175,14 +175,14 @@ def _combine(x: Array) -> Callable[[int], None]:
 
 
 def _track(x: Array) -> Callable[[int], None]:
-    """Products come with the last axes swapped in memory, what was mixed does not."""
+    """Time the tracking update; products have their last axes swapped in memory, mixed arrays do not."""
     S, AW = x.copy(), np.swapaxes(np.swapaxes(x, -1, -2).copy(), -1, -2)
     before = AW.copy(order="K")
     return _repeated(lambda: S + AW - before)
 
 
 def _product(rows: int, features: int) -> Callable[[int], None]:
-    """Xᵀ(XW) as in an iteration in the rows form."""
+    """Time Xᵀ(XW) as in an iteration on rows."""
     X = np.random.default_rng(0).standard_normal((rows, features))
     A = deepca.operators.from_rows([X], form="rows", workers=1)
     W = np.ascontiguousarray(random_orthonormal(features, COLUMNS, seed=0))[None]
@@ -190,7 +190,7 @@ def _product(rows: int, features: int) -> Callable[[int], None]:
 
 
 def _alone() -> tuple[Network, Callable[[int], None]]:
-    """One agent without neighbours, and iterations of it with next to nothing to compute."""
+    """Time iterations of one agent without neighbours and with almost nothing to compute."""
     from mpi4py import MPI
 
     from deepca.engines.mpi.network import MpiNetwork

@@ -1,4 +1,4 @@
-"""The rows that fits are timed with: dense ones that are drawn, and w8a."""
+"""Provide the rows for timed fits: random dense rows, and w8a."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from deepca.errors import DeepcaError
 
 __all__ = ["AGENTS", "DENSE", "blocks", "dense_rows", "is_there", "rows_of"]
 
-AGENTS = 2  # whatever the number of cores, so that all engines solve the same problem
+AGENTS = 2  # for any number of cores, so that all engines solve the same problem
 DENSE = (40_000, 1_000)
 _W8A_ROWS = 40_000
-_DRAWN = 1_000  # rows at a time
-_SPREAD = (20.0, 10.0)  # standard deviations of the directions that stand out, the first and the last
+_DRAWN = 1_000  # rows per generated block
+_SPREAD = (20.0, 10.0)  # standard deviations of the first and the last dominant direction
 
 
 def rows_of(data: str, quick: bool) -> int:
-    """How many rows there are in all."""
+    """Return the total number of rows."""
     return (DENSE[0] if data == "dense" else _W8A_ROWS) // (10 if quick else 1)
 
 
 def is_there(data: str, folder: Path | None) -> bool:
-    """Whether it can be had: dense rows are drawn, w8a is read from a folder or fetched."""
+    """Tell whether a data set is available: dense rows are generated, w8a is read from a folder or downloaded."""
     if data == "dense":
         return True
     try:
@@ -38,7 +38,7 @@ def is_there(data: str, folder: Path | None) -> bool:
 
 
 def blocks(data: str, rows: int, agents: list[int], folder: Path | None) -> list[Any]:
-    """The blocks of some of the agents, of the first ``rows`` rows."""
+    """Return the blocks of some agents, from the first ``rows`` rows."""
     bounds = list(pairwise(rows * j // AGENTS for j in range(AGENTS + 1)))
     if data == "dense":
         return [dense_rows(*bounds[j]) for j in agents]
@@ -47,7 +47,7 @@ def blocks(data: str, rows: int, agents: list[int], folder: Path | None) -> list
 
 
 def dense_rows(first: int, last: int) -> Array:
-    """Five directions stand out of noise of variance 1. Row i is the same whoever draws it."""
+    """Generate rows with five dominant directions in noise of variance 1; row i does not depend on who generates it."""
     d, k = DENSE[1], 5
     axes = np.linalg.qr(np.random.default_rng(0).standard_normal((d, k)))[0] * np.geomspace(*_SPREAD, k)
     X = np.empty((last - first, d))

@@ -1,10 +1,10 @@
-"""One engine on so many cores, which waits to be asked for a measurement, and waits again.
+"""Serve measurements of one engine on a number of cores.
 
     python -m benchmarks.cluster.engines simulator --cores 2
 
-Several of them are kept alive and asked in turns, so that whatever disturbs one disturbs its neighbours too. A question
-is a line of JSON, so is the answer: ``{"data": "dense", "rows": 40000, "what": "rows", "count": 8}`` gives the seconds
-of an iteration on rows.
+Several engines are kept alive and asked in turn, so that a disturbance affects all of them. Questions and answers are
+lines of JSON: ``{"data": "dense", "rows": 40000, "what": "rows", "count": 8}`` returns the
+seconds of an iteration on rows.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ __all__ = ["COMPONENTS", "SOLVERS", "TOL"]
 
 COMPONENTS, TOL = 5, 1e-8
 SOLVERS = ("covariance_eigh", "arpack")
-_IN_CACHE, _PRODUCTS = 200, 400  # size of matrices that are multiplied in cache, and how often
+_IN_CACHE, _PRODUCTS = 200, 400  # size of matrices that are multiplied in cache, and repetitions
 
 Answer = dict[str, Any]
 
 
 @dataclass
 class Bench:
-    """Rows and algorithms of the local agents, made when first asked for."""
+    """Rows and algorithms of the local agents, built on first use."""
 
     network: Network
     folder: Path | None
@@ -61,7 +61,7 @@ class Bench:
         return self._blocks[data, rows]
 
     def prepared(self, what: str, data: str, rows: int, count: int) -> Callable[[], Answer]:
-        """What is timed, with everything there that it needs. count : of iterations."""
+        """Return the function to time, with its inputs prepared, for ``count`` iterations."""
         X = self.rows(data, rows)
         if what == "fit":
             return partial(self._fit, X)
@@ -90,7 +90,7 @@ def _iterate(algorithm: deepca.DeEPCA, count: int) -> Answer:
 
 
 def _multiply(count: int) -> Answer:
-    """In cache, on one core: what a core has to give at the moment."""
+    """Multiply in cache on one core, to show the speed of a core at the moment."""
     X = np.ones((_IN_CACHE, _IN_CACHE))
     with one_blas_thread():
         for _ in range(count):
@@ -99,7 +99,7 @@ def _multiply(count: int) -> Answer:
 
 
 def _read(X: list[Any]) -> Answer:
-    """Once: what memory has to give at the moment."""
+    """Read memory once, to show its speed at the moment."""
     for block in X:
         blas.dasum(np.asarray(block.data if not isinstance(block, np.ndarray) else block).ravel())
     return {}
@@ -109,7 +109,7 @@ def _read(X: list[Any]) -> Answer:
 
 
 def on_ranks(folder: Path | None) -> None:
-    """Rank 0 is asked, all of them work."""
+    """Answer questions to rank 0 with the work of all ranks."""
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD
@@ -129,7 +129,7 @@ def on_ranks(folder: Path | None) -> None:
 
 
 def in_simulator(cores: int, folder: Path | None) -> None:
-    """All agents in this process."""
+    """Answer questions with all agents in this process."""
     _pin(sorted(os.sched_getaffinity(0))[:cores])
     bench = Bench(deepca.SimulatedNetwork(deepca.topology.ring(AGENTS)), folder)
     while (question := _question()) is not None:
@@ -140,7 +140,7 @@ def in_simulator(cores: int, folder: Path | None) -> None:
 
 
 def pooled(cores: int, folder: Path | None) -> None:
-    """scikit-learn's PCA, with all rows in one place; ``what`` names the solver."""
+    """Answer questions with scikit-learn's PCA of the pooled rows; ``what`` names the solver."""
     from sklearn.decomposition import PCA
 
     _pin(sorted(os.sched_getaffinity(0))[:cores])
@@ -172,7 +172,7 @@ def _question() -> Any:
 
 
 def _shared_question(comm: MPI.Intracomm) -> Any:
-    """Ranks sleep while rank 0 waits to be asked."""
+    """Broadcast the question of rank 0; the other ranks sleep while it waits."""
     question = _question() if comm.rank == 0 else None
     asleep(comm, 0.02)
     return comm.bcast(question)
@@ -183,7 +183,7 @@ def _tell(seconds: float, answer: Answer) -> None:
 
 
 def main() -> None:
-    """Answer until nothing more is asked."""
+    """Answer questions until the input ends."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cluster.engines", description=__doc__)
     parser.add_argument("engine", choices=("mpi", "simulator", "scikit-learn"))
     parser.add_argument("--cores", type=int, default=1)

@@ -1,4 +1,4 @@
-"""Everything that one run measures."""
+"""Collect everything that one run measures."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["Findings"]
 
 @dataclass(frozen=True)
 class Findings:
-    """What the page is made of.
+    """The content of the page.
 
-    about : the machine, name by name.  load : cores that others used when the run began.
-    command : that makes the page again.  quick : whether much was left out.  missing : data that could not be had.
+    ``about`` describes the machine; ``load`` is the number of cores in use by others at the start; ``command``
+    regenerates the page; ``quick`` tells whether parts were skipped; ``missing`` lists unavailable data.
     """
 
     about: dict[str, str]
@@ -36,5 +36,5 @@ class Findings:
 
     @property
     def busy(self) -> bool:
-        """Whether others had the cores as well, so that times say little."""
+        """Whether other processes used the cores, which makes times unreliable."""
         return self.load > 0.25 * self.cores

@@ -1,4 +1,4 @@
-"""Processes that measure: started with mpiexec or alone, telling what they find in lines of JSON, ended in time."""
+"""Run measuring processes, alone or under mpiexec, that report lines of JSON and end by a deadline."""
 
 from __future__ import annotations
 
@@ -17,20 +17,18 @@ from typing import Any, Self
 
 __all__ = ["Job", "JobFailed", "environment", "mpiexec"]
 
-_GRACE = 10.0  # seconds that mpiexec has to end its ranks
+_GRACE = 10.0  # seconds that mpiexec has to terminate its ranks
 
 
 class JobFailed(RuntimeError):
-    """A job ended with an error, or did not end in time; the text has the last lines that it wrote."""
+    """A job failed or missed its deadline; the message has the last lines it wrote."""
 
 
 class Job:
     """A Python module run by ``ranks`` processes of mpiexec, or by one process without MPI.
 
-    Rank 0 prints one line of JSON for everything it has found; lines are read as they come. What is not over within
-    ``deadline`` seconds is ended, with all its ranks.
-
-    threads : of BLAS, in every process.
+    Rank 0 prints one line of JSON per result; lines are read as they arrive. A job that exceeds ``deadline`` seconds is
+    terminated with all its ranks. ``threads`` is the number of BLAS threads of every process.
     """
 
     def __init__(
@@ -53,9 +51,11 @@ class Job:
         self._timer.start()
 
     def __enter__(self) -> Self:
+        """Return this job."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Terminate the job if it is still running."""
         if kind is not None:
             self._end()
         self._timer.cancel()
@@ -65,7 +65,7 @@ class Job:
                     stream.close()
 
     def answers(self) -> Iterator[Any]:
-        """Everything that the job prints, until it is over."""
+        """Yield what the job prints until it ends."""
         if self._process.stdin is not None:
             self._process.stdin.close()
         while (line := self._line()) is not None:
@@ -73,7 +73,7 @@ class Job:
         self.finish()
 
     def ask(self, question: Any) -> Any:
-        """Send one line, and wait for the line that answers it. Another time, for the sake of taking turns."""
+        """Send one line and wait for the answer."""
         if self._process.stdin is None:
             raise JobFailed(f"{self._name} cannot be asked")
         try:
@@ -88,10 +88,10 @@ class Job:
         return answer
 
     def finish(self) -> None:
-        """Nothing more is asked, which an empty line says; an error if the job does not end well."""
+        """End the job with an empty line, and raise an error if it fails."""
         if self._process.stdin is not None and not self._process.stdin.closed:
             with suppress(BrokenPipeError):
-                self._process.stdin.write("\n")  # mpiexec does not tell its ranks that there is nothing more to read
+                self._process.stdin.write("\n")  # mpiexec does not forward the end of its input to the ranks
                 self._process.stdin.close()
         code = self._process.wait()
         self._timer.cancel()
@@ -112,7 +112,7 @@ class Job:
         self._end()
 
     def _end(self) -> None:
-        self._process.terminate()  # mpiexec passes it on to its ranks
+        self._process.terminate()  # mpiexec forwards the signal to its ranks
         try:
             self._process.wait(_GRACE)
         except subprocess.TimeoutExpired:
@@ -120,7 +120,7 @@ class Job:
 
 
 def mpiexec() -> str:
-    """The launcher that came with this Python's packages, else that of the system."""
+    """Return the launcher installed with this Python's packages, or that of the system."""
     beside = Path(sys.executable).with_name("mpiexec")
     found = str(beside) if beside.exists() else shutil.which("mpiexec")
     if found is None:
@@ -129,7 +129,7 @@ def mpiexec() -> str:
 
 
 def environment(threads: int) -> dict[str, str]:
-    """That of this process, with so many BLAS threads, and with leave to run as root where this is root."""
+    """Return this process's environment with a number of BLAS threads; ranks may run as root if this process does."""
     count = str(threads)
     limits = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), count)
     root = {}

@@ -1,4 +1,4 @@
-"""The page: in short, then part by part."""
+"""Assemble the page: a summary, then each part."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["page_of"]
 
 
 def page_of(found: Findings) -> str:
-    """The page as Markdown."""
+    """Return the page as Markdown."""
     sections = [
         _in_short(found),
         page_parity.section(found.parities),

@@ -1,4 +1,4 @@
-"""The page's part on the cost model: its parts, how well it fits, and what it predicts."""
+"""Write the section on the cost model: its parts, its fit, and its predictions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = ["Predicted", "expected", "point", "predicted", "section"]
 
 SIDES = (8, 16, 32, 64)
 PROBLEMS = (Strong(4_000_000, 1_000, COLUMNS), Strong(10_000_000, 10_000, COLUMNS))
-LATENCY, BANDWIDTH = 1.5e-6, 12.5e9  # a cluster network, as an assumption
+LATENCY, BANDWIDTH = 1.5e-6, 12.5e9  # assumed cluster network
 _ASSUMED = "1.5 µs, 100 Gbit/s (assumed)"
 _HERE = "as between two cores here"
 _FORMULAS = """```text
@@ -44,7 +44,7 @@ tree sweep = product(r) + track(n) + 2⌈log₂ P⌉ · (call(n) + message(n) + 
 
 @dataclass(frozen=True)
 class Predicted:
-    """Iterations on side × side ranks, with so many rounds where agents gossip."""
+    """Predicted iterations on side × side ranks, and the rounds of gossip."""
 
     side: int
     rounds: int
@@ -54,11 +54,12 @@ class Predicted:
 
     @property
     def ranks(self) -> int:
+        """Number of ranks."""
         return self.side**2
 
 
 def predicted(costs: Costs, problem: Strong, sides: Sequence[int] = SIDES) -> list[Predicted]:
-    """The same problem on more and more ranks."""
+    """Predict the same problem on an increasing number of ranks."""
     found = []
     for side in sides:
         ranks, rounds = side**2, torus_rounds(side)
@@ -76,7 +77,7 @@ def predicted(costs: Costs, problem: Strong, sides: Sequence[int] = SIDES) -> li
 
 
 def expected(costs: Costs, check: Check, cores: int) -> float:
-    """Seconds that an iteration of a check should take, on a machine where ranks may have to share cores."""
+    """Return the predicted seconds of an iteration on a machine where ranks may share cores."""
     share = Share(check.features, COLUMNS, HELD)
     if check.collective:
         iteration = allreduce(costs, share, ranks=check.ranks)
@@ -86,7 +87,7 @@ def expected(costs: Costs, check: Check, cores: int) -> float:
 
 
 def point(costs: Costs, checks: Sequence[Check], cores: int) -> str:
-    """In two sentences."""
+    """Summarise the section in two sentences."""
     shown = []
     for problem in PROBLEMS:
         entries = predicted(costs.over(LATENCY, BANDWIDTH), problem)
@@ -108,7 +109,7 @@ def point(costs: Costs, checks: Sequence[Check], cores: int) -> str:
 
 
 def section(costs: Costs, checks: Sequence[Check], cores: int) -> Section:
-    """Formulas, parts, check, predictions."""
+    """Return the section: formulas, parts, validation, predictions."""
     text = (
         "How long an iteration of DeEPCA takes on ranks that are not here follows from what its parts take on those "
         "that are. With n bytes of message (d × k numbers), K rounds, g neighbours, r bytes of rows per rank and P "

@@ -1,4 +1,4 @@
-"""The page's part on parity with the simulator."""
+"""Write the section on parity with the simulator."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NAMES = {"deepca": "DeEPCA", "accelerated": "accelerated", "krylov": "block Kry
 
 
 def point(found: Sequence[Agreement]) -> str:
-    """In one sentence."""
+    """Summarise the section in one sentence."""
     worst = max(max(run.fixed, run.stopped) for run in found)
     most = max(run.ranks for run in found)
     return (
@@ -24,7 +24,7 @@ def point(found: Sequence[Agreement]) -> str:
 
 
 def section(found: Sequence[Agreement]) -> Section:
-    """Goals and table."""
+    """Return the section: targets and table."""
     fixed, stopped = max(run.fixed for run in found), max(run.stopped for run in found)
     alike = [run for run in found if run.iterations == run.simulated and run.status[0] == run.status[1]]
     assertions = (

@@ -1,4 +1,4 @@
-"""The page's part on rounds of gossip."""
+"""Write the section on rounds of gossip."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["point", "section"]
 
 
 def point(found: Sequence[Timing]) -> str:
-    """In two sentences."""
+    """Summarise the section in two sentences."""
     shown = []
     for size in SIZES:
         seen = [_over_bare(timing).median for timing in found if timing.size == size]
@@ -29,7 +29,7 @@ def point(found: Sequence[Timing]) -> str:
 
 
 def section(found: Sequence[Timing], cores: int) -> Section:
-    """Goals and tables."""
+    """Return the section: targets and tables."""
     assertions = []
     for size in SIZES:
         seen = [(_over_bare(timing).median, timing) for timing in found if timing.size == size]

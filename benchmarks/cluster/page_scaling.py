@@ -1,4 +1,4 @@
-"""The page's part on one core and two."""
+"""Write the section on one core and two."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CEILINGS = {"products": "products in cache", "reading": "reading the rows"}
 
 
 def points(found: Sequence[Scaling]) -> list[str]:
-    """One sentence for each data set."""
+    """Summarise each data set in one sentence."""
     shown = []
     for scaling in found:
         gain = spread(scaling.ratio(_ranks(1, "fit"), _ranks(2, "fit"))).median
@@ -34,7 +34,7 @@ def points(found: Sequence[Scaling]) -> list[str]:
 
 
 def section(found: Sequence[Scaling], missing: Sequence[str]) -> Section:
-    """Tables; there are no goals here."""
+    """Return the section, which has tables and no targets."""
     text = (
         "Two agents, both on one rank or each on its own, with every rank on a core of its own; the simulator with "
         "both agents in one process, on one core or two; and scikit-learn's PCA of the pooled rows with as many BLAS "
@@ -56,7 +56,7 @@ def _gains(scaling: Scaling) -> Table:
     for what, name in _WHAT.items():
         strong = [str(spread(scaling.ratio(engine(1, what), engine(2, what)))) for engine in (_ranks, _simulator)]
         weak = ["", ""]
-        if what != "covariance":  # which does not depend on how many rows there are
+        if what != "covariance":  # independent of the number of rows
             weak = [
                 str(spread(scaling.ratio(engine(1, what, whole=False), engine(2, what))))
                 for engine in (_ranks, _simulator)

@@ -1,4 +1,4 @@
-"""Whether the ranks compute what the simulator computes, to the last digits."""
+"""Compare the results of the ranks with those of the simulator."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MOST = 500
 
 @dataclass(frozen=True)
 class Case:
-    """Agents of a graph on ranks, in equal shares."""
+    """Agents of a graph, partitioned evenly over ranks."""
 
     ranks: int
     agents: int
@@ -40,16 +40,16 @@ class Case:
 
     @property
     def cost(self) -> float:
-        """Seconds it takes, about, for the time left."""
+        """Approximate seconds, for progress bars."""
         return (4.0 if self.graph == "ring" else 1.5) if self.ranks > 8 else 0.4
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """What was found: the largest ``|W_mpi − W_sim|`` of any agent, after some iterations and at the end of a run.
+    """The largest ``|W_mpi − W_sim|`` of any agent, after some iterations and at the end of a run.
 
-    iterations, simulated : made until the run to the tolerance ended, on ranks and in the simulator.
-    status : of both ends.
+    ``iterations`` and ``simulated`` count the iterations to the tolerance on ranks and in the simulator; ``status`` has
+    the statuses of both.
     """
 
     ranks: int
@@ -64,7 +64,7 @@ class Agreement:
 
 
 def cases(ranks: int, quick: bool) -> Iterator[Case]:
-    """One agent per rank and, on few ranks, several; a torus of 3 × 3 where one agent per rank would make it a ring."""
+    """Return cases with one agent per rank and, on few ranks, several; 3 × 3 is the smallest proper torus."""
     if ranks < 4:
         return
     for graph in GRAPHS[-1:] if quick and ranks > 4 else GRAPHS:
@@ -75,7 +75,7 @@ def cases(ranks: int, quick: bool) -> Iterator[Case]:
 
 
 def measure(case: Case, comm: MPI.Intracomm) -> Agreement | None:
-    """Run it on the ranks, then on rank 0 in the simulator; rank 0 compares."""
+    """Run a case on the ranks, then in the simulator on rank 0, and compare."""
     from deepca.engines.mpi.network import MpiNetwork
 
     topology = deepca.topology.from_name(case.graph, case.agents, seed=0)

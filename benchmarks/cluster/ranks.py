@@ -1,4 +1,4 @@
-"""What the ranks of one job do, part by part; rank 0 prints a line of JSON for everything found.
+"""Measure parts on the ranks of one job; rank 0 prints one line of JSON per result.
 
 mpiexec -n 4 python -m benchmarks.cluster.ranks [--quick] parity rounds check
 """
@@ -23,20 +23,20 @@ PARTS: dict[str, ModuleType] = {"parity": parity, "rounds": rounds, "costs": cos
 
 
 def lines(parts: list[str], ranks: int, quick: bool) -> Iterator[tuple[str, Any]]:
-    """Which cases of which parts a job of so many ranks goes through; one line is printed for each."""
+    """Return the parts and cases of a job, given its number of ranks; each prints one line."""
     for part in parts:
         for case in PARTS[part].cases(ranks, quick):
             yield part, case
 
 
 def main() -> None:
-    """Measure all cases, one after the other."""
+    """Measure all cases in order."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cluster.ranks", description=__doc__)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("parts", nargs="+", choices=sorted(PARTS))
     options = parser.parse_args()
 
-    # MPI begins when it is imported, and its waiting takes a core: only after everything else is there
+    # importing MPI starts it, and its waiting occupies a core, so import everything else first
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD

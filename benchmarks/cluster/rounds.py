@@ -1,4 +1,4 @@
-"""A round of gossip beside the bare exchange: ``Neighbor_allgather`` on the same graph, with the same sizes."""
+"""Compare a round of gossip with the bare exchange, ``Neighbor_allgather`` on the same graph and sizes."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ GOAL = 1.3
 SIZES = {"12 KB": 300, "1 MB": 25_000, "8 MB": 200_000}
 """Messages by name, and how many rows of five float64 each has."""
 COLUMNS = 5
-_BLOCK = 0.06  # seconds that a timed block should last
-_LEAST = 3  # rounds of a block
+_BLOCK = 0.06  # target duration of a timed block, in seconds
+_LEAST = 3  # rounds per block
 
 
 @dataclass(frozen=True)
 class Case:
-    """One agent per rank, on a graph, with messages of a size."""
+    """One agent per rank on a graph, with messages of a given size."""
 
     ranks: int
     graph: str
@@ -40,18 +40,25 @@ class Case:
 
     @property
     def cost(self) -> float:
-        """Seconds it takes, about, for the time left."""
+        """Approximate seconds, for progress bars."""
         one = max(_BLOCK, _LEAST * SIZES[self.size] / 1e6 * self.ranks * 0.1)
         return 4 * (self.repetitions + 2) * one
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds per round, one entry per repetition; entries with the same number were taken one after the other.
+    """Seconds per round by repetition; entries with the same index were measured one after the other.
 
-    ours : ``MpiNetwork.gossip`` as it is.  apart : with every rank on a machine of its own, as far as it knows, so that
-    nobody shares memory.  bare : the exchange alone, of the same numbers again and again.  fresh : the same after every
-    rank has written new numbers, since others are still in caches from the exchange before.
+    Parameters
+    ----------
+    ours
+        ``MpiNetwork.gossip``.
+    apart
+        The same as if every rank were on its own machine, without shared memory.
+    bare
+        The exchange alone, of the same numbers each time.
+    fresh
+        The exchange after every rank has written new numbers, which are not in the caches of others.
     """
 
     ranks: int
@@ -65,7 +72,7 @@ class Timing:
 
 
 def cases(ranks: int, quick: bool) -> Iterator[Case]:
-    """Graphs and sizes for a number of ranks."""
+    """Return graphs and sizes for a number of ranks."""
     graphs = ("ring",) if ranks == 2 else ("ring", "torus", "erdos-renyi") if ranks <= 8 else ("ring", "torus")
     sizes = tuple(SIZES) if ranks <= 8 and not quick else tuple(SIZES)[:2]
     for graph in graphs[:1] if quick else graphs:
@@ -74,7 +81,7 @@ def cases(ranks: int, quick: bool) -> Iterator[Case]:
 
 
 def measure(case: Case, comm: MPI.Intracomm) -> Timing | None:
-    """All in turns; what one round returns is what the next one sends, as in a run."""
+    """Measure all in turn; each round sends what the previous one returned, as in a run."""
     from mpi4py import MPI
 
     from deepca.engines.mpi.network import MpiNetwork
@@ -117,10 +124,10 @@ def in_turns(
     block: float,
     clock: Clock = WALL,
 ) -> list[tuple[float, ...]]:
-    """Seconds per unit of each, one entry per repetition: a barrier, so many units, a barrier; all of them in turn.
+    """Return seconds per unit of each function by repetition, measured in turn between barriers.
 
-    Every second repetition goes backwards, so that nobody always follows the same one. ``clock`` is WALL for what ranks
-    do together; with CPU, for what each does by itself, waiting at the second barrier does not count.
+    Every second repetition reverses the order, so that no function always follows the same one. ``clock`` is WALL for
+    joint work of the ranks, and CPU for local work, which excludes waiting at the second barrier.
     """
 
     def timed(call: Callable[[int], None], count: int) -> float:
@@ -132,7 +139,7 @@ def in_turns(
         return ((clock() if clock is WALL else alone) - start) / count
 
     for call in calls:
-        call(_LEAST)  # buffers, and the pages under them, are there from now on
+        call(_LEAST)  # warm up: allocates buffers and their pages
     first = [timed(call, _LEAST) for call in calls]
     counts: list[int] = comm.bcast([max(_LEAST, math.ceil(block / max(seconds, 1e-9))) for seconds in first])
     taken: list[list[float]] = [[] for _ in calls]

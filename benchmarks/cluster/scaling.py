@@ -1,4 +1,4 @@
-"""From one core to two: engines that are asked in turns, and the times they answer with."""
+"""Compare one core with two, asking several engines in turn."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ CORES = (1, 2)
 DATA = ("dense", "w8a")
 _ENGINES = ("mpi", "simulator", "scikit-learn")
 _ITERATIONS = {("dense", "rows"): 8, ("dense", "covariance"): 200, ("w8a", "rows"): 100, ("w8a", "covariance"): 1_000}
-_AGREE = 1e-6  # how far variances may differ, relatively
+_AGREE = 1e-6  # allowed relative difference of variances
 
 
 @dataclass(frozen=True)
 class Question:
-    """What one engine on so many cores is asked: ``whole`` is the whole of the data, else it is half of its rows."""
+    """A question to one engine on a number of cores, about all rows (``whole``) or half of them."""
 
     engine: str
     cores: int
@@ -38,7 +38,7 @@ Times = dict[Question, tuple[float, ...]]
 
 @dataclass(frozen=True)
 class Scaling:
-    """Seconds of every question, one entry per repetition, and how many iterations a fit made."""
+    """Seconds of every question by repetition, and the iterations of a fit."""
 
     data: str
     rows: int
@@ -46,22 +46,22 @@ class Scaling:
     iterations: int
 
     def ratio(self, above: Question, below: Question) -> Any:
-        """One above the other, in every repetition."""
+        """Return the ratio of two questions in every repetition."""
         return np.array(self.times[above]) / np.array(self.times[below])
 
     def best(self, cores: int, *, whole: bool = True) -> Question:
-        """The solver of scikit-learn that is faster here."""
+        """Return the faster solver of scikit-learn."""
         solvers = [Question("scikit-learn", cores, solver, whole) for solver in SOLVERS]
         return min(solvers, key=lambda question: float(np.median(self.times[question])))
 
 
 def asked() -> Iterator[Question]:
-    """Everything, in an order in which what is compared stands close together."""
+    """Return all questions, with compared ones close together."""
     for what in ("fit", "rows", "covariance"):
         for engine in ("mpi", "simulator"):
             for cores in CORES:
                 yield Question(engine, cores, what)
-            if what != "covariance":  # that one does not depend on how many rows there are
+            if what != "covariance":  # independent of the number of rows
                 yield Question(engine, 1, what, whole=False)
     for solver in SOLVERS:
         for cores in CORES:
@@ -73,14 +73,14 @@ def asked() -> Iterator[Question]:
 
 
 def present(folder: Path | None) -> list[str]:
-    """Data that can be had here."""
+    """Return the data sets that are available."""
     return [data for data in DATA if is_there(data, folder)]
 
 
 def measure(
     data: list[str], folder: Path | None, quick: bool, repetitions: int, tick: Callable[[str], None]
 ) -> list[Scaling]:
-    """All engines are started once and asked in turns, every second time backwards."""
+    """Start all engines once and ask them in turn, reversing the order every second time."""
     with ExitStack() as stack:
         jobs = {
             (engine, cores): stack.enter_context(_job(engine, cores, folder)) for engine in _ENGINES for cores in CORES
@@ -94,7 +94,7 @@ def measure(
 def measure_one(
     data: str, quick: bool, jobs: dict[tuple[str, int], Job], repetitions: int, tick: Callable[[str], None]
 ) -> Scaling:
-    """Ask all engines about one set of data; raise RuntimeError where their variances differ."""
+    """Ask all engines about one data set; raise RuntimeError if their variances differ."""
     rows = rows_of(data, quick)
     taken: dict[Question, list[float]] = {question: [] for question in asked()}
     variances: dict[bool, list[Any]] = {True: [], False: []}
@@ -103,7 +103,7 @@ def measure_one(
         questions = list(asked())
         for question in questions if repetition % 2 == 0 else reversed(questions):
             answer = jobs[question.engine, question.cores].ask(_line(question, data, rows, quick))
-            if repetition:  # the first time, memory is fetched and matrices are made
+            if repetition:  # warm up: allocates memory and builds matrices
                 taken[question].append(float(answer["seconds"]))
             elif "variances" in answer:
                 variances[question.whole].append(answer["variances"])
@@ -125,7 +125,7 @@ def _line(question: Question, data: str, rows: int, quick: bool) -> dict[str, An
 
 
 def _check_alike(variances: Any, data: str) -> None:
-    """All engines must find the same, or comparing their times would be pointless."""
+    """Check that all engines find the same variances, or their times are not comparable."""
     apart = float((np.ptp(variances, axis=0) / variances.mean(axis=0)).max())
     if not apart <= _AGREE:
         raise RuntimeError(f"{data}: the engines find variances that differ by {apart:.1e}; the benchmark is wrong")

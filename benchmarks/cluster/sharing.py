@@ -1,7 +1,6 @@
-"""How ranks share the cores of a machine: one for each where there are enough, and waiting that takes none.
+"""Share the cores of a machine among ranks: one each if there are enough, and waiting without using a core.
 
-MPI's own waiting never sleeps. Two ranks that the system puts on the same core then keep it from each other, for
-milliseconds at a time.
+MPI waits without sleeping, so two ranks on the same core block each other for milliseconds at a time.
 """
 
 from __future__ import annotations
@@ -18,21 +17,21 @@ __all__ = ["asleep", "first_alone", "on_own_core"]
 
 
 def on_own_core(comm: MPI.Intracomm) -> None:
-    """Keep every rank on a core of its own, if there are enough; a launcher may have done so already."""
+    """Pin every rank to its own core if there are enough, unless the launcher has done so."""
     cores = sorted(os.sched_getaffinity(0))
     if comm.size <= len(cores):
         os.sched_setaffinity(0, {cores[comm.rank]})
 
 
 def asleep(comm: MPI.Intracomm, seconds: float = 0.005) -> None:
-    """A barrier at which ranks sleep, and look again every now and then."""
+    """Wait at a barrier, sleeping between checks."""
     under_way = comm.Ibarrier()
     while not under_way.Test():
         time.sleep(seconds)
 
 
 def first_alone(comm: MPI.Intracomm, work: Callable[[], None]) -> None:
-    """Rank 0 works, the others sleep."""
+    """Let rank 0 work while the others sleep."""
     if comm.rank == 0:
         work()
     asleep(comm)
