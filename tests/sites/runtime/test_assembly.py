@@ -10,7 +10,8 @@ import pytest
 
 from deepca.sites.protocol.incarnation import Incarnation
 from deepca.sites.protocol.records import Record
-from deepca.sites.runtime.assembly import Assembly, Membership, Policy
+from deepca.sites.runtime.assembly import Assembly
+from deepca.sites.runtime.membership import Membership, Policy
 
 SITES, PATIENCE = 3, 10.0
 NAMES = tuple(f"site-{j}" for j in range(SITES))

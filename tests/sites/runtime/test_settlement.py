@@ -11,10 +11,11 @@ from deepca.errors import BadArray, DisputedResult
 from deepca.sites.protocol.claims import Endorsement, ResultClaim
 from deepca.sites.protocol.incarnation import Incarnation
 from deepca.sites.protocol.records import Failure, Record, RunPlan
-from deepca.sites.runtime.assembly import Assembly, Membership, Policy
+from deepca.sites.runtime.assembly import Assembly
 from deepca.sites.runtime.clocks import RealClock
+from deepca.sites.runtime.membership import Membership, Policy
 from deepca.sites.runtime.node import Node
-from deepca.sites.runtime.settlement import Settling
+from deepca.sites.runtime.node.settlement import Settling
 
 SITES = 5
 NAMES = tuple(f"site-{j}" for j in range(SITES))

@@ -17,8 +17,8 @@ from deepca.sites.protocol.parcels import Parcel
 from deepca.sites.protocol.records import Record, RunPlan
 from deepca.sites.protocol.signatures import CertificateSeals
 from deepca.sites.runtime import run
-from deepca.sites.runtime.assembly import Membership, Policy
 from deepca.sites.runtime.link import Link, hello_check
+from deepca.sites.runtime.membership import Membership, Policy
 from deepca.sites.runtime.node import Node
 from deepca.sites.runtime.run import Ending
 from deepca.sites.runtime.vault import MemoryVault

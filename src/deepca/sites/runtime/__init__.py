@@ -1,1 +1,1 @@
-"""An agent at work: its links, its place in the network, its run and the state that survives a restart."""
+"""A running agent: links to neighbours, membership, the run itself, and state that survives a restart."""

@@ -1,4 +1,4 @@
-"""A site's agent: its files, its node, its streams and its run put together in one process."""
+"""A site's agent: configuration files, node, streams and run combined in one process."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ __all__ = ["Agent", "largest_message", "run_agent"]
 
 _logger = logging.getLogger(__name__)
 
-_TICK = 0.05
-_STAY = 30.0  # seconds at most for which a site hands out the result of a run that had ended before
+_TICK_INTERVAL = 0.05  # seconds; well below the 0.4 s after which a link retransmits
+_MAX_LINGER_OLD_RESULT = 30.0  # seconds; most sites already have the result of a run that had ended before
 
 
 @dataclass
 class Agent:
-    """What is alive while an agent runs; screens look at it."""
+    """The live parts of a running agent, which status screens inspect."""
 
     site: SiteFile
     node: Node
@@ -56,12 +56,12 @@ class Agent:
 
 
 def largest_message(source: Source, settings: Settings, sites: Sequence[str] = ()) -> int:
-    """Bytes that a message of a run with these columns, settings and names of sites can have at most."""
+    """Return an upper bound, in bytes, on any message of a run with these columns, settings and site names."""
     d, k = source.d, settings.n_components
     wanted = k if isinstance(k, int) else d
     columns = d if settings.algorithm == "covariance" else min(d, 4 * wanted + 64)
     arrays = 8 * ((d + 2) * columns + columns * columns + 4096)
-    names = 4 * d * max(map(len, source.columns or ("",)))  # each takes as much as the longest
+    names = 4 * d * max(map(len, source.columns or ("",)))  # numpy pads every name to the longest, 4 bytes a character
     model = 8 * d * (min(wanted, d) + 8) + names + 8 * sum(map(len, sites)) + (1 << 16)
     return max(arrays, model)
 
@@ -73,13 +73,37 @@ def run_agent(
     ready: Callable[[Agent], None] = lambda agent: None,
     wrap: Callable[[Node], Node] = lambda node: node,
 ) -> Ending:
-    """Run one site's agent to the result, which is then in the file that site.toml names.
+    """Run one site's agent until its result is in the model file named in site.toml.
 
-    ready : called once the agent listens.  wrap : stands between node and streams; for tests that hurt messages.
-    Events for people are logged, see :mod:`deepca._util.logs`.
+    Events are logged, see :mod:`deepca._util.logs`. For errors that need investigation, a report is written to the
+    state folder, and its path is the ``report`` attribute of the error.
 
-    Raises InvalidInput for what this site has to mend, Unfinished at the deadline, NetworkError for what others did;
-    InternalError for whatever else happens. A report is written where there is something to find out.
+    Parameters
+    ----------
+    site : SiteFile
+        Configuration of the site.
+    observers : sequence of Observer, optional
+        Observers of the iterations.
+    ready : callable, optional
+        Called once, when the agent listens.
+    wrap : callable, optional
+        Returns the object that stands between node and streams; for tests that damage messages.
+
+    Returns
+    -------
+    Ending
+        The result.
+
+    Raises
+    ------
+    InvalidInput
+        For whatever the operator of this site has to fix.
+    Unfinished
+        If the deadline has passed.
+    NetworkError
+        For faults of other sites.
+    InternalError
+        For any other exception.
     """
     try:
         return _run_agent(site, observers, ready, wrap)
@@ -108,7 +132,7 @@ def _run_agent(
     ended_before = parts.vault.load().decided
     with _only_one(site), _listening(parts.streams) as port:
         log.info(
-            f"{site.site} listens at port {port}" if port else f"{site.site} is up",
+            f"{site.site} is listening on port {port}" if port else f"{site.site} has started",
             event="started",
             facts={"site": site.site, "port": port},
         )
@@ -116,11 +140,17 @@ def _run_agent(
         with in_background(partial(_tick, parts.node), "deepca-ticks"):
             ending = _write_result(site, parts, observers)
             facts = {"seconds": time.monotonic() - began, "model": str(site.model)}
-            log.info(f"{site.model.name} is written", event="finished", facts=facts)
-            # of a run that had ended before, most will know; otherwise a site that is away needs somebody to ask
-            late = _take_leave(parts.node, min(site.network.patience, _STAY) if ended_before else None)
+            log.info(f"the result was written to {site.model.name}", event="finished", facts=facts)
+            # a site that is away needs somebody to ask, unless the run had ended before: then most sites know it
+            linger = min(site.network.patience, _MAX_LINGER_OLD_RESULT) if ended_before else None
+            late = _hand_out_result(parts.node, linger)
             if late:
-                log.warning(f"not heard to have finished: {', '.join(late)}", event="late", facts={"sites": list(late)})
+                log.warning(
+                    f"this site has finished, but did not hear that {', '.join(late)} finished; "
+                    "if a model is missing there, start that agent and this one again",
+                    event="late",
+                    facts={"sites": list(late)},
+                )
             parts.checkpoints.clear()
             return ending
 
@@ -137,7 +167,7 @@ class _Parts:
 
 
 def _assemble(site: SiteFile, wrap: Callable[[Node], Node]) -> _Parts:
-    """Read a site's files and make its agent of them; raise for whatever is wrong with them."""
+    """Read a site's files and build its agent from them; raise InvalidInput if they cannot be used."""
 
     def warn(text: str) -> None:
         EventLogger(_logger, site.site).warning(text, event="checkpoint")
@@ -153,7 +183,7 @@ def _assemble(site: SiteFile, wrap: Callable[[Node], Node]) -> _Parts:
     rows.check(named_run)
     message_limit = largest_message(source, network.settings, names)
     membership = Membership(names, site.index, network.links, run, fingerprint_of(network, source), message_limit)
-    # not the rows: promises to the others hold whatever becomes of a file here
+    # the name does not depend on the rows: promises to other sites hold even if the data file changes
     result = f"result-{membership.agreement.hex()[:16]}"
     vault = RowsVault(result, site, rows, named_run)
     node, streams = _connect(site, membership, credentials, vault, wrap)
@@ -173,11 +203,12 @@ def _connect(
     vault: RowsVault,
     wrap: Callable[[Node], Node],
 ) -> tuple[Node, Streams]:
-    """Make a node and the streams below it, which do not flow yet."""
+    """Create a node and the streams below it, without starting them."""
     network = site.network
     linger = network.patience if network.on_loss == "shrink" else site.deadline
     policy = Policy(network.on_loss, network.patience, site.deadline, linger)
-    identity = Incarnation(time.time_ns(), secrets.randbits(63) | 1)  # time only guesses; others say if it was wrong
+    # the clock only suggests a number: neighbours that know a higher one of this site say so
+    identity = Incarnation(time.time_ns(), secrets.randbits(63) | 1)
     seals = (
         None
         if credentials is None
@@ -194,7 +225,7 @@ def _connect(
 
 
 def _write_result(site: SiteFile, parts: _Parts, observers: Sequence[Observer]) -> Ending:
-    """Run to the result and write it; tell the other sites of whatever prevents that here."""
+    """Run to the result and write it; tell the other sites if that fails here."""
     node = parts.node
     try:
         with _discreet():
@@ -210,30 +241,35 @@ def _write_result(site: SiteFile, parts: _Parts, observers: Sequence[Observer]) 
     return ending
 
 
-def _take_leave(node: Node, seconds: float | None) -> tuple[str, ...]:
-    """Hand out the result to sites that have not finished, for so long; None for as long as the policy says.
+def _hand_out_result(node: Node, seconds: float | None) -> tuple[str, ...]:
+    """Stay to hand the result to sites that have not finished, and return those not known to have finished.
 
-    Returns who was not heard to have finished.
+    ``seconds`` limits the stay; None means the time that the policy sets.
     """
     try:
         return node.farewell(seconds)
-    except KeyboardInterrupt:  # the result is written, so leaving is fine
+    except KeyboardInterrupt:  # the result is written, so stopping is fine
         return ()
 
 
 @contextmanager
 def _only_one(site: SiteFile) -> Iterator[None]:
-    """Two agents with the same folder would write over each other's checkpoints."""
+    """Lock the state folder: two agents that share it would overwrite each other's checkpoints."""
     path = site.state / "agent.lock"
     try:
         site.state.mkdir(parents=True, exist_ok=True)
         lock = path.open("w")
-    except OSError:  # where nothing can be written, nothing can be written over
+    except OSError:  # a folder that cannot be written to needs no protection
         yield
         return
     with lock:
         if not try_lock(lock):
-            raise InvalidInput(f"an agent of {site.site} runs already: it holds {path}; there can be one only")
+            raise InvalidInput(
+                f"an agent of site {site.site} is already running and holds {path}; stop that one before starting "
+                "another",
+                parameter="state",
+                file=str(path),
+            )
         yield
 
 
@@ -246,17 +282,17 @@ def _listening(streams: Streams) -> Iterator[int]:
 
 
 def _tick(node: Node, over: threading.Event) -> None:
-    """Let time pass for the node until it is over."""
+    """Call ``node.tick`` regularly until ``over`` is set."""
     try:
-        while not over.wait(_TICK):
+        while not over.wait(_TICK_INTERVAL):
             node.tick()
-    except Exception as error:  # or time would stand still, and nobody would know
+    except Exception as error:  # otherwise the node would stop noticing time without any sign of it
         node.broken(error)
 
 
 @contextmanager
 def _discreet() -> Iterator[None]:
-    """Messages about rows name row and column, but no value: logs of agents are read by others."""
+    """Remove values from errors about rows, keeping row and column: people outside the site may read an agent's log."""
     try:
         yield
     except DataError as error:
@@ -264,13 +300,20 @@ def _discreet() -> Iterator[None]:
 
 
 def _check_writable(path: Path) -> None:
-    """Said before the run, not after hours of it."""
+    """Raise InvalidInput unless the model can be written, before the run rather than after hours of it."""
     if path.is_dir():
-        raise InvalidInput(f"{path}, the model that site.toml names, is a folder; give the name of a file")
+        raise InvalidInput(
+            f"{path} is a folder, so the model cannot be written there; set `model` in site.toml to the path of a file",
+            parameter="model",
+            value=str(path),
+        )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=path.parent).close()
     except OSError as error:
         raise InvalidInput(
-            f"{path}, the model that site.toml names, cannot be written ({error.strerror}); name another place"
+            f"{path}: the model cannot be written there ({error.strerror}); change `model` in site.toml, or the "
+            "permissions of that folder",
+            parameter="model",
+            value=str(path),
         ) from None

@@ -1,4 +1,4 @@
-"""A message that arrives in parts."""
+"""Reassembly of messages that arrive in parts."""
 
 from __future__ import annotations
 
@@ -7,32 +7,42 @@ from dataclasses import dataclass
 __all__ = ["CHUNK", "Arrived"]
 
 CHUNK = 1 << 20
-"""Bytes of a body in one Part."""
+"""Bytes of a message body in one Part."""
 
 
 @dataclass(frozen=True)
 class Arrived:
-    """A whole message."""
+    """A complete message."""
 
     header: bytes
     body: bytes | bytearray
 
 
 class Arrival:
-    """A message of which some Parts are here. Memory is taken with the first of several; one alone is kept as it is."""
+    """A message of which some Parts have arrived.
+
+    Memory for the whole body is allocated with the first Part of several; a single Part is kept without copying.
+
+    Parameters
+    ----------
+    total : int
+        Bytes of the body.
+    """
 
     def __init__(self, total: int) -> None:
         self.header, self.total = b"", total
         self.body: bytes | bytearray = b""
-        self.in_a_row = 0
-        self._beyond: set[int] = set()
+        self.in_a_row = 0  # Parts that have arrived without a gap
+        self._beyond: set[int] = set()  # Parts that have arrived after a gap
         self._parts = max(-(-total // CHUNK), 1)
 
     @property
     def complete(self) -> bool:
+        """True once all Parts have arrived."""
         return self.in_a_row == self._parts
 
     def add(self, index: int, header: bytes, chunk: bytes) -> None:
+        """Add a Part; duplicates are ignored."""
         if index < self.in_a_row or index in self._beyond:
             return
         if self._parts == 1:

@@ -1,73 +1,60 @@
-"""Who is there, since when, and who takes part: what follows from records and time, without waiting or sending."""
+"""Which sites are reachable and which take part, derived from records and time without waiting or sending."""
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 from deepca._util.logs import EventLogger
 from deepca.errors import InvalidInput, NetworkError, PeerFault
 from deepca.sites.protocol.fingerprints import count_columns, other_columns, readable
 from deepca.sites.protocol.incarnation import Incarnation
 from deepca.sites.protocol.records import Difference, Edge, Record, RecordTable, RunPlan
+from deepca.sites.runtime.membership import Membership, Policy
 
-__all__ = ["Assembly", "Membership", "Policy"]
+__all__ = ["Assembly"]
 
 _logger = logging.getLogger(__name__)
 
 _NEVER = float("-inf")
-_ALIKE = "make network.toml, columns and version alike at all sites, and start again"
-
-
-@dataclass(frozen=True)
-class Policy:
-    """How patient a site is, in seconds.
-
-    on_loss : what happens when a neighbour is lost for longer than ``patience``: it is waited for, or left out.
-    deadline : after which a run ends as unfinished.  linger : how long a site that has finished stays for others.
-    """
-
-    on_loss: Literal["wait", "shrink"] = "wait"
-    patience: float = 60.0
-    deadline: float = 86_400.0
-    linger: float = 60.0
-
-
-@dataclass(frozen=True)
-class Membership:
-    """What does not change during a run.
-
-    sites : names of all, in their common order.  edges : who talks to whom.  fingerprint : what has to be the same
-    everywhere, by name.  limit : bytes that a message can have at most.  run : 32 bytes.
-    """
-
-    sites: tuple[str, ...]
-    me: int
-    edges: tuple[Edge, ...]
-    run: bytes
-    fingerprint: Mapping[str, bytes]
-    limit: int
-
-    @property
-    def agreement(self) -> bytes:
-        """32 bytes: equal for sites that agree on everything, name and settings of the run included."""
-        return hashlib.sha256(repr(sorted(self.fingerprint.items())).encode() + self.run).digest()
-
-    @property
-    def neighbors(self) -> tuple[int, ...]:
-        return tuple(sorted({edge[0] + edge[1] - self.me for edge in self.edges if self.me in edge}))
+_USE_SAME_FILES = (
+    "agree with the operators of the other sites on one network.toml, the same columns and the same deepca version, "
+    "then start all agents again"
+)
+_MAX_DOUBLINGS = 6  # a site that comes and goes is readmitted after at most 2⁶ times the patience
 
 
 class Assembly:
-    """All that one site knows of the others, and the plan that it proposes or has entered.
+    """Knowledge that one site has of the others, and the plan that it proposes or has entered.
 
-    table : the newest record of every site.  record : this site's own.  news : grows whenever the table changes.
-    present : the sites that this one reaches.  plan : the one entered, if any.  disturbance : why it has to be left.
-    proposal : the plan that this site would enter next, if all members do.
+    Parameters
+    ----------
+    membership, policy, identity
+        This site's place in the network, its policy, and its incarnation.
+    now : float
+        Current time, in seconds.
+    epoch : int, optional
+        Last epoch that an earlier incarnation of this agent entered.
+
+    Attributes
+    ----------
+    table : RecordTable
+        The newest record of every site.
+    record : Record
+        The record of this site.
+    news : int
+        Counter that grows whenever the table changes.
+    present : frozenset of int
+        Sites that this one can reach, itself included.
+    plan : RunPlan or None
+        The plan that was entered.
+    disturbance : str
+        Why that plan has to be left; empty while it can be followed.
+    proposal : RunPlan or None
+        The plan that this site enters next if all its members propose it.
     """
 
     def __init__(
@@ -88,47 +75,50 @@ class Assembly:
         self.plan: RunPlan | None = None
         self.disturbance = ""
         self.proposal: RunPlan | None = None
-        self._since = dict.fromkeys(range(len(membership.sites)), now)  # when a site was last seen to come or go
-        self._down: dict[Edge, float] = {}  # since when an edge is
-        self._left_out: dict[int, int] = {}  # how often
+        self._since = dict.fromkeys(range(len(membership.sites)), now)  # when each site became reachable or unreachable
+        self._down: dict[Edge, float] = {}  # since when each edge that is not up has been down
+        self._left_out: dict[int, int] = {}  # how many plans each site was left out of
         self._warned: set[tuple[object, ...]] = set()
 
     @property
     def everyone(self) -> frozenset[int]:
+        """All sites of the network."""
         return frozenset(range(len(self._at.sites)))
 
     def name(self, site: int) -> str:
+        """Return the name of a site."""
         return self._at.sites[site]
 
     def names(self, sites: Collection[int]) -> tuple[str, ...]:
+        """Return the names of sites, in their common order."""
         return tuple(map(self.name, sorted(sites)))
 
     @property
     def gone_level(self) -> int:
-        """Level at which it is logged that others are gone, which is to be expected once this site has finished."""
+        """Log level for sites that are gone, which is expected once this site has finished."""
         return logging.INFO if self.record.phase == "finished" else logging.WARNING
 
     # --------------------------------------------------------------------------------------------------------- records
 
     def publish(self, **changes: Any) -> None:
-        """Say something new of this site."""
+        """Change fields of this site's record."""
         self.record = replace(self.record, version=self.record.version + 1, **changes)
         self.table.put(self.record)
         self.news += 1
 
     def learn(self, record: Record) -> bool:
-        """Whether what another site says of itself is news."""
+        """Store the record of another site and return whether it is news."""
         if not self.table.put(record):
             return False
         self.news += 1
         return True
 
     def away(self, site: int, now: float) -> float:
-        """Seconds since a site that cannot be reached was heard of."""
+        """Return the seconds since an unreachable site was last heard from."""
         return now - self._since.get(site, now)
 
     def unfinished(self) -> list[int]:
-        """Who is still to be waited for after the end."""
+        """Return the sites that may still need this one after it has finished."""
         who = {*(self.plan.members if self.plan is not None else self.everyone), *self.present}
         records = {site: self.table.get(site) for site in who}
         return sorted(
@@ -138,11 +128,14 @@ class Assembly:
     # ----------------------------------------------------------------------------------------------------- who is there
 
     def look(self, now: float, reached: frozenset[int], last_heard: Mapping[int, float]) -> None:
-        """Who is there now. reached : neighbours that are.  last_heard : when, of each neighbour."""
+        """Update which sites are present, given the neighbours reached and when each was last heard from."""
         if reached != self.record.links:
             for peer in self.record.links - reached:
                 self._log.log(
-                    self.gone_level, f"{self.name(peer)} is silent", event="silent", facts={"site": self.name(peer)}
+                    self.gone_level,
+                    f"no sign of life from {self.name(peer)}",
+                    event="silent",
+                    facts={"site": self.name(peer)},
                 )
             self.publish(links=reached)
         present = self.table.together_with(self._me)
@@ -151,7 +144,10 @@ class Assembly:
             self._since[site] = min(now, heard) if site not in present and heard > _NEVER else now
         for site in sorted(self.present - present):
             self._log.log(
-                self.gone_level, f"{self.name(site)} cannot be reached", event="lost", facts={"site": self.name(site)}
+                self.gone_level,
+                f"{self.name(site)} cannot be reached, directly or through other sites",
+                event="lost",
+                facts={"site": self.name(site)},
             )
         for site in sorted(present - self.present):
             self._warned = {key for key in self._warned if key[:2] != ("gone", site)}
@@ -168,13 +164,13 @@ class Assembly:
     # -------------------------------------------------------------------------------------------------------- gathering
 
     def gather(self, **changes: Any) -> None:
-        """Leave the plan, if there is one, and be ready for the next."""
+        """Leave the current plan, if any, and get ready for the next one."""
         self.plan = self.proposal = None
         self.disturbance = ""
         self.publish(phase="gathering", plan=b"", **changes)
 
     def agreed(self, now: float) -> bool:
-        """Propose what the records say, and see whether all members propose the same."""
+        """Propose the plan that follows from the records, and return whether all its members propose the same."""
         if self.proposal is not None:
             if self._all_agree(self.proposal):
                 return True
@@ -193,7 +189,7 @@ class Assembly:
         return self.proposal is not None and self._all_agree(self.proposal)
 
     def check_epochs(self) -> None:
-        """Raise PeerFault for a site that cannot have entered the epoch it speaks of; once all have been heard of."""
+        """Raise PeerFault for a site that cannot have entered the epoch it reports; needs the records of all sites."""
         if all(self.table.get(site) is not None for site in self.everyone):
             self._check_epochs()
 
@@ -201,39 +197,41 @@ class Assembly:
         found = self.table.far_ahead(self._me)
         if found is not None:
             site, common = found
-            said = (
-                f"says that it has entered epoch {self.table[site].epoch:,}, where most sites have come to {common:,}"
+            raise PeerFault(
+                self.name(site),
+                f"reports that it has entered epoch {self.table[site].epoch:,}, but most sites have only reached "
+                f"{common:,}; its operator should check that site and its log, then all agents can be started again",
             )
-            raise PeerFault(self.name(site), f"{said}; look at that site, then start all agents again")
 
     def withdraw(self) -> None:
-        """Propose nothing any more."""
+        """Withdraw the proposal of this site, if there is one."""
         if self.proposal is not None:
             self.proposal = None
             self.publish(plan=b"")
 
     @property
     def next_epoch(self) -> int:
-        """Of the plan proposed; 0 if there is none."""
+        """Epoch of the proposed plan; 0 without a proposal."""
         return 0 if self.proposal is None else self.proposal.epoch
 
     def enter(self, now: float) -> RunPlan:
+        """Enter the proposed plan and return it."""
         plan, self.proposal = self.proposal, None
         if plan is None:
-            raise NetworkError("there is no plan to enter")
+            raise NetworkError("no plan has been proposed, so none can be entered")
         self.plan, self.disturbance = plan, ""
-        for edge in plan.edges:  # an edge that is still about to come up is not lost
+        for edge in plan.edges:  # patience starts now: an edge that has yet to come up is not lost
             if edge in self._down:
                 self._down[edge] = now
         left_out = self.everyone - frozenset(plan.members)
         for site in left_out:
             self._left_out[site] = self._left_out.get(site, 0) + 1
         self.publish(phase="running", epoch=plan.epoch, plan=plan.digest)
-        start = "from the beginning" if plan.source < 0 else f"at the directions of {self.name(plan.source)}"
-        start = f"from iteration {plan.iteration}" if plan.resume else start
+        start = "from the beginning" if plan.source < 0 else f"from the components found by {self.name(plan.source)}"
+        start = f"from the checkpoint of iteration {plan.iteration}" if plan.resume else start
         without = f", without {', '.join(self.names(left_out))}" if left_out else ""
         self._log.info(
-            f"epoch {plan.epoch} begins {start} with {len(plan.members)} of {len(self._at.sites)} sites{without}",
+            f"epoch {plan.epoch} starts {start} with {len(plan.members)} of {len(self._at.sites)} sites{without}",
             event="epoch",
             facts={
                 "epoch": plan.epoch,
@@ -246,9 +244,9 @@ class Assembly:
         return plan
 
     def _entered(self, plan: RunPlan, now: float) -> bool:
-        """Whether a member runs the plan already, and is present or has been away for less than patience.
+        """Return whether a member that is present, or away for less than the patience, runs the plan already.
 
-        Such a plan is not given up by others: a link that comes up late would end an epoch that has just begun.
+        Other members then keep proposing it: otherwise a link that comes up late would end an epoch just begun.
         """
         patience = math.inf if self._policy.on_loss == "wait" else self._policy.patience
         running = {r.site for r in self.table if r.phase == "running" and r.plan == plan.digest}
@@ -266,7 +264,7 @@ class Assembly:
         )
 
     def _candidates(self, now: float) -> tuple[frozenset[int], Collection[Edge]]:
-        """Who could take part now, over which links; nobody while somebody is still waited for."""
+        """Return the sites that could take part now and their links; none while some site is still awaited."""
         nobody: tuple[frozenset[int], Collection[Edge]] = frozenset(), ()
         if any(record.fingerprint != self._at.fingerprint for record in self.table if record.site in self.present):
             return nobody
@@ -278,7 +276,10 @@ class Assembly:
             return nobody
         if 2 * len(self.present) <= len(self.everyone):
             few, all_of_them = len(self.present), len(self.everyone)
-            text = f"only {few} of {all_of_them} sites reach each other: too few to go on without the others"
+            text = (
+                f"only {few} of {all_of_them} sites reach each other, and the run needs more than half to continue "
+                "without the others; it waits until more can be reached"
+            )
             self._warn_once(("minority", self.present), "minority", text)
             return nobody
         inside = [edge for edge in whole if self.present.issuperset(edge)]
@@ -289,7 +290,10 @@ class Assembly:
     # ----------------------------------------------------------------------------------------------------- differences
 
     def check_differences(self) -> None:
-        """Whoever differs is named at once. The site that differs from most gives up; where none are most, all do."""
+        """Warn about sites whose settings differ, and raise InvalidInput where this site has to give up over it.
+
+        A site gives up if it differs from the majority; where no majority agrees, every site gives up.
+        """
         found = self.table.differences()
         if not found:
             return
@@ -298,30 +302,30 @@ class Assembly:
         odd, heard = len(found), sum(bool(record.fingerprint) for record in self.table)
         mine = next((one for one in found if one.site == self._me), None)
         if mine is not None and 2 * odd < heard:
-            raise InvalidInput(f"{self._difference(mine)}; {_ALIKE}")
+            raise InvalidInput(f"{self._difference(mine)}; {_USE_SAME_FILES}", agent=mine.site)
         if 2 * odd >= heard == len(self._at.sites):
-            raise InvalidInput("; ".join(map(self._difference, found)) + f"; nothing was started; {_ALIKE}")
+            raise InvalidInput(f"{'; '.join(map(self._difference, found))}; the run has not started; {_USE_SAME_FILES}")
 
     def _difference(self, one: Difference) -> str:
         odd = {found.site for found in self.table.differences()}
         other = min(record.site for record in self.table if record.site not in odd)
         here, there = self.table[one.site].fingerprint, self.table[other].fingerprint
-        said = [_told_apart(name, here, there) for name in one.names]
-        return f"{self.name(one.site)} differs from {self.name(other)}: {'; '.join(said)}"
+        found = [_compared(name, here, there) for name in one.names]
+        return f"{self.name(one.site)} differs from {self.name(other)}: {'; '.join(found)}"
 
     # ----------------------------------------------------------------------------------------------------- disturbances
 
     def _reconsider(self, now: float) -> None:
-        """Is the plan still one that all members follow, and that they can follow?"""
+        """Set ``disturbance`` if the members no longer follow the plan, or cannot."""
         if self.plan is None or self.disturbance or self.record.phase != "running":
             return
         self.disturbance = (
-            self._members_gone(self.plan) or self._links_gone(self.plan, now) or self._back(self.plan, now)
+            self._lost_member(self.plan) or self._lost_link(self.plan, now) or self._returned_site(self.plan, now)
         )
         if self.disturbance:
             self._log.warning(self.disturbance, event="regroup", facts={"epoch": self.plan.epoch})
 
-    def _members_gone(self, plan: RunPlan) -> str:
+    def _lost_member(self, plan: RunPlan) -> str:
         digest = plan.digest
         for site, identity in zip(plan.members, plan.identities, strict=True):
             record, name = self.table[site], self.name(site)
@@ -330,12 +334,12 @@ class Assembly:
             if site == self._me:
                 continue
             if record.phase == "failed":
-                return f"{name} gave up: {record.failure.why if record.failure is not None else 'without a word'}"
+                return f"{name} gave up: {record.failure.why if record.failure is not None else 'no reason given'}"
             if record.plan != digest and record.phase in ("gathering", "running"):
                 return f"{name} has left epoch {plan.epoch}"
         return ""
 
-    def _links_gone(self, plan: RunPlan, now: float) -> str:
+    def _lost_link(self, plan: RunPlan, now: float) -> str:
         for edge in plan.edges:
             down = now - self._down.get(edge, now)
             if self._me not in edge or down <= self._policy.patience:
@@ -343,16 +347,16 @@ class Assembly:
             peer = edge[0] + edge[1] - self._me
             name = self.name(peer)
             if self._policy.on_loss == "shrink" and self.table[peer].phase != "finished":
-                return f"{name} is lost: nothing was heard of it for {down:.0f} s"
-            text = f"{name} was not heard of for {down:.0f} s; the run waits for it"
+                return f"{name} is lost: nothing was heard from it for {down:.0f} s"
+            text = f"nothing was heard from {name} for {down:.0f} s; the run waits for it"
             self._warn_once(("gone", peer), "waiting", text, site=name)
         return ""
 
-    def _back(self, plan: RunPlan, now: float) -> str:
-        """A site that was left out and is there again; one that comes and goes has to stay longer each time."""
+    def _returned_site(self, plan: RunPlan, now: float) -> str:
+        """Name a site that was left out and has returned; the oftener it was, the longer it must have been back."""
         if self._policy.on_loss == "shrink":
             for site in self.present - frozenset(plan.members):
-                stay = self._policy.patience * 2 ** min(self._left_out.get(site, 1) - 1, 6)
+                stay = self._policy.patience * 2 ** min(self._left_out.get(site, 1) - 1, _MAX_DOUBLINGS)
                 if self.table[site].phase == "gathering" and now - self._since.get(site, now) >= stay:
                     return f"{self.name(site)} is back"
         return ""
@@ -363,14 +367,15 @@ class Assembly:
             self._log.warning(text, event=event, facts=facts)
 
 
-def _told_apart(name: str, here: Mapping[str, bytes], there: Mapping[str, bytes]) -> str:
-    """In what two sites differ. Short texts are shown; of hashes only that they differ, and of columns which."""
+def _compared(name: str, here: Mapping[str, bytes], there: Mapping[str, bytes]) -> str:
+    """Describe how an entry of the fingerprint differs: short texts in full, columns by number, hashes not at all."""
     if name == "columns":
         wrong, counts = other_columns(here, there), (count_columns(here), count_columns(there))
         if wrong is None:
-            return "other columns" if None in counts else f"{counts[0]} columns instead of {counts[1]}"
+            return "different columns" if None in counts else f"{counts[0]} columns instead of {counts[1]}"
         if not wrong:
-            return "the same columns in another order"
-        return f"column {wrong[0] + 1} is another one" + (f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else "")
+            return "the same columns in a different order"
+        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+        return f"column {wrong[0] + 1} has a different name{more}"
     shown = readable(here.get(name, b""), there.get(name, b""))
-    return f"{name} {shown[0]} instead of {shown[1]}" if shown is not None else f"another {name}"
+    return f"{name} {shown[0]} instead of {shown[1]}" if shown is not None else f"a different {name}"

@@ -1,9 +1,9 @@
-"""Comparison of a proposed model file with what this site computed itself: to the last byte.
+"""Byte-for-byte comparison of a proposed model file with the model that this site computed.
 
-Whatever enters a model is one member's numbers, which all have taken, or arithmetic that has the same bits on every
-processor (:mod:`deepca._util.portable`), and a model is written the same way everywhere
-(:meth:`deepca.Model.to_bytes`). So there is one file that a member can sign: the one it would have written itself. No
-tolerance leaves room for a second one, and no gap, comment or unknown field for anything to hide in.
+Everything in a model is either one member's numbers, which all members have adopted, or the outcome of arithmetic that
+gives the same bits on every processor (:mod:`deepca._util.portable`), and models are serialised the same way everywhere
+(:meth:`deepca.Model.to_bytes`). A member therefore signs exactly one file: the one that it would have written itself.
+Without a tolerance no second file can pass, and without padding, comments or unknown fields no data can hide in it.
 """
 
 from __future__ import annotations
@@ -21,39 +21,39 @@ from deepca.decomposition.model import Model
 
 __all__ = ["difference"]
 
-_LONG = 60  # letters that are shown of what others have written
+_MAX_SHOWN = 60  # characters quoted of text that another site has written
 
 
 def difference(mine: Model, content: bytes) -> str:
-    """Say in what a model file differs from the model computed here; empty if it does not."""
+    """Describe how a model file differs from the model computed here; return an empty string if it does not."""
     own = mine.to_bytes()
     if content == own:
         return ""
     try:
         return next(_differences(own, content))
-    except Exception as error:  # bytes that were made to do harm can make anything raise
-        return _shown(f"it cannot be read: {type(error).__name__}: {error}", 3 * _LONG)
+    except Exception as error:  # malicious bytes can raise anything
+        return _shortened(f"it cannot be read: {type(error).__name__}: {error}", 3 * _MAX_SHOWN)
 
 
 def _differences(own: bytes, content: bytes) -> Iterator[str]:
     with zipfile.ZipFile(io.BytesIO(content)) as file:
         parts = file.infolist()
     if any(one.compress_type for one in parts) or sum(one.file_size for one in parts) > len(content):
-        yield "its parts are packed, and may unpack to anything"
+        yield "its parts are compressed, which model files never are"
     ours, theirs = _fields(own), _fields(content)
     for path in [*ours, *(path for path in theirs if path not in ours)]:
-        name = _shown(" of ".join(reversed(path)))
+        name = _shortened(" of ".join(reversed(path)))
         if path not in theirs:
             yield f"{name} is missing"
         elif path not in ours:
-            yield f"it has a field {name!r}, which is not known here"
+            yield f"it has an unknown field {name!r}"
         elif not _same(ours[path], theirs[path]):
-            yield f"{name} {_unlike(ours[path], theirs[path])}"
-    yield "every field is the same, but there is more in the file, or it is written in another way"
+            yield f"{name} {_described(ours[path], theirs[path])}"
+    yield "every field is the same, but the file contains extra bytes or is serialised differently"
 
 
 def _fields(content: bytes) -> dict[tuple[str, ...], Any]:
-    """Everything in a file but its checksum, by the path that leads to it: arrays, then what the text in it says."""
+    """Return everything in a file except its checksum, by path: arrays first, then the entries of its JSON text."""
     with np.load(io.BytesIO(content), allow_pickle=False) as file:
         arrays = {name: np.asarray(file[name]) for name in file.files}
     about = json.loads(str(arrays.pop("about")))
@@ -76,13 +76,13 @@ def _same(own: Any, other: Any) -> bool:
     return type(own) is type(other) and json.dumps(own) == json.dumps(other)
 
 
-def _unlike(own: Any, other: Any) -> str:
-    """In what they differ, and by how much, where that can be said."""
+def _described(own: Any, other: Any) -> str:
+    """Describe how two values differ, with the largest difference where both are numbers."""
     a, b = np.asarray(own), np.asarray(other)
     if a.shape != b.shape:
         return f"has shape {b.shape}, not {a.shape}"
-    said = [_shown(json.dumps(value, ensure_ascii=False)) for value in (other, own)] if not a.ndim else []
-    what = f"is {said[0]}, not {said[1]}" if said else "is not the same"
+    shown = [_shortened(json.dumps(value, ensure_ascii=False)) for value in (other, own)] if not a.ndim else []
+    what = f"is {shown[0]}, not {shown[1]}" if shown else "differs"
     if not {a.dtype.kind, b.dtype.kind} <= set("iuf"):
         return what
     with np.errstate(all="ignore"):
@@ -90,7 +90,7 @@ def _unlike(own: Any, other: Any) -> str:
     return f"{what}, by {apart:.1e}" if 0.0 < apart < np.inf else what
 
 
-def _shown(text: str, longest: int = _LONG) -> str:
-    """One line, not long: it goes to logs and terminals, and to other sites."""
+def _shortened(text: str, longest: int = _MAX_SHOWN) -> str:
+    """Return text as one short line: it goes to logs and terminals, and to other sites."""
     line = one_line(text, longest)
     return line if len(text) <= longest else f"{line}…"

@@ -1,7 +1,7 @@
-"""A report of an agent that has failed, for whoever has to find out why.
+"""Reports of failed agents, for the people who investigate them.
 
-It holds what kind of error it was and where in the program it came up, and the facts of errors that are known; no text
-of others, which might hold values of rows or paths.
+A report contains the types of the errors, where in the program they were raised, and the facts of deepca's own errors.
+It contains no messages of other errors, since those might quote rows or paths.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from deepca.sites.protocol.handshake import PROTOCOL
 
 __all__ = ["report_of", "write_report"]
 
-_DEEPEST = 8  # errors that led to an error
+_MAX_CHAIN = 8  # errors reported of a chain of causes; keeps reports short
 
 
 def write_report(site: SiteFile, error: BaseException) -> Path | None:
-    """Write the report into the state folder; None where that is not possible."""
+    """Write a report to the state folder and return its path, or None if it cannot be written."""
     path = site.state / "report.json"
     try:
         write_whole(path, json.dumps(report_of(site, error), indent=2).encode(), mode=0o600)
@@ -38,11 +38,11 @@ def write_report(site: SiteFile, error: BaseException) -> Path | None:
 
 
 def report_of(site: SiteFile, error: BaseException) -> dict[str, Any]:
-    """What a report says."""
+    """Return the content of a report."""
     network = site.network
     chain: list[dict[str, Any]] = []
     cause: BaseException | None = error
-    while cause is not None and len(chain) < _DEEPEST:
+    while cause is not None and len(chain) < _MAX_CHAIN:
         chain.append(_described(cause))
         cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
     return {
@@ -63,19 +63,19 @@ def report_of(site: SiteFile, error: BaseException) -> dict[str, Any]:
 
 
 def _described(error: BaseException) -> dict[str, Any]:
-    said: dict[str, Any] = {"type": type(error).__name__}
+    entry: dict[str, Any] = {"type": type(error).__name__}
     if isinstance(error, PeerFault):
-        said |= {"site": error.site, "what": error.what, "by": error.by}
+        entry |= {"site": error.site, "what": error.what, "by": error.by}
     if isinstance(error, BadArray):
-        said |= {"phase": error.phase, "iteration": error.iteration}
-    said["where"] = [
+        entry |= {"phase": error.phase, "iteration": error.iteration}
+    entry["where"] = [
         f"{_module(frame.filename)}:{frame.lineno} {frame.name}" for frame in traceback.extract_tb(error.__traceback__)
     ]
-    return said
+    return entry
 
 
 def _module(filename: str) -> str:
-    """A file of a package by its path within it; paths of a machine stay there."""
+    """Return the path of a source file relative to its package, so that reports do not reveal local paths."""
     path = Path(filename)
     for entry in sorted(sys.path, key=len, reverse=True):
         if entry and path.is_relative_to(entry):

@@ -1,8 +1,7 @@
-"""Digests of a site's rows: an old result is not a new one, and a checkpoint is of no use with other rows.
+"""Digests of a site's rows, so that results and checkpoints of earlier rows are not mistaken for current ones.
 
-The digest is that of the file's content, salted, and stays at the site. Content is read again only where the file may
-have changed: where its size, its times or its place on the disk are not those of the last look. Touching a file costs a
-look, and changes nothing.
+The digest is a salted hash of the data file's content and never leaves the site. The content is hashed again only if
+the file's size, times or inode have changed since the last time, so touching a file only costs one more reading.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ __all__ = ["RowsVault", "SiteRows", "next_name"]
 
 _logger = logging.getLogger(__name__)
 
-_BLOCK = 1 << 22
+_READ_SIZE = 1 << 22  # bytes of the data file hashed at a time, so that large files need little memory
 
 
 class SiteRows:
-    """The rows of one site, and the runs that have ended with them; kept in ``rows.json`` of its state folder."""
+    """The rows of one site and the runs that have ended with them, remembered in ``rows.json`` in its state folder."""
 
     def __init__(self, site: SiteFile) -> None:
         self._site, self._path = site, site.state / "rows.json"
@@ -39,13 +38,13 @@ class SiteRows:
         self.digest = self._digest()
 
     def check(self, run: bytes) -> None:
-        """Raise OldResult if a run of that name has ended here with other rows. run : 32 bytes that stand for it."""
+        """Raise OldResult if a run, given by its 32-byte digest, has ended here with different rows."""
         ended = self._known["ended"].get(run.hex())
         if ended is not None and ended != self.digest.hex():
             raise self._old(known=True)
 
     def check_known(self, run: bytes) -> None:
-        """Raise OldResult unless it is remembered with which rows a run has ended, of which there is a result here."""
+        """Raise OldResult unless the rows are remembered with which a run has ended."""
         if run.hex() not in self._known["ended"]:
             raise self._old(known=False)
 
@@ -54,7 +53,7 @@ class SiteRows:
         return OldResult(name, next_name(name), str(self._site.data), known=known)
 
     def keep(self, run: bytes) -> None:
-        """Remember that a result of this run is signed, or taken, with the rows as they are."""
+        """Remember that a result of this run is signed or accepted with the current rows."""
         if self._known["ended"].get(run.hex()) != self.digest.hex():
             self._known["ended"][run.hex()] = self.digest.hex()
             self._write()
@@ -74,7 +73,7 @@ class SiteRows:
             total = hashlib.sha256(bytes.fromhex(self._known["salt"]))
             total.update(json.dumps([self._site.label_column, self._site.dataset]).encode())
             with self._site.data.open("rb") as file:
-                while block := file.read(_BLOCK):
+                while block := file.read(_READ_SIZE):
                     total.update(block)
             self._known |= {"seen": seen, "digest": total.hexdigest()}
             self._write()
@@ -87,24 +86,33 @@ class SiteRows:
             bytes.fromhex(known["salt"] + known["digest"])
             if known.keys() == fresh.keys() and isinstance(known["ended"], dict):
                 return dict(known)
-            self._log.warning(f"{self._path} cannot be used: it has other fields", event="checkpoint")
+            self._log.warning(
+                f"{self._path} has unexpected fields and is ignored; the data file is hashed again", event="checkpoint"
+            )
         except FileNotFoundError:
             pass
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            self._log.warning(f"{self._path} cannot be used: {error}", event="checkpoint")
+            self._log.warning(
+                f"{self._path} cannot be read ({error}) and is ignored; the data file is hashed again",
+                event="checkpoint",
+            )
         return fresh
 
     def _write(self) -> None:
         try:
             write_whole(self._path, json.dumps(self._known).encode(), mode=0o600)
         except OSError as error:
-            self._log.warning(f"{self._path} could not be written: {error.strerror}", event="checkpoint")
+            self._log.warning(
+                f"{self._path} cannot be written ({error.strerror}), so this site may not recognise its old results; "
+                "check the disk space and permissions of that folder",
+                event="checkpoint",
+            )
 
 
 class RowsVault(FileVault):
-    """A vault that has the rows remembered before a result is signed: whoever is killed after that signs for no other.
+    """A vault that remembers the rows before a result is signed, so that a restart cannot sign for other rows.
 
-    run : 32 bytes that stand for the run. A result without the digest of its rows is not taken for one of these rows.
+    ``run`` is the 32-byte digest of the run. A stored result whose rows are not known raises OldResult.
     """
 
     def __init__(self, name: str, site: SiteFile, rows: SiteRows, run: bytes) -> None:
@@ -116,11 +124,12 @@ class RowsVault(FileVault):
     def hold(
         self, outcome: bytes, claim: ResultClaim, endorsements: Sequence[Endorsement], /, *, decided: bool = False
     ) -> None:
+        """Remember the rows, then store the result."""
         self._rows.keep(self._run)
         super().hold(outcome, claim, endorsements, decided=decided)
 
 
 def next_name(name: str) -> str:
-    """A name for the next run: one more, or with a number."""
+    """Return a name for the next run: the trailing number plus one, or the name with ``-2`` appended."""
     found = re.fullmatch(r"(.*?)(\d+)", name)
     return f"{found[1]}{int(found[2]) + 1}" if found else f"{name}-2"

@@ -1,4 +1,4 @@
-"""The run of one site, from the first meeting to the result: the same for real processes and simulated ones."""
+"""The run of one site, from the first contact to the result; the same code for real and simulated processes."""
 
 from __future__ import annotations
 
@@ -58,54 +58,63 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Job:
-    """What a site brings along. every : iterations from one checkpoint to the next."""
+    """Everything that a site contributes to a run."""
 
-    run: str
+    run: str  # its name
     sites: tuple[str, ...]
     me: int
     topology: Topology
     settings: Settings
     source: Source
-    every: int = 10
+    every: int = 10  # iterations between checkpoints
 
     @cached_property
     def interval(self) -> int:
-        """Two checkpoints always suffice if nobody can be further ahead of anybody than one interval."""
+        """Iterations between checkpoints, enough that no site can be ahead of another by more than one interval.
+
+        The last two checkpoints of every site then always have an iteration in common.
+        """
         return max(self.every, self.topology.flood_rounds + 1)
 
 
 class CheckpointHeader(Protocol):
-    """What is known of a checkpoint without reading it."""
+    """Facts about a checkpoint that are known without reading it."""
 
     @property
-    def iteration(self) -> int: ...
+    def iteration(self) -> int:
+        """Iteration of its state."""
+
     @property
-    def key(self) -> bytes: ...
+    def key(self) -> bytes:
+        """Identifier that all members of a plan share."""
+
     @property
-    def members(self) -> bytes: ...
+    def members(self) -> bytes:
+        """Digest of the sites that took part."""
 
 
 class Store(CheckpointStore, Protocol):
-    """Where checkpoints are kept; see :class:`deepca.engines.checkpoints.Checkpoints`."""
+    """Storage of checkpoints; see :class:`deepca.engines.checkpoints.Checkpoints`."""
 
-    def kept(self) -> Sequence[CheckpointHeader]: ...
-    def load(self, key: bytes, /) -> Checkpoint | None: ...
-    def keep_until(self, key: bytes, /) -> None: ...
+    def kept(self) -> Sequence[CheckpointHeader]:
+        """Return the checkpoints that are stored."""
+
+    def load(self, key: bytes, /) -> Checkpoint | None:
+        """Return a checkpoint, or None if it is missing or damaged."""
+
+    def keep_until(self, key: bytes, /) -> None:
+        """Drop all other checkpoints, if this one is stored."""
 
 
 @dataclass(frozen=True)
 class Ending:
-    """The result: the same bytes at every site.
-
-    members : the sites whose rows it is about.  left_out : the others.  own : whether this site has compared it with
-    what it computed itself, or took it since most sites have signed it.
-    """
+    """The result of a run, the same bytes at every site."""
 
     content: bytes
     model: Model
-    members: tuple[str, ...]
-    left_out: tuple[str, ...]
-    own: bool
+    members: tuple[str, ...]  # sites whose rows it describes
+    left_out: tuple[str, ...]  # all other sites
+    own: bool  # True if this site compared it with its own numbers, False if it relies on the signatures of most sites
 
 
 def run_site(
@@ -116,20 +125,21 @@ def run_site(
     *,
     observers: Sequence[Observer] = (),
 ) -> Ending:
-    """Gather, run, and whenever the network asks for it gather again, until there is a result.
+    """Gather with the other sites and run, regrouping as often as necessary, until there is a result.
 
-    Raises Unfinished at the deadline, InvalidInput where this site differs from the others or its rows cannot be used.
+    Raises Unfinished at the deadline, and InvalidInput if this site differs from the others or its rows are unusable.
     """
     check_settings(job.settings)
     log = EventLogger(_logger, job.sites[job.me])
     known = vault.load()
     if known.decided and known.outcome is not None:
         log.warning(
-            f"the run {job.run!r} has ended before; another one needs another name, the same at all sites",
+            f"run {job.run!r} has ended before, and its result is used again; to run again, all sites have to agree "
+            "on a new name for `run` in network.toml",
             event="result",
         )
         return _ending(known.outcome, own=False)
-    keeper = _Keeper(checkpoints, job.interval)
+    keeper = _Checkpointer(checkpoints, job.interval)
     held: LocalData | None = None
     while True:
         agreed = node.gather(keeper.offer(), partial(_check_ours, job))
@@ -140,14 +150,14 @@ def run_site(
             network.begin(agreed.epoch, 0, "spectrum")
             share_spectrum(network)
             network.begin(agreed.epoch, 0, "gathered")
-            if held is None:  # not before all agree on what the rows are
+            if held is None:  # only now: all members agree on columns and settings
                 held = read((job.source,), form=job.settings.form)
             k, d = job.settings.n_components, job.source.d
             keeper.enter(agreed, network, d, min(k, d) if isinstance(k, int) else d)
             mine = _model(job, agreed, _fitted(job, node, held, network, observers, keeper))
             concluded = node.settle(agreed, partial(difference, mine), mine.to_bytes)
         except Regroup as why:
-            log.warning(f"gathering anew: {why}", event="regroup")
+            log.warning(f"regrouping with the other sites: {why}", event="regroup")
             continue
         except (BadArray, Contradiction) as error:
             raise _named(job, node, agreed, network, error) from None
@@ -155,8 +165,9 @@ def run_site(
 
 
 def _fitted(
-    job: Job, node: Node, held: LocalData, network: AgentNetwork, observers: Sequence[Observer], keeper: _Keeper
+    job: Job, node: Node, held: LocalData, network: AgentNetwork, observers: Sequence[Observer], keeper: _Checkpointer
 ) -> Model:
+    """Return the fitted model; tell the other sites about an error that they find as well."""
     try:
         engine = _SiteEngine(network)
         return fit(
@@ -164,15 +175,15 @@ def _fitted(
         ).model
     except (InvalidInput, NotFiniteError) as error:
         if isinstance(error, PooledDataError) or not isinstance(error, DataError):
-            node.failed(for_others(error), common=True)  # it follows from numbers that all have agreed on
-        raise  # rows may be read once more, and fail here alone
+            node.failed(for_others(error), common=True)  # follows from numbers that all members agreed on
+        raise  # other errors may concern this site alone, for example when it reads its rows again
 
 
 def _named(job: Job, node: Node, plan: RunPlan, network: AgentNetwork, error: BadArray | Contradiction) -> BadArray:
-    """Name the site that sent the numbers to this one.
+    """Return an error that names the site from which this one received invalid numbers.
 
-    Of numbers that come down the tree, that is its parent there. A parent hands them on before it can have checked
-    them: if it is honest it refuses them as well, which is waited for, so that who computed them is named.
+    Numbers that come down the tree are received from the parent, which passes them on before it can check them. An
+    honest parent refuses them as well; waiting for that lets the site that computed them be named instead.
     """
     if isinstance(error, BadArray):
         if error.agent < 0:
@@ -190,7 +201,7 @@ def _named(job: Job, node: Node, plan: RunPlan, network: AgentNetwork, error: Ba
 
 
 class _Transport:
-    """A plan's messages, agents numbered within it."""
+    """Exchange messages between the members of a plan, numbered by their place in it."""
 
     reliable = True
 
@@ -198,6 +209,7 @@ class _Transport:
         self._node, self._plan = node, plan
 
     def exchange(self, tag: Tag, outgoing: Any, sources: Any, /) -> dict[int, Message]:
+        """Exchange messages through the node."""
         sites = self._plan.members
         received = self._node.exchange(
             self._plan, tag, {sites[j]: message for j, message in outgoing.items()}, [sites[j] for j in sources]
@@ -205,8 +217,8 @@ class _Transport:
         return {j: received[sites[j]] for j in sources}
 
 
-class _Keeper(CheckpointObserver):
-    """Writes every so many states down, remembers the newest one, and knows where all members can go on."""
+class _Checkpointer(CheckpointObserver):
+    """Write checkpoints at intervals, remember the newest state, and agree with members on where to resume."""
 
     def __init__(self, checkpoints: Store, every: int) -> None:
         super().__init__(checkpoints, every)
@@ -215,18 +227,15 @@ class _Keeper(CheckpointObserver):
         self.newest: State | None = None
 
     def enter(self, plan: RunPlan, network: AgentNetwork, d: int, most: int) -> None:
-        """Begin with a plan: agree with its members on where to go on; checkpoints are theirs from then on.
+        """Agree with the members of a plan on where to resume, and mark later checkpoints as theirs.
 
-        d, most : columns, and components that can be asked for.
+        ``d`` is the number of columns, ``most`` the largest number of components that can be requested.
         """
         self._resumption = self._agree(plan, network, d, most)
         self._scope, self._members = plan.digest, plan.rows_of
 
     def _agree(self, plan: RunPlan, network: AgentNetwork, d: int, most: int) -> Resumption | None:
-        """Where to go on: at the checkpoint that all have, at the W of whoever had come farthest, or nowhere.
-
-        d, most : columns, and components that can be asked for.
-        """
+        """Return the checkpoint that all members have, else the W of the most advanced member, else None."""
         if plan.resume:
             found = self._checkpoints.load(plan.resume)
             network.begin(plan.epoch, 0, "resume")
@@ -235,11 +244,8 @@ class _Keeper(CheckpointObserver):
                 self._checkpoints.keep_until(plan.resume)
                 self.newest = found.state
                 return Resumption(state=found.state)
-            raise (
-                Regroup("a checkpoint that was offered cannot be read")
-                if found is None
-                else Regroup("a site cannot read its checkpoint")
-            )
+            who = "this" if found is None else "another"
+            raise Regroup(f"{who} site cannot read the checkpoint that it offered")
         if plan.source < 0:
             return None
         source = plan.members.index(plan.source)
@@ -254,21 +260,21 @@ class _Keeper(CheckpointObserver):
         return Resumption(directions=np.ascontiguousarray(W.T))
 
     def open(self, network: Network, held: LocalData, settings: Any, /) -> Self:
-        """This keeper: where to go on was agreed when the plan was entered."""
+        """Return this object: where to resume was agreed when the plan was entered."""
         return self
 
     def resumption(self) -> Resumption | None:
-        """Where the plan goes on."""
+        """Return where the plan resumes; None for a fresh start."""
         return self._resumption
 
     def offer(self) -> Offer:
-        """Checkpoints that are here, and the iteration reached."""
+        """Return the checkpoints of this site and the iteration that it has reached."""
         kept = tuple(RecordedCheckpoint(one.iteration, one.key, one.members) for one in self._checkpoints.kept())
         on_disk = max((one.iteration for one in kept), default=-1)
         return Offer(kept, on_disk if self.newest is None else self.newest.t)
 
     def state(self) -> State | None:
-        """The newest one, from memory or disk."""
+        """Return the newest state, from memory or disk."""
         if self.newest is not None:
             return self.newest
         for header in sorted(self._checkpoints.kept(), key=lambda one: -one.iteration):
@@ -278,19 +284,19 @@ class _Keeper(CheckpointObserver):
         return None
 
     def observe(self, step: Step) -> None:
-        """Remember the new State; write it, if it is its turn."""
+        """Remember the new state, and write it if a checkpoint is due."""
         self.newest = step.after
         super().observe(step)
 
 
 class _SiteEngine(Engine):
-    """One site's process. What it tells of traffic is that of all members."""
+    """Engine of one site's process, which reports the traffic of all members."""
 
     def __init__(self, network: AgentNetwork) -> None:
         self._network = network
 
     def totals(self, own: Traffic, proof: Traffic | None) -> tuple[Traffic, Traffic | None]:
-        """Agree on the traffic of all members together, in place of this one's."""
+        """Return the traffic of all members together instead of this one's."""
         network, m = self._network, self._network.n_agents
         counts = [own] if proof is None else [own, proof]
         sent = np.array([[one.messages, one.bytes_sent, one.control_bytes] for one in counts], dtype=np.float64)
@@ -313,12 +319,12 @@ def _topology(job: Job, plan: RunPlan) -> Topology:
 
 
 def spread(network: AgentNetwork, source: int, x: Array, right: Callable[[Array], bool]) -> Array:
-    """Bring the numbers of one agent to every other: along a path to the leader, and down the tree from there.
+    """Send the numbers of one agent to all others: along a path to the leader, then down the tree.
 
-    By way of the leader, since all have to begin with what it begins with. On the path everyone looks whether they are
-    ``right`` before handing them on, so that whoever gets wrong ones has them from the one that made them up.
+    They pass through the leader because all agents have to start with what it starts with. Agents on the path check
+    that the numbers are ``right`` before they pass them on, so that invalid ones are noticed next to their source.
     """
-    what, found = "directions to start at", "which are no orthonormal ones, or too many"
+    what, found = "starting directions", "not orthonormal or too many of them"
     _, before = network.topology.paths_from(source)
     path = [network.leader]
     while path[-1] != source:
@@ -337,7 +343,7 @@ def spread(network: AgentNetwork, source: int, x: Array, right: Callable[[Array]
 
 
 def _model(job: Job, plan: RunPlan, model: Model) -> Model:
-    """The result as this site has it. Every field of it is known to all members, so that they can compare it."""
+    """Return the result as this site computed it; all members know every field, so that they can compare it."""
     members = [job.sites[site] for site in plan.members]
     about = {
         **model.about,
@@ -351,14 +357,14 @@ def _model(job: Job, plan: RunPlan, model: Model) -> Model:
 
 
 def _ending(content: bytes, *, own: bool) -> Ending:
-    model = from_bytes(content, Path("the common result"))
+    model = from_bytes(content, Path("the agreed result"))
     return Ending(content, model, tuple(model.about["sites"]), tuple(model.about["left_out"]), own)
 
 
 def _check_ours(job: Job, content: bytes, claim: ResultClaim) -> None:
-    """Raise NetworkError for a result that most have signed, and that is not one of this run, epoch and plan.
+    """Raise NetworkError unless a result signed by most sites belongs to this run, epoch and plan.
 
-    For a site that has computed nothing to compare it with.
+    This is the check of a site that has not computed anything to compare the result with.
     """
     try:
         ending = _ending(content, own=False)
@@ -379,7 +385,13 @@ def _check_ours(job: Job, content: bytes, claim: ResultClaim) -> None:
             "agents": about["agents"] == len(claim.members),
         }
     except (ModelError, KeyError, TypeError) as error:
-        raise NetworkError(f"the result that most sites have signed cannot be used: {error}") from None
+        raise NetworkError(
+            f"the result that most sites have signed cannot be read ({error}), so it was not written; "
+            "ask the operators of those sites to check it"
+        ) from None
     if not all(ours.values()):
         wrong = ", ".join(name for name, right in ours.items() if not right)
-        raise NetworkError(f"the result that most sites have signed is not one of this run ({wrong}); it is not taken")
+        raise NetworkError(
+            f"the result that most sites have signed does not belong to this run (differing: {wrong}), so it was not "
+            "written; ask the operators of those sites to check it"
+        )

@@ -1,4 +1,4 @@
-"""What an agent is doing and what it waits for, in plain words: for its screen, its log and its last message."""
+"""Status of an agent in words: its activity and the sites it waits for, for screen, log and final message."""
 
 from __future__ import annotations
 
@@ -23,26 +23,41 @@ __all__ = ["Situation", "Wait", "Watch", "Watched", "span"]
 
 _logger = logging.getLogger(__name__)
 
-LOOK_EVERY = 0.5  # seconds between two looks at what is waited for
-SETTLED_AFTER = 2.0  # seconds that something must have been waited for before the log says so
-_REMIND = (60.0, 900.0)  # seconds, first and longest, until the log says it again
-_REMEMBERED = 9  # numbers from which a rate is taken
-_STILL = 5.0  # seconds without an iteration after which something must be waited for
-_SKEWED = 5.0  # seconds
+LOOK_EVERY = 0.5  # seconds between checks of what the agent waits for
+SETTLED_AFTER = 2.0  # seconds of waiting before it is logged: shorter waits are normal
+_REMIND = (60.0, 900.0)  # first and longest interval, in seconds, between log lines about the same wait
+_RATE_WINDOW = 9  # iterations from which the rate of convergence is estimated
+_STALLED_AFTER = 5.0  # seconds without an iteration after which the agent counts as waiting
+_REPORTED_SKEW = 5.0  # seconds; smaller differences between clocks are harmless
 
 
 class Watched(Protocol):
-    """What is looked at; :class:`deepca.sites.runtime.agent.Agent` is one."""
+    """An agent to be watched, such as :class:`deepca.sites.runtime.agent.Agent`."""
 
     @property
-    def node(self) -> Any: ...
+    def node(self) -> Any:
+        """Its node."""
+
     @property
-    def streams(self) -> Any: ...
+    def streams(self) -> Any:
+        """Its streams."""
 
 
 @dataclass(frozen=True)
 class Wait:
-    """Sites, and why they are waited for. seconds : since when, where known.  details : what may help to find out."""
+    """Sites that the agent waits for, and why.
+
+    Parameters
+    ----------
+    sites : tuple of str
+        Their names; empty if ``why`` names what is awaited.
+    why : str
+        The reason.
+    seconds : float or None
+        Length of the wait so far, if known.
+    details : tuple of str
+        Further facts that may help to find the cause.
+    """
 
     sites: tuple[str, ...]
     why: str
@@ -51,16 +66,31 @@ class Wait:
 
     @property
     def said(self) -> str:
+        """The wait in words."""
         since = "" if self.seconds is None else f" for {span(self.seconds)}"
         return f"{', '.join(self.sites)}: {self.why}{since}" if self.sites else f"{self.why}{since}"
 
 
 @dataclass(frozen=True)
 class Situation:
-    """How things stand.
+    """State of an agent at one moment.
 
-    left : seconds, estimated.  waits : what is waited for now, if anything.  links : with the skew of clocks where it
-    matters.
+    Parameters
+    ----------
+    doing : str
+        Its activity.
+    epoch : int
+        Current epoch.
+    members : int
+        Number of sites that take part.
+    waits : tuple of Wait
+        What it waits for now.
+    iteration, change, disagreement : int or float, optional
+        Latest iteration and its agreed numbers.
+    left : float, optional
+        Estimated seconds until the tolerance is met.
+    links : tuple of LinkView
+        Its links, with clock skew only where it matters.
     """
 
     doing: str
@@ -75,55 +105,56 @@ class Situation:
 
     @property
     def sent(self) -> int:
+        """Bytes sent over all links."""
         return sum(link.sent_bytes for link in self.links)
 
     @property
     def received(self) -> int:
+        """Bytes received over all links."""
         return sum(link.received_bytes for link in self.links)
 
     @property
     def waiting(self) -> str:
-        """All that is waited for; empty where nothing is."""
+        """All waits in words; empty if there are none."""
         return "waiting for " + "; ".join(wait.said for wait in self.waits) if self.waits else ""
 
 
 @dataclass(frozen=True)
 class _Steps:
-    """How far the iterations have come.
-
-    at : time of the last.  history : the newest agreed numbers.  error : what is still to come, an angle.
-    worst : its largest value so far, and when that was.
-    """
+    """Progress of the iterations."""
 
     began: float
-    at: float
+    at: float  # time of the last iteration
     tol: float | None
     iteration: int
-    history: tuple[Agreed, ...] = ()
-    error: float = math.inf
-    worst: tuple[float, float] = (0.0, 0.0)
+    history: tuple[Agreed, ...] = ()  # newest agreed numbers
+    error: float = math.inf  # estimated remaining error, an angle
+    worst: tuple[float, float] = (0.0, 0.0)  # largest estimate so far, and its time
     ended: bool = False
 
     @property
     def change(self) -> float | None:
+        """Latest agreed change of the subspace."""
         return self.history[-1].change if self.history else None
 
     @property
     def disagreement(self) -> float | None:
+        """Latest agreed disagreement between sites."""
         return self.history[-1].disagreement if self.history else None
 
     def after(self, step: Step, now: float) -> _Steps:
+        """Return the progress after one more iteration."""
         agreed, history = step.agreed, self.history
         if agreed is None or (history and history[-1].t == agreed.t):
             return replace(self, at=now, iteration=step.after.t)
-        history = (*history, agreed)[-_REMEMBERED:]
+        history = (*history, agreed)[-_RATE_WINDOW:]
         error = error_estimate(history)
         worst = (error, now) if self.worst[0] < error < math.inf else self.worst
         return replace(self, at=now, iteration=step.after.t, history=history, error=error, worst=worst)
 
     @property
     def left(self) -> float | None:
-        """Seconds until the tolerance is met, as the error came down so far; None while nothing can be said."""
+        """Seconds until the tolerance is met at the rate so far; None while no estimate is possible."""
         worst, since = self.worst
         if self.ended or self.tol is None or not self.error < 0.5 * worst or self.at - self.began < 2.0:
             return None
@@ -133,27 +164,27 @@ class _Steps:
 
 
 class Watch:
-    """Hears the events of an agent, observes its iterations, and looks at its node.
+    """Follow an agent through its events, its iterations and the state of its node.
 
-    It logs "progress" and "waiting" itself, so that a log alone says how things stand, too.
-    Nothing here holds a lock while it asks the node: the node logs with its own lock held.
+    It logs "progress" and "waiting" events, so that a log without a screen shows the status as well. It must not hold
+    a lock of its own while it asks the node, because the node logs while holding its lock.
     """
 
     def __init__(self, site: SiteFile) -> None:
         self._site, self._log = site, EventLogger(_logger, site.site)
         self._agent: Watched | None = None
         self._steps: _Steps | None = None
-        self._gone: dict[str, float] = {}  # when sites were lost that had been found
+        self._gone: dict[str, float] = {}  # when sites that had been found were lost
         self._entered = time.monotonic()
         self._logged = float("-inf")
         self.last = Situation("starting")
 
     def attach(self, agent: Watched) -> None:
-        """From now on there is something to look at."""
+        """Start to watch an agent."""
         self._agent = agent
 
     def hear(self, event: str, facts: Mapping[str, object]) -> None:
-        """Take note of an event of this site; quick, and from any thread."""
+        """Process an event of this site; fast, and callable from any thread."""
         if event in ("lost", "found"):
             gone = dict(self._gone)
             gone[str(facts["site"])] = time.monotonic()
@@ -166,10 +197,12 @@ class Watch:
     # ------------------------------------------------------------------------------------------------ as an observer
 
     def begin(self, start: Start) -> None:
+        """Start to follow the iterations."""
         now = time.monotonic()
         self._steps = _Steps(now, now, start.tol, start.state.t)
 
     def observe(self, step: Step) -> None:
+        """Follow an iteration, and log progress from time to time."""
         if self._steps is None:
             return
         now = time.monotonic()
@@ -179,7 +212,7 @@ class Watch:
             change, apart, left = steps.change, steps.disagreement, steps.left
             self._log.info(
                 f"iteration {steps.iteration}"
-                + ("" if change is None else f", change {change:.0e}, between sites {apart:.0e}")
+                + ("" if change is None else f", change {change:.0e}, difference between sites {apart:.0e}")
                 + ("" if left is None else f", about {span(left)} left"),
                 event="progress",
                 facts={
@@ -192,13 +225,14 @@ class Watch:
             )
 
     def end(self, result: Result[Any]) -> None:
+        """Note that the iterations have ended."""
         if (steps := self._steps) is not None:
             self._steps = replace(steps, at=time.monotonic(), ended=True)
 
-    # ---------------------------------------------------------------------------------------------------- how it stands
+    # ------------------------------------------------------------------------------------------------------- the status
 
     def situation(self) -> Situation:
-        """How things stand now."""
+        """Return the current state of the agent."""
         agent = self._agent
         if agent is None:
             return self.last
@@ -209,7 +243,7 @@ class Watch:
             replace(
                 link,
                 why=(agent.streams.trouble(network.index(link.site)) or "") if link.state != "up" else "",
-                skew=link.skew if link.skew is not None and abs(link.skew) > _SKEWED else None,
+                skew=link.skew if link.skew is not None and abs(link.skew) > _REPORTED_SKEW else None,
             )
             for link in view.links
         )
@@ -233,7 +267,8 @@ class Watch:
 
     def _waits(self, view: View, links: tuple[LinkView, ...], steps: _Steps | None, now: float) -> tuple[Wait, ...]:
         if view.phase == "finished":
-            return (Wait((), "others that may still need the result; the model is written, stopping does no harm"),)
+            why = "other sites, which may still need the result; the model is written, so this agent can be stopped"
+            return (Wait((), why),)
         if view.phase not in ("gathering", "running"):
             return ()
         near = {link.site: link for link in links}
@@ -242,7 +277,7 @@ class Watch:
         waits = []
         if never:
             details = [near[name].why for name in never if name in near and near[name].why]
-            waits.append(Wait(tuple(never), "not heard of yet", None, tuple(details)))
+            waits.append(Wait(tuple(never), "no contact yet", None, tuple(details)))
         for name in shown:
             if name in self._gone:
                 why = near[name].why if name in near else ""
@@ -254,29 +289,29 @@ class Watch:
         ]
         for name, names in view.differing:
             mine = " (this site)" if name == self._site.site else ""
-            waits.append(Wait((f"{name}{mine}",), f"differs in {', '.join(names)}, so nothing starts"))
+            waits.append(Wait((f"{name}{mine}",), f"differs in {', '.join(names)}, so the run cannot start"))
         if view.phase == "gathering":
             if view.busy:
-                waits.append(Wait(view.busy, "not ready yet, still busy with what was before"))
+                waits.append(Wait(view.busy, "not ready yet, still leaving the previous epoch"))
         elif not waits:
-            still = now - (self._entered if steps is None else steps.at)
-            if still > _STILL:
-                what = "this site or others to read their rows" if steps is None else "this site or others to compute"
-                waits.append(Wait((), what, still))
+            stalled = now - (self._entered if steps is None else steps.at)
+            if stalled > _STALLED_AFTER:
+                what = "this or another site to read its rows" if steps is None else "this or another site to compute"
+                waits.append(Wait((), what, stalled))
         return tuple(waits)
 
     # ------------------------------------------------------------------------------------------------------ for the log
 
     @contextmanager
     def reminding(self) -> Iterator[None]:
-        """While this lasts the log is told what is waited for: soon, whenever that changes, and now and then again."""
+        """Log waits while the context lasts: soon after they start, when they change, and at growing intervals."""
         with in_background(self._remind, "watch", patience=2.0):
             yield
 
     def _remind(self, over: threading.Event) -> None:
-        said: object = ()
+        logged: object = ()
         known: object = ()
-        since = told = 0.0
+        since = logged_at = 0.0
         pause = _REMIND[0]
         while not over.wait(LOOK_EVERY):
             now, waits = time.monotonic(), self.situation().waits
@@ -285,10 +320,10 @@ class Watch:
                 known, since = kind, now
             if not kind or now - since < SETTLED_AFTER:
                 continue
-            if kind == said and now - told < pause:
+            if kind == logged and now - logged_at < pause:
                 continue
-            pause = min(2.0 * pause, _REMIND[1]) if kind == said else _REMIND[0]
-            said, told = kind, now
+            pause = min(2.0 * pause, _REMIND[1]) if kind == logged else _REMIND[0]
+            logged, logged_at = kind, now
             details = "; ".join(text for wait in waits for text in wait.details)
             self._log.warning(
                 self.last.waiting + (f" ({details})" if details else ""),
@@ -301,7 +336,7 @@ class Watch:
 
 
 def span(seconds: float) -> str:
-    """A length of time, in the unit that suits."""
+    """Format a duration in a suitable unit."""
     if seconds < 10.0:
         return f"{seconds:.1f} s"
     if seconds < 120.0:

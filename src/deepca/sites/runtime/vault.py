@@ -1,7 +1,7 @@
-"""What a site must not forget when it is killed: the epochs it has entered, and the result it has signed.
+"""Storage for the promises that a site must keep after a crash: the epochs it entered and the result it signed.
 
-Others rely on both. A site's signature counts towards the majority that decides a result, and a site that has entered
-an epoch signs no result of an earlier one; were either forgotten, two results could be decided.
+Other sites rely on both. A site's signature counts towards the majority that decides a result, and a site that has
+entered an epoch signs no result of an earlier one; if either were forgotten, two results could be decided.
 """
 
 from __future__ import annotations
@@ -27,10 +27,20 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Remembered:
-    """epoch : the last one entered.  outcome : a model file that was signed, or taken because most had signed it.
+    """Promises of a site.
 
-    claim : what was said of it.  endorsements : the signatures under that, as far as they were known.
-    decided : whether they suffice.
+    Parameters
+    ----------
+    epoch : int
+        The last epoch entered.
+    outcome : bytes or None
+        A model file that this site signed, or accepted because most sites had signed it.
+    claim : ResultClaim or None
+        The claim about that file.
+    endorsements : tuple of Endorsement
+        The signatures under the claim that were known.
+    decided : bool
+        Whether those signatures suffice to write the result.
     """
 
     epoch: int = 0
@@ -41,35 +51,57 @@ class Remembered:
 
 
 class Vault(Protocol):
-    def load(self) -> Remembered: ...
-    def enter(self, epoch: int, /) -> None: ...
+    """Storage for the promises of a site."""
+
+    def load(self) -> Remembered:
+        """Return what is stored."""
+        ...
+
+    def enter(self, epoch: int, /) -> None:
+        """Store that an epoch is entered, before other sites learn of it."""
+        ...
+
     def hold(
         self, outcome: bytes, claim: ResultClaim, endorsements: Sequence[Endorsement], /, *, decided: bool = False
-    ) -> None: ...
+    ) -> None:
+        """Store a result and its signatures, before other sites learn of this site's own."""
+        ...
 
 
 class MemoryVault:
-    """Of an agent that cannot be killed alone."""
+    """A vault in memory, for simulated agents, which are never killed alone."""
 
     def __init__(self) -> None:
         self.kept = Remembered()
 
     def load(self) -> Remembered:
+        """Return what is stored."""
         return self.kept
 
     def enter(self, epoch: int, /) -> None:
+        """Store the epoch if it is later than the stored one."""
         self.kept = replace(self.kept, epoch=max(epoch, self.kept.epoch))
 
     def hold(
         self, outcome: bytes, claim: ResultClaim, endorsements: Sequence[Endorsement], /, *, decided: bool = False
     ) -> None:
+        """Replace the stored result."""
         self.kept = Remembered(self.kept.epoch, outcome, claim, tuple(endorsements), decided)
 
 
 class FileVault(MemoryVault):
-    """Two files: the result, and what is to be said of it. Where they cannot be written, a warning, and memory.
+    """A vault of two files, the result and its claims; if they cannot be written, it warns and stays in memory.
 
-    site : whose vault it is.  sites : how many there are.
+    Parameters
+    ----------
+    folder : Path
+        State folder of the site.
+    name : str
+        Name of the files, without suffix.
+    site : str
+        Name of the site, for the log.
+    sites : int
+        Number of sites in the network.
     """
 
     def __init__(self, folder: Path, name: str, site: str, sites: int) -> None:
@@ -79,37 +111,43 @@ class FileVault(MemoryVault):
         self.kept = self._read(sites)
 
     def enter(self, epoch: int, /) -> None:
+        """Store the epoch on disk."""
         super().enter(epoch)
         self._write()
 
     def hold(
         self, outcome: bytes, claim: ResultClaim, endorsements: Sequence[Endorsement], /, *, decided: bool = False
     ) -> None:
+        """Store the result on disk; the model file is written only if it has changed."""
         known = self.kept.outcome
         super().hold(outcome, claim, endorsements, decided=decided)
         self._write(outcome if outcome != known else None)
 
     def _read(self, sites: int) -> Remembered:
         try:
-            said = json.loads(self._about.read_text(encoding="utf-8"))
-            epoch, signed = int(said["epoch"]), said["endorsements"]
+            stored = json.loads(self._about.read_text(encoding="utf-8"))
+            epoch, signed = int(stored["epoch"]), stored["endorsements"]
             if not signed:
                 return Remembered(epoch)
             endorsements = tuple(_endorsement(one, sites) for one in signed)
             outcome, claim = self._result.read_bytes(), endorsements[0].claim
             if hashlib.sha256(outcome).digest() == claim.outcome:
-                return Remembered(epoch, outcome, claim, endorsements, bool(said["decided"]))
-            self._log.warning(f"{self._result} is not the result that was held", event="checkpoint")
+                return Remembered(epoch, outcome, claim, endorsements, bool(stored["decided"]))
+            self._log.warning(
+                f"{self._result} is not the result that this site signed, so it is ignored; "
+                "another site can hand out the result again",
+                event="checkpoint",
+            )
             return Remembered(epoch)
         except FileNotFoundError:
             return Remembered()
         except (OSError, ValueError, KeyError, TypeError, FrameError) as error:
-            self._log.warning(f"{self._about} cannot be used: {error}", event="checkpoint")
+            self._log.warning(f"{self._about} cannot be read ({error}) and is ignored", event="checkpoint")
             return Remembered()
 
     def _write(self, outcome: bytes | None = None) -> None:
         kept = self.kept
-        said = {
+        stored = {
             "epoch": kept.epoch,
             "decided": kept.decided,
             "endorsements": [one.to_wire().SerializeToString().hex() for one in kept.endorsements],
@@ -117,20 +155,21 @@ class FileVault(MemoryVault):
         try:
             if outcome is not None:
                 write_whole(self._result, outcome, mode=0o600)
-            write_whole(self._about, json.dumps(said).encode(), mode=0o600)
+            write_whole(self._about, json.dumps(stored).encode(), mode=0o600)
         except OSError as error:
             self._log.warning(
-                f"what this run has come to could not be kept in {self._about.parent}: {error.strerror}",
+                f"the progress of this run cannot be stored in {self._about.parent} ({error.strerror}); check the disk "
+                "space and permissions of that folder, and do not restart this agent before the run has ended",
                 event="checkpoint",
             )
 
 
-def _endorsement(said: str, sites: int) -> Endorsement:
+def _endorsement(stored: str, sites: int) -> Endorsement:
     one = wire.Endorsement()
     try:
-        one.ParseFromString(bytes.fromhex(said))
+        one.ParseFromString(bytes.fromhex(stored))
     except ValueError:
         raise
-    except Exception:  # protobuf's own DecodeError has no stable home
-        raise ValueError("an endorsement that cannot be read") from None
+    except Exception:  # the import path of protobuf's DecodeError is not stable
+        raise ValueError("malformed endorsement") from None
     return Endorsement.from_wire(one, sites)

@@ -1,4 +1,4 @@
-"""Objects that the parts of a node share, and the rule for its lock."""
+"""Objects shared by the parts of a node, and the locking rule."""
 
 from __future__ import annotations
 
@@ -6,31 +6,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from deepca.sites.protocol.signatures import Seals
-from deepca.sites.runtime.assembly import Assembly, Membership, Policy
+from deepca.sites.runtime.assembly import Assembly
 from deepca.sites.runtime.clocks import Clock, Condition
 from deepca.sites.runtime.link import Link
+from deepca.sites.runtime.membership import Membership, Policy
 
 __all__ = ["NodeContext"]
 
 
 @dataclass(frozen=True)
 class NodeContext:
-    """Objects that the parts of a node share.
+    """Objects shared by the parts of a node.
 
     One lock, that of ``changed``, guards the node and all its parts. :class:`Node` acquires it before it calls a part
     and is the only one that waits; a part notifies ``changed`` where a waiting call may be able to return.
-
-    began : time at which the node was made.  links : by neighbour.
     """
 
     membership: Membership
     policy: Policy
     clock: Clock
     changed: Condition
-    began: float
+    began: float  # time at which the node was created
     seals: Seals
     assembly: Assembly
-    links: Mapping[int, Link]
+    links: Mapping[int, Link]  # by neighbour
 
     @property
     def me(self) -> int:

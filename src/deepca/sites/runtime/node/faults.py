@@ -1,4 +1,4 @@
-"""Reasons for a site to end its run, its own and those that other members report."""
+"""Reasons for a site to end its run: its own, and those that other members report."""
 
 from __future__ import annotations
 
@@ -24,52 +24,54 @@ __all__ = ["Faults", "failure_of", "for_others"]
 
 
 class Faults:
-    """Reasons to end the run here, raised by the calls that the algorithm waits in."""
+    """Reasons to end the run here, raised by the calls in which the algorithm waits."""
 
     def __init__(self, context: NodeContext) -> None:
         self._context = context
         self._broken: BaseException | None = None
-        self._culprit: PeerFault | None = None  # a site that has sealed a record that makes no sense
+        self._culprit: PeerFault | None = None  # a site that has sealed an invalid record
         self._misconfigured = ""
-        self._strangers: set[int] = set()  # neighbours of another network
-        self._gave_up: dict[tuple[int, bytes], float] = {}  # since when sites say that nobody can follow a plan
+        self._strangers: set[int] = set()  # neighbours that belong to another network
+        self._gave_up: dict[
+            tuple[int, bytes], float
+        ] = {}  # when a site first reported that no member can follow a plan
 
     # -------------------------------------------------------------------------------------------------------- reporting
 
     def broken(self, error: BaseException) -> None:
-        """End the run with the error of a thread of this agent."""
+        """End the run with an error raised in another thread of this agent."""
         self._broken = error
         self._context.changed.notify_all()
 
     def accuse(self, site: int, what: str) -> None:
-        """End the run because of a site that has sealed a record that makes no sense."""
+        """End the run because of a site that has sealed an invalid record."""
         self._culprit = PeerFault(self._context.name(site), what)
         self._context.changed.notify_all()
 
     def misconfigured(self, why: str) -> None:
-        """End the run because of how this site was set up."""
+        """End the run because of this site's own configuration."""
         self._misconfigured = why
         self._context.changed.notify_all()
 
     def wrong_network(self, peer: int) -> None:
-        """Note a neighbour of another network: where all are, it is this site that is wrong, or one cannot tell."""
+        """Note a neighbour of another network; if all are, end the run, since this site may be the wrong one."""
         links, here = self._context.links, self._context.assembly
         self._strangers.add(peer)
         if self._strangers.issuperset(links) and here.plan is None:
             names = ", ".join(here.names(links))
             self.misconfigured(
-                f"{names}: another network, or another list of sites, than here; give all sites the same network.toml "
-                "(names and order of [[sites]] count)"
+                f"{names}: different network or list of sites than {here.name(self._context.me)}; all sites need the "
+                "same network.toml (including names and order of [[sites]]), so compare this site's file with theirs"
             )
 
     def right_network(self, peer: int) -> None:
-        """Note that a neighbour is of this network."""
+        """Note that a neighbour belongs to this network."""
         self._strangers.discard(peer)
 
     # --------------------------------------------------------------------------------------------------------- checking
 
     def check(self, waiting_for: Collection[int] = ()) -> None:
-        """Raise the reason to end the run if there is one: Unfinished at the deadline, or an error reported above."""
+        """Raise the reason to end the run, if any: an error reported above, or Unfinished at the deadline."""
         if self._broken is not None:
             raise self._broken
         if self._culprit is not None:
@@ -83,22 +85,22 @@ class Faults:
         raise Unfinished(
             f"the deadline of {context.policy.deadline:g} s has passed"
             + (f" while waiting for {names}" if names else "")
-            + "; the run is unfinished, and goes on from its checkpoints when all agents are started again"
+            + "; the run is unfinished, and resumes from its checkpoints when all agents are started again"
         )
 
     def check_undisturbed(self, plan: RunPlan) -> None:
-        """Raise Regroup where the plan cannot be followed any more, or the error that a member has found in it."""
+        """Raise Regroup if the plan can no longer be followed, or the error that another member has found."""
         here = self._context.assembly
         if here.plan is not plan:
-            raise Regroup("another epoch has begun")
+            raise Regroup("another epoch has started")
         if here.disturbance and not self.check_members(plan):
             raise Regroup(here.disturbance)
 
     def check_members(self, plan: RunPlan) -> bool:
-        """Give up for a reason that another member has found, and that holds here as well.
+        """Raise the error of another member if it concerns this site as well.
 
-        Returns whether a member says that nobody can follow the plan. It is not believed, but what it has sent before
-        may be all that it takes to see for oneself, for which there is half of patience.
+        Returns whether a member reports an error that all members should find. Its word is not enough: half of the
+        patience is left to find the same error here, for which its last messages may suffice.
         """
         context, name = self._context, self._context.name
         failed = {
@@ -110,7 +112,7 @@ class Faults:
             who, accused = name(site), name(failure.accused)
             if failure.kind == "contradiction":
                 raise DisputedResult(accused, failure.what, by=who)
-            # who has not been sent anything by a site cannot accuse it
+            # only a neighbour receives arrays from a site and can accuse it of one
             if failure.kind == "array" and (min(site, failure.accused), max(site, failure.accused)) in plan.edges:
                 raise BadArray(accused, failure.what, phase=failure.phase, iteration=failure.iteration, by=who)
         common = {site: failure.why for site, failure in sorted(failed.items()) if failure.kind == "common"}
@@ -118,27 +120,36 @@ class Faults:
         for site, why in common.items():
             if now - self._gave_up.setdefault((site, plan.digest), now) >= 0.5 * context.policy.patience:
                 raise PeerFailed(
-                    f"{name(site)} has given up and says why: {why!r}. That is not seen here; look at that site, "
-                    "then start all agents again"
+                    f"{name(site)} gave up and reports: {why!r}. This site does not find the same error; the operator "
+                    f"of {name(site)} should check its log, then all agents can be started again"
                 )
         return bool(common)
 
 
 def for_others(error: Exception) -> str:
-    """Return what the other sites are told of an error here: nothing that could hold a value or a path of this site."""
+    """Return what other sites are told about an error here, without any value or path of this site."""
     if isinstance(error, PooledDataError | GapError | NotFiniteError):
         return str(error)
     if isinstance(error, DataError):
-        return "its rows cannot be used; its own log says why"
+        return "its rows cannot be used; the reason is in its own log"
     if isinstance(error, OSError) and error.strerror:
-        return f"its machine says: {error.strerror}"
-    return "something has to be mended there; its own log says what"
+        return f"its operating system reports: {error.strerror}"
+    return "its operator has to fix a problem there; the details are in its own log"
 
 
 def failure_of(why: str, error: BaseException | None, *, common: bool, sites: Sequence[str]) -> Failure:
-    """Return what the other sites are told when this one gives up.
+    """Return what other sites are told when this one gives up.
 
-    error : the reason, whose facts are told where it accuses a site.  common : whether it holds for all alike.
+    Parameters
+    ----------
+    why : str
+        The reason, in words that other sites may read.
+    error : BaseException or None
+        The reason; its facts are included if it accuses a site.
+    common : bool
+        Whether all members should find the same error.
+    sites : sequence of str
+        Names of all sites.
     """
     if not isinstance(error, PeerFault) or error.site not in sites:
         return Failure("common" if common else "site", why)

@@ -1,4 +1,4 @@
-"""Messages of the algorithm, from their arrival until the algorithm asks for them."""
+"""Messages for the algorithm, from their arrival until the algorithm asks for them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from deepca.sites.runtime.node.context import NodeContext
 
 __all__ = ["Mailbox"]
 
-_MOST_WAITING = 64  # messages of one neighbour that were not asked for yet
-_MOST_EARLY = 16  # messages of an epoch that this agent has not entered yet, from one neighbour
+_MAX_WAITING = 64  # messages of one neighbour; honest ones are never that far ahead, so memory stays bounded
+_MAX_EARLY = 16  # messages of one neighbour for an epoch that this agent has not entered yet
 
 
 @dataclass(frozen=True)
 class _Early:
-    """A message of a plan that was not entered here yet."""
+    """A message for a plan that this agent has not entered yet."""
 
     plan: bytes
     tag: Tag
@@ -30,12 +30,14 @@ class _Early:
 
 
 class Mailbox:
-    """Messages that have arrived and were not asked for yet, by neighbour.
+    """Messages that have arrived and that the algorithm has not asked for yet.
 
-    A malformed message is kept in its place as a FrameError: it is the fault of its sender, which is named when the
-    algorithm asks for it.
+    A malformed message is kept in its place as a FrameError; the sender is named when the algorithm asks for it.
 
-    waiting : those of the present plan, by neighbour.
+    Attributes
+    ----------
+    waiting : dict of int to deque
+        Messages of the current plan, by neighbour.
     """
 
     def __init__(self, context: NodeContext) -> None:
@@ -43,21 +45,21 @@ class Mailbox:
         self.waiting: dict[int, deque[tuple[Tag, Message | FrameError]]] = {peer: deque() for peer in peers}
         self._awaited: set[int] = set()  # neighbours whose message the algorithm waits for
         self._early: dict[int, list[_Early]] = {peer: [] for peer in peers}
-        self._astray: dict[int, Tag] = {}  # of another plan, in the epoch that was entered here
-        self._spoilt: dict[int, tuple[Incarnation | None, str]] = {}  # messages that cannot be read, or are not taken
+        self._astray: dict[int, Tag] = {}  # messages of another plan in the current epoch
+        self._spoilt: dict[int, tuple[Incarnation | None, str]] = {}  # messages that were unreadable or rejected
 
     # --------------------------------------------------------------------------------------------------------- arriving
 
     def receive(self, peer: int, data: wire.Data, body: bytes | bytearray) -> None:
-        """Take a message: deliver it, keep it for the epoch that it belongs to, or count it as stale."""
+        """Deliver a message, keep it for its epoch, or count it as stale."""
         here = self._context.assembly
         tag, message = tag_of(data), _unpacked(data, body)
         if here.plan is not None and data.plan == here.plan.digest:
             self._deliver(peer, tag, message)
         elif tag.epoch > here.record.epoch:
-            waiting = [one for one in self._early[peer] if one.tag.epoch >= tag.epoch]  # earlier ones will never begin
-            if len(waiting) >= _MOST_EARLY:
-                raise FrameError("too many messages of an epoch that has not begun here")
+            waiting = [one for one in self._early[peer] if one.tag.epoch >= tag.epoch]  # earlier epochs never start now
+            if len(waiting) >= _MAX_EARLY:
+                raise FrameError("too many messages of an epoch that has not started here")
             self._early[peer] = [*waiting, _Early(data.plan, tag, message)]
         else:
             self._context.links[peer].stale += 1
@@ -65,12 +67,12 @@ class Mailbox:
                 self._astray[peer] = tag
 
     def spoil(self, peer: int, what: str) -> None:
-        """Note that a message of a neighbour was lost for good, so that waiting for it ends with an error."""
+        """Note that a message of a neighbour is lost for good, so that waiting for it ends with an error."""
         self._spoilt[peer] = self._context.links[peer].peer, what
         self._context.changed.notify_all()
 
     def clear(self) -> None:
-        """Drop what was delivered for the plan that is left."""
+        """Drop the messages of the plan that is being left."""
         for waiting in self.waiting.values():
             waiting.clear()
 
@@ -87,10 +89,10 @@ class Mailbox:
 
     def _deliver(self, peer: int, tag: Tag, message: Message | FrameError) -> None:
         waiting = self.waiting[peer]
-        if len(waiting) >= _MOST_WAITING:
-            raise FrameError("more messages than anybody can be waiting for")
+        if len(waiting) >= _MAX_WAITING:
+            raise FrameError("more messages than this site can be waiting for")
         waiting.append((tag, message))
-        # waking the algorithm for every one of several messages would cost more than carrying them
+        # wake the algorithm once all awaited messages are here: waking it for each would cost more than carrying them
         self._awaited.discard(peer)
         if not self._awaited:
             self._context.changed.notify_all()
@@ -98,21 +100,21 @@ class Mailbox:
     # ----------------------------------------------------------------------------------------------------------- asking
 
     def missing(self, sources: Collection[int], tag: Tag) -> list[int]:
-        """Return the sources whose next message has not arrived; from now on these are waited for.
+        """Return the sources whose next message has not arrived, and wait for these from now on.
 
-        Both sides take the same steps, so the next message has that tag. Raises BadArray naming a neighbour that has
-        sent anything else.
+        Both sides take the same steps, so the next message has to have that tag. Raises BadArray with the name of a
+        neighbour that has sent anything else.
         """
         missing = [source for source in sources if not self._arrived(source, tag)]
         self._awaited = set(missing)
         return missing
 
     def take(self, sources: Collection[int]) -> dict[int, Message]:
-        """Return and remove the next message of each source, none of which is missing."""
+        """Return and remove the next message of each source; all of them must have arrived."""
         return {source: self._taken(source) for source in sources}
 
     def check_spoilt(self, source: int, phase: str, iteration: int) -> None:
-        """Raise BadArray if a message of this start of a neighbour was lost for good."""
+        """Raise BadArray if a message of this incarnation of a neighbour is lost for good."""
         sender, what = self._spoilt.get(source, (None, ""))
         if what and sender == self._context.links[source].peer:
             raise BadArray(self._context.name(source), what, phase=phase, iteration=iteration)
@@ -122,14 +124,14 @@ class Mailbox:
         name = self._context.name(source)
         if not self.waiting[source]:
             if self._strays(source):
-                what = f"a message of another plan than it has entered where {due} was due"
+                what = f"a message of a plan that it has not entered, where {due} was due"
                 raise BadArray(name, what, phase=tag.phase, iteration=tag.t)
             self.check_spoilt(source, tag.phase, tag.t)
             return False
         got, message = self.waiting[source][0]
         what = ""
         if got != tag:
-            what = f"a message of {got.phase[:40]} {got.t}, round {got.round} where {due} was due"
+            what = f"a message of {got.phase[:40]} {got.t}, round {got.round}, where {due} was due"
         elif isinstance(message, FrameError):
             what = str(message)
         if what:
@@ -137,9 +139,9 @@ class Mailbox:
         return True
 
     def _strays(self, source: int) -> bool:
-        """Return whether a neighbour has sent a message of another plan than it has entered.
+        """Return whether a neighbour has sent a message of a plan that it has not entered.
 
-        Nobody enters an epoch twice.
+        No site enters an epoch twice, so it cannot have entered both plans.
         """
         plan, record = self._context.assembly.plan, self._context.assembly.table.get(source)
         if source not in self._astray or plan is None or record is None:
@@ -153,10 +155,10 @@ class Mailbox:
 
 
 def _unpacked(data: wire.Data, body: bytes | bytearray) -> Message | FrameError:
-    """Return the message, or how it is malformed."""
+    """Return the message, or the error that describes how it is malformed."""
     try:
         return unpack(data, body)
     except FrameError as error:
         return error
-    except Exception as error:  # whatever else numpy or protobuf make of it
-        return FrameError(f"a message that cannot be read ({type(error).__name__})")
+    except Exception as error:  # numpy or protobuf may raise anything
+        return FrameError(f"a malformed message ({type(error).__name__})")

@@ -1,4 +1,4 @@
-"""Model files that sites claim to be the result: kept here, asked for, and handed to neighbours."""
+"""Storage and exchange of the model files that sites claim to be the result."""
 
 from __future__ import annotations
 
@@ -13,15 +13,20 @@ from deepca.sites.runtime.node.verification import Verification
 
 __all__ = ["ModelFiles"]
 
-_ASK_AGAIN = 0.5  # seconds until a neighbour is asked for a file once more
-_SEND_AGAIN = 5.0  # seconds until a file is sent to a neighbour once more
+_REQUEST_INTERVAL = 0.5  # seconds between requests for a file to one neighbour, which may not have it yet
+_RESEND_INTERVAL = 5.0  # seconds before a file is sent to a neighbour again: the first copy may still be on its way
 _NEVER = float("-inf")
 
 
 class ModelFiles:
-    """Model files, as long as a claim is about them.
+    """Model files, kept as long as a claim refers to them.
 
-    contents : by their SHA-256.  asked : when a neighbour was asked for a file, by neighbour and SHA-256.
+    Attributes
+    ----------
+    contents : dict of bytes to bytes
+        The files by their SHA-256 digest.
+    asked : dict of tuple to float
+        When a neighbour was last asked for a file, by neighbour and digest.
     """
 
     def __init__(self, context: NodeContext, claims: Claims, verification: Verification) -> None:
@@ -31,21 +36,21 @@ class ModelFiles:
         self._sent: dict[tuple[int, bytes], float] = {}
 
     def obtain(self, claim: ResultClaim) -> bool:
-        """Return whether the file of a claim is here; if not, ask neighbours for it."""
+        """Return whether the file of a claim is here; if it is not, ask neighbours for it."""
         digest, now = claim.outcome, self._context.clock.now()
         if digest in self.contents:
             return True
         self._forget()
         for peer, link in self._context.links.items():
-            if link.up and now - self.asked.get((peer, digest), _NEVER) > _ASK_AGAIN:
+            if link.up and now - self.asked.get((peer, digest), _NEVER) > _REQUEST_INTERVAL:
                 self.asked[peer, digest] = now
                 link.send(Parcel(wire.Parcel(wanted=wire.Wanted(outcome=digest)).SerializeToString()))
         return False
 
     def send(self, peer: int, digest: bytes) -> None:
-        """Send a file and all endorsements of it that are known; not again while they may be under way."""
+        """Send a file and all its known endorsements, unless they were sent shortly before."""
         content, now = self.contents.get(digest), self._context.clock.now()
-        if content is None or now - self._sent.get((peer, digest), _NEVER) < _SEND_AGAIN:
+        if content is None or now - self._sent.get((peer, digest), _NEVER) < _RESEND_INTERVAL:
             return
         self._sent[peer, digest] = now
         known = [one.to_wire() for one in self._claims.about(digest)]
@@ -53,28 +58,28 @@ class ModelFiles:
         self._context.links[peer].send(Parcel(header.SerializeToString(), (memoryview(content),)))
 
     def receive(self, peer: int, outcome: wire.Outcome, body: bytes | bytearray) -> None:
-        """Take a file that was asked for, and the endorsements that come with it."""
-        if (peer, outcome.outcome) not in self.asked:  # or anybody could fill this site's memory
+        """Store a file that was asked for, and the endorsements that come with it."""
+        if (peer, outcome.outcome) not in self.asked:  # otherwise a neighbour could fill this site's memory
             self._context.links[peer].stale += 1
             return
         digest = hashlib.sha256(body).digest()
-        for said in outcome.endorsements:
-            one = Endorsement.from_wire(said, len(self._context.membership.sites))
+        for received in outcome.endorsements:
+            one = Endorsement.from_wire(received, len(self._context.membership.sites))
             if one.claim.outcome == digest and self._verification.endorsement(peer, one):
                 self._claims.add(one)
         if digest != outcome.outcome or not self._claims.about(digest):
-            raise FrameError("a result that nobody has announced")
+            raise FrameError("a result that no site has announced")
         self.contents[digest] = bytes(body)
         self._context.changed.notify_all()
 
     def restarted(self, peer: int) -> None:
-        """Note that a neighbour was started again: requests and files that were under way are lost."""
+        """Note that a neighbour was restarted: requests and files in flight are lost."""
         for known in (self.asked, self._sent):
             for key in [key for key in known if key[0] == peer]:
                 del known[key]
 
     def _forget(self) -> None:
-        """Drop everything about files that no claim is about any more: a few claims are kept of every site."""
+        """Drop files that no current claim refers to; only a few claims per site are kept, so memory stays bounded."""
         current = {claim.outcome for claim in self._claims}
         self.contents = {digest: content for digest, content in self.contents.items() if digest in current}
         self.asked = {key: when for key, when in self.asked.items() if key[1] in current}

@@ -1,4 +1,4 @@
-"""Neighbours of a node: who of them is there, and which records they still have to be told."""
+"""Neighbours of a node: which of them are reachable, and which records they have not been sent yet."""
 
 from __future__ import annotations
 
@@ -15,10 +15,14 @@ __all__ = ["Neighbors"]
 
 
 class Neighbors:
-    """Spread records among neighbours: each is told the newest record of every site, once.
+    """Spread records among neighbours, so that each is sent the newest record of every site once.
 
-    wake : called with a neighbour whenever there may be a frame for it, with the lock held or without: it only sets a
-    flag, or schedules.  looked : when it was last looked who is there.
+    Attributes
+    ----------
+    wake : callable
+        Called with a neighbour whenever there may be a frame for it, with or without the lock held; it must not block.
+    looked : float
+        When the presence of sites was last checked.
     """
 
     def __init__(self, context: NodeContext) -> None:
@@ -32,7 +36,7 @@ class Neighbors:
     # ----------------------------------------------------------------------------------------------------- who is there
 
     def look(self) -> None:
-        """See who is there now, and whether that disturbs the plan."""
+        """Update which sites are present, and whether that disturbs the plan."""
         here, links = self._context.assembly, self._context.links
         now = self.looked = self._context.clock.now()
         reached = frozenset(peer for peer, link in links.items() if not link.silent(now))
@@ -44,7 +48,7 @@ class Neighbors:
             self._context.changed.notify_all()
 
     def wake_with_news(self) -> None:
-        """Wake all for which there is something to send."""
+        """Wake the neighbours for which there is something to send."""
         for peer in self.with_news():
             self.wake(peer)
 
@@ -56,13 +60,13 @@ class Neighbors:
     # ---------------------------------------------------------------------------------------------------------- records
 
     def publish(self, **changes: Any) -> None:
-        """Change fields of this site's own record."""
+        """Change fields of this site's record."""
         self._context.assembly.publish(**changes)
         self._context.changed.notify_all()
         self.wake_with_news()
 
     def news_for(self, peer: int) -> list[Record]:
-        """Return the records that a neighbour has not been told yet."""
+        """Return the records that a neighbour has not been sent yet."""
         here, told = self._context.assembly, self._told[peer]
         if self._news_told[peer] == here.news:
             return []
@@ -74,25 +78,25 @@ class Neighbors:
         return [peer for peer, link in links.items() if link.ready or (link.up and self.news_for(peer))]
 
     def send_news(self, peer: int) -> None:
-        """Send a neighbour the records that it has not been told yet."""
-        for record in self.news_for(peer):  # one by one: together they might not fit into a frame
+        """Send a neighbour the records that it has not been sent yet."""
+        for record in self.news_for(peer):  # one at a time: together they might not fit into a frame
             records = wire.Records(sealed=[self._sealed_record(record)])
             self._context.links[peer].send(Parcel(wire.Parcel(records=records).SerializeToString()))
             self._told[peer][record.site] = record.age
         self._news_told[peer] = self._context.assembly.news
 
     def told_by(self, peer: int, record: Record) -> None:
-        """Note that a neighbour knows a record, since it has sent it."""
+        """Note that a neighbour knows a record, because it sent it."""
         told = self._told[peer].get(record.site)
         if told is None or told < record.age:
             self._told[peer][record.site] = record.age
 
     def keep_sealed(self, record: Record, sealed: wire.Sealed) -> None:
-        """Keep a record as its site has sealed it, to be handed on."""
+        """Keep a record as its site sealed it, to pass it on."""
         self._sealed[record.site] = record.age, sealed
 
     def _sealed_record(self, record: Record) -> wire.Sealed:
-        """Return a record as its site has sealed it; that of this site is sealed again when it has changed."""
+        """Return a record as its site sealed it; this site's own is sealed again whenever it has changed."""
         known = self._sealed.get(record.site)
         if known is None or known[0] != record.age:
             content = record.to_wire().SerializeToString(deterministic=True)
@@ -102,11 +106,11 @@ class Neighbors:
     # --------------------------------------------------------------------------------------------------------- restarts
 
     def restarted(self, peer: int) -> None:
-        """Note that a neighbour was started again, and knows nothing."""
+        """Note that a neighbour was restarted and knows no records."""
         self._told[peer], self._news_told[peer] = {}, 0
 
     def renamed(self, identity: Incarnation) -> None:
-        """Begin new sessions with all neighbours, as another incarnation of this agent."""
+        """Start new sessions with all neighbours as another incarnation of this agent."""
         for link in self._context.links.values():
             link.renamed(identity)
         for peer in self._told:

@@ -1,13 +1,13 @@
-"""The node itself: the events that reach it, and the calls that its algorithm waits in.
+"""The node itself: its event handlers, and the blocking calls of its algorithm.
 
-Two threads meet here. The event loop (or a simulation) says what happened, ``opened``, ``closed``, ``received`` and
-``tick``, and asks for the ``next_frame``; all it ever waits for is the lock, while a promise is written to disk. The
-algorithm calls ``gather``, ``exchange`` and ``settle``, which return when the network has come so far, and none of
-which waits beyond the deadline.
+Two threads meet here. The event loop (or a simulation) reports events with ``opened``, ``closed``, ``received`` and
+``tick``, and asks for the ``next_frame``; it never waits for more than the lock, which is held while a promise is
+written to disk. The algorithm calls ``gather``, ``exchange`` and ``settle``, which block until the network is ready,
+but not beyond the deadline.
 
-A run is a sequence of epochs. In each, all members have entered the same :class:`RunPlan`,
-and every message carries its digest: agents with different ideas of who takes part never mix their numbers. So a wrong
-guess about the network can cost time, but not the answer.
+A run is a sequence of epochs. In each of them all members have entered the same :class:`RunPlan`, and every message
+carries its digest: agents that disagree about who takes part never mix their numbers. A wrong guess about the network
+can therefore cost time, but not correctness.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ from deepca.sites.protocol.parcels import Parcel, pack
 from deepca.sites.protocol.records import Offer, RunPlan
 from deepca.sites.protocol.signatures import NoSeals, Seals
 from deepca.sites.runtime.arrival import Arrived
-from deepca.sites.runtime.assembly import Assembly, Membership, Policy
+from deepca.sites.runtime.assembly import Assembly
 from deepca.sites.runtime.clocks import Clock
 from deepca.sites.runtime.link import Link
+from deepca.sites.runtime.membership import Membership, Policy
 from deepca.sites.runtime.node.context import NodeContext
 from deepca.sites.runtime.node.faults import Faults, failure_of
 from deepca.sites.runtime.node.mailbox import Mailbox
@@ -36,25 +37,41 @@ from deepca.sites.runtime.node.model_files import ModelFiles
 from deepca.sites.runtime.node.neighbors import Neighbors
 from deepca.sites.runtime.node.record_receiver import RecordReceiver
 from deepca.sites.runtime.node.results import Concluded, Results, accept_any
+from deepca.sites.runtime.node.settlement import Settling
 from deepca.sites.runtime.node.verification import Verification
 from deepca.sites.runtime.node.view import View, view_of
-from deepca.sites.runtime.settlement import Settling
 from deepca.sites.runtime.vault import MemoryVault, Vault
 
 __all__ = ["Node"]
 
 _logger = logging.getLogger(__name__)
 
-_LOOK = 0.25  # seconds between two looks at who is there
-_FLUSH = 2.0  # seconds to let neighbours hear the last words
+_POLL_INTERVAL = 0.25  # seconds between checks of which sites are present
+_EXCHANGE_TIMEOUT = 1.0  # seconds between checks of the deadline while messages are awaited
+_FLUSH_TIMEOUT = 2.0  # seconds to deliver the last records to neighbours before the agent stops
+_FLUSH_POLL = 0.05  # seconds between checks whether they have been delivered
 
 
 class Node:
-    """An agent's place in the network; see the module.
+    """An agent's place in the network.
 
-    Its parts: ``context``, what they share; ``links``, by neighbour; ``neighbors``, who is there and what it was told;
-    ``assembly``, who takes part; ``records``, ``mailbox`` and ``files``, what arrives; ``settling`` and ``results``,
-    what all sign; ``faults``, what ends the run. The lock of ``changed`` guards all of them.
+    Parameters
+    ----------
+    membership, policy, clock, identity
+        The site's place in the network, its policy, the clock, and this incarnation of the agent.
+    wall : callable, optional
+        Returns the time of day in seconds; used to report clock skew.
+    vault : Vault, optional
+        Storage for promises; in memory by default.
+    seals : Seals, optional
+        Signs and verifies records; by default nothing is signed.
+
+    Notes
+    -----
+    Its parts are ``context`` (shared objects), ``links`` (one per neighbour), ``neighbors`` (their presence, and the
+    records sent to them), ``assembly`` (which sites take part), ``records``, ``mailbox`` and ``files`` (whatever
+    arrives), ``settling`` and ``results`` (signing the result), and ``faults`` (reasons to end the run). The lock of
+    ``changed`` guards all of them.
     """
 
     def __init__(
@@ -89,23 +106,23 @@ class Node:
         self.files = ModelFiles(context, self.settling.claims, verification)
         self.results = Results(context, self.neighbors, self.settling, self.files, self._vault)
         self.results.restore(remembered)
-        self._entered: RunPlan | None = None  # the last one
-        self._proposed: RunPlan | None = None  # the last one, though withdrawn since
+        self._entered: RunPlan | None = None  # last plan entered
+        self._proposed: RunPlan | None = None  # last plan proposed, even if it was withdrawn since
 
     def attach(self, wake: Callable[[int], None]) -> None:
-        """Set ``wake(peer)``, which is called whenever ``next_frame(peer)`` may have something."""
+        """Set the function ``wake(peer)``, called whenever ``next_frame(peer)`` may return a frame."""
         self.neighbors.wake = wake
 
-    # -------------------------------------------------------------------------------- what happens, from the event loop
+    # -------------------------------------------------------------------------------------- events, from the event loop
 
     def opened(self, peer: int) -> None:
-        """Begin a stream with a neighbour."""
+        """Handle a new stream to a neighbour."""
         with self.changed:
             self.links[peer].opened(self._clock.now())
         self.neighbors.wake(peer)
 
     def closed(self, peer: int, why: str) -> None:
-        """End the stream with a neighbour."""
+        """Handle the end of the stream to a neighbour."""
         with self.changed:
             if self.links[peer].open:
                 name = self.context.name(peer)
@@ -117,13 +134,13 @@ class Node:
             self.changed.notify_all()
 
     def refused(self, peer: int | None, where: str, why: str) -> None:
-        """Tell people of a connection that was refused. peer : None where it is not known who it was."""
+        """Log a connection that was refused; ``peer`` is None if the other side is unknown."""
         name = None if peer is None else self.context.name(peer)
         who = where if name is None else f"{name} ({where})"
         self._log.warning(f"{who}: {why}", event="refused", facts={"peer": name, "where": where, "why": why})
 
     def received(self, peer: int, frame: wire.Frame) -> None:
-        """Take a frame of a neighbour; raise FrameError where the stream has to be closed over it."""
+        """Process a frame from a neighbour; raise FrameError if the stream has to be closed because of it."""
         woken: set[int] = set()
         with self.changed:
             link, now = self.links[peer], self._clock.now()
@@ -135,7 +152,7 @@ class Node:
                 self.faults.wrong_network(peer)
                 raise
             except FrameError as error:
-                if error.whole:  # it will not come again, or not otherwise: whoever waits for it shall know
+                if error.whole:  # sending it again will not help, so the call that waits for it must fail
                     self.mailbox.spoil(peer, str(error))
                 raise
             if frame.HasField("hello"):
@@ -148,7 +165,7 @@ class Node:
                 self.files.restarted(peer)
             if link.up != was_up:
                 name = self.context.name(peer)
-                self._log.info(f"{name} is there", event="link_up", facts={"site": name})
+                self._log.info(f"connected to {name}", event="link_up", facts={"site": name})
                 self.neighbors.look()
                 woken.add(peer)
             if link.ready:  # an acknowledgement may have made room
@@ -157,12 +174,12 @@ class Node:
             self.neighbors.wake(other)
 
     def _take(self, peer: int, arrived: Arrived) -> None:
-        """Pass a message to the part that it is for."""
+        """Pass a message to the part that handles its kind."""
         parcel = wire.Parcel()
         try:
             parcel.ParseFromString(arrived.header)
-        except Exception:  # protobuf's own DecodeError has no stable home
-            raise FrameError("a message whose header cannot be read", whole=True) from None
+        except Exception:  # the import path of protobuf's DecodeError is not stable
+            raise FrameError("a message with a malformed header", whole=True) from None
         kind = parcel.WhichOneof("kind")
         if kind == "data":
             self.mailbox.receive(peer, parcel.data, arrived.body)
@@ -173,10 +190,10 @@ class Node:
         elif kind == "outcome":
             self.files.receive(peer, parcel.outcome, arrived.body)
         else:
-            raise FrameError("a message of a kind that is not known", whole=True)
+            raise FrameError("a message of an unknown kind", whole=True)
 
     def next_frame(self, peer: int) -> wire.Frame | None:
-        """Return the next frame for a neighbour, if there is one now."""
+        """Return the next frame for a neighbour, or None if there is nothing to send now."""
         with self.changed:
             link, now = self.links[peer], self._clock.now()
             if link.up:
@@ -187,26 +204,42 @@ class Node:
             return frame
 
     def tick(self) -> None:
-        """Let time pass; to be called some times per second."""
+        """Handle the passage of time; must be called several times per second."""
         with self.changed:
             now = self._clock.now()
             woken = {peer for peer, link in self.links.items() if link.tick(now)}
-            if now - self.neighbors.looked >= _LOOK:
+            if now - self.neighbors.looked >= _POLL_INTERVAL:
                 self.neighbors.look()
                 self.changed.notify_all()
             woken.update(self.neighbors.with_news())
         for peer in woken:
             self.neighbors.wake(peer)
 
-    # -------------------------------------------------------------------------------------- what the algorithm waits in
+    # --------------------------------------------------------------------------------- blocking calls, by the algorithm
 
     def gather(self, offer: Offer, accept: Callable[[bytes, ResultClaim], None] | None = None) -> RunPlan | Concluded:
-        """Come together with the other sites and agree on who takes part and from where; or on the result, if known.
+        """Agree with the other sites on a plan, or on the result if it is already known.
 
-        ``accept`` raises for a model file that cannot be the result of this run, though most sites have signed it.
+        Parameters
+        ----------
+        offer : Offer
+            Checkpoints of this site.
+        accept : callable, optional
+            Raises for a model file that most sites have signed but that cannot be the result of this run.
 
-        Raises InvalidInput if this site differs from the others in what has to be the same, PeerFault where another one
-        says what cannot be, Unfinished at the deadline.
+        Returns
+        -------
+        RunPlan or Concluded
+            The plan that all members have entered, or the result.
+
+        Raises
+        ------
+        InvalidInput
+            If this site differs from the others in something that must be the same everywhere.
+        PeerFault
+            If another site reports something impossible.
+        Unfinished
+            If the deadline has passed.
         """
         with self.changed:
             here = self.assembly
@@ -219,7 +252,7 @@ class Node:
                 here.check_differences()
                 here.check_epochs()
                 self._proposed = here.proposal or self._proposed
-                for known in (self._entered, self._proposed):  # others may have entered it, and failed, before this one
+                for known in (self._entered, self._proposed):  # others may have entered it and failed before this site
                     if known is not None:
                         self.faults.check_members(known)
                 found = self._concluded()
@@ -227,10 +260,10 @@ class Node:
                     return found
                 if pending := self.settling.pending():
                     here.withdraw()
-                    for claim in pending:  # somebody farther away may have to compare it
+                    for claim in pending:  # sites farther away may need the file to compare it
                         self.files.obtain(claim)
                 elif here.agreed(self._clock.now()):
-                    self._vault.enter(here.next_epoch)  # a promise: not to be forgotten
+                    self._vault.enter(here.next_epoch)  # a promise to the others, so on disk first
                     plan = self._entered = here.enter(self._clock.now())
                     self.mailbox.enter(plan)
                     break
@@ -241,7 +274,7 @@ class Node:
     def exchange(
         self, plan: RunPlan, tag: Tag, outgoing: Mapping[int, Message], sources: Collection[int]
     ) -> dict[int, Message]:
-        """Exchange messages as :meth:`deepca.network.transports.base.Transport.exchange`, with sites for agents."""
+        """Exchange messages as in :meth:`deepca.network.transports.base.Transport.exchange`, with sites for agents."""
         digest = plan.digest
         parcels: dict[int, Parcel] = {}
         with self.changed:
@@ -260,16 +293,29 @@ class Node:
                 if not missing:
                     return self.mailbox.take(sources)
                 self.faults.check(missing)
-                self.changed.wait(1.0)
+                self.changed.wait(_EXCHANGE_TIMEOUT)
 
     def settle(self, plan: RunPlan, differs: Callable[[bytes], str], proposal: Callable[[], bytes]) -> Concluded:
         """Agree on the result of a plan that this site has followed to its end.
 
-        ``proposal()`` is this site's model file, asked for where it is the one to propose. ``differs(content)`` says
-        how what another site proposes differs from what was computed here; it is signed only if it does not.
+        Parameters
+        ----------
+        plan : RunPlan
+        differs : callable
+            Describes how a proposed model file differs from what was computed here; the file is signed if the
+            description is empty.
+        proposal : callable
+            Returns this site's model file; called only if this site is the one to propose it.
 
-        Returns when it may be written (see :mod:`deepca.sites.runtime.settlement`). Raises DisputedResult where sites
-        do not agree on a result, Regroup if the plan cannot be followed any more.
+        Returns
+        -------
+        Concluded
+            The result, once it may be written (see :mod:`deepca.sites.runtime.node.settlement`).
+
+        Raises
+        ------
+        DisputedResult, Regroup
+            If sites do not agree on a result, or the plan can no longer be followed.
         """
         with self.changed:
             here = self.assembly
@@ -280,7 +326,7 @@ class Node:
                 found = self._concluded()
                 if found is not None:
                     return found
-                for peer in self.links.keys() & set(plan.members):  # what others send does not matter here
+                for peer in self.links.keys() & set(plan.members):  # messages of other sites do not matter here
                     self.mailbox.check_spoilt(peer, "result", 0)
                 if here.disturbance:
                     self.faults.check_members(plan)
@@ -293,10 +339,10 @@ class Node:
 
     def _wait_for_news(self) -> None:
         self.neighbors.wake_with_news()
-        self.changed.wait(_LOOK)
+        self.changed.wait(_POLL_INTERVAL)
 
     def await_fault(self, plan: RunPlan, site: int) -> None:
-        """Wait until a member gives up, half of patience at most, and raise what was found by it or anybody else."""
+        """Wait for a member to give up, at most half of the patience, and raise an error that any member reports."""
         end = self._clock.now() + 0.5 * self._policy.patience
         with self.changed:
             while self._clock.now() < end:
@@ -305,21 +351,18 @@ class Node:
                 record = self.assembly.table.get(site)
                 if record is None or (record.failure is not None and record.failure.kind != "follows"):
                     return
-                self.changed.wait(_LOOK)
+                self.changed.wait(_POLL_INTERVAL)
 
     # ---------------------------------------------------------------------------------------------------------- the end
 
     def finished(self) -> None:
-        """Tell the others that the result is on disk."""
+        """Tell the other sites that the result is on disk."""
         with self.changed:
             self.neighbors.publish(phase="finished")
         self.neighbors.wake_all()
 
     def failed(self, why: str, error: BaseException | None = None, *, common: bool = False) -> None:
-        """Tell the others that this agent gives up.
-
-        error : the reason, whose facts are told where it accuses a site.  common : whether it holds for all alike.
-        """
+        """Tell the other sites that this agent gives up; see :func:`deepca.sites.runtime.node.faults.failure_of`."""
         failure = failure_of(why, error, common=common, sites=self.context.membership.sites)
         with self.changed:
             if self.assembly.record.phase != "failed":
@@ -327,27 +370,27 @@ class Node:
         self.neighbors.wake_all()
 
     def broken(self, error: BaseException) -> None:
-        """Take the error of a thread of this agent that has failed; whoever waits here raises it."""
+        """End the run with an error from another thread of this agent; the call that waits here raises it."""
         with self.changed:
             self.faults.broken(error)
 
     def farewell(self, linger: float | None = None) -> tuple[str, ...]:
-        """Stay until all have finished, at most so long, and neighbours have heard it. Returns who has not finished."""
+        """Stay until all sites have finished, ``linger`` seconds at most, and return those that have not."""
         end = self._clock.now() + (self._policy.linger if linger is None else linger)
         with self.changed:
             while self.assembly.unfinished() and self._clock.now() < end:
-                self.changed.wait(_LOOK)
-            # who gives up a plan has to be heard by somebody, or all wait for it: a link may just have broken over it
+                self.changed.wait(_POLL_INTERVAL)
+            # some neighbour must hear that a member gives up, or all wait for it: its links may just have broken
             failed = self.assembly.record.phase == "failed" and self._entered is not None
-            end = self._clock.now() + _FLUSH
+            end = self._clock.now() + _FLUSH_TIMEOUT
             while self._clock.now() < end and any(
                 not (link.idle and not self.neighbors.news_for(peer)) if link.up else failed
                 for peer, link in self.links.items()
             ):
-                self.changed.wait(0.05)
+                self.changed.wait(_FLUSH_POLL)
             return self.assembly.names(self.assembly.unfinished())
 
     def view(self) -> View:
-        """Return what is going on, for logs and screens."""
+        """Return a snapshot for logs and screens."""
         with self.changed:
             return view_of(self.assembly, self.links, self._clock.now())

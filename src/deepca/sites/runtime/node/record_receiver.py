@@ -1,4 +1,4 @@
-"""Learn from the records that neighbours hand on: about other sites, and about earlier starts of this agent."""
+"""Process the records that neighbours pass on, about other sites and about other incarnations of this agent."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ from deepca.sites.protocol.records import Record
 from deepca.sites.runtime.node.context import NodeContext
 from deepca.sites.runtime.node.faults import Faults
 from deepca.sites.runtime.node.neighbors import Neighbors
+from deepca.sites.runtime.node.settlement import Settling
 from deepca.sites.runtime.node.verification import Verification
-from deepca.sites.runtime.settlement import Settling
 
 __all__ = ["RecordReceiver"]
 
-_MOST_NAMES = 5  # incarnations that an agent takes before it finds that another one runs as the same site
+_MAX_INCARNATIONS = 5  # that an agent takes before it concludes that another agent runs as the same site
+_ALIVE_PER_INCARNATION = 4.0  # seconds of running that allow one more, since restarts of the other one may explain it
+_ALIVE_COUNTED = 60.0  # seconds of running that count towards that
 
 
 class RecordReceiver:
-    """Take verified records into the assembly and into the settlement of the result."""
+    """Verify records, then pass them to the assembly and to the settlement of the result."""
 
     def __init__(
         self,
@@ -35,14 +37,14 @@ class RecordReceiver:
         self._renamed = 0
 
     def receive(self, peer: int, records: wire.Records) -> None:
-        """Take records that a neighbour hands on."""
+        """Process records that a neighbour passes on."""
         news = False
         for sealed in records.sealed:
             record = self._verification.record(peer, sealed)
             if record is None:
                 continue
             if record.site == self._context.me:
-                self._learn_of_myself(record.identity)
+                self._learn_of_itself(record.identity)
                 continue
             news = self._learn(peer, record, sealed) or news
         if news:
@@ -51,22 +53,22 @@ class RecordReceiver:
             self._context.changed.notify_all()
 
     def greeted(self, peer: int, hello: wire.Hello) -> None:
-        """Learn from a hello, whose sender may know of a later start of this agent.
+        """Process a hello, whose sender may know a later incarnation of this agent.
 
-        With certificates, only this site's own record shows that.
+        With certificates, only a record sealed by this site proves that.
         """
         if not self._context.seals.binding:
-            self._learn_of_myself(Incarnation(hello.known, hello.known_boot))
+            self._learn_of_itself(Incarnation(hello.known, hello.known_boot))
         elif hello.HasField("yours"):
             record = self._verification.record(peer, hello.yours)
             if record is not None and record.site == self._context.me:
-                self._learn_of_myself(record.identity)
+                self._learn_of_itself(record.identity)
 
     def _learn(self, peer: int, record: Record, sealed: wire.Sealed) -> bool:
-        """Take the record of another site; return whether it is news."""
+        """Process the record of another site and return whether it is news."""
         self._neighbors.told_by(peer, record)
         if record.fingerprint != self._context.membership.fingerprint:
-            # of another run; its site is told apart by what differs
+            # its signatures are for another run; the difference itself is reported elsewhere
             record = replace(record, endorsement=None, proposed=None)
         self.take_endorsement(peer, record)
         if not self._context.assembly.learn(record):
@@ -78,7 +80,7 @@ class RecordReceiver:
         return True
 
     def take_endorsement(self, peer: int, record: Record) -> None:
-        """Take the signature in a record, and the proposal that it has to rest on."""
+        """Process the endorsement in a record, and the proposal that it must rely on."""
         signed, proposed = record.endorsement, record.proposed
         if signed is None or not self._verification.endorsement(peer, signed):
             return
@@ -86,21 +88,25 @@ class RecordReceiver:
             self._settling.signed(signed, proposed)
         elif self._context.seals.forged(proposed):
             self._settling.signed(signed, None)
-        else:  # the proposer's certificate has ended since; who relied on it before is not to blame
+        else:  # the proposer's certificate has expired since; a site that relied on it before is not at fault
             self._settling.claims.add(signed)
 
-    def _learn_of_myself(self, seen: Incarnation) -> None:
-        """Become later than another start of this agent that others know of, if that counts as later."""
+    def _learn_of_itself(self, seen: Incarnation) -> None:
+        """Take a later incarnation than one of this agent that other sites know, unless this one is later already."""
         if seen.incarnation == 0 or seen == self._identity or seen < self._identity:
             return
         context = self._context
         self._identity = self._identity.after(seen)
         self._renamed += 1
-        alive = min(context.clock.now() - context.began, 60.0)
-        if self._renamed > _MOST_NAMES + alive / 4.0:  # whoever was here first shall stay
-            self._faults.misconfigured(f"another agent runs as {context.name(context.me)}; there can be one only")
+        alive = min(context.clock.now() - context.began, _ALIVE_COUNTED)
+        # the agent that has run for longer is allowed more, so that it stays and the other one gives up
+        if self._renamed > _MAX_INCARNATIONS + alive / _ALIVE_PER_INCARNATION:
+            self._faults.misconfigured(
+                f"another agent is running as site {context.name(context.me)}, perhaps on another machine; stop it, or "
+                "this one: only one may run"
+            )
             return
         self._neighbors.renamed(self._identity)
         if context.assembly.plan is not None:
-            context.assembly.disturbance = "this agent was known under a later start"
+            context.assembly.disturbance = "other sites know a later incarnation of this agent"
         self._neighbors.publish(identity=self._identity)

@@ -1,4 +1,4 @@
-"""The result of the run at one site: propose it, compare it, sign it, and conclude once it may be written."""
+"""The result of the run at one site: proposing, comparing, signing, and concluding once it may be written."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from deepca.sites.protocol.records import RunPlan
 from deepca.sites.runtime.node.context import NodeContext
 from deepca.sites.runtime.node.model_files import ModelFiles
 from deepca.sites.runtime.node.neighbors import Neighbors
-from deepca.sites.runtime.settlement import Settling
+from deepca.sites.runtime.node.settlement import Settling
 from deepca.sites.runtime.vault import Remembered, Vault
 
 __all__ = ["Concluded", "Results"]
@@ -20,25 +20,28 @@ __all__ = ["Concluded", "Results"]
 
 @dataclass(frozen=True)
 class Concluded:
-    """A model file, and what is claimed of it. compared : whether this site has compared it with its own numbers."""
+    """A model file that may be written, and the claim about it."""
 
     content: bytes
     claim: ResultClaim
-    compared: bool
+    compared: bool  # whether this site has compared it with its own numbers
 
 
 @dataclass(frozen=True)
 class _Computed:
-    """Numbers that this start has computed: ``differs(content)`` says how a model file differs from them, if so."""
+    """Numbers that this incarnation of the agent has computed."""
 
     plan: RunPlan
-    differs: Callable[[bytes], str]
+    differs: Callable[[bytes], str]  # describes how a model file differs from them; empty if it does not
 
 
 class Results:
-    """Judge claims about the result, sign those that agree with the numbers computed here, and keep what was signed.
+    """Judge claims about the result, sign those that agree with the numbers computed here, and store what was signed.
 
-    accept : raises for a model file that cannot be the result of this run, though most sites have signed it.
+    Attributes
+    ----------
+    accept : callable
+        Raises for a model file that most sites have signed but that cannot be the result of this run.
     """
 
     def __init__(
@@ -50,7 +53,7 @@ class Results:
         self.accept: Callable[[bytes, ResultClaim], None] = accept_any
 
     def restore(self, remembered: Remembered) -> None:
-        """Take what an earlier start has signed, before anybody is told of this one."""
+        """Take over what an earlier incarnation signed, before other sites hear of this one."""
         if remembered.outcome is None or remembered.claim is None:
             return
         self._files.contents[remembered.claim.outcome] = remembered.outcome
@@ -72,9 +75,9 @@ class Results:
         self._endorse(ResultClaim(plan.epoch, plan.digest, plan.members, outcome))
 
     def concluded(self, entered: RunPlan | None) -> Concluded | None:
-        """Return the result once it may be written; meanwhile compare what is proposed, and sign it.
+        """Return the result once it may be written; until then, compare and sign what is proposed.
 
-        entered : the plan that this site has entered last.
+        ``entered`` is the last plan that this site has entered.
         """
         settling, computed, now = self._settling, self._computed, self._context.clock.now()
         settling.check(entered)
@@ -94,16 +97,16 @@ class Results:
         return None
 
     def _compare(self, computed: _Computed, claim: ResultClaim) -> None:
-        """Sign a file that agrees with what was computed here; raise DisputedResult for one that does not."""
+        """Sign a file that agrees with what was computed here; raise DisputedResult if it does not."""
         name = self._context.name
         difference = computed.differs(self._files.contents[claim.outcome])
         if difference:
-            text = f"proposes a result that {name(self._context.me)} did not compute: {difference}"
+            text = f"proposed a result that differs from what {name(self._context.me)} computed: {difference}"
             raise DisputedResult(name(computed.plan.proposer), text)
         self._endorse(claim)
 
     def _endorse(self, claim: ResultClaim) -> None:
-        """Sign a claim; on disk first, since others rely on it."""
+        """Sign a claim, and store the signature before other sites can rely on it."""
         own = self._context.seals.endorse(self._context.me, claim)
         claims = self._settling.claims
         claims.add(own)
@@ -111,7 +114,7 @@ class Results:
         self._neighbors.publish(endorsement=own, proposed=self._proposal(claim))
 
     def _proposal(self, claim: ResultClaim) -> Endorsement | None:
-        """Return the endorsement that this site's own rests on; None where it proposes itself."""
+        """Return the proposer's endorsement, which this site's relies on; None if this site is the proposer."""
         return None if claim.proposer == self._context.me else self._settling.claims.proposal(claim)
 
 

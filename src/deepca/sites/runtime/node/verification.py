@@ -1,4 +1,4 @@
-"""Verify what sites have sealed and signed, whoever hands it on."""
+"""Verification of sealed records and signed claims, whichever neighbour passes them on."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["Verification"]
 
 _logger = logging.getLogger(__name__)
 
-_MOST_REFUSED = 64  # kinds of refusals that people are told of
+_MAX_LOGGED = 64  # different refusals that are logged, so that a hostile site cannot fill the log
 
 
 class Verification:
-    """Check the seals of records and the signatures under claims; people are told of those that are refused."""
+    """Check the seals of records and the signatures of claims, and log those that are refused."""
 
     def __init__(self, context: NodeContext, claims: Claims, faults: Faults) -> None:
         self._context, self._claims, self._faults = context, claims, faults
@@ -30,43 +30,44 @@ class Verification:
     def record(self, peer: int, sealed: wire.Sealed) -> Record | None:
         """Return the record that a site has sealed, or None if the seal is refused.
 
-        Raises FrameError for a record that cannot be read or makes no sense; where its site must have written it, the
-        run ends with that site named.
+        Raises FrameError for a malformed or invalid record; if only its site can have written it, the run ends with an
+        error that names that site.
         """
-        context, said = self._context, wire.Record()
+        context, content = self._context, wire.Record()
         sites = len(context.membership.sites)
         try:
-            said.ParseFromString(sealed.record)
-        except Exception:  # protobuf's own DecodeError has no stable home
-            raise FrameError("a record that cannot be read") from None
-        if said.site >= sites:
-            raise FrameError("a record of a site that is not in the list")
-        fault = context.seals.fault(said.site, sealed)
-        if fault:  # not the fault of who hands it on, perhaps
+            content.ParseFromString(sealed.record)
+        except Exception:  # the import path of protobuf's DecodeError is not stable
+            raise FrameError("a malformed record") from None
+        if content.site >= sites:
+            raise FrameError("a record of a site that is not in the list of sites")
+        fault = context.seals.fault(content.site, sealed)
+        if fault:  # the neighbour that passed it on may not be at fault
             context.links[peer].stale += 1
-            self._refuse(peer, said.site, fault)
+            self._refuse(peer, content.site, fault)
             return None
         try:
-            return Record.from_wire(said, sites)
+            return Record.from_wire(content, sites)
         except FrameError as error:
-            if said.site == peer or (context.seals.binding and said.site != context.me):
-                self._faults.accuse(said.site, f"says of itself what no site can say: {error}")
-            raise FrameError(f"{error}, of {context.name(said.site)}") from None
+            if content.site == peer or (context.seals.binding and content.site != context.me):
+                self._faults.accuse(content.site, f"sent a record of itself that no honest site can send: {error}")
+            raise FrameError(f"{error}, of {context.name(content.site)}") from None
 
     def endorsement(self, peer: int, endorsement: Endorsement) -> bool:
         """Return whether an endorsement is signed by its site, for this run."""
-        if endorsement in self._claims:  # only what was verified gets there
+        if endorsement in self._claims:  # only verified ones are added there
             return True
         fault = self._context.seals.endorsement_fault(endorsement)
         if fault:
-            self._refuse(peer, endorsement.site, f"it signs a result of another run, or not at all ({fault})")
+            self._refuse(peer, endorsement.site, f"its signature of a result is not valid for this run ({fault})")
             return False
         return True
 
     def _refuse(self, peer: int, site: int, fault: str) -> None:
-        if (site, fault) in self._refused or len(self._refused) >= _MOST_REFUSED:
+        """Log a refusal once."""
+        if (site, fault) in self._refused or len(self._refused) >= _MAX_LOGGED:
             return
         self._refused.add((site, fault))
         name, where = self._context.name(site), self._context.name(peer)
-        text = f"a record of {name}, handed on by {where}, is not accepted: {fault}"
+        text = f"refused a record of {name}, passed on by {where}: {fault}"
         self._log.warning(text, event="refused", facts={"peer": name, "where": where, "why": fault})

@@ -14,10 +14,24 @@ __all__ = ["LinkView", "View", "view_of"]
 
 @dataclass(frozen=True)
 class LinkView:
-    """A link as people see it.
+    """A link to a neighbour, for logs and screens.
 
-    silent_for : seconds since the last word; None where there was none.  skew : of the other clock, seconds.
-    why : what is known of why it is not up.
+    Parameters
+    ----------
+    site : str
+        Name of the neighbour.
+    state : {"up", "silent", "down"}
+        State of the link.
+    silent_for : float or None
+        Seconds since the last frame; None if there was none.
+    sent_bytes, received_bytes : int
+        Traffic.
+    sent_again : int
+        Number of retransmissions.
+    skew : float or None
+        Seconds by which the neighbour's clock is ahead; None if unknown.
+    why : str
+        Why the link is not up, if known.
     """
 
     site: str
@@ -32,7 +46,25 @@ class LinkView:
 
 @dataclass(frozen=True)
 class View:
-    """State of a node, for logs and screens. missing : unreachable sites.  busy : sites that are not ready yet."""
+    """State of a node, for logs and screens.
+
+    Parameters
+    ----------
+    phase : str
+        Phase of this site's record.
+    epoch : int
+        Last epoch entered.
+    members : tuple of str
+        Sites of the plan that was entered.
+    links : tuple of LinkView
+        Links to neighbours.
+    missing : tuple of str
+        Sites that cannot be reached.
+    busy : tuple of str
+        Reachable sites that are not ready for a new plan yet.
+    differing : tuple of (str, tuple of str)
+        Sites that differ from most, and in which entries.
+    """
 
     phase: str
     epoch: int
