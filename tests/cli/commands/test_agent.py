@@ -212,7 +212,7 @@ def test_at_the_deadline_it_says_who_is_missing_and_what_to_do(trial: Trial) -> 
     assert code == 3
     assert out == ""
     said = err.replace("\n", " ")
-    assert "waiting for north, west: not heard of yet" in said  # already the log
+    assert "waiting for north, west: no contact yet" in said  # already the log
     assert "while waiting for north, west; the run is unfinished" in said
     assert "--deadline" in said
     assert "west may not have been started yet" in said

@@ -92,7 +92,7 @@ def test_who_is_missing_is_named_with_why() -> None:
     watch.hear("lost", {"site": "west"})
     found = watch.situation()
     assert found.doing == "gathering"
-    assert found.waiting == "waiting for east: not heard of yet; west: unreachable for 0.0 s"
+    assert found.waiting == "waiting for east: no contact yet; west: unreachable for 0.0 s"
     assert found.waits[0].details == ("nothing listens at 127.0.0.1:7403",)
     watch.hear("found", {"site": "west"})
     watch.hear("lost", {"site": "south"})
@@ -167,7 +167,7 @@ def test_the_log_hears_of_progress_and_of_waiting(monkeypatch: pytest.MonkeyPatc
             time.sleep(0.2)
         (event, text, facts), *more = events
         assert not more
-        assert (event, text, facts["sites"]) == ("waiting", "waiting for west: not heard of yet", ["west"])
+        assert (event, text, facts["sites"]) == ("waiting", "waiting for west: no contact yet", ["west"])
         watch.begin(start())
         for t in (1, 2, 3):
             watch.observe(step(t, 0.1))

@@ -1,1 +1,1 @@
-"""How messages travel: gRPC streams over mutual TLS 1.3."""
+"""Transport of frames between sites: gRPC streams over mutual TLS 1.3."""

@@ -1,4 +1,4 @@
-"""The two sides of a gRPC stream as frames, and how gRPC is set up for it."""
+"""Both sides of a gRPC stream as sequences of frames, and the gRPC options they need."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 from deepca._util.logs import one_line
 from deepca.errors import DeepcaError, FrameError
 from deepca.sites.protocol import wire_pb2 as wire
-from deepca.sites.transport import tls  # noqa: F401 - first of all that import grpc
+from deepca.sites.transport import tls  # noqa: F401 - must come before any import of grpc
 from deepca.sites.transport.endpoint import StreamTimes
 from deepca.sites.transport.grpc_errors import connection_trouble, plain_address
 
@@ -37,16 +37,26 @@ __all__ = [
 ]
 
 SERVICE, METHOD = "deepca.v1.Link", "Talk"
-"""Names by which gRPC knows a stream."""
+"""gRPC names of the stream."""
 GrpcOptions = Sequence[tuple[str, int]]
 """Options of a gRPC server or channel."""
 FRAME_LIMIT = 4 << 20
-"""Bytes that a frame may have."""
+"""Largest frame, in bytes."""
 _T = TypeVar("_T")
+_MAX_REFUSAL = 1000  # characters of a refusal that are sent; nobody needs more to read in a log
+_REFUSAL_TIMEOUT = 0.3  # seconds to deliver a refusal before the stream is closed
 
 
 class StreamEnded(Exception):
-    """A stream has come to its end. ``refusal`` : whether somebody was turned away."""
+    """A stream has ended.
+
+    Parameters
+    ----------
+    why : str
+        The reason.
+    refusal : bool, optional
+        Whether one side refused the other.
+    """
 
     def __init__(self, why: str, *, refusal: bool = False) -> None:
         super().__init__(why)
@@ -54,50 +64,56 @@ class StreamEnded(Exception):
 
 
 class Channel(Protocol):
-    """A stream as one side sees it; read and write raise ``StreamEnded``. ``who``, ``where`` : the other side."""
+    """One side of a stream; ``who`` and ``where`` are the name and address of the other side."""
 
     who: str
     where: str
 
-    async def read(self) -> wire.Frame: ...
+    async def read(self) -> wire.Frame:
+        """Return the next frame; raise StreamEnded at the end of the stream."""
+        ...
 
-    async def write(self, frame: wire.Frame) -> None: ...
+    async def write(self, frame: wire.Frame) -> None:
+        """Write a frame; raise StreamEnded if the stream has ended."""
 
     async def refuse(self, why: str) -> None:
-        """Says why, and ends the stream."""
+        """Tell the other side why it is refused, and end the stream."""
 
 
 class Dialled:
-    """The side that has dialled."""
+    """The side that dialled."""
 
     def __init__(self, call: Any, name: str, address: str) -> None:
         self._call = call
         self.where, self.who = address, name
 
     async def read(self) -> wire.Frame:
+        """Return the next frame."""
         try:
             data = await self._call.read()
         except grpc.aio.AioRpcError as error:
             raise self._ended(error) from None
         if data is grpc.aio.EOF:
-            raise StreamEnded(f"{self.who} has closed the stream")
+            raise StreamEnded(f"{self.who} closed the stream")
         return _parse(data, self.who)
 
     async def write(self, frame: wire.Frame) -> None:
+        """Write a frame."""
         try:
             await self._call.write(frame.SerializeToString())
         except grpc.aio.AioRpcError as error:
             raise self._ended(error) from None
         except asyncio.InvalidStateError:
-            # the call is over; reading tells why
+            # the call is over; reading raises the reason
             while True:
                 await self.read()
 
     async def refuse(self, why: str) -> None:
+        """Send a refusal, and wait briefly for it to be delivered."""
         try:
-            await self.write(wire.Frame(refusal=wire.Refusal(why=why[:1000])))
+            await self.write(wire.Frame(refusal=wire.Refusal(why=why[:_MAX_REFUSAL])))
             await self._call.done_writing()
-            async with asyncio.timeout(0.3):
+            async with asyncio.timeout(_REFUSAL_TIMEOUT):
                 await self._drain()
         except (StreamEnded, DeepcaError, TimeoutError, asyncio.InvalidStateError, grpc.aio.AioRpcError):
             pass
@@ -120,36 +136,40 @@ class Accepted:
         self.where = plain_address(context.peer())
 
     async def read(self) -> wire.Frame:
+        """Return the next frame."""
         data = await self._context.read()
         if data is grpc.aio.EOF:
-            raise StreamEnded(f"the connection to {self.who} is lost")
+            raise StreamEnded(f"the connection to {self.who} was lost")
         return _parse(data, self.who)
 
     async def write(self, frame: wire.Frame) -> None:
+        """Write a frame."""
         try:
             await self._context.write(frame.SerializeToString())
         except (grpc.aio.UsageError, grpc.aio.BaseError, asyncio.InvalidStateError):
-            raise StreamEnded(f"the connection to {self.who} is lost") from None
+            raise StreamEnded(f"the connection to {self.who} was lost") from None
 
     async def refuse(self, why: str) -> None:
+        """Send a refusal; gRPC ends the stream when the call returns."""
         with contextlib.suppress(StreamEnded, TimeoutError):
-            async with asyncio.timeout(0.3):
-                await self.write(wire.Frame(refusal=wire.Refusal(why=why[:1000])))
+            async with asyncio.timeout(_REFUSAL_TIMEOUT):
+                await self.write(wire.Frame(refusal=wire.Refusal(why=why[:_MAX_REFUSAL])))
 
 
 def _parse(data: bytes, who: str) -> wire.Frame:
     try:
         frame: wire.Frame = wire.Frame.FromString(data)
     except DecodeError:
-        raise FrameError(f"{who} has sent what is no frame") from None
+        raise FrameError(f"{who} sent a malformed frame") from None
     if frame.WhichOneof("kind") == "refusal":
-        raise StreamEnded(f"{who} refuses: {one_line(frame.refusal.why)}", refusal=True)
+        raise StreamEnded(f"{who} refuses the connection: {one_line(frame.refusal.why)}", refusal=True)
     return frame
 
 
 async def within(seconds: float, step: Coroutine[Any, Any, _T], otherwise: str) -> _T:
+    """Return the result of ``step``; raise StreamEnded with the text ``otherwise`` if it takes longer than that."""
     try:
-        async with asyncio.timeout(seconds):  # wait_for of Python 3.11 may swallow a cancellation
+        async with asyncio.timeout(seconds):  # asyncio.wait_for in Python 3.11 may swallow a cancellation
             return await step
     except TimeoutError:
         raise StreamEnded(otherwise) from None
@@ -157,10 +177,10 @@ async def within(seconds: float, step: Coroutine[Any, Any, _T], otherwise: str) 
 
 @functools.cache
 def event_loop() -> asyncio.AbstractEventLoop:
-    """The loop of this process, in a thread of its own, to the end of the process.
+    """Return the event loop of this process, which runs in a thread until the process ends.
 
-    gRPC has one queue of events per process, which any of its loops empties. An event for a loop that is closed by then
-    would stop it for all others; so there is one loop, and it is never closed before the end.
+    gRPC has one event queue per process, which any of its loops may drain. An event for a loop that has been closed
+    would stop the queue for all others, so there is a single loop, and it is closed only at exit.
     """
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="streams", daemon=True)
@@ -177,20 +197,20 @@ def event_loop() -> asyncio.AbstractEventLoop:
 
 
 def usual_options(pace: StreamTimes) -> dict[str, int]:
-    """Of gRPC, for both sides of a connection."""
+    """Return the gRPC options for both sides of a connection."""
     step, ping, silence = (round(1000 * seconds) for seconds in (pace.step, pace.ping, pace.silence))
     return {
-        "grpc.so_reuseport": 0,  # or two agents share a port without a word
+        "grpc.so_reuseport": 0,  # otherwise two agents would silently share a port
         "grpc.enable_retries": 0,
         "grpc.enable_http_proxy": 0,
         "grpc.service_config_disable_resolution": 1,
-        "grpc.use_local_subchannel_pool": 1,  # every dialling is a connection of its own, with the certificate of now
+        "grpc.use_local_subchannel_pool": 1,  # a new connection per attempt, with the current certificate
         "grpc.max_receive_message_length": FRAME_LIMIT,
         "grpc.max_send_message_length": FRAME_LIMIT,
         "grpc.max_concurrent_streams": 4,
         "grpc.server_handshake_timeout_ms": step,
         "grpc.initial_reconnect_backoff_ms": 100,
-        "grpc.min_reconnect_backoff_ms": step,  # also the time that one attempt may take
+        "grpc.min_reconnect_backoff_ms": step,  # also limits the time of one attempt
         "grpc.max_reconnect_backoff_ms": 500,
         "grpc.keepalive_time_ms": ping,
         "grpc.keepalive_timeout_ms": silence,
@@ -199,5 +219,5 @@ def usual_options(pace: StreamTimes) -> dict[str, int]:
         "grpc.http2.max_pings_without_data": 0,
         "grpc.http2.max_ping_strikes": 0,
         "grpc.http2.min_ping_interval_without_data_ms": 100,
-        "grpc.http2.lookahead_bytes": FRAME_LIMIT,  # a whole frame may be under way over long distances
+        "grpc.http2.lookahead_bytes": FRAME_LIMIT,  # a whole frame may be in flight over long distances
     }

@@ -1,4 +1,4 @@
-"""The credentials in use: replaced when their files change, or when a newer list of revoked certificates arrives."""
+"""The credentials in use, replaced when their files change or a newer list of revoked certificates arrives."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["CurrentCredentials"]
 
 _logger = logging.getLogger(__name__)
 
-_DAY = 86400.0  # seconds from one reminder to the next
+_REMINDER_INTERVAL = 86400.0  # seconds, one day: expiry is a matter of weeks
 
 
 class CurrentCredentials:
-    """Holds a site's credentials, and closes the streams that they no longer accept.
+    """A site's credentials, which also close the streams that they no longer accept.
 
-    Changed in the event loop's thread; ``value`` may be read in any.
+    Only the event loop's thread may change them; any thread may read ``value``.
     """
 
     def __init__(
@@ -36,29 +36,34 @@ class CurrentCredentials:
 
     @property
     def value(self) -> Credentials | None:
-        """The credentials in use now; None where nothing is encrypted."""
+        """The credentials in use; None without encryption."""
         return self._value
 
     def require(self) -> Credentials:
-        """Return the credentials, where something is encrypted."""
+        """Return the credentials of an encrypted site."""
         assert self._value is not None
         return self._value
 
     def refresh(self) -> bool:
-        """Take over files that have changed; return whether this site now shows itself otherwise than before.
+        """Load files that have changed, and return whether this site's certificate, key or authority differ now.
 
-        Once a day, also say what will have to be done soon.
+        Once a day, this also logs what will have to be renewed soon.
         """
         before = self.require()
         try:
             if before.changed():
                 self._value = before.reload()
-        except Exception as error:  # whatever it is, looking must go on
-            self._refusals.report(None, "own certificate", f"the files have changed and cannot be used: {error}")
+        except Exception as error:  # the old ones stay in use, and the files are checked again
+            self._refusals.report(
+                None,
+                "own certificate",
+                f"the certificate files of {self._site} have changed but cannot be used, so the previous ones stay in "
+                f"use: {error}",
+            )
         now = self.require()
         self._remind(now)
         if now.list_number > before.list_number:
-            self._neighbors.wake_all()  # so that every stream passes the list on
+            self._neighbors.wake_all()  # every stream passes the list on
         return (before.certificate, before.key, before.authority) != (now.certificate, now.key, now.authority)
 
     def check_streams(self) -> None:
@@ -68,15 +73,21 @@ class CurrentCredentials:
                 continue
             try:
                 self.require().check_peer(neighbor.stream.certificate, neighbor.peer.name)
-            except Exception as error:  # what cannot be checked is not accepted
+            except Exception as error:  # a certificate that cannot be checked is not accepted
                 self._refusals.report(neighbor, neighbor.peer.address or neighbor.peer.name, str(error))
                 neighbor.close(neighbor.stream, str(error))
 
     def adopt(self, der: bytes, source: str, stream: OpenStream | None = None) -> None:
-        """Take over a newer list of revoked certificates, act on it, and pass it on.
+        """Adopt a newer list of revoked certificates, act on it, and pass it on.
 
-        ``der`` : empty for no list. ``source`` : name of the site that sent it.
-        ``stream`` : by which it came during a stream, and need not go back.
+        Parameters
+        ----------
+        der : bytes
+            The list; empty for none.
+        source : str
+            Name of the site that sent it.
+        stream : OpenStream, optional
+            Stream that it came from, over which it need not be sent back.
         """
         if not der or self._value is None:
             return
@@ -87,18 +98,19 @@ class CurrentCredentials:
         if now is before:
             return
         self._log.warning(
-            f"list {now.list_number} of revoked certificates came from {source}, in place of {before.list_number}",
+            f"received list {now.list_number} of revoked certificates from {source}; it replaces list "
+            f"{before.list_number}",
             event="revocations",
         )
         try:
             now.check_peer(before.certificate_der, self._site)
         except DeepcaError as error:
-            self._log.warning(f"this site can no longer take part: {error}", event="revocations")
+            self._log.warning(f"{self._site} can no longer take part: {error}", event="revocations")
         self.check_streams()
-        self._neighbors.wake_all()  # so that every stream passes the list on
+        self._neighbors.wake_all()  # every stream passes the list on
 
     def newer_list(self, stream: OpenStream) -> wire.Frame | None:
-        """Return the list of revoked certificates as a frame, if the other side of a stream has not got it yet."""
+        """Return the list of revoked certificates as a frame, or None if the other side of a stream has it already."""
         if self._value is None or self._value.list_number <= stream.their_list:
             return None
         stream.their_list = self._value.list_number
@@ -106,6 +118,7 @@ class CurrentCredentials:
         return wire.Frame(revocations=wire.Revocations(list=der)) if der else None
 
     def _remind(self, now: Credentials) -> None:
-        if time.monotonic() - self._reminded >= _DAY and (text := now.warning()):
+        """Log what will have to be renewed soon."""
+        if time.monotonic() - self._reminded >= _REMINDER_INTERVAL and (text := now.warning()):
             self._reminded = time.monotonic()
             self._log.warning(text, event="revocations")

@@ -1,11 +1,11 @@
-"""Dial neighbours."""
+"""Outgoing connections to neighbours."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 
-from deepca.sites.transport import tls  # first of all that import grpc
+from deepca.sites.transport import tls  # must come before any import of grpc
 from deepca.sites.transport.channels import METHOD, SERVICE, Dialled, GrpcOptions
 from deepca.sites.transport.credentials import CurrentCredentials
 from deepca.sites.transport.endpoint import Peer
@@ -18,13 +18,13 @@ import grpc.aio  # isort: skip
 
 __all__ = ["Dialler"]
 
-_RANDOM = random.SystemRandom()  # not the program's own sequence, which may be seeded
+_RANDOM = random.SystemRandom()  # the global generator may be seeded alike at all sites
 
 
 class Dialler:
-    """Makes connections to neighbours, each with the credentials of its moment.
+    """Dial neighbours, each time with the current credentials.
 
-    Used in the event loop's thread.
+    Used in the event loop's thread only. ``redial`` is the shortest and longest pause between attempts, in seconds.
     """
 
     def __init__(
@@ -35,27 +35,26 @@ class Dialler:
         options: GrpcOptions,
         redial: tuple[float, float],
     ) -> None:
-        """``redial`` : least and most seconds between two attempts."""
         self._sessions, self._credentials, self._refusals = sessions, credentials, refusals
         self._options, self._redial = options, redial
 
     async def dial(self, neighbor: Neighbor) -> None:
-        """Try once to make a stream to a neighbour, and carry it to its end."""
+        """Try once to open a stream to a neighbour, and run it to its end."""
         peer = neighbor.peer
         assert peer.address is not None
         channel = self._connect(peer)
         call = channel.stream_stream(f"/{SERVICE}/{METHOD}")()
         try:
             await self._sessions.run(Dialled(call, peer.name, peer.address), neighbor, None)
-        except Exception as error:  # a fault of ours must not end the dialling
-            neighbor.trouble = f"a fault within {self._sessions.site}: {error!r}"
+        except Exception as error:  # a bug on this side must not end the dialling
+            neighbor.trouble = f"internal error at {self._sessions.site}: {error!r}"
             self._refusals.report(neighbor, peer.address, neighbor.trouble)
         finally:
             call.cancel()
             await channel.close()
 
     async def pause(self) -> None:
-        """Wait for a random time before the next attempt, so that sites do not dial in step."""
+        """Wait for a random time before the next attempt, so that sites do not dial in lockstep."""
         await asyncio.sleep(_RANDOM.uniform(*self._redial))
 
     def _connect(self, peer: Peer) -> grpc.aio.Channel:

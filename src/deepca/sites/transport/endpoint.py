@@ -1,4 +1,4 @@
-"""The interface of streams: the sites at their ends, their times, and the endpoint that frames go to and come from."""
+"""Interface of the streams: the sites at their ends, their timeouts, and the endpoint that exchanges frames."""
 
 from __future__ import annotations
 
@@ -15,8 +15,16 @@ __all__ = ["Endpoint", "Peer", "StreamTimes", "peers_of"]
 class Peer:
     """A site as its neighbours see it.
 
-    index : place in the list of sites.  address : host:port, or None if it cannot be reached.
-    dial : whether this neighbour is dialled from here; otherwise it dials.
+    Parameters
+    ----------
+    index : int
+        Index in the list of sites.
+    name : str
+        Its name.
+    address : str or None
+        host:port, or None if it does not accept connections.
+    dial : bool
+        Whether this neighbour is dialled from here; otherwise it dials.
     """
 
     index: int
@@ -26,7 +34,7 @@ class Peer:
 
 
 def peers_of(network: NetworkFile, site: int) -> list[Peer]:
-    """Return a site as its neighbours see it, and then all of its neighbours."""
+    """Return a site as its neighbours see it, followed by all its neighbours."""
     places = (site, *network.neighbors(network.sites[site].name))
     return [
         Peer(j, network.sites[j].name, network.sites[j].address, j != site and network.dials(site, j)) for j in places
@@ -35,11 +43,22 @@ def peers_of(network: NetworkFile, site: int) -> list[Peer]:
 
 @dataclass(frozen=True)
 class StreamTimes:
-    """Times, all in seconds.
+    """Timeouts and intervals, in seconds.
 
-    step : for each step of making a stream.  ping, silence : a neighbour that has not answered a ping, sent after
-    ``ping`` without a word, for ``silence`` is gone.  redial : least and most between two attempts.
-    recheck : between two looks at the certificates in use.  repeat : before the same refusal is reported again.
+    Parameters
+    ----------
+    step : float
+        Timeout of each step of opening a stream.
+    ping : float
+        Idle time after which a ping is sent.
+    silence : float
+        Time without an answer to a ping after which a neighbour counts as gone.
+    redial : tuple of float
+        Shortest and longest pause between attempts to connect.
+    recheck : float
+        Interval between checks of the certificates in use.
+    repeat : float
+        Time before the same refusal is reported again.
     """
 
     step: float = 5.0
@@ -51,22 +70,22 @@ class StreamTimes:
 
 
 class Endpoint(Protocol):
-    """The layer above the streams. Called from the event loop's thread; must not block."""
+    """The layer above the streams; its methods are called in the event loop's thread and must not block."""
 
     def opened(self, peer: int) -> None:
-        """Note that a stream is up, and that both sides are who they should be: frames may flow."""
+        """Handle a new stream, both sides of which have been authenticated."""
 
     def closed(self, peer: int, why: str) -> None:
-        """Note that the stream to ``peer`` has ended."""
+        """Handle the end of the stream to ``peer``."""
 
     def received(self, peer: int, frame: wire.Frame) -> None:
-        """Take a frame. May raise FrameError: the stream is then closed, and the other side told why."""
+        """Process a frame; a FrameError closes the stream, and the other side is told why."""
 
     def next_frame(self, peer: int) -> wire.Frame | None:
-        """Return the next frame to write; None if there is nothing now."""
+        """Return the next frame to write, or None if there is nothing to send now."""
 
     def refused(self, peer: int | None, where: str, why: str) -> None:
-        """Note that somebody was refused here, or this site elsewhere.
+        """Handle a refusal by this site or by the other one.
 
-        ``peer`` : where it is known who. ``where`` : an address.
+        ``peer`` is None if the other side is unknown; ``where`` is its address.
         """

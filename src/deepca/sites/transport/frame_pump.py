@@ -1,4 +1,4 @@
-"""Carry frames over an open stream, both ways, until something ends it."""
+"""Transfer of frames over an open stream, in both directions, until it ends."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ from deepca.sites.transport.refusals import RefusalReporter
 
 __all__ = ["FramePump"]
 
-_FAREWELL = 0.5  # seconds at most for a refusal to be written, and for the tasks of a stream to end
+_CLOSE_TIMEOUT = 0.5  # seconds to write a refusal, and again for the tasks of a stream to end
 
 
 @dataclass(frozen=True)
 class _Ending:
-    """The end of a stream: why, whether the endpoint hears of a refusal, and which refusal the other side is sent."""
+    """The end of a stream."""
 
     why: str
-    report: bool = False
-    last_words: str = ""
+    report: bool = False  # whether the endpoint is told of a refusal
+    last_words: str = ""  # refusal that is sent to the other side
 
 
 class FramePump:
-    """Moves frames between channels and the endpoint, and newer lists of revoked certificates beside them.
+    """Transfer frames between channels and the endpoint, and newer lists of revoked certificates between sites.
 
-    Used in the event loop's thread. Never more than one frame per neighbour waits here.
+    Used in the event loop's thread only. At most one frame per neighbour is buffered here. ``site`` is the name of this
+    site.
     """
 
     def __init__(
         self, site: str, endpoint: Endpoint, credentials: CurrentCredentials, refusals: RefusalReporter
     ) -> None:
-        """``site`` : name of this one."""
         self._site, self._endpoint = site, endpoint
         self._credentials, self._refusals = credentials, refusals
 
     async def run(self, channel: Channel, neighbor: Neighbor, stream: OpenStream) -> None:
-        """Carry frames until the stream ends, and say why it did."""
+        """Transfer frames until the stream ends, and record why it ended."""
         neighbor.open(stream)
         self._refusals.forget(neighbor)
         self._endpoint.opened(neighbor.peer.index)
         reader = asyncio.create_task(self._read(channel, neighbor, stream))
         writer = asyncio.create_task(self._write(channel, neighbor, stream))
-        ending = _Ending(f"the connection to {neighbor.peer.name} is lost")
+        ending = _Ending(f"the connection to {neighbor.peer.name} was lost")
         try:
             ends: set[asyncio.Future[Any]] = {reader, writer, stream.over}
             done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -65,23 +65,23 @@ class FramePump:
             if ending.last_words and not writer.done():
                 stream.last_words = ending.last_words
                 neighbor.wake()
-                await asyncio.wait({writer}, timeout=_FAREWELL)
+                await asyncio.wait({writer}, timeout=_CLOSE_TIMEOUT)
             writer.cancel()
-            await asyncio.wait({reader, writer}, timeout=_FAREWELL)
+            await asyncio.wait({reader, writer}, timeout=_CLOSE_TIMEOUT)
             for task in (reader, writer):
                 if task.done() and not task.cancelled():
-                    task.exception()  # or asyncio logs it as never retrieved
+                    task.exception()  # otherwise asyncio logs it as never retrieved
 
     def _ending(self, failure: BaseException | None) -> _Ending:
-        """Return what a failure of the reader or the writer means for the stream."""
+        """Return how a failure of the reader or the writer ends the stream."""
         match failure:
             case StreamEnded():
                 return _Ending(failure.why, report=failure.refusal)
             case DeepcaError():
                 return _Ending(str(failure), report=True, last_words=str(failure))
             case _:
-                fault = f"a fault within {self._site}"
-                return _Ending(f"{fault}: {failure!r}", report=True, last_words=f"{fault}; its log says more")
+                fault = f"internal error at {self._site}"
+                return _Ending(f"{fault}: {failure!r}", report=True, last_words=f"{fault}; see the log there")
 
     async def _read(self, channel: Channel, neighbor: Neighbor, stream: OpenStream) -> None:
         index, received = neighbor.peer.index, self._endpoint.received

@@ -1,8 +1,8 @@
-"""What gRPC says about connections that fail, in plain words. Does not import grpc.
+"""Plain descriptions of gRPC's connection errors. This module does not import grpc.
 
-The side that dials is told by its call (:func:`connection_trouble`). The side that listens is not told at all: a client
-that does not get through the handshake never becomes a call. gRPC's core only writes about it to standard error, if
-told to; :class:`CoreLog` reads that.
+The side that dials learns about errors from its call (:func:`connection_trouble`). The side that listens does not: a
+client that fails in the handshake never becomes a call, and gRPC's core only writes about it to standard error, if
+configured to do so; :class:`CoreLog` reads that output.
 """
 
 from __future__ import annotations
@@ -22,86 +22,89 @@ __all__ = ["CoreLog", "Trouble", "connection_trouble", "plain_address"]
 
 _CLOSED = "socket closed|connection reset|recvmsg|broken pipe|eof"
 _CONNECTING = {
-    "connection refused": "nothing listens at {address}: {name} may not have been started yet",
-    "dns resolution|domain name not found|resolve": "the address of {name}, {address}, is not known here",
-    _CLOSED: "{name} at {address} closed the connection during the"
-    " handshake: it may not accept our certificate (unknown authority, expired, another site's); its log says why",
-    "timed? ?out|deadline|shutdown|unreachable|no route": "{name} cannot be reached at {address}",
+    "connection refused": "nothing is listening at {address}; the agent of {name} may not have been started yet",
+    "dns resolution|domain name not found|resolve": "the host name of {name} ({address}) cannot be resolved here; check"
+    " its address in network.toml, or the name service of this machine",
+    _CLOSED: "{name} at {address} closed the connection during the handshake; it may not accept the certificate of this"
+    " site (unknown authority, expired, or issued to another site), and its operator can find the reason in its log",
+    "timed? ?out|deadline|shutdown|unreachable|no route": "{name} cannot be reached at {address}; its machine or the"
+    " network may be down, or a firewall may block the port",
 }
 _CONNECTED = {
-    "ping|keepalive|watchdog": "{name} has not answered pings: it is frozen, or the network is down",
+    "ping|keepalive|watchdog": "{name} does not answer pings; its machine may be frozen, or the network down",
     "socket closed|connection reset|recvmsg|broken pipe|eof|goaway": "{name} closed the connection",
-    "timed? ?out": "{name} has gone silent",
+    "timed? ?out": "{name} stopped answering",
     "cancell?ed": "{name} closed the stream",
 }
 _FAULTS = {
     "certificate has expired": "its certificate has expired",
     "not yet valid": "its certificate is not valid yet, or a clock is wrong",
-    "hostname verification|no match found for server name": "its certificate is that of another site",
-    "did_not_return_a_certificate": "it has shown no certificate",
+    "hostname verification|no match found for server name": "its certificate was issued to another site",
+    "did_not_return_a_certificate": "it presented no certificate",
     "alert_(unknown_ca|bad_certificate|certificate|decrypt_error|access_denied)": "it does not accept the certificate"
     " of this site",
-    "no_shared_cipher|unsupported_protocol|protocol_version|handshake_failure": "it does not speak TLS 1.3",
+    "no_shared_cipher|unsupported_protocol|protocol_version|handshake_failure": "it does not support TLS 1.3",
     "wrong_version_number|http_request|unexpected_message|bad_packet|unexpected_record|record_length|invalid_ssl"
-    "|decode_error|https_proxy": "it does not speak TLS",
+    "|decode_error|https_proxy": "it does not use TLS",
     "bad_signature|unable to get|self.signed|certificate_verify_failed|unsuitable": "its certificate is not signed by"
     " the authority of this network",
 }
 _RECORD = re.compile(r"(?P<level>[IWEF])\d{4} \d\d:\d\d:\d\d\.\d+\s+\d+ (?P<file>[\w.]+):\d+\] (?P<text>.*)", re.DOTALL)
-_MORE = ("=== Source Location", "src/core/", " shutdown=")  # how the further lines of a record begin
-# said in plain words elsewhere: who was turned away, and that the own port is taken
+_CONTINUATIONS = ("=== Source Location", "src/core/", " shutdown=")  # beginnings of the further lines of a record
+# source files whose errors deepca reports itself: rejected clients, and a port that is taken
 _HANDSHAKE = {"handshaker.cc", "ssl_transport_security.cc", "channel_trace.h", "log.cc", "security_handshaker.cc"}
 _PORT = {"add_port.cc", "chttp2_server.cc"}
-_MOST = 100  # kept until somebody listens
+_MAX_PENDING = 100  # reports kept until there is a listener; strangers must not fill the memory
 
 
 @dataclass(frozen=True)
 class Trouble:
-    """Why there is no connection. ``refusal`` : whether somebody was turned away, and not just out of reach."""
+    """Why a connection failed or was lost."""
 
     why: str
-    refusal: bool
+    refusal: bool  # whether one side refused the other, rather than being out of reach
 
 
 def connection_trouble(name: str, address: str, details: str) -> Trouble:
-    """What gRPC says of a connection to site ``name`` that could not be made, or is lost."""
+    """Describe why a connection to site ``name`` failed or was lost, from the ``details`` that gRPC gives."""
     if (fault := _fault(details)) is not None:
-        return Trouble(f"what listens at {address}, the address of {name}, is not accepted: {fault}", refusal=True)
+        return Trouble(f"the server at {address}, the address of {name}, is not accepted: {fault}", refusal=True)
     connecting = "failed to connect" in details or "DNS" in details
     for pattern, text in (_CONNECTING if connecting else _CONNECTED).items():
         if re.search(pattern, details, re.IGNORECASE):
             return Trouble(text.format(name=name, address=address), refusal=connecting and pattern == _CLOSED)
-    lost = "no connection to" if connecting else "the connection is lost to"
+    lost = "cannot connect to" if connecting else "lost the connection to"
     return Trouble(f"{lost} {name} at {address}: {details}", refusal=False)
 
 
 def plain_address(peer: str) -> str:
-    """``ipv4:127.0.0.1:7400`` as people write it."""
+    """Return an address such as ``ipv4:127.0.0.1:7400`` without gRPC's prefix and percent-encoding."""
     return unquote(peer).removeprefix("ipv4:").removeprefix("ipv6:")
 
 
 class CoreLog:
-    """Reads what gRPC's core writes to standard error, and tells of clients that were turned away.
+    """Reader of the messages that gRPC's core writes to standard error, which reports rejected clients.
 
-    For a process that is an agent, before anything imports grpc. What Python prints is not touched: ``sys.stderr`` goes
-    on to where it went (a terminal stays one), and so does whatever else is written to the descriptor.
+    It is meant for agent processes, and must be installed before anything imports grpc. Python's own output is not
+    affected: ``sys.stderr`` keeps its destination (a terminal stays a terminal), and anything else that is written to
+    the descriptor is passed on.
     """
 
     def __init__(self) -> None:
         self._listener: Callable[[str, str], None] | None = None
         self._waiting: list[tuple[str, str]] = []
         self._lock = threading.Lock()
-        self._open = ""  # first lines of a record whose end has not come yet
+        self._open = ""  # first lines of an incomplete record
         self._swallowing = False
         self._before: TextIO = sys.stderr
         self._outside = -1
 
     def install(self) -> CoreLog:
-        """Takes over descriptor 2. gRPC looks at its settings once, so this is too late after its first import."""
+        """Take over file descriptor 2; must precede the first import of grpc, which reads its settings only once."""
         if "grpc" in sys.modules:
-            raise RuntimeError("gRPC was imported before; nothing could be heard of its core")
+            raise RuntimeError("grpc has already been imported, so its core cannot be configured to log any more")
         os.environ["GRPC_VERBOSITY"] = "info"
-        os.environ["GRPC_TRACE"] = "handshaker"  # has the address of a client that is turned away
+        os.environ["GRPC_TRACE"] = "handshaker"  # includes the address of a rejected client
         sys.stderr.flush()
         self._outside = os.dup(2)
         reading, writing = os.pipe()
@@ -111,17 +114,17 @@ class CoreLog:
         if _descriptor(sys.stderr) == 2:
             sys.stderr = os.fdopen(self._outside, "w", 1, sys.stderr.encoding, errors="backslashreplace", closefd=False)
         threading.Thread(target=self._read, args=(reading,), name="log of gRPC", daemon=True).start()
-        atexit.register(_mute)  # before that of grpc, so after it
+        atexit.register(_mute)  # registered before grpc's own exit handler, so it runs after it
         return self
 
     def remove(self) -> None:
-        """Descriptor 2 is what it was."""
+        """Restore file descriptor 2."""
         sys.stderr.flush()
-        os.dup2(self._outside, 2)  # the last writing end: the thread sees the end
+        os.dup2(self._outside, 2)  # closes the last write end of the pipe, so that the thread ends
         sys.stderr = self._before
 
     def listen(self, listener: Callable[[str, str], None]) -> None:
-        """``listener(where, why)`` is called from a thread, for what has been heard already too."""
+        """Call ``listener(where, why)`` for every rejected client, including earlier ones; from another thread."""
         with self._lock:
             self._listener, waiting = listener, self._waiting
             self._waiting = []
@@ -135,16 +138,16 @@ class CoreLog:
                     os.write(self._outside, line.encode("utf-8", "backslashreplace"))
 
     def hear(self, line: str) -> bool:
-        """Whether a line is of the core, and of no interest to anybody else."""
+        """Process a line and return whether to hide it, because it is from the core and of no further interest."""
         record = _RECORD.match(line)
         if record is None:
-            if not (self._swallowing and (line.startswith(_MORE) or not line.strip())):
+            if not (self._swallowing and (line.startswith(_CONTINUATIONS) or not line.strip())):
                 self._swallowing = False
                 return False
             if self._open:
                 self._open += line
                 if line.startswith(" shutdown="):
-                    self._turned_away(self._open)
+                    self._report(self._open)
                     self._open = ""
             return True
         self._open = ""
@@ -153,27 +156,27 @@ class CoreLog:
         if record["file"] == "handshaker.cc" and "error=" in text and "error=OK" not in text:
             self._open = text
             if " shutdown=" in text:
-                self._turned_away(text)
+                self._report(text)
                 self._open = ""
         return self._swallowing
 
-    def _turned_away(self, text: str) -> None:
-        """``text`` : of a record about a handshake that has failed."""
+    def _report(self, text: str) -> None:
+        """Report a client whose handshake failed, given the core's record about it."""
         if "grpc.internal.server_credentials" not in text:
-            return  # of a connection that this site has dialled: the call tells
+            return  # this site dialled, so its call reports the error
         address = re.search(r"endpoint_peer_address=([^,}\s]+)", text)
         where = plain_address(address[1]) if address else "an unknown address"
         error = text.partition(" shutdown=")[0]
         if (fault := _fault(error)) is not None:
-            why = f"turned away during the handshake: {fault}"
+            why = f"rejected during the handshake: {fault}"
         elif re.search("time|deadline", error, re.IGNORECASE):
-            why = "turned away: it has not finished the handshake in time"
+            why = "rejected: it did not complete the handshake in time"
         else:
-            why = "it has closed the connection during the handshake"
+            why = "it closed the connection during the handshake"
         with self._lock:
             listener = self._listener
             if listener is None:
-                self._waiting = [*self._waiting, (where, why)][-_MOST:]
+                self._waiting = [*self._waiting, (where, why)][-_MAX_PENDING:]
         if listener is not None:
             listener(where, why)
 
@@ -183,10 +186,10 @@ def _fault(details: str) -> str | None:
 
 
 def _mute() -> None:
-    """Descriptor 2 leads nowhere: nobody reads the pipe at the end, and gRPC's threads would wait for ever to write."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
-    os.close(nowhere)
+    """Discard what is written to descriptor 2: the pipe has no reader at exit, and gRPC's threads would block on it."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 2)
+    os.close(null)
 
 
 def _descriptor(stream: TextIO) -> int:

@@ -1,11 +1,11 @@
-"""Listen for neighbours that dial."""
+"""Incoming connections from neighbours."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from deepca.errors import AddressInUse, FrameError
-from deepca.sites.transport import tls  # first of all that import grpc
+from deepca.sites.transport import tls  # must come before any import of grpc
 from deepca.sites.transport.channels import METHOD, SERVICE, Accepted, GrpcOptions
 from deepca.sites.transport.credentials import CurrentCredentials
 from deepca.sites.transport.refusals import RefusalReporter
@@ -16,14 +16,14 @@ import grpc.aio  # isort: skip
 
 __all__ = ["Listener"]
 
-_MOST_CALLS = 64  # under way at a server at once, authenticated or not
-_GRACE = 0.2  # seconds that calls under way have when a server stops
+_MAX_CALLS = 64  # concurrent calls, authenticated or not, so that strangers cannot exhaust a site
+_GRACE = 0.2  # seconds that open calls have to end when a server stops
 
 
 class Listener:
-    """A gRPC server with the present credentials, each of whose calls becomes a stream.
+    """A gRPC server with the current credentials, each of whose calls becomes a stream.
 
-    Used in the event loop's thread.
+    Used in the event loop's thread only. ``address`` is host:port; port 0 lets the system choose one.
     """
 
     def __init__(
@@ -34,38 +34,37 @@ class Listener:
         options: GrpcOptions,
         address: str,
     ) -> None:
-        """``address`` : host:port, port 0 for any."""
         self._sessions, self._credentials, self._refusals = sessions, credentials, refusals
         self._options, self._address = options, address
         self._server: grpc.aio.Server | None = None
 
     async def start(self) -> int:
-        """Begin to listen; return the port, at which later starts listen again."""
+        """Start to listen and return the port, which later restarts use again."""
         self._server, port = await self._serve()
         self._address = f"{self._address.rpartition(':')[0]}:{port}"
         return port
 
     async def restart(self) -> bool:
-        """Replace the server by one with the present credentials, and return whether that succeeded.
+        """Replace the server by one with the current credentials, and return whether that succeeded.
 
-        Streams that the old one carried end, and have to be made again.
+        This ends the streams of the old server; neighbours open them again.
         """
         if self._server is not None:
             server, self._server = self._server, None
             await server.stop(_GRACE)
         try:
             self._server, _ = await self._serve()
-        except AddressInUse as error:  # somebody else was faster; again in a moment
+        except AddressInUse as error:  # another process took the port; the caller tries again
             self._refusals.report(None, "own certificate", str(error))
         return self._server is not None
 
     async def stop(self) -> None:
-        """Listen no longer, and end the calls under way."""
+        """Stop listening and end open calls."""
         if self._server is not None:
             await self._server.stop(_GRACE)
 
     async def _serve(self) -> tuple[grpc.aio.Server, int]:
-        server = grpc.aio.server(options=self._options, maximum_concurrent_rpcs=_MOST_CALLS)
+        server = grpc.aio.server(options=self._options, maximum_concurrent_rpcs=_MAX_CALLS)
         handler = grpc.stream_stream_rpc_method_handler(self._accept)
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),))
         credentials = self._credentials.value
@@ -81,7 +80,7 @@ class Listener:
         return server, port
 
     async def _accept(self, _requests: object, context: Any) -> None:
-        """Carry a call from outside to its end."""
+        """Run an incoming call to its end."""
         channel = Accepted(context)
         certificate = None
         if self._credentials.value is not None:

@@ -13,11 +13,18 @@ __all__ = ["Neighbor", "NeighborTable", "OpenStream"]
 
 @dataclass(eq=False)
 class OpenStream:
-    """A stream both of whose sides are known.
+    """A stream whose two sides have been authenticated.
 
-    certificate : of the other side, DER; empty without encryption.  over : why, once the stream has to end.
-    their_list : number of the newest list of revoked certificates that the other side has, or was sent.
-    last_words : the refusal that the other side is sent after the end; empty for none.
+    Parameters
+    ----------
+    certificate : bytes
+        Certificate of the other side (DER); empty without encryption.
+    over : asyncio.Future
+        Resolves to the reason once the stream has to end.
+    their_list : int
+        Number of the newest list of revoked certificates that the other side has or was sent.
+    last_words : str
+        Refusal to send to the other side at the end; empty for none.
     """
 
     certificate: bytes
@@ -27,10 +34,18 @@ class OpenStream:
 
 
 class Neighbor:
-    """State that is kept of a neighbour from stream to stream; changed in the event loop's thread, ``scheduled`` apart.
+    """State of a neighbour across streams; changed only in the event loop's thread, except for ``scheduled``.
 
-    stream : the open one, if any.  trouble : why there is none, where that is known.
-    woken : set when there may be something to write.  scheduled : a call of wake is under way.
+    Attributes
+    ----------
+    stream : OpenStream or None
+        The open stream.
+    trouble : str or None
+        Why the stream is missing, if known.
+    woken : asyncio.Event
+        Set when there may be something to write.
+    scheduled : bool
+        Whether a call of ``wake`` is pending.
     """
 
     def __init__(self, peer: Peer, endpoint: Endpoint) -> None:
@@ -41,18 +56,18 @@ class Neighbor:
         self.scheduled = False
 
     def wake(self) -> None:
-        """Have the writer of the open stream look for frames."""
+        """Make the writer of the open stream look for frames."""
         self.scheduled = False
         self.woken.set()
 
     def open(self, stream: OpenStream) -> None:
         """Make this the open stream, in place of any earlier one."""
         if self.stream is not None:
-            self.close(self.stream, f"{self.peer.name} has made a new stream")
+            self.close(self.stream, f"{self.peer.name} opened a new stream")
         self.stream, self.trouble = stream, None
 
     def close(self, stream: OpenStream, why: str) -> None:
-        """End a stream and tell the endpoint, unless it is no longer the open one."""
+        """End a stream and tell the endpoint, unless it has been replaced already."""
         if self.stream is stream:
             self.stream = None
             if not stream.over.done():
@@ -68,23 +83,25 @@ class NeighborTable:
         self._by_name = {peer.name: self._by_index[peer.index] for peer in peers}
 
     def __iter__(self) -> Iterator[Neighbor]:
+        """Iterate over all neighbours."""
         return iter(self._by_index.values())
 
     def __getitem__(self, index: int) -> Neighbor:
+        """Return the neighbour with this index in the list of sites."""
         return self._by_index[index]
 
     def named(self, name: str) -> Neighbor | None:
-        """Return the neighbour of this name; None if there is none."""
+        """Return the neighbour with this name, or None."""
         return self._by_name.get(name)
 
     def wake_scheduled(self) -> None:
-        """Wake those for which that was asked."""
+        """Wake the neighbours for which a call is pending."""
         for neighbor in self:
             if neighbor.scheduled:
                 neighbor.wake()
 
     def wake_all(self) -> None:
-        """Wake everyone."""
+        """Wake all neighbours."""
         for neighbor in self:
             neighbor.wake()
 

@@ -1,4 +1,4 @@
-"""Report refusals to the endpoint, without repeating them and without letting strangers fill its log."""
+"""Reports of refusals to the endpoint, limited so that neither repetitions nor strangers fill its log."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from deepca.sites.transport.neighbors import Neighbor
 
 __all__ = ["RefusalReporter"]
 
-_MOST_REMEMBERED = 500  # different refusals within `repeat`: whoever makes more up does not fill the log
+_MAX_REMEMBERED = 500  # different refusals within `repeat`; more than that can only be made up, and are not logged
 
 
 class RefusalReporter:
-    """Tells the endpoint who was refused and why, the same at most once in ``repeat`` seconds.
+    """Tell the endpoint which site was refused and why, each refusal at most once in ``repeat`` seconds.
 
-    Used in the event loop's thread.
+    Used in the event loop's thread only.
     """
 
     def __init__(self, endpoint: Endpoint, repeat: float) -> None:
@@ -23,16 +23,16 @@ class RefusalReporter:
         self._reported: dict[tuple[int | None, str, str], float] = {}
 
     def report(self, neighbor: Neighbor | None, where: str, why: str) -> None:
-        """Tell the endpoint, unless it was told the same a short while ago. ``neighbor`` : where it is known who."""
+        """Report a refusal, unless the same one was reported recently; ``neighbor`` is None if it is unknown."""
         peer = neighbor.peer.index if neighbor is not None else None
         dialled = neighbor is not None and neighbor.peer.dial
-        host = where if dialled else where.rpartition(":")[0]  # ports of clients vary
+        host = where if dialled else where.rpartition(":")[0]  # clients use a new port each time
         now = time.monotonic()
         self._reported = {key: at for key, at in self._reported.items() if now - at < self._repeat}
-        if (peer, host, why) not in self._reported and len(self._reported) < _MOST_REMEMBERED:
+        if (peer, host, why) not in self._reported and len(self._reported) < _MAX_REMEMBERED:
             self._reported[peer, host, why] = now
             self._endpoint.refused(peer, where, why)
 
     def forget(self, neighbor: Neighbor) -> None:
-        """Report the next refusal of this neighbour whatever it is: a stream was up in between, so it is news."""
+        """Report the next refusal of this neighbour in any case: since a stream was up, it is news."""
         self._reported = {key: at for key, at in self._reported.items() if key[0] != neighbor.peer.index}

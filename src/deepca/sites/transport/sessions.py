@@ -1,4 +1,4 @@
-"""Run a stream from its first frame to its end: authenticate both sides, then carry frames."""
+"""A stream from its first frame to its end: authentication of both sides, then the transfer of frames."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ from deepca.sites.transport.refusals import RefusalReporter
 
 __all__ = ["Sessions"]
 
+_MAX_NAME = 80  # characters shown of a name that a stranger gives
+
 
 class Sessions:
-    """Runs the streams of one site, whichever side has dialled.
+    """Run the streams of one site, whichever side dialled.
 
-    Used in the event loop's thread.
+    Used in the event loop's thread only. ``site`` is the name of this site, ``step`` the timeout in seconds of each
+    step of opening a stream.
     """
 
     def __init__(
@@ -30,16 +33,21 @@ class Sessions:
         pump: FramePump,
         step: float,
     ) -> None:
-        """``site`` : name of this one. ``step`` : seconds for each step of making a stream."""
         self.site = site
         self._neighbors, self._credentials, self._refusals = neighbors, credentials, refusals
         self._pump, self._step = pump, step
 
     async def run(self, channel: Channel, dialled: Neighbor | None, certificate: bytes | None) -> None:
-        """Run a stream; raise nothing but a cancellation and faults of our own.
+        """Run a stream; raise only cancellations and internal errors.
 
-        ``dialled`` : the neighbour, if it was dialled from here. ``certificate`` : DER, that TLS was given by the other
-        side, where that is known.
+        Parameters
+        ----------
+        channel : Channel
+            The stream.
+        dialled : Neighbor or None
+            The neighbour that was dialled from here; None for an incoming call.
+        certificate : bytes or None
+            Certificate (DER) that the other side used for TLS, if known.
         """
         handshake = Handshake(self.site, self._credentials.value)
         try:
@@ -64,10 +72,10 @@ class Sessions:
     async def _authenticate(
         self, channel: Channel, handshake: Handshake, dialled: Neighbor | None, certificate: bytes | None
     ) -> tuple[Neighbor, OpenStream]:
-        """Exchange Challenge and Proof; a list of revoked certificates that comes with them counts at once."""
+        """Exchange Challenge and Proof; a list of revoked certificates that comes with them takes effect at once."""
         step = self._step
         await within(step, channel.write(handshake.challenge()), f"no connection to {channel.who} within {step:g} s")
-        late = f"{channel.who} has not answered within {step:g} s"
+        late = f"{channel.who} did not answer within {step:g} s"
         proof = handshake.proof(await within(step, channel.read(), late))
         name = handshake.peer
         if dialled is None:
@@ -75,7 +83,10 @@ class Sessions:
         elif name == dialled.peer.name:
             neighbor = dialled
         else:
-            raise FrameError(f"the site at {channel.where} calls itself {name[:80]!r}, not {dialled.peer.name}")
+            raise FrameError(
+                f"the site at {channel.where} calls itself {name[:_MAX_NAME]!r}, not {dialled.peer.name}; both "
+                "operators should check the address of that site in network.toml"
+            )
         channel.who = name
         newest = max(handshake.their_list, handshake.own_list)
         await within(step, channel.write(proof), late)
@@ -85,17 +96,21 @@ class Sessions:
         return neighbor, OpenStream(proven, asyncio.get_running_loop().create_future(), newest)
 
     def _identify_caller(self, handshake: Handshake, certificate: bytes | None) -> Neighbor:
-        """Return the neighbour that a caller says it is, if that one is to dial; raise FrameError otherwise."""
+        """Return the neighbour that a caller claims to be; raise FrameError unless that neighbour is to dial."""
         name = handshake.peer
         neighbor = self._neighbors.named(name)
         if neighbor is None:
-            raise FrameError(f"{name[:80]!r} is no neighbour of {self.site}; is network.toml the same at both?")
+            raise FrameError(
+                f"{name[:_MAX_NAME]!r} is not a neighbour of {self.site}; both operators should check that they use "
+                "the same network.toml"
+            )
         if neighbor.peer.dial:
             raise FrameError(
-                f"{name} dials {self.site}, where {self.site} should dial {name}; is network.toml the same at both?"
+                f"{name} dialled {self.site}, but {self.site} should dial {name}; both operators should check that "
+                "they use the same network.toml"
             )
         if certificate is not None:
             credentials = self._credentials.require()
             if handshake.their_list <= credentials.list_number:
-                credentials.check_peer(certificate, name)  # otherwise once the newer list is here
+                credentials.check_peer(certificate, name)  # otherwise it is checked once the newer list has arrived
         return neighbor

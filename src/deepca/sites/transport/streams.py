@@ -1,8 +1,8 @@
-"""The streams between neighbours: gRPC over mutual TLS 1.3, in an event loop with a thread of its own.
+"""Streams between neighbours: gRPC over mutual TLS 1.3, in an event loop with its own thread.
 
-One stream per pair of neighbours, made by the one that dials, and made again whenever it ends. What flows through it is
-the business of an :class:`Endpoint`, which is asked for frames when it has said that there are some: never more than
-one frame per neighbour waits here.
+There is one stream per pair of neighbours, opened by the side that dials, and opened again whenever it ends. An
+:class:`Endpoint` provides and consumes the frames; it is asked for frames after it has announced them, so at most one
+frame per neighbour is buffered here.
 """
 
 from __future__ import annotations
@@ -26,9 +26,34 @@ from deepca.sites.transport.sessions import Sessions
 
 __all__ = ["Endpoint", "Peer", "StreamTimes", "Streams"]
 
+_TASK_TIMEOUT = 0.5  # seconds for tasks to end after they were cancelled; some await code that ignores cancellation
+_STOP_TIMEOUT = 1.0  # seconds that a caller of stop waits for all of it
+
 
 class Streams:
-    """All streams of one site: listens, dials, and keeps the credentials in use up to date until it is stopped."""
+    """All streams of one site: it listens, dials, and keeps the credentials up to date until it is stopped.
+
+    Parameters
+    ----------
+    endpoint : Endpoint
+        Provides and consumes frames.
+    me : Peer
+        This site.
+    neighbors : sequence of Peer
+        Its neighbours.
+    listen : str or None
+        host:port to listen on, with port 0 for any; None for a site that only dials.
+    credentials : Credentials or None
+        None for no encryption, which is allowed on loopback addresses only.
+    pace : StreamTimes, optional
+        Timeouts and intervals.
+
+    Raises
+    ------
+    InvalidInput
+        If a neighbour cannot be dialled, this site has to listen but has no address, or plaintext would leave this
+        machine.
+    """
 
     def __init__(
         self,
@@ -40,10 +65,6 @@ class Streams:
         *,
         pace: StreamTimes | None = None,
     ) -> None:
-        """``listen`` : host:port, port 0 for any; None for a site that only dials.
-
-        ``credentials`` : None for no encryption at all, which is allowed on loopback addresses alone.
-        """
         _check_addresses(me, neighbors, listen, encrypted=credentials is not None)
         self._me = me
         self._pace = pace if pace is not None else StreamTimes()
@@ -65,36 +86,38 @@ class Streams:
     # ------------------------------------------------------------------------------------------------ from any thread
 
     def start(self) -> int:
-        """Bind and begin to dial; return the port that is listened at, 0 if none."""
+        """Start to listen and dial, and return the port listened on, 0 if none."""
         self._loop = event_loop()
         return asyncio.run_coroutine_threadsafe(self._begin(), self._loop).result()
 
     def wake(self, peer: int) -> None:
-        """Say that the endpoint has something to send to ``peer``."""
+        """Announce that the endpoint has something to send to ``peer``."""
         self._neighbors[peer].scheduled = True
-        if not self._flushing and self._loop is not None:  # before the start nothing is lost: a new stream asks first
-            self._flushing = True  # one call for all that are woken at a time: each costs a write to a pipe
+        if (
+            not self._flushing and self._loop is not None
+        ):  # before the start this is not needed: a new stream asks first
+            self._flushing = True  # one call for all neighbours woken together, since each costs a write to a pipe
             self._soon(self._flush)
 
     @property
     def credentials(self) -> Credentials | None:
-        """Credentials in use now."""
+        """The credentials in use; None without encryption."""
         return self._credentials.value
 
     def trouble(self, peer: int) -> str | None:
-        """Say why there is no stream to ``peer``; None while there is one, or where nothing is known."""
+        """Return why a stream to ``peer`` is missing; None while there is one, or if the reason is unknown."""
         return self._neighbors[peer].trouble
 
     def turned_away(self, where: str, why: str) -> None:
-        """Report a failed handshake of TLS (see :class:`deepca.sites.transport.grpc_errors.CoreLog`)."""
+        """Report a failed TLS handshake (see :class:`deepca.sites.transport.grpc_errors.CoreLog`)."""
         self._soon(lambda: self._refusals.report(None, where, why))
 
     def stop(self) -> None:
-        """Close everything."""
+        """Close all streams and stop listening and dialling."""
         loop, self._loop = self._loop, None
         if loop is not None:
             with contextlib.suppress(TimeoutError):
-                asyncio.run_coroutine_threadsafe(self._end(), loop).result(1.0)
+                asyncio.run_coroutine_threadsafe(self._end(), loop).result(_STOP_TIMEOUT)
 
     def _soon(self, action: Callable[[], object]) -> None:
         if (loop := self._loop) is not None:
@@ -117,24 +140,24 @@ class Streams:
         return port
 
     async def _end(self) -> None:
-        self._ending = True  # a task may lose its cancellation to whatever it awaits; then it ends by itself
-        self._neighbors.close_all(f"{self._me.name} stops")
+        self._ending = True  # the code that a task awaits may swallow its cancellation; then the task ends by itself
+        self._neighbors.close_all(f"{self._me.name} is stopping")
         for task in self._tasks:
             task.cancel()
         if self._listener is not None:
             await self._listener.stop()
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=0.5)
+            await asyncio.wait(self._tasks, timeout=_TASK_TIMEOUT)
 
     async def _keep_dialling(self, neighbor: Neighbor) -> None:
-        """Keep a stream to a neighbour, until the end."""
+        """Keep a stream to a neighbour open until the end."""
         while not self._ending:
             await self._dialler.dial(neighbor)
             await self._dialler.pause()
 
     async def _keep_credentials(self) -> None:
-        """Take replaced files, and close streams whose certificate no longer holds, until the end."""
-        outdated = False  # whether the server shows a certificate that was replaced
+        """Load replaced files, and close streams whose certificate is no longer accepted, until the end."""
+        outdated = False  # whether the server still presents a certificate that was replaced
         while not self._ending:
             await asyncio.sleep(self._pace.recheck)
             renewed = self._credentials.refresh()
@@ -148,16 +171,27 @@ class Streams:
 
 
 def _check_addresses(me: Peer, neighbors: Sequence[Peer], listen: str | None, *, encrypted: bool) -> None:
-    """Raise InvalidInput unless everyone can be dialled by whoever should, and plaintext stays on this machine."""
+    """Raise InvalidInput unless every site that is dialled has an address, and plaintext stays on this machine."""
     for peer in neighbors:
         if peer.dial and peer.address is None:
-            raise InvalidInput(f"site {peer.name} has no address, so it cannot be dialled; let it dial {me.name}")
+            raise InvalidInput(
+                f"site {peer.name} has no address in network.toml, so {me.name} cannot dial it; give it an address, or "
+                f"give {me.name} one and let {peer.name} dial",
+                parameter="address",
+                agent=peer.index,
+            )
     if not encrypted:
         for address in (*(peer.address for peer in neighbors), listen):
             if address is not None and not is_loopback(address.rpartition(":")[0].strip("[]")):
                 raise InvalidInput(
-                    f"plaintext is for loopback addresses alone, and {address} is none; use certificates"
+                    f"plaintext requires loopback addresses, and {address} is not one; use certificates (deepca init)",
+                    parameter="plaintext",
+                    value=address,
                 )
     if listen is None and any(not peer.dial for peer in neighbors):
         waiting = ", ".join(peer.name for peer in neighbors if not peer.dial)
-        raise InvalidInput(f"{me.name} must listen somewhere: it is dialled by {waiting}")
+        raise InvalidInput(
+            f"{me.name} has to accept connections from {waiting}, but listens nowhere; set `listen` in its site.toml",
+            parameter="listen",
+            agent=me.index,
+        )
