@@ -1,10 +1,11 @@
-"""Whatever goes wrong inside an agent: one error of a known kind, one exit code, and a report to send along."""
+"""Failures inside an agent end with one error of a known type, one exit code, and a report to send to developers."""
 
 from __future__ import annotations
 
 import json
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,12 @@ from deepca.sites.runtime.node.results import Results
 from deepca.solver.observers import Start, Step
 from deepca.solver.result import Result
 from studies.faults.processes import free_port
+from tests.support.errors import raises
 
 
 @pytest.fixture
 def site(tmp_path: Path) -> SiteFile:
-    """A network of one site, which waits for nobody."""
+    """Return the only site of a network, which need not wait for others."""
     network = tmp_path / "network.toml"
     address = f"127.0.0.1:{free_port()}"
     network.write_text(f'name = "alone"\ncomponents = 2\n[[sites]]\nname = "north"\naddress = "{address}"\n')
@@ -51,7 +53,7 @@ def report_in(site: SiteFile) -> dict[str, Any]:
 
 
 class Dividing:
-    """An observer with a mistake."""
+    """An observer with a bug."""
 
     def begin(self, start: Start) -> None:
         pass
@@ -63,39 +65,37 @@ class Dividing:
         pass
 
 
-def reading(monkeypatch: pytest.MonkeyPatch) -> None:
+def break_reading(monkeypatch: pytest.MonkeyPatch) -> None:
     def read(*given: Any, **more: Any) -> Any:
         raise ZeroDivisionError
 
     monkeypatch.setattr("deepca.sites.runtime.run.read", read)
 
 
-def ticking(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Time stands still for the node, which waits; without its ticks nobody would wake it before the deadline."""
+def break_ticking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make ticks fail while the node waits: without them, nothing would wake it before the deadline."""
     monkeypatch.setattr(Node, "tick", lambda self: 1 // 0)
     monkeypatch.setattr(Results, "concluded", lambda self, entered: None)
 
 
-def test_a_run_without_faults_writes_no_report(site: SiteFile) -> None:
+def test_a_successful_run_writes_no_report(site: SiteFile) -> None:
     assert agents.run_agent(site).model.status.ok
     assert not (site.state / "report.json").exists()
 
 
-def test_an_observer_that_raises(site: SiteFile) -> None:
-    with pytest.raises(InternalError) as raised:
+def test_an_observer_that_raises_ends_in_an_internal_error_with_a_report(site: SiteFile) -> None:
+    with raises(InternalError, kind="ZeroDivisionError", report=str(site.state / "report.json")):
         agents.run_agent(site, observers=(Dividing(),))
-    assert raised.value.kind == "ZeroDivisionError"
-    assert raised.value.report == str(site.state / "report.json")
     assert report_in(site)["errors"][0]["type"] == "ZeroDivisionError"
     assert report_in(site)["errors"][0]["where"][-1].endswith("observe")
     assert not site.model.exists()
 
 
-@pytest.mark.parametrize("broken", [reading, ticking])
-def test_a_reader_or_the_ticking_thread_that_raises(
-    broken: Callable[[pytest.MonkeyPatch], None], site: SiteFile, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("break_part", [break_reading, break_ticking])
+def test_errors_of_the_reader_and_of_the_ticking_thread_end_the_run(
+    break_part: Callable[[pytest.MonkeyPatch], None], site: SiteFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broken(monkeypatch)
+    break_part(monkeypatch)
     failed: list[BaseException] = []
 
     def work() -> None:
@@ -114,20 +114,18 @@ def test_a_reader_or_the_ticking_thread_that_raises(
     assert report_in(site)["errors"][0]["type"] == "ZeroDivisionError"
 
 
-def test_the_report_of_a_known_error_is_named_by_it(site: SiteFile, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_known_error_names_its_report(site: SiteFile, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*given: Any, **more: Any) -> Any:
-        raise NetworkError("somebody else's fault")
+        raise NetworkError("a fault of another site")
 
     monkeypatch.setattr(agents, "run_site", fails)
-    with pytest.raises(NetworkError) as raised:
+    with raises(NetworkError, report=str(site.state / "report.json")):
         agents.run_agent(site)
-    assert not isinstance(raised.value, InternalError)
-    assert raised.value.report == str(site.state / "report.json")
 
 
-def test_the_command_ends_with_code_1_and_one_line(site: SiteFile, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No traceback, and the last line names the report."""
-    reading(monkeypatch)
+def test_the_command_exits_with_1_and_names_the_report(site: SiteFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no traceback."""
+    break_reading(monkeypatch)
     done = CliRunner().invoke(app, ["agent", "run", str(site.path.parent)], env={"COLUMNS": "300"})
     assert done.exit_code == 1
     assert done.exception is None or isinstance(done.exception, SystemExit)
@@ -135,8 +133,8 @@ def test_the_command_ends_with_code_1_and_one_line(site: SiteFile, monkeypatch: 
     assert str(site.state / "report.json") in done.output
 
 
-def test_a_run_whose_numbers_overflow_ends_with_code_1(site: SiteFile, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whose numbers did it cannot be told: it need not be a mistake at this site."""
+def test_a_run_whose_numbers_overflow_exits_with_1(site: SiteFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The numbers may come from any site, so it is not reported as invalid input of this one."""
 
     def fails(*given: Any, **more: Any) -> Any:
         raise NotFiniteError("W is no longer finite; scale the data")
@@ -147,7 +145,7 @@ def test_a_run_whose_numbers_overflow_ends_with_code_1(site: SiteFile, monkeypat
     assert str(site.state / "report.json") in done.output
 
 
-def test_what_others_wrote_does_not_move_the_terminal(site: SiteFile, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_from_other_sites_cannot_control_the_terminal(site: SiteFile, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*given: Any, **more: Any) -> Any:
         raise NetworkError("north: \x1b[31mRED\x1b[2J\nfake line: all is well " + "x" * 100_000)
 
@@ -159,7 +157,7 @@ def test_what_others_wrote_does_not_move_the_terminal(site: SiteFile, monkeypatc
     assert len(done.output) < 2000
 
 
-def test_inspect_says_for_which_rows_a_result_of_sites_is_proven(site: SiteFile) -> None:
+def test_inspect_states_which_rows_the_certificate_holds_for(site: SiteFile) -> None:
     agents.run_agent(site)
     shown = CliRunner().invoke(app, ["inspect", str(site.model)], env={"COLUMNS": "200"})
     assert shown.exit_code == 0
@@ -169,7 +167,7 @@ def test_inspect_says_for_which_rows_a_result_of_sites_is_proven(site: SiteFile)
 
 
 class Failing(Dividing):
-    """Fails at the end of the iterations, where rows may be read once more."""
+    """An observer that raises at the end of the iterations, where rows may be read again."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error
@@ -191,19 +189,37 @@ class Failing(Dividing):
         (NotFiniteError("W is no longer finite"), True),
     ],
 )
-def test_others_are_told_by_type_and_never_of_own_rows_or_files(
+def test_other_sites_never_hear_of_the_rows_or_files_of_this_one(
     error: Exception, common: bool, site: SiteFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[tuple[str, bool]] = []
+    sent: list[tuple[str, bool]] = []
     failed = Node.failed
 
-    def heard(self: Node, why: str, error: BaseException | None = None, *, common: bool = False) -> None:
-        told.append((why, common))
+    def record(self: Node, why: str, error: BaseException | None = None, *, common: bool = False) -> None:
+        sent.append((why, common))
         failed(self, why, error, common=common)
 
-    monkeypatch.setattr(Node, "failed", heard)
+    monkeypatch.setattr(Node, "failed", record)
     with pytest.raises(type(error)):
         agents.run_agent(site, observers=(Failing(error),))
-    assert told[0][1] == common  # the first is what is sent
-    assert not any("PATIENT" in why or "/home" in why for why, _ in told)
-    assert (told[0][0] == str(error)) == isinstance(error, PooledDataError | NotFiniteError)
+    assert sent[0][1] == common  # only the first one is sent
+    assert not any("PATIENT" in why or "/home" in why for why, _ in sent)
+    assert (sent[0][0] == str(error)) == isinstance(error, PooledDataError | NotFiniteError)
+
+
+def test_only_one_agent_may_use_a_state_folder(site: SiteFile) -> None:
+    lock = site.state / "agent.lock"
+
+    def start_another(_: agents.Agent) -> None:
+        with raises(InvalidInput, parameter="state", file=str(lock)):
+            agents.run_agent(replace(site, listen="127.0.0.1:0"))
+
+    agents.run_agent(site, ready=start_another)
+
+
+def test_a_model_that_cannot_be_written_is_refused_before_the_run(site: SiteFile, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    for model in (tmp_path, file / "model.npz"):
+        with raises(InvalidInput, parameter="model", value=str(model)):
+            agents.run_agent(replace(site, model=model))

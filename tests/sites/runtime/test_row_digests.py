@@ -1,4 +1,4 @@
-"""The digest of a site's rows, the report of an agent that has failed, and signatures under claims."""
+"""Digests of a site's rows, reports of failed agents, and signatures of claims."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from deepca.sites.protocol.claims import Endorsement, ResultClaim
 from deepca.sites.protocol.signatures import CertificateSeals
 from deepca.sites.runtime.failure_report import report_of, write_report
 from deepca.sites.runtime.row_digests import RowsVault, SiteRows, next_name
+from tests.support.errors import raises
 
 NAMES = ("north", "south", "west")
 RUN, OTHER = b"r" * 32, b"o" * 32
@@ -48,7 +49,7 @@ def _site(kits: Path, name: str = "north", rows: Any = None) -> SiteFile:
 # ---------------------------------------------------------------------------------------------------------- old results
 
 
-def test_touching_a_file_does_not_matter_and_changing_a_value_does(kits: Path) -> None:
+def test_changing_a_value_makes_a_result_old_and_touching_the_file_does_not(kits: Path) -> None:
     values = np.arange(12.0).reshape(4, 3)
     site = _site(kits, rows=values)
     first = SiteRows(site)
@@ -56,35 +57,34 @@ def test_touching_a_file_does_not_matter_and_changing_a_value_does(kits: Path) -
     first.keep(RUN)
     os.utime(site.data, ns=(1, 1))
     SiteRows(site).check(RUN)
-    np.save(site.data, values)  # written anew, and the same
+    np.save(site.data, values)  # a new file with the same content
     SiteRows(site).check(RUN)
     stat = site.data.stat()
     np.save(site.data, np.nextafter(values, np.inf))
-    os.utime(site.data, ns=(stat.st_atime_ns, stat.st_mtime_ns))  # as if nothing had happened
-    with pytest.raises(OldResult) as caught:
+    os.utime(site.data, ns=(stat.st_atime_ns, stat.st_mtime_ns))  # the modification time does not reveal it
+    with raises(OldResult, run="1", another="2", known=True):
         SiteRows(site).check(RUN)
-    assert (caught.value.run, caught.value.another) == ("1", "2")
     SiteRows(site).check(OTHER)
     np.save(site.data, values)
     SiteRows(site).check(RUN)
 
 
-def test_who_is_killed_after_it_has_signed_cannot_come_back_with_otherSiteRows(kits: Path) -> None:
+def test_a_site_that_restarts_after_signing_cannot_continue_with_other_rows(kits: Path) -> None:
     site = _site(kits, rows=np.ones((3, 2)))
     vault = RowsVault("result", site, SiteRows(site), RUN)
     np.save(site.data, np.zeros((3, 2)))
-    SiteRows(site).check(RUN)  # nothing is signed yet
+    SiteRows(site).check(RUN)  # nothing has been signed yet
     np.save(site.data, np.ones((3, 2)))
     vault.hold(b"model", ResultClaim(1, b"p" * 32, (0, 1, 2), b"m" * 32), ())
     SiteRows(site).check(RUN)
     np.save(site.data, np.zeros((3, 2)))
-    with pytest.raises(OldResult):
+    with raises(OldResult, known=True):
         SiteRows(site).check(RUN)
 
 
 @pytest.mark.parametrize("content", [None, "", '{"salt": 3}'])
-def test_a_result_without_the_digest_of_its_rows_is_not_given_out(kits: Path, content: str | None) -> None:
-    """Nobody can tell any more whether it is of these rows."""
+def test_a_result_without_the_digest_of_its_rows_is_not_used(kits: Path, content: str | None) -> None:
+    """It is unknown whether it describes the current rows."""
     site = _site(kits, rows=np.ones((3, 2)))
     content_of, claim = b"model", ResultClaim(1, b"p" * 32, (0, 1, 2), hashlib.sha256(b"model").digest())
     signed = Endorsement(0, claim, b"s")
@@ -98,10 +98,8 @@ def test_a_result_without_the_digest_of_its_rows_is_not_given_out(kits: Path, co
         (site.state / "rows.json").unlink()
     else:
         (site.state / "rows.json").write_text(content, encoding="utf-8")
-    with pytest.raises(OldResult) as caught:
+    with raises(OldResult, known=False, another="2"):
         vault()
-    assert not caught.value.known
-    assert caught.value.another == "2"
 
 
 def test_the_digest_is_salted_and_stays_at_the_site(kits: Path) -> None:
@@ -112,7 +110,7 @@ def test_the_digest_is_salted_and_stays_at_the_site(kits: Path) -> None:
     assert (kits / "north" / "state" / "rows.json").stat().st_mode & 0o077 == 0
 
 
-def test_content_is_not_read_again_where_nothing_has_changed(kits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unchanged_file_is_not_read_again(kits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site = _site(kits, rows=np.ones((3, 2)))
     known = SiteRows(site).digest
     monkeypatch.setattr("deepca.sites.runtime.row_digests.hashlib", None)
@@ -132,7 +130,7 @@ def test_a_damaged_file_is_logged_and_replaced(kits: Path, content: str, caplog:
 
 
 @pytest.mark.parametrize(("name", "following"), [("1", "2"), ("9", "10"), ("study", "study-2"), ("study-2", "study-3")])
-def test_names_that_follow(name: str, following: str) -> None:
+def test_next_name_counts_up(name: str, following: str) -> None:
     assert next_name(name) == following
 
 
@@ -146,7 +144,7 @@ def _fail() -> None:
         raise RuntimeError("row 3 is 4711.25") from error
 
 
-def test_a_report_has_no_text_of_errors_that_may_hold_values(kits: Path) -> None:
+def test_a_report_contains_no_messages_that_may_quote_values(kits: Path) -> None:
     site = _site(kits, rows=np.ones((3, 2)))
     with pytest.raises(RuntimeError) as caught:
         _fail()
@@ -156,20 +154,16 @@ def test_a_report_has_no_text_of_errors_that_may_hold_values(kits: Path) -> None
     assert "4711" not in text
     assert "SITE.KEY" not in text
     assert str(kits) not in text
-    said = json.loads(text)
-    assert [one["type"] for one in said["errors"]] == ["RuntimeError", "KeyError"]
-    assert said["errors"][0]["where"][-1].endswith("_fail")
+    report = json.loads(text)
+    assert [one["type"] for one in report["errors"]] == ["RuntimeError", "KeyError"]
+    assert report["errors"][0]["where"][-1].endswith("_fail")
 
 
-def test_a_report_has_the_facts_of_what_others_did(kits: Path) -> None:
+def test_a_report_contains_the_facts_of_faults_of_other_sites(kits: Path) -> None:
     site = _site(kits)
-    said = report_of(site, BadArray("south", "NaN in its row counts", phase="mean", iteration=0))["errors"][0]
-    assert (said["site"], said["what"], said["phase"], said["iteration"]) == (
-        "south",
-        "NaN in its row counts",
-        "mean",
-        0,
-    )
+    entry = report_of(site, BadArray("south", "NaN in its row counts", phase="mean", iteration=0))["errors"][0]
+    facts = {"site": "south", "what": "NaN in its row counts", "phase": "mean", "iteration": 0}
+    assert {name: entry[name] for name in facts} == facts
     assert report_of(site, DisputedResult("west", "mean", by="south"))["errors"][0]["by"] == "south"
 
 
@@ -181,7 +175,7 @@ def _seals(kits: Path, name: str, agreement: bytes = b"a" * 32, run: bytes = RUN
     return CertificateSeals(lambda: credentials, NAMES, run, agreement)
 
 
-def test_an_endorsement_holds_for_its_site_run_and_claim_only(kits: Path) -> None:
+def test_an_endorsement_is_valid_for_its_site_run_and_claim_only(kits: Path) -> None:
     claim = ResultClaim(3, b"p" * 32, (0, 1, 2), b"o" * 32)
     south, north = _seals(kits, "south"), _seals(kits, "north")
     signed = south.endorse(1, claim)
@@ -195,13 +189,13 @@ def test_an_endorsement_holds_for_its_site_run_and_claim_only(kits: Path) -> Non
         replace(signed, claim=replace(claim, plan=b"q" * 32)),
         replace(signed, claim=replace(claim, members=(0, 1))),
         replace(signed, claim=replace(claim, outcome=b"q" * 32)),
-        south.endorse(0, claim),  # in another's name
+        south.endorse(0, claim),  # in the name of another site
     ]
     assert all(north.endorsement_fault(one) for one in forged)
 
 
-def test_a_record_is_no_endorsement(kits: Path) -> None:
-    """The same key signs both; what is signed as one must not count as the other."""
+def test_the_seal_of_a_record_is_not_valid_as_an_endorsement(kits: Path) -> None:
+    """The same key signs both, so the two kinds of signature must not be interchangeable."""
     south, north = _seals(kits, "south", agreement=RUN), _seals(kits, "north", agreement=RUN)
     bare = south.endorse(1, ResultClaim(3, b"p" * 32, (0, 1, 2), b"o" * 32))
     sealed = south.seal(bare.statement)

@@ -1,4 +1,4 @@
-"""A site writes no result but one that every member has computed, or that most have signed."""
+"""A site only writes a result that every member has computed or that most sites have signed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from studies.faults.schedules import Fault, Outcome, Play, Schedule, rows_of
 
 
 def _turned(model: Model) -> Model:
-    """Components that are turned a little, with a certificate that fits them."""
+    """Return a model whose components are slightly rotated, with a matching certificate."""
     k = model.n_components
     return _of_others(model, np.linalg.qr(model.components.T + 1e-6 * np.ones((model.n_features, k)))[0].T)
 
@@ -83,7 +83,7 @@ FORGED: dict[str, Callable[[Model], Model]] = {
 
 
 def _forge(change: Callable[[Model], Model], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let site 0 propose, and compare with, another model than it has computed."""
+    """Make site 0 propose, and compare with, a different model than it computed."""
     honest = Node.settle
 
     def settle(self: Node, plan: RunPlan, differs: Callable[[bytes], str], proposal: Callable[[], bytes]) -> Concluded:
@@ -96,21 +96,21 @@ def _forge(change: Callable[[Model], Model], monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("forged", FORGED)
-def test_a_proposal_that_was_not_computed_is_named_and_not_written(
+def test_a_forged_proposal_is_not_written_and_its_proposer_is_named(
     forged: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Site 0 proposes something else than it computed; all others notice, and end."""
+    """Site 0 proposes something different from what it computed; all others notice and end."""
     _forge(FORGED[forged], monkeypatch)
     outcome, play = _played(())
     errors = [outcome.endings[site] for site in range(4)]
     assert all(isinstance(error, DisputedResult) for error in errors), errors
     assert {error.site for error in errors if isinstance(error, DisputedResult)} == {"site-0"}
     seen = {error.by for error in errors[1:] if isinstance(error, DisputedResult)}
-    assert None in seen  # somebody has seen it; others may only have heard of it
+    assert None in seen  # at least one site found it; others may only have been told
     assert all(not disk.vault.load().decided for disk in play.disks)
 
 
-def test_a_result_refused_stays_refused_when_sites_are_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_result_stays_refused_after_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
     _forge(FORGED["mean"], monkeypatch)
     outcome, play = _played((Fault(20.0, "kill", (1,), 1.0),), again=25.0)
     assert not any(isinstance(ending, Ending) for ending in outcome.endings.values())

@@ -26,7 +26,7 @@ CLAIM = ResultClaim(1, PLAN.digest, PLAN.members, b"r" * 32)
 PATIENCE = 10.0
 
 
-class Hall:
+class Scene:
     """Site ``me`` as it sees the others: all are there, run the plan, and are heard of at time 0."""
 
     def __init__(self, me: int = 4, on_loss: Literal["wait", "shrink"] = "wait", sites: int = SITES) -> None:
@@ -37,11 +37,11 @@ class Hall:
         self.me, self.settling = me, Settling(membership, policy, self.assembly)
         others = self.everyone - {me}
         for site in others:
-            self.say(site)
+            self.publish(site)
         self.assembly.publish(phase="running", epoch=1, plan=PLAN.digest)
         self.assembly.look(0.0, others, dict.fromkeys(others, 0.0))
 
-    def say(self, site: int, **changes: Any) -> None:
+    def publish(self, site: int, **changes: Any) -> None:
         known = self.assembly.table.get(site)
         if known is None:
             links = self.everyone - {site}
@@ -58,7 +58,7 @@ class Hall:
     def lose(self, *sites: int, at: float) -> None:
         reached = self.everyone - {self.me, *sites}
         for other in reached:
-            self.say(other, links=self.everyone - {other, *sites})
+            self.publish(other, links=self.everyone - {other, *sites})
         self.assembly.look(at, reached, {})
 
     def final(self, now: float = 0.0, computed: bytes = PLAN.digest) -> bool:
@@ -66,103 +66,103 @@ class Hall:
 
 
 def test_the_signatures_of_all_members_suffice_and_not_one_less() -> None:
-    hall = Hall()
-    hall.sign(0, 1, 2, 4)
-    assert not hall.final()
-    hall.sign(3)
-    assert hall.final()
+    scene = Scene()
+    scene.sign(0, 1, 2, 4)
+    assert not scene.final()
+    scene.sign(3)
+    assert scene.final()
 
 
 def test_a_majority_suffices_once_the_rest_have_been_silent_beyond_patience() -> None:
-    hall = Hall()
-    hall.sign(0, 1, 4)
-    hall.lose(2, 3, at=5.0)
-    assert not hall.final(5.0 + 0.9 * PATIENCE)
-    assert hall.final(5.0 + 1.1 * PATIENCE)
+    scene = Scene()
+    scene.sign(0, 1, 4)
+    scene.lose(2, 3, at=5.0)
+    assert not scene.final(5.0 + 0.9 * PATIENCE)
+    assert scene.final(5.0 + 1.1 * PATIENCE)
 
 
 def test_a_minority_never_does() -> None:
-    hall = Hall()
-    hall.sign(0, 4)
-    hall.lose(1, 2, 3, at=0.0)
-    assert not hall.final(100.0 * PATIENCE)
+    scene = Scene()
+    scene.sign(0, 4)
+    scene.lose(1, 2, 3, at=0.0)
+    assert not scene.final(100.0 * PATIENCE)
 
 
 def test_who_computed_it_compares_before_it_writes() -> None:
-    hall = Hall()
-    hall.sign(0, 1, 2, 3)
-    assert not hall.final()
-    assert hall.settling.to_compare(PLAN) == CLAIM
+    scene = Scene()
+    scene.sign(0, 1, 2, 3)
+    assert not scene.final()
+    assert scene.settling.to_compare(PLAN) == CLAIM
 
 
 def test_who_comes_late_takes_what_most_have_signed() -> None:
-    hall = Hall()
-    hall.sign(0, 1)
-    assert not hall.final(computed=b"")
-    hall.sign(2)
-    assert hall.final(computed=b"")
+    scene = Scene()
+    scene.sign(0, 1)
+    assert not scene.final(computed=b"")
+    scene.sign(2)
+    assert scene.final(computed=b"")
 
 
 def test_who_has_lost_what_it_computed_is_not_waited_for() -> None:
-    hall = Hall()
-    hall.sign(0, 1, 4)
-    hall.say(2, identity=Incarnation(2, 9), phase="gathering", plan=b"")
-    hall.say(3, phase="gathering", plan=b"", computed=PLAN.digest)
-    assert not hall.final()  # the last one may still find a difference
-    hall.sign(3)
-    assert hall.final()
+    scene = Scene()
+    scene.sign(0, 1, 4)
+    scene.publish(2, identity=Incarnation(2, 9), phase="gathering", plan=b"")
+    scene.publish(3, phase="gathering", plan=b"", computed=PLAN.digest)
+    assert not scene.final()  # the last one may still find a difference
+    scene.sign(3)
+    assert scene.final()
 
 
 @pytest.mark.parametrize("plan", [PLAN, None])
 def test_nothing_is_written_against_a_member_that_has_refused(plan: RunPlan | None) -> None:
     """However many have signed, also by a site that comes late; but not where the refusing one has signed itself."""
-    hall = Hall()
-    hall.sign(0, 1, 2, 4)
-    hall.settling.check(plan)
-    hall.say(3, phase="failed", failure=Failure("contradiction", "why", 0, "proposes another mean"))
+    scene = Scene()
+    scene.sign(0, 1, 2, 4)
+    scene.settling.check(plan)
+    scene.publish(3, phase="failed", failure=Failure("contradiction", "why", 0, "proposes another mean"))
     with pytest.raises(DisputedResult) as raised:
-        hall.settling.check(plan)
+        scene.settling.check(plan)
     assert (raised.value.site, raised.value.by) == ("site-0", "site-3")
-    hall.sign(3)
-    hall.settling.check(plan)
-    assert hall.final()
+    scene.sign(3)
+    scene.settling.check(plan)
+    assert scene.final()
 
 
 def test_only_what_the_first_member_proposes_is_compared() -> None:
-    hall = Hall()
-    hall.sign(1)
-    assert hall.settling.to_compare(PLAN) is None
-    hall.sign(0)
-    assert hall.settling.to_compare(PLAN) == CLAIM
+    scene = Scene()
+    scene.sign(1)
+    assert scene.settling.to_compare(PLAN) is None
+    scene.sign(0)
+    assert scene.settling.to_compare(PLAN) == CLAIM
 
 
 def test_no_epoch_begins_while_a_result_may_have_been_decided_out_of_sight() -> None:
-    hall = Hall(on_loss="shrink")
-    hall.sign(0, 1)
-    assert hall.settling.pending() == []
-    hall.lose(2, at=0.0)  # with its signature there would be three of five
-    assert hall.settling.pending() == [CLAIM]
+    scene = Scene(on_loss="shrink")
+    scene.sign(0, 1)
+    assert scene.settling.pending() == []
+    scene.lose(2, at=0.0)  # with its signature there would be three of five
+    assert scene.settling.pending() == [CLAIM]
 
 
 def test_what_one_site_says_of_itself_does_not_settle_what_others_may_have_signed() -> None:
-    hall = Hall(on_loss="shrink")
-    hall.sign(0, 1)
-    hall.lose(2, at=0.0)
-    hall.say(3, epoch=7)  # as if it had made sure of it
-    assert hall.settling.pending() == [CLAIM]
+    scene = Scene(on_loss="shrink")
+    scene.sign(0, 1)
+    scene.lose(2, at=0.0)
+    scene.publish(3, epoch=7)  # as if it had made sure of it
+    assert scene.settling.pending() == [CLAIM]
 
 
 def test_of_an_even_number_one_may_deny_its_signature_while_another_is_away() -> None:
     claim = replace(CLAIM, members=(0, 1, 2, 3))
-    hall = Hall(3, "shrink", 4)
-    hall.sign(3, claim=claim)
+    scene = Scene(3, "shrink", 4)
+    scene.sign(3, claim=claim)
     for site in (1, 2):
-        hall.say(site, phase="gathering", plan=b"")
-    assert hall.settling.pending() == []
-    hall.lose(0, at=0.0)  # with the signatures of 0, 3, and of 1 or 2, it may have written
-    assert hall.settling.pending() == [claim]
-    hall.say(0, epoch=2)  # not if it went on
-    assert hall.settling.pending() == []
+        scene.publish(site, phase="gathering", plan=b"")
+    assert scene.settling.pending() == []
+    scene.lose(0, at=0.0)  # with the signatures of 0, 3, and of 1 or 2, it may have written
+    assert scene.settling.pending() == [claim]
+    scene.publish(0, epoch=2)  # not if it went on
+    assert scene.settling.pending() == []
 
 
 @pytest.mark.parametrize(
@@ -174,40 +174,40 @@ def test_of_an_even_number_one_may_deny_its_signature_while_another_is_away() ->
     ],
 )
 def test_nobody_waits_for_a_lost_site_that_has_not_signed_and_cannot_any_more(changes: dict[str, Any]) -> None:
-    hall = Hall(on_loss="shrink")
-    hall.sign(0, 1)
-    hall.say(2, **changes)
-    hall.lose(2, at=0.0)
-    assert hall.settling.pending() == []
+    scene = Scene(on_loss="shrink")
+    scene.sign(0, 1)
+    scene.publish(2, **changes)
+    scene.lose(2, at=0.0)
+    assert scene.settling.pending() == []
 
 
 def test_a_site_that_left_with_what_it_computed_may_have_signed() -> None:
-    hall = Hall(on_loss="shrink")
-    hall.sign(0, 1)
-    hall.say(2, phase="gathering", plan=b"", computed=PLAN.digest)
-    hall.lose(2, at=0.0)
-    assert hall.settling.pending() == [CLAIM]
+    scene = Scene(on_loss="shrink")
+    scene.sign(0, 1)
+    scene.publish(2, phase="gathering", plan=b"", computed=PLAN.digest)
+    scene.lose(2, at=0.0)
+    assert scene.settling.pending() == [CLAIM]
 
 
 def test_nobody_waits_for_signatures_that_cannot_come() -> None:
-    hall = Hall(on_loss="shrink")
-    hall.sign(0)
+    scene = Scene(on_loss="shrink")
+    scene.sign(0)
     for site in (1, 2):
-        hall.say(site, computed=PLAN.digest)
-    assert hall.settling.pending() == [CLAIM]
-    hall.say(1, computed=b"")
-    assert hall.settling.pending() == []
+        scene.publish(site, computed=PLAN.digest)
+    assert scene.settling.pending() == [CLAIM]
+    scene.publish(1, computed=b"")
+    assert scene.settling.pending() == []
 
 
 def test_a_signature_that_rests_on_no_proposal_holds_nothing_up_and_its_site_is_named() -> None:
-    hall = Hall(on_loss="shrink")
+    scene = Scene(on_loss="shrink")
     for site in (1, 2, 3, 4):
-        hall.say(site, computed=PLAN.digest)
-    hall.sign_unproposed(3, CLAIM)
-    hall.lose(0, at=0.0)  # which would have proposed
-    assert hall.settling.pending() == []
+        scene.publish(site, computed=PLAN.digest)
+    scene.sign_unproposed(3, CLAIM)
+    scene.lose(0, at=0.0)  # which would have proposed
+    assert scene.settling.pending() == []
     with pytest.raises(DisputedResult) as caught:
-        hall.settling.check(PLAN)
+        scene.settling.check(PLAN)
     assert caught.value.site == "site-3"
     assert "site-0 has not proposed" in caught.value.what
 
@@ -215,13 +215,13 @@ def test_a_signature_that_rests_on_no_proposal_holds_nothing_up_and_its_site_is_
 def test_who_signs_one_of_two_proposals_is_not_blamed_for_it() -> None:
     """Two sites that were shown different ones each show the signature that theirs rests on."""
     other = replace(CLAIM, outcome=b"x" * 32)
-    hall = Hall()
-    hall.sign(0, 4)
-    hall.sign(3, claim=other)  # handed on by whoever keeps the proposer's signature back
-    hall.settling.check(PLAN)
-    hall.settling.signed(Endorsement(3, other), Endorsement(0, other))
+    scene = Scene()
+    scene.sign(0, 4)
+    scene.sign(3, claim=other)  # handed on by whoever keeps the proposer's signature back
+    scene.settling.check(PLAN)
+    scene.settling.signed(Endorsement(3, other), Endorsement(0, other))
     with pytest.raises(DisputedResult) as caught:
-        hall.settling.check(PLAN)
+        scene.settling.check(PLAN)
     assert (caught.value.site, caught.value.by) == ("site-0", None)
 
 
@@ -237,37 +237,37 @@ LIES: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("lie", LIES)
 @pytest.mark.parametrize("on_loss", ["wait", "shrink"])
 def test_who_signs_what_no_honest_site_signs_is_named(lie: str, on_loss: Literal["wait", "shrink"]) -> None:
-    hall = Hall(on_loss=on_loss)
-    hall.sign(0, 1, 4)
-    hall.settling.check(PLAN)
+    scene = Scene(on_loss=on_loss)
+    scene.sign(0, 1, 4)
+    scene.settling.check(PLAN)
     changes, culprit = LIES[lie]
-    hall.sign_unproposed(2, replace(CLAIM, **changes))
+    scene.sign_unproposed(2, replace(CLAIM, **changes))
     with pytest.raises(DisputedResult) as caught:
-        hall.settling.check(PLAN)
+        scene.settling.check(PLAN)
     assert (caught.value.site, caught.value.by) == (culprit, None)
 
 
 def test_who_proposes_twice_is_named() -> None:
-    hall = Hall()
-    hall.sign(0)
-    hall.sign(0, claim=replace(CLAIM, outcome=b"x" * 32))
+    scene = Scene()
+    scene.sign(0)
+    scene.sign(0, claim=replace(CLAIM, outcome=b"x" * 32))
     with pytest.raises(DisputedResult) as caught:
-        hall.settling.check(PLAN)
+        scene.settling.check(PLAN)
     assert caught.value.site == "site-0"
 
 
 def test_other_members_are_refused_under_wait_whoever_hears_of_them() -> None:
-    hall = Hall(on_loss="wait")
-    hall.sign(0, 1, 2, claim=replace(CLAIM, members=(0, 1, 2)))
+    scene = Scene(on_loss="wait")
+    scene.sign(0, 1, 2, claim=replace(CLAIM, members=(0, 1, 2)))
     with pytest.raises(DisputedResult):
-        hall.settling.check(None)
+        scene.settling.check(None)
 
 
 def test_a_result_of_the_others_is_no_lie_under_shrink() -> None:
     """While this site was away, a majority went on without it."""
-    hall = Hall(on_loss="shrink")
-    hall.sign(0, 1, 2, claim=ResultClaim(2, b"x" * 32, (0, 1, 2), b"y" * 32))
-    hall.settling.check(PLAN)
+    scene = Scene(on_loss="shrink")
+    scene.sign(0, 1, 2, claim=ResultClaim(2, b"x" * 32, (0, 1, 2), b"y" * 32))
+    scene.settling.check(PLAN)
 
 
 # ------------------------------------------------------------------------------------------ who accuses whom of what
