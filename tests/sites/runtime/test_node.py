@@ -1,4 +1,4 @@
-"""Sites that gather, run and end, under a virtual clock: any order, any moment of death, and one result or none."""
+"""Sites under a virtual clock, started in any order and killed at any moment, end with one result or none."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ from studies.faults.virtual import Host, VirtualClock, VirtualNetwork
 
 D = 8
 PLAIN = Settings(2, tol=1e-9)
-MANY = Settings(2, algorithm="deepca", tol=1e-9)  # iterations, so that checkpoints are written
-EVERY = 5  # iterations from one to the next
+MANY = Settings(2, algorithm="deepca", tol=1e-9)  # enough iterations for checkpoints
+EVERY = 5  # iterations between checkpoints
 
 
-class Town:
-    """Sites with rows of their own; what happens is said beforehand with ``at``, then ``run``."""
+class Simulation:
+    """Simulated sites, each with its own rows; events are scheduled with ``at`` before ``run``."""
 
     def __init__(
         self,
@@ -75,18 +75,19 @@ class Town:
         self.network = VirtualNetwork(self.clock, [Host(j) for j in range(topology.n_agents)], self.edges, seed)
         self.disks = [MemoryDisk(self.run_id) for _ in self.names]
         self.endings: dict[int, Ending | DeepcaError] = {}
-        self.results: set[bytes] = set()  # of all who ever ended with one
+        self.results: set[bytes] = set()  # of all sites that ever ended with one
         self.ended: dict[int, float] = {}
-        self.told: list[tuple[float, int, str, str]] = []
+        self.logged: list[tuple[float, int, str, str]] = []
+        self.epochs: dict[int, list[int]] = defaultdict(list)  # iteration each epoch resumed from, −1 for none, by site
         self.steps: dict[int, list[int]] = defaultdict(list)  # iterations done, by site
         self.views: list[View] = []
         self.boots = np.random.default_rng((6, seed))
 
-    def at(self, time: float, action: Callable[..., None], *arguments: Any) -> Town:
+    def at(self, time: float, action: Callable[..., None], *arguments: Any) -> Simulation:
         self.clock.at(time, partial(action, *arguments))
         return self
 
-    def all_at(self, time: float = 0.0) -> Town:
+    def all_at(self, time: float = 0.0) -> Simulation:
         for site in range(len(self.names)):
             self.at(time, self.start, site)
         return self
@@ -143,10 +144,12 @@ class Town:
 
         self.network.start(site, node, work)
 
-    def _hear(self, site: str, event: str, text: str, facts: object) -> None:
-        self.told.append((self.clock.time, self.names.index(site), event, text))
+    def _hear(self, site: str, event: str, text: str, facts: Mapping[str, Any]) -> None:
+        self.logged.append((self.clock.time, self.names.index(site), event, text))
+        if event == "epoch":
+            self.epochs[self.names.index(site)].append(facts["resumed_from"])
 
-    def run(self, busy_until: float = 10.0) -> Town:
+    def run(self, busy_until: float = 10.0) -> Simulation:
         beginning = self.clock.condition()
 
         def wait() -> None:
@@ -161,11 +164,8 @@ class Town:
                 self.clock.end()
         return self
 
-    def epochs(self, site: int) -> list[str]:
-        return [text for _, who, event, text in self.told if who == site and event == "epoch"]
-
     def check_all_ended(self, members: Sequence[int] | None = None) -> None:
-        """All with the same bytes, and these are the components of the rows of the members."""
+        """Check that all members end with the same bytes, and that these are the components of their rows."""
         who = range(len(self.names)) if members is None else members
         for site in who:
             assert isinstance(self.endings.get(site), Ending), f"site {site}: {self.endings.get(site)!r}"
@@ -197,37 +197,39 @@ class _Steps:
 
 @cache
 def undisturbed(m: int, kind: str, plain: Settings = PLAIN) -> tuple[float, float]:
-    """When such a town is through its first epoch's beginning, and when the first site has its result."""
-    town = Town(_GRAPHS[kind](m), plain=plain).all_at().run()
-    town.check_all_ended()
-    return min(time for time, _, event, _ in town.told if event == "epoch"), min(town.ended.values())
+    """Return when the first epoch starts and when the first site has its result, without any faults."""
+    simulation = Simulation(_GRAPHS[kind](m), plain=plain).all_at().run()
+    simulation.check_all_ended()
+    return min(time for time, _, event, _ in simulation.logged if event == "epoch"), min(simulation.ended.values())
 
 
 _GRAPHS: dict[str, Callable[[int], Topology]] = {"path": path, "ring": ring, "complete": complete}
 
 
-# ---------------------------------------------------------------------------------------------------------- beginning
+# -------------------------------------------------------------------------------------------------------- starting up
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (2, 0, 3, 1)])
 def test_sites_may_start_in_any_order_and_far_apart(order: tuple[int, ...]) -> None:
-    town = Town(path(4))
+    simulation = Simulation(path(4))
     for place, site in enumerate(order):
-        town.at(12.0 * place, town.start, site)
-    town.run(40.0).check_all_ended()
-    assert all(len(town.epochs(site)) == 1 for site in range(4))
+        simulation.at(12.0 * place, simulation.start, site)
+    simulation.run(40.0).check_all_ended()
+    assert all(len(simulation.epochs[site]) == 1 for site in range(4))
 
 
-def test_one_and_two_sites() -> None:
-    Town(complete(1)).all_at().run().check_all_ended()
-    Town(path(2)).at(0.0, lambda: None).all_at(1.0).run().check_all_ended()
+def test_networks_of_one_and_two_sites_end_with_a_result() -> None:
+    Simulation(complete(1)).all_at().run().check_all_ended()
+    Simulation(path(2)).at(0.0, lambda: None).all_at(1.0).run().check_all_ended()
 
 
-def test_it_says_who_is_missing() -> None:
-    town = Town(path(4))
-    town.at(0.0, town.start, 0, 1).at(3.0, town.look, 0).at(4.0, town.start, 2).at(7.0, town.look, 0)
-    town.at(8.0, town.start, 3).run(12.0).check_all_ended()
-    early, later = town.views
+def test_a_view_names_the_missing_sites() -> None:
+    simulation = Simulation(path(4))
+    simulation.at(0.0, simulation.start, 0, 1).at(3.0, simulation.look, 0).at(4.0, simulation.start, 2).at(
+        7.0, simulation.look, 0
+    )
+    simulation.at(8.0, simulation.start, 3).run(12.0).check_all_ended()
+    early, later = simulation.views
     assert early.missing == ("site-2", "site-3")
     assert (early.phase, early.epoch, early.members) == ("gathering", 0, ())
     assert [(link.site, link.state) for link in early.links] == [("site-1", "up")]
@@ -247,32 +249,35 @@ OTHER = ["column 0", "weight", *[f"column {j}" for j in range(2, D)]]
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "components": ({"settings": {1: replace(PLAIN, n_components=3)}}, "components 3 instead of 2"),
     "tolerance": ({"settings": {1: replace(PLAIN, tol=1e-6)}}, "tolerance 1e-06 instead of 1e-09"),
-    "order of columns": ({"columns": _named(site1=SWAPPED)}, "the same columns in another order"),
-    "a column": ({"columns": _named(site1=OTHER)}, "column 2 is another one"),
+    "order of columns": ({"columns": _named(site1=SWAPPED)}, "the same columns in a different order"),
+    "a column": ({"columns": _named(site1=OTHER)}, "column 2 "),
 }
 
 
 @pytest.mark.parametrize("m", [2, 3])
 @pytest.mark.parametrize("case", WRONG)
-def test_a_site_that_differs_is_named_and_nothing_starts(case: str, m: int) -> None:
-    how, said = WRONG[case]
-    town = Town(path(m), deadline=30.0, **how).all_at().run()
-    assert not any(event == "epoch" for _, _, event, _ in town.told)
-    assert not town.steps[0]
-    error = town.endings[1]
+def test_a_site_that_differs_is_named_and_the_run_does_not_start(case: str, m: int) -> None:
+    how, difference = WRONG[case]
+    simulation = Simulation(path(m), deadline=30.0, **how).all_at().run()
+    assert not any(event == "epoch" for _, _, event, _ in simulation.logged)
+    assert not simulation.steps[0]
+    error = simulation.endings[1]
     assert isinstance(error, InvalidInput)
-    assert f"site-1 differs from site-0: {said}" in str(error)
-    named = {site: time for time, site, event, text in town.told if event == "differs" and "site-1" in text}
+    assert error.agent == (1 if m == 3 else None)  # only a majority can tell which one is wrong
+    assert all(fact in str(error) for fact in ("site-1", "site-0", difference))
+    named = {site: time for time, site, event, text in simulation.logged if event == "differs" and "site-1" in text}
     assert set(named) == set(range(m))
     assert max(named.values()) < 5.0
-    # with two of two nobody knows who is right; of three the other ones wait for it to be mended
-    assert all(isinstance(town.endings[site], InvalidInput if m == 2 else Unfinished) for site in {*range(m)} - {1})
+    # of two sites, neither knows which one is right; of three, the other two wait for the odd one to be corrected
+    assert all(
+        isinstance(simulation.endings[site], InvalidInput if m == 2 else Unfinished) for site in {*range(m)} - {1}
+    )
 
 
-def test_a_site_that_was_mended_is_welcome() -> None:
-    town = Town(path(3), settings={1: replace(PLAIN, n_components=3)})
-    town.all_at().at(6.0, town.settings.clear).at(7.0, town.start, 1)
-    town.run(12.0).check_all_ended()
+def test_a_site_whose_settings_were_corrected_can_join() -> None:
+    simulation = Simulation(path(3), settings={1: replace(PLAIN, n_components=3)})
+    simulation.all_at().at(6.0, simulation.settings.clear).at(7.0, simulation.start, 1)
+    simulation.run(12.0).check_all_ended()
 
 
 # ---------------------------------------------------------------------------------------------------------------- wait
@@ -280,42 +285,42 @@ def test_a_site_that_was_mended_is_welcome() -> None:
 
 @pytest.mark.parametrize("moment", [0.05, 0.4, 0.6, 0.8])
 @pytest.mark.parametrize("site", [0, 2])
-def test_a_killed_site_that_comes_back_goes_on_from_a_common_checkpoint(site: int, moment: float) -> None:
+def test_a_killed_site_that_returns_resumes_from_a_common_checkpoint(site: int, moment: float) -> None:
     begin, end = undisturbed(4, "ring", MANY)
-    town, when = Town(ring(4), plain=MANY), begin + moment * (end - begin)
-    town.all_at().at(when, town.kill, site).at(when + 1.5, town.start, site).run().check_all_ended()
-    assert [len(town.epochs(j)) for j in range(4)] == [2] * 4
-    steps = town.steps[(site + 1) % 4]  # of one that was not killed
+    simulation, when = Simulation(ring(4), plain=MANY), begin + moment * (end - begin)
+    simulation.all_at().at(when, simulation.kill, site).at(when + 1.5, simulation.start, site).run().check_all_ended()
+    assert [len(simulation.epochs[j]) for j in range(4)] == [2] * 4
+    steps = simulation.steps[(site + 1) % 4]  # of a site that was not killed
     repeated = [a - (b - 1) for a, b in pairwise(steps) if b <= a]
     interval = max(EVERY, ring(4).flood_rounds + 1)
     assert len(repeated) <= 1
-    assert sum(repeated) < 2 * interval  # one interval, and what was done since the last checkpoint
+    assert sum(repeated) < 2 * interval  # one interval, and the iterations since the last checkpoint
     assert moment < 0.1 or 1 not in steps[1:]
-    assert ("from iteration" in town.epochs(0)[-1]) == (moment > 0.1)
+    assert (simulation.epochs[0][-1] >= 0) == (moment > 0.1)
 
 
-def test_all_sites_killed_together_go_on() -> None:
+def test_sites_that_are_all_killed_resume_from_a_checkpoint() -> None:
     begin, end = undisturbed(4, "ring", MANY)
-    town, when = Town(ring(4), plain=MANY), begin + 0.8 * (end - begin)
-    town.all_at().at(when, town.kill, 0, 1, 2, 3).at(when + 2.0, town.start, 0, 1, 2, 3)
-    town.run().check_all_ended()
-    assert "from iteration" in town.epochs(0)[-1]
+    simulation, when = Simulation(ring(4), plain=MANY), begin + 0.8 * (end - begin)
+    simulation.all_at().at(when, simulation.kill, 0, 1, 2, 3).at(when + 2.0, simulation.start, 0, 1, 2, 3)
+    simulation.run().check_all_ended()
+    assert simulation.epochs[0][-1] >= 0
 
 
 def test_the_deadline_ends_a_run_that_waits() -> None:
     begin, end = undisturbed(4, "ring", MANY)
-    town = Town(ring(4), deadline=20.0, plain=MANY)
-    town.all_at().at(begin + 0.5 * (end - begin), town.kill, 2).run()
-    assert town.clock.time < 25.0
+    simulation = Simulation(ring(4), deadline=20.0, plain=MANY)
+    simulation.all_at().at(begin + 0.5 * (end - begin), simulation.kill, 2).run()
+    assert simulation.clock.time < 25.0
     for site in (0, 1, 3):
-        assert isinstance(town.endings[site], Unfinished)
-        assert "site-2" in str(town.endings[site])
-        assert town.disks[site].kept()
-    assert any("waits for it" in text for _, _, event, text in town.told if event == "waiting")
+        assert isinstance(simulation.endings[site], Unfinished)
+        assert "site-2" in str(simulation.endings[site])
+        assert simulation.disks[site].kept()
+    assert any("site-2" in text for _, _, event, text in simulation.logged if event == "waiting")
 
 
 class _Damaged(MemoryDisk):
-    """What was written cannot be read any more, from some moment on."""
+    """A disk whose newest checkpoint becomes unreadable."""
 
     spoilt: frozenset[bytes] = frozenset()
 
@@ -329,67 +334,69 @@ class _Damaged(MemoryDisk):
         return super().load(key)
 
 
-def test_a_checkpoint_that_cannot_be_read_is_left_out() -> None:
+def test_an_unreadable_checkpoint_is_skipped() -> None:
     begin, end = undisturbed(4, "ring", MANY)
-    town = Town(ring(4), plain=MANY)
-    disk = _Damaged(town.run_id)
-    town.disks[1] = disk
+    simulation = Simulation(ring(4), plain=MANY)
+    disk = _Damaged(simulation.run_id)
+    simulation.disks[1] = disk
     when = begin + 0.9 * (end - begin)
-    town.all_at().at(when, town.kill, 1).at(when, disk.spoil).at(when + 1.0, town.start, 1)
-    town.run().check_all_ended()
-    assert any("cannot read" in text or "cannot be read" in text for _, _, _, text in town.told)
-    assert len(town.epochs(0)) <= 3
+    simulation.all_at().at(when, simulation.kill, 1).at(when, disk.spoil).at(when + 1.0, simulation.start, 1)
+    simulation.run().check_all_ended()
+    assert any("checkpoint" in text for _, _, event, text in simulation.logged if event == "regroup")
+    assert len(simulation.epochs[0]) <= 3
 
 
 # -------------------------------------------------------------------------------------------------------------- shrink
 
 
-def test_survivors_go_on_and_say_so() -> None:
+def test_survivors_continue_and_name_the_site_left_out() -> None:
     begin, _ = undisturbed(4, "ring")
-    town = Town(ring(4), "shrink", patience=2.0)
-    town.all_at().at(begin + 0.3, town.kill, 3).run().check_all_ended([0, 1, 2])
-    ending = town.endings[0]
+    simulation = Simulation(ring(4), "shrink", patience=2.0)
+    simulation.all_at().at(begin + 0.3, simulation.kill, 3).run().check_all_ended([0, 1, 2])
+    ending = simulation.endings[0]
     assert isinstance(ending, Ending)
     assert ending.left_out == ("site-3",)
 
 
-def test_nobody_is_left_out_while_patience_lasts() -> None:
+def test_no_site_is_left_out_before_the_patience_has_passed() -> None:
     begin, _ = undisturbed(4, "ring")
-    town = Town(ring(4), "shrink", patience=6.0)
-    town.all_at().at(begin + 0.3, town.network.freeze, 3, 5.0).run().check_all_ended()
+    simulation = Simulation(ring(4), "shrink", patience=6.0)
+    simulation.all_at().at(begin + 0.3, simulation.network.freeze, 3, 5.0).run().check_all_ended()
 
 
 @pytest.mark.parametrize(("m", "few"), [(5, [0, 1]), (4, [0, 1]), (2, [1])])
-def test_a_minority_never_has_a_result(m: int, few: list[int]) -> None:
+def test_a_minority_never_gets_a_result(m: int, few: list[int]) -> None:
     begin, _ = undisturbed(m, "complete")
-    town = Town(complete(m), "shrink", patience=2.0, deadline=40.0)
-    town.all_at().at(begin + 0.15, town.cut, few).run()
+    simulation = Simulation(complete(m), "shrink", patience=2.0, deadline=40.0)
+    simulation.all_at().at(begin + 0.15, simulation.cut, few).run()
     most = [site for site in range(m) if site not in few]
-    assert all(isinstance(town.endings[site], Unfinished) for site in few)
+    assert all(isinstance(simulation.endings[site], Unfinished) for site in few)
     if 2 * len(most) > m:
-        town.check_all_ended(most)
+        simulation.check_all_ended(most)
     else:
-        assert not town.results
+        assert not simulation.results
 
 
-def test_a_site_that_comes_back_takes_part_again_or_is_given_the_result() -> None:
+def test_a_site_that_returns_takes_part_again_or_receives_the_result() -> None:
     begin, _ = undisturbed(5, "path")
     for back in (1.0, 3.0, 4.0, 6.0):
-        town = Town(path(5), "shrink", patience=2.0)
-        town.network.trouble.slow = dict.fromkeys(range(5), 4.0)
+        simulation = Simulation(path(5), "shrink", patience=2.0)
+        simulation.network.trouble.slow = dict.fromkeys(range(5), 4.0)
         when = begin + 1.5
-        town.all_at().at(when, town.kill, 4).at(when + back, town.start, 4).run()
-        assert all(isinstance(town.endings[site], Ending) for site in range(5))
-        ending = town.endings[0]
+        simulation.all_at().at(when, simulation.kill, 4).at(when + back, simulation.start, 4).run()
+        assert all(isinstance(simulation.endings[site], Ending) for site in range(5))
+        ending = simulation.endings[0]
         assert isinstance(ending, Ending)
-        town.check_results([town.names.index(name) for name in ending.members])
+        simulation.check_results([simulation.names.index(name) for name in ending.members])
 
 
-def test_a_site_that_restarts_knows_how_long_others_are_gone() -> None:
+def test_a_restarted_site_waits_only_for_the_patience() -> None:
     begin, _ = undisturbed(5, "complete")
-    town = Town(complete(5), "shrink", patience=2.0)
-    town.all_at().at(begin + 0.1, town.kill, 4).at(begin + 0.2, town.kill, 1).at(begin + 0.7, town.start, 1)
-    town.run().check_all_ended([0, 1, 2, 3])
+    simulation = Simulation(complete(5), "shrink", patience=2.0)
+    simulation.all_at().at(begin + 0.1, simulation.kill, 4).at(begin + 0.2, simulation.kill, 1).at(
+        begin + 0.7, simulation.start, 1
+    )
+    simulation.run().check_all_ended([0, 1, 2, 3])
 
 
 # ------------------------------------------------------------------------------------------------------------- the end
@@ -397,61 +404,67 @@ def test_a_site_that_restarts_knows_how_long_others_are_gone() -> None:
 
 @pytest.mark.parametrize("on_loss", ["wait", "shrink"])
 @pytest.mark.parametrize("sites", [(0,), (0, 1), (0, 2), (1, 2), (0, 1, 2)])
-def test_death_at_any_moment_around_the_end_leaves_one_result(
+def test_sites_killed_at_any_moment_around_the_end_agree_on_one_result(
     on_loss: Literal["wait", "shrink"], sites: tuple[int, ...]
 ) -> None:
-    """Site 0 makes the result. Sites are killed, and started again, at many moments around the end."""
+    """Site 0 proposes the result; sites are killed and restarted at many moments around the end."""
     _, end = undisturbed(3, "path")
     for when in np.arange(end - 0.2, end + 0.16, 0.04):
-        town = Town(path(3), on_loss, patience=2.0)
-        town.all_at().at(float(when), town.kill, *sites).at(float(when) + 0.4, town.start, *sites)
-        town.run()
-        assert len(town.results) == 1, f"killed at {when:.2f}: {town.endings}"
-        assert all(isinstance(town.endings[site], Ending) for site in range(3)), f"killed at {when:.2f}: {town.endings}"
+        simulation = Simulation(path(3), on_loss, patience=2.0)
+        simulation.all_at().at(float(when), simulation.kill, *sites).at(float(when) + 0.4, simulation.start, *sites)
+        simulation.run()
+        assert len(simulation.results) == 1, f"killed at {when:.2f}: {simulation.endings}"
+        assert all(isinstance(simulation.endings[site], Ending) for site in range(3)), (
+            f"killed at {when:.2f}: {simulation.endings}"
+        )
 
 
-def _results_without_the_one_that_has_ended(*, forgetful: bool) -> int:
-    """Two of three write what they have signed while the third is cut off; then one of them is gone for good."""
+def _most_results_after_a_loss(*, forgetful: bool) -> int:
+    """Return how many results there are if two of three sites write one, and then one of these is lost for good."""
     _, end = undisturbed(3, "complete")
     most = 0
     for when in np.arange(end - 0.09, end + 0.01, 0.01):
-        town = Town(complete(3), "shrink", patience=2.0, deadline=40.0)
+        simulation = Simulation(complete(3), "shrink", patience=2.0, deadline=40.0)
 
-        def again(town: Town = town) -> None:
-            town.heal()
+        def again(simulation: Simulation = simulation) -> None:
+            simulation.heal()
             if forgetful:
-                town.disks[1].vault = MemoryVault()
-            town.start(1)
+                simulation.disks[1].vault = MemoryVault()
+            simulation.start(1)
 
-        town.all_at().at(float(when), town.cut, [2]).at(end + 8.0, town.kill, 0, 1).at(end + 8.5, again).run()
-        most = max(most, len(town.results))
+        simulation.all_at().at(float(when), simulation.cut, [2]).at(end + 8.0, simulation.kill, 0, 1).at(
+            end + 8.5, again
+        ).run()
+        most = max(most, len(simulation.results))
     return most
 
 
-def test_what_sites_remember_keeps_a_second_result_from_being_made() -> None:
-    assert _results_without_the_one_that_has_ended(forgetful=False) == 1
-    assert _results_without_the_one_that_has_ended(forgetful=True) == 2  # so it is the vault that does it
+def test_the_vault_prevents_a_second_result() -> None:
+    assert _most_results_after_a_loss(forgetful=False) == 1
+    assert _most_results_after_a_loss(forgetful=True) == 2  # without the vault there would be a second one
 
 
-def test_a_site_that_restarts_after_the_others_have_ended_is_given_the_result() -> None:
+def test_a_site_that_restarts_after_the_others_have_ended_receives_the_result() -> None:
     _, end = undisturbed(4, "ring")
-    town = Town(ring(4))
-    town.all_at().at(end - 0.02, town.kill, 2).at(end + 20.0, town.start, 2).run(30.0).check_all_ended()
-    assert town.ended[2] < end + 23.0
+    simulation = Simulation(ring(4))
+    simulation.all_at().at(end - 0.02, simulation.kill, 2).at(end + 20.0, simulation.start, 2).run(
+        30.0
+    ).check_all_ended()
+    assert simulation.ended[2] < end + 23.0
 
 
-def test_a_site_that_has_ended_and_is_started_again_ends_again_alone() -> None:
+def test_a_finished_site_that_is_started_again_ends_again_without_the_others() -> None:
     _, end = undisturbed(4, "ring")
-    town = Town(ring(4), linger=5.0)
-    town.all_at().at(end + 20.0, town.start, 2).run(25.0).check_all_ended()
-    assert town.clock.time < end + 40.0
+    simulation = Simulation(ring(4), linger=5.0)
+    simulation.all_at().at(end + 20.0, simulation.start, 2).run(25.0).check_all_ended()
+    assert simulation.clock.time < end + 40.0
 
 
 # ------------------------------------------------------------------------------------------------------------- messages
 
 
 class _Weighed:
-    """A transport that notes how large messages get."""
+    """A transport that records the sizes of messages."""
 
     reliable = True
 

@@ -1,4 +1,4 @@
-"""When a claimed result may be written, and which signatures no honest site makes."""
+"""When a claimed result may be written, and which signatures an honest site never makes."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from deepca.sites.runtime.clocks import RealClock
 from deepca.sites.runtime.membership import Membership, Policy
 from deepca.sites.runtime.node import Node
 from deepca.sites.runtime.node.settlement import Settling
+from tests.support.errors import raises
 
 SITES = 5
 NAMES = tuple(f"site-{j}" for j in range(SITES))
@@ -27,7 +28,7 @@ PATIENCE = 10.0
 
 
 class Scene:
-    """Site ``me`` as it sees the others: all are there, run the plan, and are heard of at time 0."""
+    """Site ``me`` and its view of the others: at time 0 all are present and run the plan."""
 
     def __init__(self, me: int = 4, on_loss: Literal["wait", "shrink"] = "wait", sites: int = SITES) -> None:
         self.everyone, edges = frozenset(range(sites)), [edge for edge in EDGES if max(edge) < sites]
@@ -52,7 +53,7 @@ class Scene:
         self.settling.claims.extend(Endorsement(site, claim) for site in sites)
 
     def sign_unproposed(self, site: int, claim: ResultClaim) -> None:
-        """A record with a signature, and without the proposal that it would have to rest on."""
+        """Add an endorsement without the proposal that it should rely on."""
         self.settling.signed(Endorsement(site, claim), None)
 
     def lose(self, *sites: int, at: float) -> None:
@@ -65,7 +66,7 @@ class Scene:
         return self.settling.final(CLAIM, computed, now)
 
 
-def test_the_signatures_of_all_members_suffice_and_not_one_less() -> None:
+def test_the_signatures_of_all_members_are_needed_while_all_are_present() -> None:
     scene = Scene()
     scene.sign(0, 1, 2, 4)
     assert not scene.final()
@@ -73,7 +74,7 @@ def test_the_signatures_of_all_members_suffice_and_not_one_less() -> None:
     assert scene.final()
 
 
-def test_a_majority_suffices_once_the_rest_have_been_silent_beyond_patience() -> None:
+def test_a_majority_suffices_once_the_rest_have_been_silent_beyond_the_patience() -> None:
     scene = Scene()
     scene.sign(0, 1, 4)
     scene.lose(2, 3, at=5.0)
@@ -81,21 +82,21 @@ def test_a_majority_suffices_once_the_rest_have_been_silent_beyond_patience() ->
     assert scene.final(5.0 + 1.1 * PATIENCE)
 
 
-def test_a_minority_never_does() -> None:
+def test_a_minority_never_suffices() -> None:
     scene = Scene()
     scene.sign(0, 4)
     scene.lose(1, 2, 3, at=0.0)
     assert not scene.final(100.0 * PATIENCE)
 
 
-def test_who_computed_it_compares_before_it_writes() -> None:
+def test_a_site_that_computed_the_result_compares_before_it_writes() -> None:
     scene = Scene()
     scene.sign(0, 1, 2, 3)
     assert not scene.final()
     assert scene.settling.to_compare(PLAN) == CLAIM
 
 
-def test_who_comes_late_takes_what_most_have_signed() -> None:
+def test_a_late_site_accepts_what_most_have_signed() -> None:
     scene = Scene()
     scene.sign(0, 1)
     assert not scene.final(computed=b"")
@@ -103,32 +104,31 @@ def test_who_comes_late_takes_what_most_have_signed() -> None:
     assert scene.final(computed=b"")
 
 
-def test_who_has_lost_what_it_computed_is_not_waited_for() -> None:
+def test_a_member_that_lost_its_numbers_is_not_awaited() -> None:
     scene = Scene()
     scene.sign(0, 1, 4)
     scene.publish(2, identity=Incarnation(2, 9), phase="gathering", plan=b"")
     scene.publish(3, phase="gathering", plan=b"", computed=PLAN.digest)
-    assert not scene.final()  # the last one may still find a difference
+    assert not scene.final()  # site 3 may still find a difference
     scene.sign(3)
     assert scene.final()
 
 
 @pytest.mark.parametrize("plan", [PLAN, None])
-def test_nothing_is_written_against_a_member_that_has_refused(plan: RunPlan | None) -> None:
-    """However many have signed, also by a site that comes late; but not where the refusing one has signed itself."""
+def test_nothing_is_written_after_a_member_has_refused(plan: RunPlan | None) -> None:
+    """Late sites do not write it either, unless the refusing member has signed as well."""
     scene = Scene()
     scene.sign(0, 1, 2, 4)
     scene.settling.check(plan)
     scene.publish(3, phase="failed", failure=Failure("contradiction", "why", 0, "proposes another mean"))
-    with pytest.raises(DisputedResult) as raised:
+    with raises(DisputedResult, site="site-0", by="site-3"):
         scene.settling.check(plan)
-    assert (raised.value.site, raised.value.by) == ("site-0", "site-3")
     scene.sign(3)
     scene.settling.check(plan)
     assert scene.final()
 
 
-def test_only_what_the_first_member_proposes_is_compared() -> None:
+def test_only_a_proposal_of_the_first_member_is_compared() -> None:
     scene = Scene()
     scene.sign(1)
     assert scene.settling.to_compare(PLAN) is None
@@ -136,32 +136,32 @@ def test_only_what_the_first_member_proposes_is_compared() -> None:
     assert scene.settling.to_compare(PLAN) == CLAIM
 
 
-def test_no_epoch_begins_while_a_result_may_have_been_decided_out_of_sight() -> None:
+def test_a_result_that_may_have_been_decided_out_of_sight_is_pending() -> None:
     scene = Scene(on_loss="shrink")
     scene.sign(0, 1)
     assert scene.settling.pending() == []
-    scene.lose(2, at=0.0)  # with its signature there would be three of five
+    scene.lose(2, at=0.0)  # its signature would make three of five
     assert scene.settling.pending() == [CLAIM]
 
 
-def test_what_one_site_says_of_itself_does_not_settle_what_others_may_have_signed() -> None:
+def test_the_record_of_one_site_does_not_rule_out_signatures_of_others() -> None:
     scene = Scene(on_loss="shrink")
     scene.sign(0, 1)
     scene.lose(2, at=0.0)
-    scene.publish(3, epoch=7)  # as if it had made sure of it
+    scene.publish(3, epoch=7)  # as if it had ruled that out
     assert scene.settling.pending() == [CLAIM]
 
 
-def test_of_an_even_number_one_may_deny_its_signature_while_another_is_away() -> None:
+def test_with_an_even_number_of_sites_one_may_deny_its_signature_while_another_is_away() -> None:
     claim = replace(CLAIM, members=(0, 1, 2, 3))
     scene = Scene(3, "shrink", 4)
     scene.sign(3, claim=claim)
     for site in (1, 2):
         scene.publish(site, phase="gathering", plan=b"")
     assert scene.settling.pending() == []
-    scene.lose(0, at=0.0)  # with the signatures of 0, 3, and of 1 or 2, it may have written
+    scene.lose(0, at=0.0)  # it may have written with the signatures of 0, 3, and of 1 or 2
     assert scene.settling.pending() == [claim]
-    scene.publish(0, epoch=2)  # not if it went on
+    scene.publish(0, epoch=2)  # then it cannot have
     assert scene.settling.pending() == []
 
 
@@ -173,7 +173,7 @@ def test_of_an_even_number_one_may_deny_its_signature_while_another_is_away() ->
         {"phase": "failed", "failure": Failure("site", "no space left")},
     ],
 )
-def test_nobody_waits_for_a_lost_site_that_has_not_signed_and_cannot_any_more(changes: dict[str, Any]) -> None:
+def test_a_lost_site_that_can_no_longer_sign_is_not_awaited(changes: dict[str, Any]) -> None:
     scene = Scene(on_loss="shrink")
     scene.sign(0, 1)
     scene.publish(2, **changes)
@@ -181,7 +181,7 @@ def test_nobody_waits_for_a_lost_site_that_has_not_signed_and_cannot_any_more(ch
     assert scene.settling.pending() == []
 
 
-def test_a_site_that_left_with_what_it_computed_may_have_signed() -> None:
+def test_a_lost_site_that_kept_its_numbers_may_have_signed() -> None:
     scene = Scene(on_loss="shrink")
     scene.sign(0, 1)
     scene.publish(2, phase="gathering", plan=b"", computed=PLAN.digest)
@@ -189,7 +189,7 @@ def test_a_site_that_left_with_what_it_computed_may_have_signed() -> None:
     assert scene.settling.pending() == [CLAIM]
 
 
-def test_nobody_waits_for_signatures_that_cannot_come() -> None:
+def test_a_claim_that_cannot_reach_a_majority_is_not_pending() -> None:
     scene = Scene(on_loss="shrink")
     scene.sign(0)
     for site in (1, 2):
@@ -199,30 +199,28 @@ def test_nobody_waits_for_signatures_that_cannot_come() -> None:
     assert scene.settling.pending() == []
 
 
-def test_a_signature_that_rests_on_no_proposal_holds_nothing_up_and_its_site_is_named() -> None:
+def test_a_signature_without_a_proposal_is_not_pending_and_its_site_is_named() -> None:
     scene = Scene(on_loss="shrink")
     for site in (1, 2, 3, 4):
         scene.publish(site, computed=PLAN.digest)
     scene.sign_unproposed(3, CLAIM)
-    scene.lose(0, at=0.0)  # which would have proposed
+    scene.lose(0, at=0.0)  # the proposer
     assert scene.settling.pending() == []
-    with pytest.raises(DisputedResult) as caught:
+    with raises(DisputedResult, site="site-3", by=None) as caught:
         scene.settling.check(PLAN)
-    assert caught.value.site == "site-3"
-    assert "site-0 has not proposed" in caught.value.what
+    assert "site-0" in caught.value.what  # the one that did not propose it
 
 
-def test_who_signs_one_of_two_proposals_is_not_blamed_for_it() -> None:
-    """Two sites that were shown different ones each show the signature that theirs rests on."""
+def test_signing_one_of_two_proposals_is_not_the_fault_of_the_signer() -> None:
+    """Each of two sites shows the proposer's signature that its own relies on, so the proposer is named."""
     other = replace(CLAIM, outcome=b"x" * 32)
     scene = Scene()
     scene.sign(0, 4)
-    scene.sign(3, claim=other)  # handed on by whoever keeps the proposer's signature back
+    scene.sign(3, claim=other)  # passed on by a site that withholds the proposer's signature
     scene.settling.check(PLAN)
     scene.settling.signed(Endorsement(3, other), Endorsement(0, other))
-    with pytest.raises(DisputedResult) as caught:
+    with raises(DisputedResult, site="site-0", by=None):
         scene.settling.check(PLAN)
-    assert (caught.value.site, caught.value.by) == ("site-0", None)
 
 
 LIES: dict[str, tuple[dict[str, Any], str]] = {
@@ -236,45 +234,43 @@ LIES: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("lie", LIES)
 @pytest.mark.parametrize("on_loss", ["wait", "shrink"])
-def test_who_signs_what_no_honest_site_signs_is_named(lie: str, on_loss: Literal["wait", "shrink"]) -> None:
+def test_a_site_that_signs_what_no_honest_site_signs_is_named(lie: str, on_loss: Literal["wait", "shrink"]) -> None:
     scene = Scene(on_loss=on_loss)
     scene.sign(0, 1, 4)
     scene.settling.check(PLAN)
     changes, culprit = LIES[lie]
     scene.sign_unproposed(2, replace(CLAIM, **changes))
-    with pytest.raises(DisputedResult) as caught:
+    with raises(DisputedResult, site=culprit, by=None):
         scene.settling.check(PLAN)
-    assert (caught.value.site, caught.value.by) == (culprit, None)
 
 
-def test_who_proposes_twice_is_named() -> None:
+def test_a_site_that_proposes_twice_is_named() -> None:
     scene = Scene()
     scene.sign(0)
     scene.sign(0, claim=replace(CLAIM, outcome=b"x" * 32))
-    with pytest.raises(DisputedResult) as caught:
+    with raises(DisputedResult, site="site-0", by=None):
         scene.settling.check(PLAN)
-    assert caught.value.site == "site-0"
 
 
-def test_other_members_are_refused_under_wait_whoever_hears_of_them() -> None:
+def test_a_result_of_fewer_members_is_disputed_under_wait() -> None:
     scene = Scene(on_loss="wait")
     scene.sign(0, 1, 2, claim=replace(CLAIM, members=(0, 1, 2)))
-    with pytest.raises(DisputedResult):
+    with raises(DisputedResult, site="site-0", by=None):
         scene.settling.check(None)
 
 
-def test_a_result_of_the_others_is_no_lie_under_shrink() -> None:
-    """While this site was away, a majority went on without it."""
+def test_a_result_of_the_other_sites_is_accepted_under_shrink() -> None:
+    """A majority continued without this site while it was away."""
     scene = Scene(on_loss="shrink")
     scene.sign(0, 1, 2, claim=ResultClaim(2, b"x" * 32, (0, 1, 2), b"y" * 32))
     scene.settling.check(PLAN)
 
 
-# ------------------------------------------------------------------------------------------ who accuses whom of what
+# -------------------------------------------------------------------------------------------------------- accusations
 
 
-def _after(accuser: int, failure: Failure) -> None:
-    """What site 0 of a path does when it hears that another one has given up."""
+def _hear_failure(accuser: int, failure: Failure) -> None:
+    """Let site 0 of a path hear that another site has given up."""
     edges = tuple((j, j + 1) for j in range(SITES - 1))
     node = Node(Membership(NAMES, 0, edges, b"n" * 32, {}, 1 << 20), Policy(), RealClock(), IDENTITIES[0])
     plan = replace(PLAN, edges=edges)
@@ -283,18 +279,17 @@ def _after(accuser: int, failure: Failure) -> None:
     node.faults.check_members(plan)
 
 
-def test_who_was_sent_an_array_can_accuse_its_sender() -> None:
-    with pytest.raises(BadArray) as caught:
-        _after(1, Failure("array", "", 2, "NaN in its row counts", "mean", 0))
-    assert (caught.value.site, caught.value.by) == ("site-2", "site-1")
-    assert (caught.value.what, caught.value.phase, caught.value.iteration) == ("NaN in its row counts", "mean", 0)
+def test_the_receiver_of_an_array_can_accuse_its_sender() -> None:
+    what = "NaN in its row counts"
+    with raises(BadArray, site="site-2", by="site-1", what=what, phase="mean", iteration=0):
+        _hear_failure(1, Failure("array", "", 2, what, "mean", 0))
 
 
 @pytest.mark.parametrize(("accuser", "accused"), [(1, 3), (1, 1), (4, 2)])
-def test_a_site_cannot_accuse_one_that_it_does_not_talk_to(accuser: int, accused: int) -> None:
-    _after(accuser, Failure("array", "", accused, "NaN in its row counts", "mean", 0))
+def test_a_site_cannot_accuse_one_that_is_not_its_neighbour(accuser: int, accused: int) -> None:
+    _hear_failure(accuser, Failure("array", "", accused, "NaN in its row counts", "mean", 0))
 
 
-def test_who_only_heard_of_a_failure_accuses_nobody() -> None:
-    _after(1, Failure("follows", "", 2))
-    _after(1, Failure("site", "its rows cannot be used"))
+def test_a_failure_that_follows_from_another_accuses_no_site() -> None:
+    _hear_failure(1, Failure("follows", "", 2))
+    _hear_failure(1, Failure("site", "its rows cannot be used"))
