@@ -574,4 +574,4 @@ def test_a_pause_between_messages_causes_no_retransmission(size: int) -> None:
         pair.run(1.0)
         assert pair.sizes[0] - before <= size + 4096
     assert _numbers(pair.arrived[1]) == list(range(5))
-    assert pair.links[0].again == 0
+    assert pair.links[0].retransmissions == 0

@@ -125,7 +125,7 @@ def test_a_neighbour_that_was_left_out_cannot_end_the_run(monkeypatch: pytest.Mo
     def settle(self: Node, plan: RunPlan, *more: Any) -> Any:
         if LIAR in self.links and LIAR not in plan.members:
             with self.changed:
-                self.mailbox.spoil(LIAR, "a message with a malformed header")
+                self.mailbox.mark_lost(LIAR, "a message with a malformed header")
             spoilt.append(self.context.me)
         return honest(self, plan, *more)
 

@@ -15,7 +15,7 @@ from deepca.sites.runtime.assembly import Assembly
 from deepca.sites.runtime.clocks import RealClock
 from deepca.sites.runtime.membership import Membership, Policy
 from deepca.sites.runtime.node import Node
-from deepca.sites.runtime.node.settlement import Settling
+from deepca.sites.runtime.node.settlement import Settlement
 from tests.support.errors import raises
 
 SITES = 5
@@ -35,7 +35,7 @@ class Scene:
         membership = Membership(NAMES[:sites], me, tuple(edges), b"n" * 32, {"run": b"1"}, 1 << 20)
         policy = Policy(on_loss, PATIENCE, 100.0, 10.0)
         self.assembly = Assembly(membership, policy, IDENTITIES[me], 0.0)
-        self.me, self.settling = me, Settling(membership, policy, self.assembly)
+        self.me, self.settlement = me, Settlement(membership, policy, self.assembly)
         others = self.everyone - {me}
         for site in others:
             self.publish(site)
@@ -50,11 +50,11 @@ class Scene:
         self.assembly.learn(replace(known, version=known.version + 1, **changes))
 
     def sign(self, *sites: int, claim: ResultClaim = CLAIM) -> None:
-        self.settling.claims.extend(Endorsement(site, claim) for site in sites)
+        self.settlement.claims.extend(Endorsement(site, claim) for site in sites)
 
     def sign_unproposed(self, site: int, claim: ResultClaim) -> None:
         """Add an endorsement without the proposal that it should rely on."""
-        self.settling.signed(Endorsement(site, claim), None)
+        self.settlement.signed(Endorsement(site, claim), None)
 
     def lose(self, *sites: int, at: float) -> None:
         reached = self.everyone - {self.me, *sites}
@@ -63,7 +63,7 @@ class Scene:
         self.assembly.look(at, reached, {})
 
     def final(self, now: float = 0.0, computed: bytes = PLAN.digest) -> bool:
-        return self.settling.final(CLAIM, computed, now)
+        return self.settlement.final(CLAIM, computed, now)
 
 
 def test_the_signatures_of_all_members_are_needed_while_all_are_present() -> None:
@@ -93,7 +93,7 @@ def test_a_site_that_computed_the_result_compares_before_it_writes() -> None:
     scene = Scene()
     scene.sign(0, 1, 2, 3)
     assert not scene.final()
-    assert scene.settling.to_compare(PLAN) == CLAIM
+    assert scene.settlement.to_compare(PLAN) == CLAIM
 
 
 def test_a_late_site_accepts_what_most_have_signed() -> None:
@@ -119,29 +119,29 @@ def test_nothing_is_written_after_a_member_has_refused(plan: RunPlan | None) -> 
     """Late sites do not write it either, unless the refusing member has signed as well."""
     scene = Scene()
     scene.sign(0, 1, 2, 4)
-    scene.settling.check(plan)
+    scene.settlement.check(plan)
     scene.publish(3, phase="failed", failure=Failure("contradiction", "why", 0, "proposes another mean"))
     with raises(DisputedResult, site="site-0", by="site-3"):
-        scene.settling.check(plan)
+        scene.settlement.check(plan)
     scene.sign(3)
-    scene.settling.check(plan)
+    scene.settlement.check(plan)
     assert scene.final()
 
 
 def test_only_a_proposal_of_the_first_member_is_compared() -> None:
     scene = Scene()
     scene.sign(1)
-    assert scene.settling.to_compare(PLAN) is None
+    assert scene.settlement.to_compare(PLAN) is None
     scene.sign(0)
-    assert scene.settling.to_compare(PLAN) == CLAIM
+    assert scene.settlement.to_compare(PLAN) == CLAIM
 
 
 def test_a_result_that_may_have_been_decided_out_of_sight_is_pending() -> None:
     scene = Scene(on_loss="shrink")
     scene.sign(0, 1)
-    assert scene.settling.pending() == []
+    assert scene.settlement.pending() == []
     scene.lose(2, at=0.0)  # its signature would make three of five
-    assert scene.settling.pending() == [CLAIM]
+    assert scene.settlement.pending() == [CLAIM]
 
 
 def test_the_record_of_one_site_does_not_rule_out_signatures_of_others() -> None:
@@ -149,7 +149,7 @@ def test_the_record_of_one_site_does_not_rule_out_signatures_of_others() -> None
     scene.sign(0, 1)
     scene.lose(2, at=0.0)
     scene.publish(3, epoch=7)  # as if it had ruled that out
-    assert scene.settling.pending() == [CLAIM]
+    assert scene.settlement.pending() == [CLAIM]
 
 
 def test_with_an_even_number_of_sites_one_may_deny_its_signature_while_another_is_away() -> None:
@@ -158,11 +158,11 @@ def test_with_an_even_number_of_sites_one_may_deny_its_signature_while_another_i
     scene.sign(3, claim=claim)
     for site in (1, 2):
         scene.publish(site, phase="gathering", plan=b"")
-    assert scene.settling.pending() == []
+    assert scene.settlement.pending() == []
     scene.lose(0, at=0.0)  # it may have written with the signatures of 0, 3, and of 1 or 2
-    assert scene.settling.pending() == [claim]
+    assert scene.settlement.pending() == [claim]
     scene.publish(0, epoch=2)  # then it cannot have
-    assert scene.settling.pending() == []
+    assert scene.settlement.pending() == []
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_a_lost_site_that_can_no_longer_sign_is_not_awaited(changes: dict[str, A
     scene.sign(0, 1)
     scene.publish(2, **changes)
     scene.lose(2, at=0.0)
-    assert scene.settling.pending() == []
+    assert scene.settlement.pending() == []
 
 
 def test_a_lost_site_that_kept_its_numbers_may_have_signed() -> None:
@@ -186,7 +186,7 @@ def test_a_lost_site_that_kept_its_numbers_may_have_signed() -> None:
     scene.sign(0, 1)
     scene.publish(2, phase="gathering", plan=b"", computed=PLAN.digest)
     scene.lose(2, at=0.0)
-    assert scene.settling.pending() == [CLAIM]
+    assert scene.settlement.pending() == [CLAIM]
 
 
 def test_a_claim_that_cannot_reach_a_majority_is_not_pending() -> None:
@@ -194,9 +194,9 @@ def test_a_claim_that_cannot_reach_a_majority_is_not_pending() -> None:
     scene.sign(0)
     for site in (1, 2):
         scene.publish(site, computed=PLAN.digest)
-    assert scene.settling.pending() == [CLAIM]
+    assert scene.settlement.pending() == [CLAIM]
     scene.publish(1, computed=b"")
-    assert scene.settling.pending() == []
+    assert scene.settlement.pending() == []
 
 
 def test_a_signature_without_a_proposal_is_not_pending_and_its_site_is_named() -> None:
@@ -205,9 +205,9 @@ def test_a_signature_without_a_proposal_is_not_pending_and_its_site_is_named() -
         scene.publish(site, computed=PLAN.digest)
     scene.sign_unproposed(3, CLAIM)
     scene.lose(0, at=0.0)  # the proposer
-    assert scene.settling.pending() == []
+    assert scene.settlement.pending() == []
     with raises(DisputedResult, site="site-3", by=None) as caught:
-        scene.settling.check(PLAN)
+        scene.settlement.check(PLAN)
     assert "site-0" in caught.value.what  # the one that did not propose it
 
 
@@ -217,10 +217,10 @@ def test_signing_one_of_two_proposals_is_not_the_fault_of_the_signer() -> None:
     scene = Scene()
     scene.sign(0, 4)
     scene.sign(3, claim=other)  # passed on by a site that withholds the proposer's signature
-    scene.settling.check(PLAN)
-    scene.settling.signed(Endorsement(3, other), Endorsement(0, other))
+    scene.settlement.check(PLAN)
+    scene.settlement.signed(Endorsement(3, other), Endorsement(0, other))
     with raises(DisputedResult, site="site-0", by=None):
-        scene.settling.check(PLAN)
+        scene.settlement.check(PLAN)
 
 
 LIES: dict[str, tuple[dict[str, Any], str]] = {
@@ -237,11 +237,11 @@ LIES: dict[str, tuple[dict[str, Any], str]] = {
 def test_a_site_that_signs_what_no_honest_site_signs_is_named(lie: str, on_loss: Literal["wait", "shrink"]) -> None:
     scene = Scene(on_loss=on_loss)
     scene.sign(0, 1, 4)
-    scene.settling.check(PLAN)
+    scene.settlement.check(PLAN)
     changes, culprit = LIES[lie]
     scene.sign_unproposed(2, replace(CLAIM, **changes))
     with raises(DisputedResult, site=culprit, by=None):
-        scene.settling.check(PLAN)
+        scene.settlement.check(PLAN)
 
 
 def test_a_site_that_proposes_twice_is_named() -> None:
@@ -249,21 +249,21 @@ def test_a_site_that_proposes_twice_is_named() -> None:
     scene.sign(0)
     scene.sign(0, claim=replace(CLAIM, outcome=b"x" * 32))
     with raises(DisputedResult, site="site-0", by=None):
-        scene.settling.check(PLAN)
+        scene.settlement.check(PLAN)
 
 
 def test_a_result_of_fewer_members_is_disputed_under_wait() -> None:
     scene = Scene(on_loss="wait")
     scene.sign(0, 1, 2, claim=replace(CLAIM, members=(0, 1, 2)))
     with raises(DisputedResult, site="site-0", by=None):
-        scene.settling.check(None)
+        scene.settlement.check(None)
 
 
 def test_a_result_of_the_other_sites_is_accepted_under_shrink() -> None:
     """A majority continued without this site while it was away."""
     scene = Scene(on_loss="shrink")
     scene.sign(0, 1, 2, claim=ResultClaim(2, b"x" * 32, (0, 1, 2), b"y" * 32))
-    scene.settling.check(PLAN)
+    scene.settlement.check(PLAN)
 
 
 # -------------------------------------------------------------------------------------------------------- accusations

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from deepca.errors import DisputedResult, FrameError, PeerFault, Refused
+from deepca.errors import DisputedResult, FrameError, InvalidInput, PeerFault, Refused, WrongNetwork
 from deepca.sites.protocol import wire_pb2 as wire
 from deepca.sites.protocol.claims import Endorsement, ResultClaim
 from deepca.sites.protocol.incarnation import Incarnation
 from deepca.sites.protocol.parcels import Parcel
 from deepca.sites.protocol.records import Record, RunPlan
-from deepca.sites.protocol.signatures import CertificateSeals
+from deepca.sites.protocol.signatures import CertificateSeals, NoSeals
 from deepca.sites.runtime import run
 from deepca.sites.runtime.link import Link, hello_check
 from deepca.sites.runtime.membership import Membership, Policy
@@ -193,7 +193,7 @@ def _two_proposals(honest: Callable[..., Any]) -> Callable[..., Any]:
                 claim = ResultClaim(plan.epoch, plan.digest, plan.members, hashlib.sha256(content).digest())
                 self.files.contents[claim.outcome] = content
                 own = self.context.seals.endorse(self.context.me, claim)
-                self.settling.claims.add(own)
+                self.settlement.claims.add(own)
                 record = self.assembly.record
                 record = replace(record, version=record.version + 1000, computed=plan.digest, endorsement=own)
                 sealed = self.context.seals.seal(record.to_wire().SerializeToString(deterministic=True))
@@ -292,14 +292,14 @@ def test_relying_on_a_certificate_that_expired_later_is_not_a_fault(reason: str,
     assert seals.forged(_endorsed(0, b"x")) is forged
     node = _alone(seals)
     signed, proposed = _endorsed(1, b"x"), _endorsed(0, b"x")
-    node.settling.claims.add(signed)  # verified before
+    node.settlement.claims.add(signed)  # verified before
     node.records.take_endorsement(1, Record(1, Incarnation(1, 2), endorsement=signed, proposed=proposed))
     if forged:
         with raises(DisputedResult, site="south", by=None) as caught:
-            node.settling.check(None)
+            node.settlement.check(None)
         assert "north" in caught.value.what  # the one that did not propose it
     else:
-        node.settling.check(None)
+        node.settlement.check(None)
 
 
 # ------------------------------------------------------------------------------------- what a site stores of the others
@@ -321,13 +321,38 @@ def _outcome(content: bytes, *signed: Endorsement) -> wire.Outcome:
     return wire.Outcome(outcome=hashlib.sha256(content).digest(), endorsements=[one.to_wire() for one in signed])
 
 
+def test_a_site_all_of_whose_neighbours_belong_to_another_network_gives_up() -> None:
+    node = _alone()
+    for peer in (1, 2):
+        node.faults.check()
+        node.opened(peer)
+        stranger = Link(Incarnation(1, 7), b"o" * 32)
+        stranger.opened(0.0)
+        hello = stranger.next_frame(0.0)
+        assert hello is not None
+        with pytest.raises(WrongNetwork):
+            node.received(peer, hello)
+    with raises(InvalidInput, parameter="sites", agent=0):
+        node.faults.check()
+
+
+def test_an_agent_gives_up_when_another_one_keeps_running_as_the_same_site() -> None:
+    node = _alone(NoSeals())
+    for number in range(1, 7):
+        node.faults.check()
+        later = Incarnation(10**6 * number, 7)
+        node.records.greeted(1, wire.Hello(known=later.incarnation, known_boot=later.boot))
+    with raises(InvalidInput, parameter="site", agent=0):
+        node.faults.check()
+
+
 def test_a_result_that_was_not_requested_is_not_stored() -> None:
     node = _alone()
     for number in range(200):
         content = b"%d" % number
         node.files.receive(1, _outcome(content, _endorsed(1, content)), content)
     assert not node.files.contents
-    assert not list(node.settling.claims)
+    assert not list(node.settlement.claims)
 
 
 def test_a_requested_result_is_stored_while_a_site_claims_it() -> None:
@@ -335,7 +360,7 @@ def test_a_requested_result_is_stored_while_a_site_claims_it() -> None:
     contents = [b"%d" % number for number in range(40)]
     for epoch, content in enumerate(contents, 1):
         signed = _endorsed(1, content, epoch)
-        node.settling.claims.add(signed)
+        node.settlement.claims.add(signed)
         node.files.asked[1, signed.claim.outcome] = 0.0
         node.files.receive(1, _outcome(content, signed), content)
         assert node.files.obtain(signed.claim)
@@ -366,7 +391,7 @@ def test_signatures_are_verified_once_and_a_limited_number_is_stored(monkeypatch
         node.records.take_endorsement(
             1, Record(1, Incarnation(1, 2), endorsement=_endorsed(1, b"%d" % number), proposed=signed)
         )
-    assert len(list(node.settling.claims)) <= 9
+    assert len(list(node.settlement.claims)) <= 9
 
 
 def test_an_invalid_record_names_its_site_whichever_neighbour_passes_it_on() -> None:

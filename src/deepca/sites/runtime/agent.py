@@ -130,7 +130,7 @@ def _run_agent(
     log = EventLogger(_logger, site.site)
     parts = _assemble(site, wrap)
     ended_before = parts.vault.load().decided
-    with _only_one(site), _listening(parts.streams) as port:
+    with _exclusive_state_folder(site), _listening(parts.streams) as port:
         log.info(
             f"{site.site} is listening on port {port}" if port else f"{site.site} has started",
             event="started",
@@ -173,7 +173,7 @@ def _assemble(site: SiteFile, wrap: Callable[[Node], Node]) -> _Parts:
         EventLogger(_logger, site.site).warning(text, event="checkpoint")
 
     network, names = site.network, tuple(entry.name for entry in site.network.sites)
-    with _discreet():
+    with _without_values():
         source = open_source(str(site.data), label_column=site.label_column, dataset=site.dataset)
     _check_writable(site.model)
     credentials = None if site.plaintext else Identity.load(site)
@@ -228,7 +228,7 @@ def _write_result(site: SiteFile, parts: _Parts, observers: Sequence[Observer]) 
     """Run to the result and write it; tell the other sites if that fails here."""
     node = parts.node
     try:
-        with _discreet():
+        with _without_values():
             ending = run_site(parts.job, node, parts.checkpoints, parts.vault, observers=observers)
         write_whole(site.model, ending.content)
     except Unfinished:
@@ -253,7 +253,7 @@ def _hand_out_result(node: Node, seconds: float | None) -> tuple[str, ...]:
 
 
 @contextmanager
-def _only_one(site: SiteFile) -> Iterator[None]:
+def _exclusive_state_folder(site: SiteFile) -> Iterator[None]:
     """Lock the state folder: two agents that share it would overwrite each other's checkpoints."""
     path = site.state / "agent.lock"
     try:
@@ -291,7 +291,7 @@ def _tick(node: Node, over: threading.Event) -> None:
 
 
 @contextmanager
-def _discreet() -> Iterator[None]:
+def _without_values() -> Iterator[None]:
     """Remove values from errors about rows, keeping row and column: people outside the site may read an agent's log."""
     try:
         yield

@@ -65,7 +65,7 @@ class Assembly:
         now: float,
         epoch: int = 0,
     ) -> None:
-        self._at, self._policy, self._me = membership, policy, membership.me
+        self._membership, self._policy, self._me = membership, policy, membership.me
         self._log = EventLogger(_logger, self.name(self._me))
         self.table = RecordTable(len(membership.sites), membership.edges)
         self.record = Record(self._me, identity, fingerprint=membership.fingerprint, epoch=epoch)
@@ -83,11 +83,11 @@ class Assembly:
     @property
     def everyone(self) -> frozenset[int]:
         """All sites of the network."""
-        return frozenset(range(len(self._at.sites)))
+        return frozenset(range(len(self._membership.sites)))
 
     def name(self, site: int) -> str:
         """Return the name of a site."""
-        return self._at.sites[site]
+        return self._membership.sites[site]
 
     def names(self, sites: Collection[int]) -> tuple[str, ...]:
         """Return the names of sites, in their common order."""
@@ -231,7 +231,7 @@ class Assembly:
         start = f"from the checkpoint of iteration {plan.iteration}" if plan.resume else start
         without = f", without {', '.join(self.names(left_out))}" if left_out else ""
         self._log.info(
-            f"epoch {plan.epoch} starts {start} with {len(plan.members)} of {len(self._at.sites)} sites{without}",
+            f"epoch {plan.epoch} starts {start} with {len(plan.members)} of {len(self.everyone)} sites{without}",
             event="epoch",
             facts={
                 "epoch": plan.epoch,
@@ -266,7 +266,9 @@ class Assembly:
     def _candidates(self, now: float) -> tuple[frozenset[int], Collection[Edge]]:
         """Return the sites that could take part now and their links; none while some site is still awaited."""
         nobody: tuple[frozenset[int], Collection[Edge]] = frozenset(), ()
-        if any(record.fingerprint != self._at.fingerprint for record in self.table if record.site in self.present):
+        if any(
+            record.fingerprint != self._membership.fingerprint for record in self.table if record.site in self.present
+        ):
             return nobody
         whole = sorted(self.table.edges)
         if self._policy.on_loss == "wait" or not self.table.started():
@@ -303,7 +305,7 @@ class Assembly:
         mine = next((one for one in found if one.site == self._me), None)
         if mine is not None and 2 * odd < heard:
             raise InvalidInput(f"{self._difference(mine)}; {_USE_SAME_FILES}", agent=mine.site)
-        if 2 * odd >= heard == len(self._at.sites):
+        if 2 * odd >= heard == len(self._membership.sites):
             raise InvalidInput(f"{'; '.join(map(self._difference, found))}; the run has not started; {_USE_SAME_FILES}")
 
     def _difference(self, one: Difference) -> str:

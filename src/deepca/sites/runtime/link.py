@@ -75,7 +75,7 @@ class Link:
         self.limit = 0  # largest body, in bytes
         self.last_heard = float("-inf")
         self.skew: float | None = None  # seconds by which the other side's clock is ahead of ours
-        self.sent_bytes = self.received_bytes = self.again = self.stale = 0
+        self.sent_bytes = self.received_bytes = self.retransmissions = self.stale = 0
         self._greeted = False  # Hello received on this stream
         self.hello_due = False  # whether a Hello goes out before anything else
         self._reset()
@@ -223,7 +223,7 @@ class Link:
             )
             self._retransmit, self._suspect_before = (self._heard_by_peer + 1, self._parts_at_peer), self._next_seq
             self._sent_at.clear()  # from here on it is unknown which copy an acknowledgement is for
-            self.again += 1
+            self.retransmissions += 1
             self._last_progress = now
             return True
         return (self._ack_due is not None and now >= self._ack_due) or now - self._last_sent >= BEAT

@@ -292,7 +292,7 @@ class Watch:
             waits.append(Wait((f"{name}{mine}",), f"differs in {', '.join(names)}, so the run cannot start"))
         if view.phase == "gathering":
             if view.busy:
-                waits.append(Wait(view.busy, "not ready yet, still leaving the previous epoch"))
+                waits.append(Wait(view.busy, "not ready yet to start a new epoch"))
         elif not waits:
             stalled = now - (self._entered if steps is None else steps.at)
             if stalled > _STALLED_AFTER:

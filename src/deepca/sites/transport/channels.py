@@ -32,8 +32,8 @@ __all__ = [
     "GrpcOptions",
     "StreamEnded",
     "event_loop",
-    "usual_options",
-    "within",
+    "grpc_options",
+    "with_timeout",
 ]
 
 SERVICE, METHOD = "deepca.v1.Link", "Talk"
@@ -166,7 +166,7 @@ def _parse(data: bytes, who: str) -> wire.Frame:
     return frame
 
 
-async def within(seconds: float, step: Coroutine[Any, Any, _T], otherwise: str) -> _T:
+async def with_timeout(seconds: float, step: Coroutine[Any, Any, _T], otherwise: str) -> _T:
     """Return the result of ``step``; raise StreamEnded with the text ``otherwise`` if it takes longer than that."""
     try:
         async with asyncio.timeout(seconds):  # asyncio.wait_for in Python 3.11 may swallow a cancellation
@@ -196,7 +196,7 @@ def event_loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
-def usual_options(pace: StreamTimes) -> dict[str, int]:
+def grpc_options(pace: StreamTimes) -> dict[str, int]:
     """Return the gRPC options for both sides of a connection."""
     step, ping, silence = (round(1000 * seconds) for seconds in (pace.step, pace.ping, pace.silence))
     return {

@@ -85,7 +85,7 @@ class Listener:
         certificate = None
         if self._credentials.value is not None:
             try:
-                certificate = tls.peer_of(context.auth_context())
+                certificate = tls.client_certificate(context.auth_context())
             except FrameError as error:
                 self._refusals.report(None, channel.where, str(error))
                 await channel.refuse(str(error))

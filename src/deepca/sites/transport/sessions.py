@@ -6,7 +6,7 @@ import asyncio
 
 from deepca.errors import DeepcaError, FrameError
 from deepca.sites.protocol.handshake import Handshake
-from deepca.sites.transport.channels import Channel, StreamEnded, within
+from deepca.sites.transport.channels import Channel, StreamEnded, with_timeout
 from deepca.sites.transport.credentials import CurrentCredentials
 from deepca.sites.transport.frame_pump import FramePump
 from deepca.sites.transport.neighbors import Neighbor, NeighborTable, OpenStream
@@ -74,9 +74,11 @@ class Sessions:
     ) -> tuple[Neighbor, OpenStream]:
         """Exchange Challenge and Proof; a list of revoked certificates that comes with them takes effect at once."""
         step = self._step
-        await within(step, channel.write(handshake.challenge()), f"no connection to {channel.who} within {step:g} s")
+        await with_timeout(
+            step, channel.write(handshake.challenge()), f"no connection to {channel.who} within {step:g} s"
+        )
         late = f"{channel.who} did not answer within {step:g} s"
-        proof = handshake.proof(await within(step, channel.read(), late))
+        proof = handshake.proof(await with_timeout(step, channel.read(), late))
         name = handshake.peer
         if dialled is None:
             neighbor = self._identify_caller(handshake, certificate)
@@ -89,8 +91,8 @@ class Sessions:
             )
         channel.who = name
         newest = max(handshake.their_list, handshake.own_list)
-        await within(step, channel.write(proof), late)
-        answer = await within(step, channel.read(), late)
+        await with_timeout(step, channel.write(proof), late)
+        answer = await with_timeout(step, channel.read(), late)
         self._credentials.adopt(answer.proof.revocations, name)
         proven = handshake.check(answer, certificate, self._credentials.value)
         return neighbor, OpenStream(proven, asyncio.get_running_loop().create_future(), newest)

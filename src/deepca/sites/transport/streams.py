@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from deepca.errors import InvalidInput
 from deepca.sites.config.addresses import is_loopback
 from deepca.sites.protocol.handshake import Credentials
-from deepca.sites.transport.channels import event_loop, usual_options
+from deepca.sites.transport.channels import event_loop, grpc_options
 from deepca.sites.transport.credentials import CurrentCredentials
 from deepca.sites.transport.dialler import Dialler
 from deepca.sites.transport.endpoint import Endpoint, Peer, StreamTimes
@@ -73,7 +73,7 @@ class Streams:
         self._credentials = CurrentCredentials(me.name, credentials, self._neighbors, self._refusals)
         pump = FramePump(me.name, endpoint, self._credentials, self._refusals)
         sessions = Sessions(me.name, self._neighbors, self._credentials, self._refusals, pump, self._pace.step)
-        options = [*usual_options(self._pace).items()]
+        options = [*grpc_options(self._pace).items()]
         self._dialler = Dialler(sessions, self._credentials, self._refusals, options, self._pace.redial)
         self._listener = (
             None if listen is None else Listener(sessions, self._credentials, self._refusals, options, listen)

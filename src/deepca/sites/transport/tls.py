@@ -2,7 +2,8 @@
 
 gRPC for Python has no option for the lowest TLS version. Site certificates are ECDSA, so a TLS 1.2 handshake needs an
 ECDSA cipher suite; gRPC is told to offer an RSA suite only, which leaves TLS 1.3, whose suites are always enabled. gRPC
-reads this setting once, at its first import. If grpc was imported earlier, :func:`peer_of` still rejects TLS 1.2.
+reads this setting once, at its first import. If grpc was imported earlier, :func:`client_certificate` still rejects
+TLS 1.2.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import grpc
 from deepca.errors import FrameError
 from deepca.sites.protocol.handshake import Credentials
 
-__all__ = ["channel_credentials", "peer_of", "server_credentials"]
+__all__ = ["channel_credentials", "client_certificate", "server_credentials"]
 
 
 def channel_credentials(credentials: Credentials) -> grpc.ChannelCredentials:
@@ -36,7 +37,7 @@ def server_credentials(credentials: Credentials) -> grpc.ServerCredentials:
     return grpc.ssl_server_credentials(chain, credentials.authority, require_client_auth=True)
 
 
-def peer_of(context: Mapping[str, object]) -> bytes:
+def client_certificate(context: Mapping[str, object]) -> bytes:
     """Return the certificate (DER) with which a client connected, from the ``auth_context`` of its call.
 
     Raises FrameError if the connection does not use TLS 1.3 or has no client certificate.

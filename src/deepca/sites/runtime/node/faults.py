@@ -30,7 +30,7 @@ class Faults:
         self._context = context
         self._broken: BaseException | None = None
         self._culprit: PeerFault | None = None  # a site that has sealed an invalid record
-        self._misconfigured = ""
+        self._misconfiguration: InvalidInput | None = None
         self._strangers: set[int] = set()  # neighbours that belong to another network
         self._gave_up: dict[
             tuple[int, bytes], float
@@ -48,9 +48,9 @@ class Faults:
         self._culprit = PeerFault(self._context.name(site), what)
         self._context.changed.notify_all()
 
-    def misconfigured(self, why: str) -> None:
-        """End the run because of this site's own configuration."""
-        self._misconfigured = why
+    def misconfigured(self, why: str, parameter: str) -> None:
+        """End the run because of this site's own configuration, namely a key of network.toml or site.toml."""
+        self._misconfiguration = InvalidInput(why, parameter=parameter, agent=self._context.me)
         self._context.changed.notify_all()
 
     def wrong_network(self, peer: int) -> None:
@@ -61,7 +61,8 @@ class Faults:
             names = ", ".join(here.names(links))
             self.misconfigured(
                 f"{names}: different network or list of sites than {here.name(self._context.me)}; all sites need the "
-                "same network.toml (including names and order of [[sites]]), so compare this site's file with theirs"
+                "same network.toml (including names and order of [[sites]]), so compare this site's file with theirs",
+                parameter="sites",
             )
 
     def right_network(self, peer: int) -> None:
@@ -76,8 +77,8 @@ class Faults:
             raise self._broken
         if self._culprit is not None:
             raise self._culprit
-        if self._misconfigured:
-            raise InvalidInput(self._misconfigured)
+        if self._misconfiguration is not None:
+            raise self._misconfiguration
         context, here = self._context, self._context.assembly
         if context.clock.now() - context.began < context.policy.deadline:
             return

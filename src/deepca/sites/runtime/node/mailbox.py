@@ -45,8 +45,8 @@ class Mailbox:
         self.waiting: dict[int, deque[tuple[Tag, Message | FrameError]]] = {peer: deque() for peer in peers}
         self._awaited: set[int] = set()  # neighbours whose message the algorithm waits for
         self._early: dict[int, list[_Early]] = {peer: [] for peer in peers}
-        self._astray: dict[int, Tag] = {}  # messages of another plan in the current epoch
-        self._spoilt: dict[int, tuple[Incarnation | None, str]] = {}  # messages that were unreadable or rejected
+        self._misdirected: dict[int, Tag] = {}  # messages of another plan in the current epoch
+        self._lost: dict[int, tuple[Incarnation | None, str]] = {}  # messages that were unreadable or rejected
 
     # --------------------------------------------------------------------------------------------------------- arriving
 
@@ -64,11 +64,11 @@ class Mailbox:
         else:
             self._context.links[peer].stale += 1
             if here.plan is not None and tag.epoch == here.plan.epoch:
-                self._astray[peer] = tag
+                self._misdirected[peer] = tag
 
-    def spoil(self, peer: int, what: str) -> None:
+    def mark_lost(self, peer: int, what: str) -> None:
         """Note that a message of a neighbour is lost for good, so that waiting for it ends with an error."""
-        self._spoilt[peer] = self._context.links[peer].peer, what
+        self._lost[peer] = self._context.links[peer].peer, what
         self._context.changed.notify_all()
 
     def clear(self) -> None:
@@ -78,13 +78,13 @@ class Mailbox:
 
     def enter(self, plan: RunPlan) -> None:
         """Deliver messages of members that entered the plan before this one."""
-        self._astray.clear()
+        self._misdirected.clear()
         for peer, waiting in self._early.items():
             for one in waiting:
                 if one.plan == plan.digest:
                     self._deliver(peer, one.tag, one.message)
                 elif one.tag.epoch == plan.epoch:
-                    self._astray[peer] = one.tag
+                    self._misdirected[peer] = one.tag
             self._early[peer] = [one for one in waiting if one.tag.epoch > plan.epoch]
 
     def _deliver(self, peer: int, tag: Tag, message: Message | FrameError) -> None:
@@ -113,9 +113,9 @@ class Mailbox:
         """Return and remove the next message of each source; all of them must have arrived."""
         return {source: self._taken(source) for source in sources}
 
-    def check_spoilt(self, source: int, phase: str, iteration: int) -> None:
+    def check_lost(self, source: int, phase: str, iteration: int) -> None:
         """Raise BadArray if a message of this incarnation of a neighbour is lost for good."""
-        sender, what = self._spoilt.get(source, (None, ""))
+        sender, what = self._lost.get(source, (None, ""))
         if what and sender == self._context.links[source].peer:
             raise BadArray(self._context.name(source), what, phase=phase, iteration=iteration)
 
@@ -123,10 +123,10 @@ class Mailbox:
         due = f"{tag.phase} {tag.t}, round {tag.round}"
         name = self._context.name(source)
         if not self.waiting[source]:
-            if self._strays(source):
+            if self._is_misdirected(source):
                 what = f"a message of a plan that it has not entered, where {due} was due"
                 raise BadArray(name, what, phase=tag.phase, iteration=tag.t)
-            self.check_spoilt(source, tag.phase, tag.t)
+            self.check_lost(source, tag.phase, tag.t)
             return False
         got, message = self.waiting[source][0]
         what = ""
@@ -138,13 +138,13 @@ class Mailbox:
             raise BadArray(name, what, phase=tag.phase, iteration=tag.t)
         return True
 
-    def _strays(self, source: int) -> bool:
+    def _is_misdirected(self, source: int) -> bool:
         """Return whether a neighbour has sent a message of a plan that it has not entered.
 
         No site enters an epoch twice, so it cannot have entered both plans.
         """
         plan, record = self._context.assembly.plan, self._context.assembly.table.get(source)
-        if source not in self._astray or plan is None or record is None:
+        if source not in self._misdirected or plan is None or record is None:
             return False
         return record.phase == "running" and (record.epoch, record.plan) == (plan.epoch, plan.digest)
 

@@ -37,7 +37,7 @@ from deepca.sites.runtime.node.model_files import ModelFiles
 from deepca.sites.runtime.node.neighbors import Neighbors
 from deepca.sites.runtime.node.record_receiver import RecordReceiver
 from deepca.sites.runtime.node.results import Concluded, Results, accept_any
-from deepca.sites.runtime.node.settlement import Settling
+from deepca.sites.runtime.node.settlement import Settlement
 from deepca.sites.runtime.node.verification import Verification
 from deepca.sites.runtime.node.view import View, view_of
 from deepca.sites.runtime.vault import MemoryVault, Vault
@@ -70,7 +70,7 @@ class Node:
     -----
     Its parts are ``context`` (shared objects), ``links`` (one per neighbour), ``neighbors`` (their presence, and the
     records sent to them), ``assembly`` (which sites take part), ``records``, ``mailbox`` and ``files`` (whatever
-    arrives), ``settling`` and ``results`` (signing the result), and ``faults`` (reasons to end the run). The lock of
+    arrives), ``settlement`` and ``results`` (signing the result), and ``faults`` (reasons to end the run). The lock of
     ``changed`` guards all of them.
     """
 
@@ -97,14 +97,14 @@ class Node:
             membership, policy, clock, self.changed, began, seals, self.assembly, self.links
         )
         self._log = EventLogger(_logger, context.name(context.me))
-        self.settling = Settling(membership, policy, self.assembly)
+        self.settlement = Settlement(membership, policy, self.assembly)
         self.faults = Faults(context)
         self.neighbors = Neighbors(context)
         self.mailbox = Mailbox(context)
-        verification = Verification(context, self.settling.claims, self.faults)
-        self.records = RecordReceiver(context, self.neighbors, self.settling, verification, self.faults)
-        self.files = ModelFiles(context, self.settling.claims, verification)
-        self.results = Results(context, self.neighbors, self.settling, self.files, self._vault)
+        verification = Verification(context, self.settlement.claims, self.faults)
+        self.records = RecordReceiver(context, self.neighbors, self.settlement, verification, self.faults)
+        self.files = ModelFiles(context, self.settlement.claims, verification)
+        self.results = Results(context, self.neighbors, self.settlement, self.files, self._vault)
         self.results.restore(remembered)
         self._entered: RunPlan | None = None  # last plan entered
         self._proposed: RunPlan | None = None  # last plan proposed, even if it was withdrawn since
@@ -127,7 +127,10 @@ class Node:
             if self.links[peer].open:
                 name = self.context.name(peer)
                 self._log.log(
-                    self.assembly.gone_level, f"{name}: {why}", event="link_down", facts={"site": name, "why": why}
+                    self.assembly.gone_level,
+                    f"disconnected from {name}: {why}",
+                    event="link_down",
+                    facts={"site": name, "why": why},
                 )
             self.links[peer].closed()
             self.neighbors.look()
@@ -153,7 +156,7 @@ class Node:
                 raise
             except FrameError as error:
                 if error.whole:  # sending it again will not help, so the call that waits for it must fail
-                    self.mailbox.spoil(peer, str(error))
+                    self.mailbox.mark_lost(peer, str(error))
                 raise
             if frame.HasField("hello"):
                 woken.add(peer)
@@ -258,7 +261,7 @@ class Node:
                 found = self._concluded()
                 if found is not None:
                     return found
-                if pending := self.settling.pending():
+                if pending := self.settlement.pending():
                     here.withdraw()
                     for claim in pending:  # sites farther away may need the file to compare it
                         self.files.obtain(claim)
@@ -327,7 +330,7 @@ class Node:
                 if found is not None:
                     return found
                 for peer in self.links.keys() & set(plan.members):  # messages of other sites do not matter here
-                    self.mailbox.check_spoilt(peer, "result", 0)
+                    self.mailbox.check_lost(peer, "result", 0)
                 if here.disturbance:
                     self.faults.check_members(plan)
                     raise Regroup(here.disturbance)

@@ -10,7 +10,7 @@ from deepca.sites.protocol.records import Record
 from deepca.sites.runtime.node.context import NodeContext
 from deepca.sites.runtime.node.faults import Faults
 from deepca.sites.runtime.node.neighbors import Neighbors
-from deepca.sites.runtime.node.settlement import Settling
+from deepca.sites.runtime.node.settlement import Settlement
 from deepca.sites.runtime.node.verification import Verification
 
 __all__ = ["RecordReceiver"]
@@ -27,11 +27,11 @@ class RecordReceiver:
         self,
         context: NodeContext,
         neighbors: Neighbors,
-        settling: Settling,
+        settlement: Settlement,
         verification: Verification,
         faults: Faults,
     ) -> None:
-        self._context, self._neighbors, self._settling = context, neighbors, settling
+        self._context, self._neighbors, self._settlement = context, neighbors, settlement
         self._verification, self._faults = verification, faults
         self._identity = context.assembly.record.identity
         self._renamed = 0
@@ -85,11 +85,11 @@ class RecordReceiver:
         if signed is None or not self._verification.endorsement(peer, signed):
             return
         if proposed is None or self._verification.endorsement(record.site, proposed):
-            self._settling.signed(signed, proposed)
+            self._settlement.signed(signed, proposed)
         elif self._context.seals.forged(proposed):
-            self._settling.signed(signed, None)
+            self._settlement.signed(signed, None)
         else:  # the proposer's certificate has expired since; a site that relied on it before is not at fault
-            self._settling.claims.add(signed)
+            self._settlement.claims.add(signed)
 
     def _learn_of_itself(self, seen: Incarnation) -> None:
         """Take a later incarnation than one of this agent that other sites know, unless this one is later already."""
@@ -103,7 +103,8 @@ class RecordReceiver:
         if self._renamed > _MAX_INCARNATIONS + alive / _ALIVE_PER_INCARNATION:
             self._faults.misconfigured(
                 f"another agent is running as site {context.name(context.me)}, perhaps on another machine; stop it, or "
-                "this one: only one may run"
+                "this one: only one may run",
+                parameter="site",
             )
             return
         self._neighbors.renamed(self._identity)

@@ -12,7 +12,7 @@ from deepca.sites.protocol.records import RunPlan
 from deepca.sites.runtime.node.context import NodeContext
 from deepca.sites.runtime.node.model_files import ModelFiles
 from deepca.sites.runtime.node.neighbors import Neighbors
-from deepca.sites.runtime.node.settlement import Settling
+from deepca.sites.runtime.node.settlement import Settlement
 from deepca.sites.runtime.vault import Remembered, Vault
 
 __all__ = ["Concluded", "Results"]
@@ -45,10 +45,10 @@ class Results:
     """
 
     def __init__(
-        self, context: NodeContext, neighbors: Neighbors, settling: Settling, files: ModelFiles, vault: Vault
+        self, context: NodeContext, neighbors: Neighbors, settlement: Settlement, files: ModelFiles, vault: Vault
     ) -> None:
         self._context, self._neighbors = context, neighbors
-        self._settling, self._files, self._vault = settling, files, vault
+        self._settlement, self._files, self._vault = settlement, files, vault
         self._computed: _Computed | None = None
         self.accept: Callable[[bytes, ResultClaim], None] = accept_any
 
@@ -57,7 +57,7 @@ class Results:
         if remembered.outcome is None or remembered.claim is None:
             return
         self._files.contents[remembered.claim.outcome] = remembered.outcome
-        self._settling.claims.extend(remembered.endorsements)
+        self._settlement.claims.extend(remembered.endorsements)
         own = next((one for one in remembered.endorsements if one.site == self._context.me), None)
         proposed = self._proposal(remembered.claim)
         if own is not None and (proposed is not None or own.claim.proposer == self._context.me):
@@ -79,20 +79,20 @@ class Results:
 
         ``entered`` is the last plan that this site has entered.
         """
-        settling, computed, now = self._settling, self._computed, self._context.clock.now()
-        settling.check(entered)
+        settlement, computed, now = self._settlement, self._computed, self._context.clock.now()
+        settlement.check(entered)
         if computed is not None:
-            claim = settling.to_compare(computed.plan)
+            claim = settlement.to_compare(computed.plan)
             if claim is not None and self._files.obtain(claim):
                 self._compare(computed, claim)
         own = b"" if computed is None else computed.plan.digest
-        for claim in settling.claims:
-            if settling.final(claim, own, now) and self._files.obtain(claim):
+        for claim in settlement.claims:
+            if settlement.final(claim, own, now) and self._files.obtain(claim):
                 content = self._files.contents[claim.outcome]
-                compared = self._context.me in settling.claims.signers(claim)
+                compared = self._context.me in settlement.claims.signers(claim)
                 if not compared:
                     self.accept(content, claim)
-                self._vault.hold(content, claim, settling.claims.endorsements(claim), decided=True)
+                self._vault.hold(content, claim, settlement.claims.endorsements(claim), decided=True)
                 return Concluded(content, claim, compared)
         return None
 
@@ -108,14 +108,14 @@ class Results:
     def _endorse(self, claim: ResultClaim) -> None:
         """Sign a claim, and store the signature before other sites can rely on it."""
         own = self._context.seals.endorse(self._context.me, claim)
-        claims = self._settling.claims
+        claims = self._settlement.claims
         claims.add(own)
         self._vault.hold(self._files.contents[claim.outcome], claim, claims.endorsements(claim))
         self._neighbors.publish(endorsement=own, proposed=self._proposal(claim))
 
     def _proposal(self, claim: ResultClaim) -> Endorsement | None:
         """Return the proposer's endorsement, which this site's relies on; None if this site is the proposer."""
-        return None if claim.proposer == self._context.me else self._settling.claims.proposal(claim)
+        return None if claim.proposer == self._context.me else self._settlement.claims.proposal(claim)
 
 
 def accept_any(content: bytes, claim: ResultClaim) -> None:

@@ -21,10 +21,10 @@ from deepca.sites.protocol.records import RunPlan
 from deepca.sites.runtime.assembly import Assembly
 from deepca.sites.runtime.membership import Membership, Policy
 
-__all__ = ["Settling"]
+__all__ = ["Settlement"]
 
 
-class Settling:
+class Settlement:
     """The claims known at this site, judged by what it knows of the other sites."""
 
     def __init__(self, membership: Membership, policy: Policy, assembly: Assembly) -> None:

@@ -96,6 +96,6 @@ def _link_view(site: str, link: Link, now: float) -> LinkView:
         now - link.last_heard if link.last_heard > float("-inf") else None,
         link.sent_bytes,
         link.received_bytes,
-        link.again,
+        link.retransmissions,
         link.skew,
     )
