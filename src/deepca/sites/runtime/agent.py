@@ -141,13 +141,13 @@ def _run_agent(
             ending = _write_result(site, parts, observers)
             facts = {"seconds": time.monotonic() - began, "model": str(site.model)}
             log.info(f"the result was written to {site.model.name}", event="finished", facts=facts)
-            # a site that is away needs somebody to ask, unless the run had ended before: then most sites know it
+            # absent sites have to get the result from this one, unless the run had ended before: then most have it
             linger = min(site.network.patience, _MAX_LINGER_OLD_RESULT) if ended_before else None
             late = _hand_out_result(parts.node, linger)
             if late:
                 log.warning(
-                    f"this site has finished, but did not hear that {', '.join(late)} finished; "
-                    "if a model is missing there, start that agent and this one again",
+                    f"{site.site} has finished, but received no confirmation from {', '.join(late)}; if the model is "
+                    f"missing there, start that agent again, and the one of {site.site} to hand out the result",
                     event="late",
                     facts={"sites": list(late)},
                 )

@@ -125,7 +125,7 @@ class Assembly:
             s for s, record in records.items() if record is None or record.phase not in ("finished", "failed")
         )
 
-    # ----------------------------------------------------------------------------------------------------- who is there
+    # ------------------------------------------------------------------------------------------------------- presence
 
     def look(self, now: float, reached: frozenset[int], last_heard: Mapping[int, float]) -> None:
         """Update which sites are present, given the neighbours reached and when each was last heard from."""
@@ -265,17 +265,17 @@ class Assembly:
 
     def _candidates(self, now: float) -> tuple[frozenset[int], Collection[Edge]]:
         """Return the sites that could take part now and their links; none while some site is still awaited."""
-        nobody: tuple[frozenset[int], Collection[Edge]] = frozenset(), ()
+        none: tuple[frozenset[int], Collection[Edge]] = frozenset(), ()
         if any(
             record.fingerprint != self._membership.fingerprint for record in self.table if record.site in self.present
         ):
-            return nobody
+            return none
         whole = sorted(self.table.edges)
         if self._policy.on_loss == "wait" or not self.table.started():
-            return (self.everyone, whole) if self.present == self.everyone else nobody
+            return (self.everyone, whole) if self.present == self.everyone else none
         patience = self._policy.patience
         if any(now - self._since.get(site, now) < patience for site in self.everyone - self.present):
-            return nobody
+            return none
         if 2 * len(self.present) <= len(self.everyone):
             few, all_of_them = len(self.present), len(self.everyone)
             text = (
@@ -283,10 +283,10 @@ class Assembly:
                 "without the others; it waits until more can be reached"
             )
             self._warn_once(("minority", self.present), "minority", text)
-            return nobody
+            return none
         inside = [edge for edge in whole if self.present.issuperset(edge)]
         if any(now - self._down.get(edge, now) < patience for edge in inside if not self.table.up(edge)):
-            return nobody
+            return none
         return self.present, [edge for edge in inside if self.table.up(edge)]
 
     # ----------------------------------------------------------------------------------------------------- differences
@@ -355,7 +355,7 @@ class Assembly:
         return ""
 
     def _returned_site(self, plan: RunPlan, now: float) -> str:
-        """Name a site that was left out and has returned; the oftener it was, the longer it must have been back."""
+        """Name a site that was left out and is back; the more often it was left out, the longer it has to stay."""
         if self._policy.on_loss == "shrink":
             for site in self.present - frozenset(plan.members):
                 stay = self._policy.patience * 2 ** min(self._left_out.get(site, 1) - 1, _MAX_DOUBLINGS)

@@ -140,7 +140,7 @@ def run_site(
         )
         return _ending(known.outcome, own=False)
     keeper = _Checkpointer(checkpoints, job.interval)
-    held: LocalData | None = None
+    data: LocalData | None = None
     while True:
         agreed = node.gather(keeper.offer(), partial(_check_ours, job))
         if isinstance(agreed, Concluded):
@@ -150,11 +150,11 @@ def run_site(
             network.begin(agreed.epoch, 0, "spectrum")
             share_spectrum(network)
             network.begin(agreed.epoch, 0, "gathered")
-            if held is None:  # only now: all members agree on columns and settings
-                held = read((job.source,), form=job.settings.form)
+            if data is None:  # only now: all members agree on columns and settings
+                data = read((job.source,), form=job.settings.form)
             k, d = job.settings.n_components, job.source.d
             keeper.enter(agreed, network, d, min(k, d) if isinstance(k, int) else d)
-            mine = _model(job, agreed, _fitted(job, node, held, network, observers, keeper))
+            mine = _model(job, agreed, _fitted(job, node, data, network, observers, keeper))
             concluded = node.settle(agreed, partial(difference, mine), mine.to_bytes)
         except Regroup as why:
             log.warning(f"regrouping with the other sites: {why}", event="regroup")
@@ -165,13 +165,13 @@ def run_site(
 
 
 def _fitted(
-    job: Job, node: Node, held: LocalData, network: AgentNetwork, observers: Sequence[Observer], keeper: _Checkpointer
+    job: Job, node: Node, data: LocalData, network: AgentNetwork, observers: Sequence[Observer], keeper: _Checkpointer
 ) -> Model:
     """Return the fitted model; tell the other sites about an error that they find as well."""
     try:
         engine = _SiteEngine(network)
         return fit(
-            held, network, job.settings, observers=observers, engine=engine, keeping=keeper, weighted=False
+            data, network, job.settings, observers=observers, engine=engine, keeping=keeper, weighted=False
         ).model
     except (InvalidInput, NotFiniteError) as error:
         if isinstance(error, PooledDataError) or not isinstance(error, DataError):
@@ -183,7 +183,7 @@ def _named(job: Job, node: Node, plan: RunPlan, network: AgentNetwork, error: Ba
     """Return an error that names the site from which this one received invalid numbers.
 
     Numbers that come down the tree are received from the parent, which passes them on before it can check them. An
-    honest parent refuses them as well; waiting for that lets the site that computed them be named instead.
+    honest parent refuses them as well, so this waits for its report, which names the site that computed them.
     """
     if isinstance(error, BadArray):
         if error.agent < 0:
@@ -259,7 +259,7 @@ class _Checkpointer(CheckpointObserver):
         W = spread(network, source, W, lambda x: bool(np.abs(x.T @ x - np.eye(x.shape[1])).max() <= SEMI))
         return Resumption(directions=np.ascontiguousarray(W.T))
 
-    def open(self, network: Network, held: LocalData, settings: Any, /) -> Self:
+    def open(self, network: Network, data: LocalData, settings: Any, /) -> Self:
         """Return this object: where to resume was agreed when the plan was entered."""
         return self
 

@@ -43,7 +43,7 @@ GrpcOptions = Sequence[tuple[str, int]]
 FRAME_LIMIT = 4 << 20
 """Largest frame, in bytes."""
 _T = TypeVar("_T")
-_MAX_REFUSAL = 1000  # characters of a refusal that are sent; nobody needs more to read in a log
+_MAX_REFUSAL = 1000  # characters of a refusal that are sent; more would only fill the other side's log
 _REFUSAL_TIMEOUT = 0.3  # seconds to deliver a refusal before the stream is closed
 
 
@@ -167,7 +167,7 @@ def _parse(data: bytes, who: str) -> wire.Frame:
 
 
 async def with_timeout(seconds: float, step: Coroutine[Any, Any, _T], otherwise: str) -> _T:
-    """Return the result of ``step``; raise StreamEnded with the text ``otherwise`` if it takes longer than that."""
+    """Return the result of ``step``; raise StreamEnded with the reason ``otherwise`` if it takes too long."""
     try:
         async with asyncio.timeout(seconds):  # asyncio.wait_for in Python 3.11 may swallow a cancellation
             return await step

@@ -18,7 +18,7 @@ import grpc.aio  # isort: skip
 
 __all__ = ["Dialler"]
 
-_RANDOM = random.SystemRandom()  # the global generator may be seeded alike at all sites
+_RANDOM = random.SystemRandom()  # the global generator belongs to the program, which may have seeded it
 
 
 class Dialler:

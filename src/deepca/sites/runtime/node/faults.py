@@ -100,8 +100,8 @@ class Faults:
     def check_members(self, plan: RunPlan) -> bool:
         """Raise the error of another member if it concerns this site as well.
 
-        Returns whether a member reports an error that all members should find. Its word is not enough: half of the
-        patience is left to find the same error here, for which its last messages may suffice.
+        Returns whether a member reports an error that all members should find. Its report alone is not enough: half of
+        the patience is left to find the same error here, for which its last messages may suffice.
         """
         context, name = self._context, self._context.name
         failed = {

@@ -53,7 +53,7 @@ class Results:
         self.accept: Callable[[bytes, ResultClaim], None] = accept_any
 
     def restore(self, remembered: Remembered) -> None:
-        """Take over what an earlier incarnation signed, before other sites hear of this one."""
+        """Take over what an earlier incarnation signed, before other sites learn of this one."""
         if remembered.outcome is None or remembered.claim is None:
             return
         self._files.contents[remembered.claim.outcome] = remembered.outcome

@@ -82,7 +82,7 @@ class Settlement:
             away = frozenset(claim.members) - here.present
             unseen = {site for site in away if not self._barred(site, claim)}
             able = {site for site in here.present if here.table[site].computed == claim.plan}
-            # nobody signs before the proposer has, nor without the file, which only signers have
+            # a member signs only after the proposer, and only with the file, which it can get from signers alone
             soon = claim.proposer in signers and bool(signers & here.present) and not able <= signers
             # two majorities of an even number share two sites, one of which may deny what an absent site has written
             half = 2 * len(signers | unseen) == self._sites and any(self._entered(site) <= claim.epoch for site in away)
