@@ -44,7 +44,7 @@ class SiteRows:
             raise self._old(known=True)
 
     def check_known(self, run: bytes) -> None:
-        """Raise OldResult unless the rows are remembered with which a run has ended."""
+        """Raise OldResult unless the digest of the rows with which a run has ended is known."""
         if run.hex() not in self._known["ended"]:
             raise self._old(known=False)
 
