@@ -201,7 +201,7 @@ def test_where_other_networks_are_of_no_use_they_are_refused(tmp_path: Path) -> 
         deepca.plan("one-peer:8", 2, dim=20, latency=0.01, bandwidth=1e6)
     file = tmp_path / "network.toml"
     file.write_text(re.sub(r'(?m)^topology = "[^"]*"', 'topology = "directed-ring"', EXAMPLE), encoding="utf-8")
-    with pytest.raises(InvalidInput, match="between sites links stay and go both ways"):
+    with pytest.raises(InvalidInput, match="links between sites must be permanent"):
         _ = read_network(file).topology
 
 

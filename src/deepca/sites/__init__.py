@@ -1,10 +1,10 @@
-"""Agents at sites of their own, each beside its own rows. Modules import what the ``agent`` extra brings.
+"""Run agents at separate sites, each next to its own rows. These modules require the ``agent`` extra.
 
-From the foundation up: ``config`` reads what is written down, ``protocol`` says what neighbours tell each other,
-``pki`` who may speak, ``transport`` how messages travel, ``runtime`` is an agent at work, ``admin`` what operators do
-around a run.
+From the foundation up: ``config`` reads and writes the configuration files, ``protocol`` defines what neighbours send
+each other, ``pki`` decides who may take part, ``transport`` carries the messages, ``runtime`` runs an agent, and
+``admin`` provides what operators need around a run.
 
-Events are logged below ``deepca.sites``, and go nowhere unless a handler is added.
+Events are logged below the logger ``deepca.sites``; they are discarded unless a handler is added.
 """
 
 import logging

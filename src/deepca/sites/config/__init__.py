@@ -1,1 +1,1 @@
-"""What is written down: network.toml, the same at all sites, and site.toml, one per site."""
+"""Read and write ``network.toml``, which is the same at all sites, and ``site.toml``, one per site."""

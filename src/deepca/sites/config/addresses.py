@@ -1,4 +1,4 @@
-"""Names of sites and networks, and addresses at which sites listen."""
+"""Check names of sites and networks, and the addresses at which sites listen."""
 
 from __future__ import annotations
 
@@ -17,43 +17,60 @@ _HOST = re.compile(
 
 
 def split_address(address: str, *, lowest: int = 1) -> tuple[str, int]:
-    """Host and port of ``"host:port"`` or ``"[::1]:port"``. ``lowest`` : the smallest port there may be."""
+    """Split ``"host:port"`` or ``"[::1]:port"`` into host and port.
+
+    Parameters
+    ----------
+    address : str
+        The address as written.
+    lowest : int, default 1
+        Smallest port accepted.
+
+    Raises
+    ------
+    InvalidInput
+        If it is malformed; ``parameter`` is "address" and ``value`` the address.
+    """
     host, colon, port = address.rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
     host = host[1:-1] if bracketed else host
     if not colon or not re.fullmatch("[0-9]{1,5}", port):
-        raise InvalidInput(f"{address!r}: write host:port, such as north.example.org:7400")
+        raise _malformed(address, "write host:port, such as north.example.org:7400")
     if not lowest <= int(port) <= 65535:
-        raise InvalidInput(f"{address!r}: a port lies between {lowest} and 65535")
+        raise _malformed(address, f"port {port} is outside {lowest} to 65535")
     if bracketed or ":" in host:
         try:
             ipaddress.IPv6Address(host)
         except ValueError:
-            raise InvalidInput(f"{address!r}: {host!r} is no IPv6 address; write it as in [2001:db8::1]:7400") from None
+            raise _malformed(address, f"{host!r} is not an IPv6 address; write one as in [2001:db8::1]:7400") from None
         if not bracketed:
-            raise InvalidInput(f"{address!r}: write an IPv6 address in brackets, [{host}]:{port}")
+            raise _malformed(address, f"write an IPv6 address in brackets, [{host}]:{port}")
     elif not _HOST.fullmatch(host):
-        raise InvalidInput(f"{address!r}: {host!r} is not the name of a host")
+        raise _malformed(address, f"{host!r} is not a host name; write host:port, such as north.example.org:7400")
     elif re.fullmatch("[0-9.]+", host):
         try:
             ipaddress.IPv4Address(host)
         except ValueError:
-            raise InvalidInput(f"{address!r}: {host!r} is no IPv4 address") from None
+            raise _malformed(address, f"{host!r} is not an IPv4 address; write one as in 192.0.2.1:7400") from None
     return host, int(port)
 
 
+def _malformed(address: str, advice: str) -> InvalidInput:
+    return InvalidInput(f"{address!r}: {advice}", parameter="address", value=address)
+
+
 def is_site_name(text: str) -> bool:
-    """Whether a site may be called so: a label as in DNS, of small letters, digits and hyphens."""
+    """Tell whether a site can have this name: a DNS label of lowercase letters, digits and hyphens."""
     return _LABEL.fullmatch(text) is not None
 
 
 def is_network_name(text: str) -> bool:
-    """Whether a network or a run may be called so."""
+    """Tell whether a network or a run can have this name."""
     return _NAME.fullmatch(text) is not None
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host can only be this machine: 127.0.0.0/8, ::1 or localhost."""
+    """Tell whether a host can only be this machine: 127.0.0.0/8, ::1 or localhost."""
     if host.lower().rstrip(".") == "localhost":
         return True
     try:

@@ -1,4 +1,4 @@
-"""What is written down: ``network.toml``, the same at all sites, and ``site.toml``, one per site.
+"""Read and write ``network.toml``, which is the same at all sites; ``site.toml`` refers to it.
 
 ::
 
@@ -11,7 +11,7 @@
     address = "north.example.org:7400"       certificate = "site.pem"
                                              key = "site.key"
 
-`EXAMPLE` is a ``network.toml`` with everything that may be in it.
+`EXAMPLE` is a ``network.toml`` with every key.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -32,18 +32,19 @@ from deepca import topology as topologies
 from deepca._util.files import write_whole
 from deepca._util.validation import Whole, check
 from deepca.decomposition.settings import Settings, check_settings
-from deepca.errors import InvalidInput, ParameterError
+from deepca.errors import DisconnectedError, InvalidInput, ParameterError, TopologyError
 from deepca.network.compression import Messages
-from deepca.sites.config.addresses import is_network_name, is_site_name, split_address
-from deepca.sites.config.toml import TomlTable, as_toml, duration_text, listed, load_toml, meant
+from deepca.sites.config.addresses import is_network_name
+from deepca.sites.config.site_entries import RESERVED_NAMES, SiteEntry, check_sites
+from deepca.sites.config.toml import COMPONENTS, TomlTable, as_toml, duration_text, join_names, load_toml, suggestion
+from deepca.sites.config.toml_lines import Keys
 from deepca.topology.graph import Topology
 
 __all__ = ["EXAMPLE", "RESERVED_NAMES", "NetworkFile", "OnLoss", "SiteEntry", "read_network", "write_network"]
 
 OnLoss = Literal["wait", "shrink"]
-"""What happens when a site is gone for longer than patience lasts."""
+"""What to do when a site has been silent for longer than ``patience``."""
 
-RESERVED_NAMES = ("authority", "revoked", "site")  # names of other files and folders in and beside kits
 _NETWORK_KEYS = (
     "name",
     "run",
@@ -62,29 +63,29 @@ _NETWORK_KEYS = (
     "checkpoint_every",
     "sites",
 )
-_AS_WRITTEN = {"n_components": "components", "tol": "tolerance"}  # what settings are called in the file
+_SETTING_KEYS = {"n_components": "components", "tol": "tolerance"}  # settings whose key has another name
 
 EXAMPLE = """\
-# The network: the same file at all sites.
+# The network. This file is the same at all sites.
 name = "three-hospitals"
 run = "1"                     # a new name is a new run
-components = 4                # how many; or a share of variance such as 0.95; or "all"
-topology = "ring"             # who talks to whom, see deepca topology; or the links one by one:
+components = 4                # a number; or a share of variance such as 0.95; or "all"
+topology = "ring"             # who talks to whom (see deepca topology); or list the links:
 # edges = [["north", "south"], ["south", "west"]]
 
-# tolerance = 1e-10           # largest acceptable tangent of the angle, at any site
+# tolerance = 1e-10           # largest tangent of the angle to accept at any site
 # center = true               # subtract the common mean
 # scale = false               # divide columns by their common standard deviation
 # algorithm = "auto"
-# messages = "float64"        # what a number takes in a message: float64, float32 or float16
-# seed = 0                    # of the start, and of random networks
+# messages = "float64"        # precision of gossip messages: float64, float32 or float16
+# seed = 0                    # of the starting point and of random topologies
 # max_iter = 10000
-# on_loss = "wait"            # for a site that is gone; or "shrink": go on without it, by majority
-# patience = "60s"            # how long a neighbour may be silent before it counts as gone
+# on_loss = "wait"            # for a lost site; or "shrink": a majority continues without it
+# patience = "60s"            # how long a neighbour may be silent before it counts as lost
 # checkpoint_every = 10       # iterations
 
 [[sites]]
-name = "north"                # small letters, digits and hyphens
+name = "north"                # lowercase letters, digits and hyphens
 address = "north.example.org:7400"
 
 [[sites]]
@@ -92,26 +93,43 @@ name = "south"
 address = "south.example.org:7400"
 
 [[sites]]
-name = "west"                 # no address: it cannot be reached from outside, and calls its neighbours itself
+name = "west"                 # no address: it accepts no connections and dials its neighbours itself
 """
-"""A ``network.toml`` with everything that may be in it."""
-
-
-@dataclass(frozen=True)
-class SiteEntry:
-    """A site as all others know it. ``address`` : host:port; None where it cannot be reached from outside."""
-
-    name: str
-    address: str | None = None
+"""A ``network.toml`` with every key; those commented out have their defaults."""
 
 
 @dataclass(frozen=True)
 class NetworkFile:
-    """What ``network.toml`` says, checked when it is made.
+    """Contents of ``network.toml``, checked on construction.
 
-    components : how many; or, in (0, 1), the share of variance to explain; or None for "all".
-    topology_name : a name as :func:`deepca.topology.from_name` takes it; None where ``edges`` are given instead.
-    patience : seconds.  checkpoint_every : iterations.
+    Parameters
+    ----------
+    name : str
+        Name of the network.
+    sites : tuple of SiteEntry
+        Its sites; agent j is ``sites[j]``.
+    components : int, float or None
+        Number of components; or, in (0, 1), the share of variance to explain; or None for all.
+    run : str
+        Name of the run; another name starts another run.
+    tolerance, center, scale, algorithm, messages, seed, max_iter
+        Settings of the fit, see :class:`~deepca.decomposition.settings.Settings`.
+    topology_name : str, optional
+        A name that :func:`deepca.topology.from_name` accepts; None if ``edges`` are given instead.
+    edges : tuple of (str, str), optional
+        Pairs of neighbouring sites.
+    on_loss : {"wait", "shrink"}
+        What to do when a site is lost.
+    patience : float
+        Seconds for which a neighbour may be silent before it counts as lost.
+    checkpoint_every : int
+        Iterations between checkpoints.
+
+    Raises
+    ------
+    InvalidInput
+        If a value cannot be used. ``parameter`` is its key in the file; for an entry of ``sites``, ``agent`` is its
+        index and ``parameter`` a key of the entry.
     """
 
     name: str
@@ -132,48 +150,64 @@ class NetworkFile:
     checkpoint_every: int = 10
 
     def __post_init__(self) -> None:
+        """Check all values."""
         for key, text in (("name", self.name), ("run", self.run)):
             if not is_network_name(text):
                 raise ParameterError(key, text, "use up to 64 letters, digits, hyphens, dots and underscores")
-        _check_sites(self.sites)
+        check_sites(self.sites)
         for key, least in (("max_iter", 1), ("checkpoint_every", 1), ("seed", 0)):
             check(key, getattr(self, key), Whole(least))
         if not 0.0 < self.patience < math.inf:
-            raise InvalidInput(f"patience = {self.patience:g} s: it must be longer than nothing")
+            raise ParameterError("patience", self.patience, "a positive number of seconds, such as 60")
         if self.on_loss not in get_args(OnLoss):
-            raise ParameterError("on_loss", self.on_loss, f"choose {listed(get_args(OnLoss))}")
+            raise ParameterError("on_loss", self.on_loss, f"choose {join_names(get_args(OnLoss))}")
         check_settings(self.settings)
         for i, j in self.links:
             if self.sites[i].address is None and self.sites[j].address is None:
                 raise InvalidInput(
-                    f"{self.sites[i].name} and {self.sites[j].name} are neighbours and both have no address, so neither"
-                    " can call the other; give one of them an address, or take another topology"
+                    f"{self.sites[i].name} and {self.sites[j].name} are neighbours and neither has an address, so "
+                    "neither can dial the other; give one of them an address, or choose another topology",
+                    parameter="address",
+                    agent=i,
                 )
 
     @cached_property
     def topology(self) -> Topology:
-        """Agent j is the site ``sites[j]``."""
+        """Graph of the network; agent j is the site ``sites[j]``."""
         m = len(self.sites)
         if self.edges is not None and self.topology_name is not None:
-            raise InvalidInput("topology and edges both say who talks to whom; leave one of them out")
-        if self.edges is None and self.topology_name is None:
-            if m > 1:
-                raise InvalidInput(
-                    'nothing says who talks to whom; write topology = "ring", or edges = [["'
-                    f'{self.sites[0].name}", "{self.sites[1].name}"], …]'
-                )
-            return topologies.from_edges(1, [])
+            raise InvalidInput(
+                "both topology and edges say who talks to whom; remove one of them",
+                parameter="edges",
+                value=self.edges,
+            )
         if self.topology_name is not None:
-            found = topologies.from_name(self.topology_name, m, seed=self.seed)
-            if not found.stays:
-                raise InvalidInput(
-                    f"topology = {self.topology_name!r}: between sites links stay and go both ways; take another, such "
-                    'as "ring" or "random-regular:4"'
-                )
-            return found
-        pairs = [(self.index(a), self.index(b)) for a, b in self.edges or ()]
-        self._check_edges(pairs)
-        return topologies.from_edges(m, pairs)
+            return self._named_topology(self.topology_name)
+        if self.edges is not None:
+            pairs = [(self._end(a), self._end(b)) for a, b in self.edges]
+            self._check_edges(pairs)
+            return topologies.from_edges(m, pairs)
+        if m > 1:
+            raise InvalidInput(
+                'topology is missing; write topology = "ring", or list the links: edges = [["'
+                f'{self.sites[0].name}", "{self.sites[1].name}"], …]',
+                parameter="topology",
+            )
+        return topologies.from_edges(1, [])
+
+    def _named_topology(self, name: str) -> Topology:
+        try:
+            found = topologies.from_name(name, len(self.sites), seed=self.seed)
+        except InvalidInput as error:
+            raise TopologyError(f"topology = {name!r}: {error}", parameter="topology", value=name) from None
+        if not found.stays:
+            raise TopologyError(
+                f"topology = {name!r}: links between sites must be permanent and go both ways; choose another one, "
+                'such as "ring" or "random-regular:4"',
+                parameter="topology",
+                value=name,
+            )
+        return found
 
     @property
     def links(self) -> tuple[tuple[int, int], ...]:
@@ -183,7 +217,7 @@ class NetworkFile:
 
     @property
     def settings(self) -> Settings:
-        """What is asked for."""
+        """Settings of the fit."""
         return Settings(
             n_components=self.components,
             center=self.center,
@@ -196,18 +230,26 @@ class NetworkFile:
         )
 
     def index(self, name: str) -> int:
-        """The place of a site in the list of sites, from 0."""
+        """Return the index of a site in the list of sites.
+
+        Raises
+        ------
+        InvalidInput
+            If there is no such site; ``parameter`` is "site" and ``value`` the name.
+        """
         names = [site.name for site in self.sites]
         if name not in names:
-            raise InvalidInput(f"there is no site {name!r} in {self.name}; {meant(name, names)}")
+            raise InvalidInput(
+                f"{self.name} has no site {name!r}; {suggestion(name, names)}", parameter="site", value=name
+            )
         return names.index(name)
 
     def neighbors(self, name: str) -> tuple[int, ...]:
-        """The places of a site's neighbours, in order."""
+        """Return the indices of a site's neighbours, in increasing order."""
         return tuple(sorted(self.topology.neighbors(self.index(name))))
 
     def dials(self, i: int, j: int) -> bool:
-        """Whether site i is the one that calls its neighbour j: the one without address, else the earlier one."""
+        """Tell whether site i dials its neighbour j: the site without an address does, else the earlier one."""
         here, there = self.sites[i].address, self.sites[j].address
         if (here is None) != (there is None):
             return here is None
@@ -215,11 +257,11 @@ class NetworkFile:
 
     @property
     def digest(self) -> bytes:
-        """32 bytes over everything that has to be the same at all sites; addresses may differ.
+        """SHA-256 digest of everything that must be the same at all sites; addresses may differ.
 
-        The links count, not the name of the topology: random ones may be drawn differently by other versions.
+        It covers the links rather than the name of the topology: other versions may draw random ones differently.
         """
-        said = {
+        content = {
             "format": 1,
             "name": self.name,
             "run": self.run,
@@ -237,22 +279,35 @@ class NetworkFile:
             "patience": float(self.patience),
             "checkpoint_every": self.checkpoint_every,
         }
-        return hashlib.sha256(json.dumps(said, sort_keys=True, allow_nan=False).encode()).digest()
+        return hashlib.sha256(json.dumps(content, sort_keys=True, allow_nan=False).encode()).digest()
+
+    def _end(self, name: str) -> int:
+        """Return the index of a site that ``edges`` names."""
+        try:
+            return self.index(name)
+        except InvalidInput as error:
+            raise InvalidInput(f"edges: {error}", parameter="edges", value=name) from None
 
     def _check_edges(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """What :func:`deepca.topology.from_edges` would say of numbers, said of sites."""
+        """Check what :func:`deepca.topology.from_edges` checks, with errors that name sites."""
         m = len(self.sites)
         links = np.zeros((m, m))
         for i, j in pairs:
             if i == j:
-                raise InvalidInput(f"edges: {self.sites[i].name} is joined to itself; leave that out")
+                name = self.sites[i].name
+                raise TopologyError(
+                    f"edges: {name} is linked to itself; remove that pair", parameter="edges", value=(name, name)
+                )
             links[i, j] = links[j, i] = 1.0
         count, label = csgraph.connected_components(links, directed=False)
         if count > 1:
-            groups = [[self.sites[i].name for i in np.flatnonzero(label == part)] for part in range(count)]
+            groups = tuple(tuple(self.sites[i].name for i in np.flatnonzero(label == part)) for part in range(count))
             shown = ", ".join("{" + ", ".join(group) + "}" for group in groups)
-            raise InvalidInput(
-                f"edges: the sites fall into {count} groups that do not hear each other: {shown}; add some between them"
+            raise DisconnectedError(
+                f"edges: the sites fall into {count} groups without a link between them: {shown}; add links that join "
+                "them",
+                parameter="edges",
+                value=groups,
             )
 
 
@@ -260,11 +315,21 @@ class NetworkFile:
 
 
 def read_network(path: Path) -> NetworkFile:
-    """``network.toml``, checked."""
-    table = TomlTable(load_toml(path), str(path), _NETWORK_KEYS)
+    """Read and check ``network.toml``.
+
+    Raises
+    ------
+    InvalidInput
+        If the file cannot be used; ``file``, ``line`` and ``parameter`` say where.
+    """
+    file = load_toml(path)
+    table = TomlTable(file, _NETWORK_KEYS)
     given: dict[str, Any] = {
         "name": table.text("name"),
-        "sites": tuple(_site_entry(path, j, entry) for j, entry in enumerate(table.tables("sites"), 1)),
+        "sites": tuple(
+            SiteEntry(entry.text("name"), entry.text("address", None))
+            for entry in table.tables("sites", ("name", "address"))
+        ),
         "components": table.components("components"),
         "topology_name": table.text("topology", None),
         "edges": table.pairs("edges"),
@@ -280,59 +345,41 @@ def read_network(path: Path) -> NetworkFile:
     try:
         always = ("components", "topology_name", "edges")
         return NetworkFile(**{key: value for key, value in given.items() if value is not None or key in always})
-    except ParameterError as error:
-        key = _AS_WRITTEN.get(error.parameter, error.parameter)
-        raise ParameterError(key, error.value, error.expected, file=str(path)) from None
     except InvalidInput as error:
-        raise InvalidInput(f"{path}: {error}") from None
+        if isinstance(error, ParameterError) and error.parameter == "n_components":
+            error.expected = COMPONENTS  # how to write it in this file, not in Python
+        raise file.located(error, _keys_of(error)) from None
 
 
-def _check_sites(sites: Sequence[SiteEntry]) -> None:
-    if not sites:
-        raise InvalidInput("there are no sites; each needs a [[sites]] with a name and, if it has one, an address")
-    names: set[str] = set()
-    addresses: dict[tuple[str, int], str] = {}
-    for site in sites:
-        if not is_site_name(site.name):
-            raise InvalidInput(
-                f"the site {site.name!r}: names have up to 63 small letters, digits and hyphens (inside only)"
-            )
-        if site.name in RESERVED_NAMES:
-            raise InvalidInput(f"a site cannot be called {site.name!r}, as files of every kit are; choose another name")
-        if site.name in names:
-            raise InvalidInput(f"two sites are called {site.name!r}; names must differ")
-        names.add(site.name)
-        if site.address is None:
-            continue
-        try:
-            host, port = split_address(site.address)
-        except InvalidInput as error:
-            raise InvalidInput(f"the address of {site.name}: {error}") from None
-        if (other := addresses.setdefault((host.lower(), port), site.name)) != site.name:
-            raise InvalidInput(f"{other} and {site.name} have the same address, {site.address}")
-
-
-def _site_entry(path: Path, number: int, entry: Mapping[str, Any]) -> SiteEntry:
-    table = TomlTable(entry, f"{path}, [[sites]] number {number}", ("name", "address"))
-    return SiteEntry(table.text("name"), table.text("address", None))
+def _keys_of(error: InvalidInput) -> Keys:
+    """Return the keys in ``network.toml`` of the value that an error is about."""
+    if error.parameter is None:
+        return ()
+    key = _SETTING_KEYS.get(error.parameter, error.parameter)
+    return (key,) if error.agent is None else ("sites", error.agent, key)
 
 
 # ------------------------------------------------------------------------------------------------------------- writing
 
 
 def write_network(path: Path, network: NetworkFile) -> None:
-    """Write ``network.toml`` with everything that is said in it."""
-    components = "all" if network.components is None else network.components
-    lines = [("name", network.name), ("run", network.run), ("components", components)]
-    said: list[tuple[str, Any]] = [*lines, ("tolerance", float(network.tolerance))]
-    said += [(key, getattr(network, key)) for key in ("center", "scale", "algorithm", "messages", "seed", "max_iter")]
+    """Write ``network.toml`` with every value, defaults included."""
+    entries: list[tuple[str, Any]] = [
+        ("name", network.name),
+        ("run", network.run),
+        ("components", "all" if network.components is None else network.components),
+        ("tolerance", float(network.tolerance)),
+    ]
+    entries += [
+        (key, getattr(network, key)) for key in ("center", "scale", "algorithm", "messages", "seed", "max_iter")
+    ]
     if network.topology_name is not None:
-        said.append(("topology", network.topology_name))
+        entries.append(("topology", network.topology_name))
     if network.edges is not None:
-        said.append(("edges", [list(pair) for pair in network.edges]))
-    said += [("on_loss", network.on_loss), ("patience", duration_text(network.patience))]
-    said.append(("checkpoint_every", network.checkpoint_every))
-    text = "".join(f"{key} = {as_toml(value)}\n" for key, value in said)
+        entries.append(("edges", [list(pair) for pair in network.edges]))
+    entries += [("on_loss", network.on_loss), ("patience", duration_text(network.patience))]
+    entries.append(("checkpoint_every", network.checkpoint_every))
+    text = "".join(f"{key} = {as_toml(value)}\n" for key, value in entries)
     for site in network.sites:
         text += f"\n[[sites]]\nname = {as_toml(site.name)}\n"
         text += "" if site.address is None else f"address = {as_toml(site.address)}\n"

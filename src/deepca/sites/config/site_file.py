@@ -1,4 +1,4 @@
-"""``site.toml``: what one site says of itself."""
+"""Read and write ``site.toml``, the configuration of one site."""
 
 from __future__ import annotations
 
@@ -32,10 +32,38 @@ _SECURITY_KEYS = ("authority", "certificate", "key", "revoked", "plaintext")
 
 @dataclass(frozen=True)
 class SiteFile:
-    """What ``site.toml`` says. All paths are absolute.
+    """Contents of ``site.toml``; all paths are absolute.
 
-    listen : host:port; None for a site that cannot be reached from outside.  deadline : seconds.
-    revoked : need not exist.  plaintext : without certificates; addresses are all loopback then.
+    Parameters
+    ----------
+    path : Path
+        The file itself.
+    site : str
+        Name of this site.
+    network : NetworkFile
+        The network that it belongs to.
+    data : Path
+        File with its rows.
+    label_column : str, optional
+        Column to exclude (labels, identifiers).
+    dataset : str, optional
+        Array to read from an .npz or HDF5 file.
+    model : Path
+        Where to write the result.
+    state : Path
+        Folder for checkpoints.
+    listen : str, optional
+        ``host:port`` to listen at; None for a site that only dials out.
+    deadline : float
+        Seconds after which the run ends as unfinished.
+    checkpoints : bool
+        Whether a restarted agent can resume.
+    authority, certificate, key : Path
+        Certificate of the authority, certificate of this site, and its private key.
+    revoked : Path
+        List of revoked certificates; need not exist.
+    plaintext : bool
+        Whether to connect without certificates; all addresses are loopback addresses then.
     """
 
     path: Path
@@ -57,28 +85,36 @@ class SiteFile:
 
     @property
     def index(self) -> int:
-        """The place of this site in the list of sites, from 0."""
+        """Index of this site in the list of sites."""
         return self.network.index(self.site)
 
     @property
     def folder(self) -> Path:
-        """Where ``site.toml`` lies."""
+        """Folder of ``site.toml``."""
         return self.path.parent
 
 
 def read_site(path: Path) -> SiteFile:
-    """``site.toml`` and the network that it names, checked; the files of rows and certificates are not opened.
+    """Read and check ``site.toml`` and the network that it names; files of rows and certificates are not opened.
 
-    ``path`` : the file, or the folder it lies in.
+    Parameters
+    ----------
+    path : Path
+        The file, or its folder.
+
+    Raises
+    ------
+    InvalidInput
+        If one of the two files cannot be used; ``file``, ``line`` and ``parameter`` say where.
     """
     path = (path / "site.toml" if path.is_dir() else path).absolute()
-    table = TomlTable(load_toml(path), str(path), _SITE_KEYS)
-    security = TomlTable(table.table("security"), f"{path}, [security]", _SECURITY_KEYS)
+    table = TomlTable(load_toml(path), _SITE_KEYS)
+    security = table.table("security", _SECURITY_KEYS)
 
     def file(where: TomlTable, key: str, *default: str) -> Path:
         name = where.text(key, *default)
         if not name:
-            raise InvalidInput(f"{where.where}: {key} is empty; give the name of a file")
+            raise where.error(key, f"{key} is empty; write the name of a file", value=name)
         return path.parent / Path(name).expanduser()
 
     network = read_network(file(table, "network", "network.toml"))
@@ -86,7 +122,7 @@ def read_site(path: Path) -> SiteFile:
     try:
         address = network.sites[network.index(site)].address
     except InvalidInput as error:
-        raise InvalidInput(f"{path}: {error}") from None
+        raise table.error("site", str(error), value=site) from None
     plaintext = bool(security.flag("plaintext", False))
     found = SiteFile(
         path=path,
@@ -97,7 +133,7 @@ def read_site(path: Path) -> SiteFile:
         dataset=table.text("dataset", None),
         model=file(table, "model", "model.npz"),
         state=file(table, "state", "state"),
-        listen=_listen(path, table.text("listen", None), address),
+        listen=_listen(table, table.text("listen", None), address),
         deadline=cast("float", table.duration("deadline", 86400.0)),
         checkpoints=bool(table.flag("checkpoints", True)),
         authority=file(security, "authority", "authority.pem"),
@@ -106,40 +142,46 @@ def read_site(path: Path) -> SiteFile:
         revoked=file(security, "revoked", "revoked.pem"),
         plaintext=plaintext,
     )
-    _check_site(found)
+    _check_site(found, table, security)
     return found
 
 
-def _listen(path: Path, given: str | None, address: str | None) -> str | None:
-    """Where to listen: as told; at the port of the address; nowhere without one."""
+def _listen(table: TomlTable, given: str | None, address: str | None) -> str | None:
+    """Return where to listen: as given, or at the port of the address; None without either."""
     if given is not None:
         try:
             split_address(given, lowest=0)
         except InvalidInput as error:
-            raise InvalidInput(f"{path}: listen = {error}") from None
+            raise table.error("listen", f"listen = {error}", value=given) from None
         return given
     if address is None:
         return None
     host, port = split_address(address)
     if is_loopback(host):
-        return address  # nobody outside could use more than this
+        return address  # nobody outside this machine could reach more
     return f"[::]:{port}" if ":" in host else f"0.0.0.0:{port}"
 
 
-def _check_site(found: SiteFile) -> None:
-    path = found.path
+def _check_site(found: SiteFile, table: TomlTable, security: TomlTable) -> None:
     if found.model.suffix != ".npz":
-        raise InvalidInput(f"{path}: model = {found.model.name!r}: a model file ends in .npz")
+        name = found.model.name
+        raise table.error("model", f"model = {name!r}: write a file name that ends in .npz", value=name)
     if found.model == found.data:
-        raise InvalidInput(f"{path}: model and data are the same file; its rows would be lost")
+        raise table.error(
+            "data",
+            "model and data are the same file, whose rows would be overwritten; write another file name for model",
+            value=found.data.name,
+        )
     if not found.plaintext:
         return
-    spoken = [(f"the address of {site.name}", site.address) for site in found.network.sites]
-    for what, address in [*spoken, ("listen", found.listen)]:
+    named = [(f"the address of {site.name}", site.address) for site in found.network.sites]
+    for what, address in [*named, ("listen", found.listen)]:
         if address is not None and not is_loopback(split_address(address, lowest=0)[0]):
-            raise InvalidInput(
-                f"{path}: plaintext = true is for trials on one machine, and {what} is {address}; use 127.0.0.1 "
-                "everywhere, or certificates (deepca join)"
+            raise security.error(
+                "plaintext",
+                f"plaintext = true requires loopback addresses, and {what} is {address}; use 127.0.0.1 everywhere for "
+                "a trial on one machine, or certificates (deepca join)",
+                value=address,
             )
 
 
@@ -153,33 +195,45 @@ def write_site(
     deadline: float = 86400.0,
     edit_data: bool = False,
 ) -> None:
-    """Write a ``site.toml`` with remarks, and the usual names of files.
+    """Write a ``site.toml`` with comments and the usual file names.
 
-    data : relative to the folder of the file, or absolute.  deadline : seconds.
-    edit_data : whether ``data`` is a mere example that somebody has to replace.
+    Parameters
+    ----------
+    path : Path
+        The file to write.
+    site : str
+        Name of the site.
+    data : str
+        File with its rows, absolute or relative to the folder of ``path``.
+    label_column, dataset : str, optional
+        As in :class:`SiteFile`.
+    deadline : float
+        Seconds.
+    edit_data : bool
+        Whether ``data`` is a placeholder that the operator has to replace.
     """
     note = "EDIT THIS: the file" if edit_data else "the file"
 
-    def line(name: str, value: object, remark: str, *, example: object = None) -> str:
-        said = f"{name} = {as_toml(value)}" if value is not None else f"# {name} = {as_toml(example)}"
-        return f"{said:<32}# {remark}\n"
+    def line(name: str, value: object, comment: str, *, example: object = None) -> str:
+        entry = f"{name} = {as_toml(value)}" if value is not None else f"# {name} = {as_toml(example)}"
+        return f"{entry:<32}# {comment}\n"
 
     text = (
-        "# One site of the network; paths are relative to the folder of this file.\n"
-        + line("site", site, "who this is")
+        "# One site of the network. Paths are relative to the folder of this file.\n"
+        + line("site", site, "name of this site")
         + line("network", "network.toml", "the same file at all sites")
-        + line("data", data, f"{note} with the rows of this site; they stay here")
-        + line("label_column", label_column, "a column that is no data: left out", example="diagnosis")
-        + line("dataset", dataset, "which array of an .npz or HDF5 file", example="X")
-        + line("model", "model.npz", "where the result goes")
+        + line("data", data, f"{note} with the rows of this site; they never leave it")
+        + line("label_column", label_column, "column to exclude (labels, identifiers)", example="diagnosis")
+        + line("dataset", dataset, "array to read from an .npz or HDF5 file", example="X")
+        + line("model", "model.npz", "where to write the result")
         + line("state", "state", "folder for checkpoints")
-        + line("listen", None, "else: the port of this site's address", example="0.0.0.0:7400")
-        + line("deadline", duration_text(deadline), "after which the run ends as unfinished")
-        + line("checkpoints", True, "whether a restarted agent can go on where it was")
+        + line("listen", None, "default: the port of this site's address", example="0.0.0.0:7400")
+        + line("deadline", duration_text(deadline), "the run ends as unfinished after this time")
+        + line("checkpoints", True, "whether a restarted agent can resume")
         + "\n[security]\n"
-        + line("authority", "authority.pem", "who signs certificates in this network")
-        + line("certificate", "site.pem", "who this site is, signed by the authority")
-        + line("key", "site.key", "never leaves this site")
-        + line("revoked", "revoked.pem", "certificates that are no longer valid; need not exist")
+        + line("authority", "authority.pem", "certificate of the authority that signs for this network")
+        + line("certificate", "site.pem", "certificate of this site, signed by the authority")
+        + line("key", "site.key", "private key; it never leaves this site")
+        + line("revoked", "revoked.pem", "list of revoked certificates; need not exist")
     )
     write_whole(path, text.encode())

@@ -1,38 +1,63 @@
-"""TOML with errors that say where and what to write instead; durations with their units."""
+"""Read TOML with errors that name file, line and key, and what to write instead; durations with their units."""
 
 from __future__ import annotations
 
+import copy
 import difflib
 import json
 import math
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
 from deepca.errors import InvalidInput, ParameterError
+from deepca.sites.config.toml_lines import Keys, find_line, find_syntax_error
 
-__all__ = ["TomlTable", "as_toml", "duration", "duration_text", "listed", "load_toml", "meant"]
+__all__ = [
+    "COMPONENTS",
+    "TomlFile",
+    "TomlTable",
+    "as_toml",
+    "duration",
+    "duration_text",
+    "join_names",
+    "load_toml",
+    "suggestion",
+]
 
 _UNITS = {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_MAX_NAMES = 20  # shown in an error; more would bury the rest of it
+_MAX_VALUE_CHARACTERS = 60  # of a value shown in an error
+_REQUIRED: Any = object()
+
+COMPONENTS = 'a whole number of at least 1, a share of variance below 1 such as 0.95, or "all"'
+"""What the key ``components`` accepts."""
 
 
 def duration(text: str) -> float:
-    """``"500ms"``, ``"30s"``, ``"5min"``, ``"2h"`` or ``"1d"`` in seconds."""
+    """Return ``"500ms"``, ``"30s"``, ``"5min"``, ``"2h"`` or ``"1d"`` in seconds.
+
+    Raises
+    ------
+    ParameterError
+        If the text is not a number and its unit, or not positive.
+    """
     found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]+)\s*", text)
     if found is None or found[2] not in _UNITS:
         raise ParameterError("duration", text, "write a number and its unit, such as 500ms, 30s, 5min, 2h or 1d")
     value = float(found[1]) * _UNITS[found[2]]
     if not 0.0 < value < math.inf:
-        raise ParameterError("duration", text, "it must be longer than nothing")
+        raise ParameterError("duration", text, "a duration must be positive and finite, such as 30s")
     return value
 
 
 def duration_text(seconds: float) -> str:
-    """Seconds in the largest unit that makes a whole number; :func:`duration` reads it back."""
+    """Write seconds in the largest unit that makes a whole number; :func:`duration` reads it back."""
     for unit in ("d", "h", "min", "s"):
         if seconds >= _UNITS[unit] and seconds % _UNITS[unit] == 0.0:
             return f"{int(seconds // _UNITS[unit])}{unit}"
@@ -42,115 +67,197 @@ def duration_text(seconds: float) -> str:
     return f"{np.format_float_positional(seconds, trim='0')}s"
 
 
-def load_toml(path: Path) -> dict[str, Any]:
-    """A TOML file."""
+@dataclass(frozen=True)
+class TomlFile:
+    """A TOML file: its path, its text and the values in it."""
+
+    path: Path
+    text: str
+    values: dict[str, Any]
+
+    def error(self, keys: Keys, message: str, *, value: object = None) -> InvalidInput:
+        """Return an error about the value at ``keys``, with file, line and key in front of the message and as facts."""
+        return self.located(InvalidInput(message, parameter=str(keys[-1]), value=value), keys)
+
+    def located(self, error: InvalidInput, keys: Keys) -> InvalidInput:
+        """Return an error about the value at ``keys`` with its place in this file in front and as facts."""
+        file, line = str(self.path), find_line(self.text, keys)
+        if isinstance(error, ParameterError):
+            key = str(keys[-1]) if keys else error.parameter
+            return ParameterError(key, error.value, error.expected, file=file, line=line)
+        located = copy.copy(error)
+        located.file, located.line = file, line
+        located.args = (f"{file if line is None else f'{file}:{line}'}: {error}",)
+        return located
+
+
+def load_toml(path: Path) -> TomlFile:
+    """Read a TOML file.
+
+    Raises
+    ------
+    InvalidInput
+        If it cannot be read, or is not valid TOML; with ``file`` and, for invalid TOML, ``line``.
+    """
     try:
         content = path.read_bytes()
     except FileNotFoundError:
-        raise InvalidInput(f"{path}: there is no such file") from None
+        raise InvalidInput(f"{path}: no such file; check the path", file=str(path)) from None
     except IsADirectoryError:
-        raise InvalidInput(f"{path}: this is a folder; give the name of a file") from None
+        raise InvalidInput(f"{path}: this is a folder; give the name of a file", file=str(path)) from None
     except OSError as error:
-        raise InvalidInput(f"{path}: cannot be read ({error.strerror})") from None
+        raise InvalidInput(
+            f"{path}: cannot be read ({error.strerror}); check its permissions", file=str(path)
+        ) from None
     try:
-        return tomllib.loads(content.decode("utf-8-sig"))  # some editors put a mark in front
-    except UnicodeDecodeError:
-        raise InvalidInput(f"{path}: not a text in UTF-8; save it as UTF-8") from None
-    except tomllib.TOMLDecodeError as error:
-        raise InvalidInput(f"{path}: not valid TOML: {error}; text stands in quotes") from None
-    except RecursionError:
-        raise InvalidInput(f"{path}: not valid TOML: brackets within brackets without end") from None
-
-
-_NEEDED: Any = object()
+        text = content.decode("utf-8-sig")  # some editors put a byte order mark in front
+        return TomlFile(path, text, tomllib.loads(text))
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise InvalidInput(
+            f"{path}:{line}: the file is not UTF-8; save it as UTF-8", file=str(path), line=line
+        ) from None
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        line = find_syntax_error(text)
+        found = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise InvalidInput(
+            f"{path}:{line}: not valid TOML: {found}; write one `key = value` per line, and text in quotes",
+            file=str(path),
+            line=line,
+        ) from None
 
 
 class TomlTable:
-    """Values of a TOML table by name and type; unknown names and wrong types are errors that say where."""
+    """A table of a TOML file, read by key and type; unknown keys and wrong types raise errors that say where.
 
-    def __init__(self, values: Mapping[str, Any], where: str, known: Sequence[str]) -> None:
-        self._values, self.where = values, where
+    Parameters
+    ----------
+    file : TomlFile
+        The file.
+    known : sequence of str
+        All keys that the table may have.
+    keys : tuple of str and int
+        Keys and indices that lead to the table; empty for the whole file.
+
+    Raises
+    ------
+    InvalidInput
+        If the table has another key; ``parameter`` names it.
+    """
+
+    def __init__(self, file: TomlFile, known: Sequence[str], keys: Keys = ()) -> None:
+        values: Any = file.values
+        for key in keys:
+            values = values[key] if isinstance(key, int) else values.get(key, {})
+        self._file, self._keys, self._values = file, keys, values
         for key in values:
             if key not in known:
-                raise InvalidInput(f"{where}: there is nothing called {key!r} here; {meant(key, known)}")
+                raise self.error(key, f"unknown key {key!r}{self._inside}; {suggestion(key, known)}")
+
+    @property
+    def _inside(self) -> str:
+        """The table, for messages."""
+        if not self._keys:
+            return ""
+        if isinstance(self._keys[-1], int):
+            return f" in [[{self._keys[0]}]] number {self._keys[-1] + 1}"
+        return f" in [{self._keys[0]}]"
+
+    def error(self, key: str, message: str, *, value: object = None) -> InvalidInput:
+        """Return an error about one key of this table, with file, line, key and value as facts."""
+        return self._file.error((*self._keys, key), message, value=value)
+
+    def _wrong(self, key: str, value: object, words: str) -> InvalidInput:
+        return self.error(key, f"{key} = {_shorten(value)}{self._inside}: write {words}", value=value)
 
     def _get(self, key: str, kind: type | tuple[type, ...], words: str, default: Any) -> Any:
         if key not in self._values:
-            if default is _NEEDED:
-                raise InvalidInput(f"{self.where}: {key} is missing; write {key} = {words}")
+            if default is _REQUIRED:
+                raise self.error(key, f"{key} is missing{self._inside}; add `{key} = …`: {words}")
             return default
         value = self._values[key]
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise InvalidInput(f"{self.where}: {key} = {_shown(value)}: write {key} = {words}")
+            raise self._wrong(key, value, words)
         return value
 
-    def text(self, key: str, default: Any = _NEEDED) -> Any:
-        return self._get(key, str, '"…", a text in quotes', default)
+    def text(self, key: str, default: Any = _REQUIRED) -> Any:
+        """Return a string."""
+        return self._get(key, str, "text in quotes", default)
 
-    def flag(self, key: str, default: Any = _NEEDED) -> bool | None:
+    def flag(self, key: str, default: Any = _REQUIRED) -> bool | None:
+        """Return true or false."""
         return cast("bool | None", self._get(key, bool, "true or false", default))
 
-    def whole(self, key: str, default: Any = _NEEDED) -> int | None:
+    def whole(self, key: str, default: Any = _REQUIRED) -> int | None:
+        """Return a whole number."""
         return cast("int | None", self._get(key, int, "a whole number", default))
 
-    def number(self, key: str, default: Any = _NEEDED) -> float | None:
+    def number(self, key: str, default: Any = _REQUIRED) -> float | None:
+        """Return a number as a float."""
         value = self._get(key, (int, float), "a number", default)
         return None if value is None else float(value)
 
-    def duration(self, key: str, default: Any = _NEEDED) -> float | None:
+    def duration(self, key: str, default: Any = _REQUIRED) -> float | None:
+        """Return a duration, written with its unit, in seconds."""
         value = self._get(key, str, 'a number with its unit in quotes, such as "30s", "5min" or "2h"', default)
         if not isinstance(value, str):
             return cast("float | None", value)
         try:
             return duration(value)
         except ParameterError as error:
-            raise ParameterError(key, value, error.expected, file=str(self.where)) from None
+            raise self._file.located(error, (*self._keys, key)) from None
 
     def components(self, key: str) -> int | float | None:
-        words = 'a whole number, a share of variance such as 0.95, or "all"'
-        value = self._get(key, (int, float, str), words, _NEEDED)
+        """Return how many components, or the share of variance to explain; None for "all"."""
+        value = self._get(key, (int, float, str), COMPONENTS, _REQUIRED)
         if isinstance(value, str) and value != "all":
-            raise InvalidInput(f"{self.where}: {key} = {_shown(value)}: write {key} = {words}")
+            raise self._wrong(key, value, COMPONENTS)
         return None if isinstance(value, str) else cast("int | float", value)
 
-    def table(self, key: str) -> dict[str, Any]:
-        return cast("dict[str, Any]", self._get(key, dict, f"a table: a line [{key}] with its values below", {}))
+    def table(self, key: str, known: Sequence[str]) -> TomlTable:
+        """Return a table in this one, empty if the file has none; ``known`` are the keys that it may have."""
+        self._get(key, dict, f"a table: a line [{key}] with its keys below", {})
+        return TomlTable(self._file, known, (*self._keys, key))
 
-    def tables(self, key: str) -> list[dict[str, Any]]:
+    def tables(self, key: str, known: Sequence[str]) -> list[TomlTable]:
+        """Return an array of tables; ``known`` are the keys that each may have."""
         words = f"one [[{key}]] for each of them"
         value = self._get(key, list, words, [])
         if not all(isinstance(entry, dict) for entry in value):
-            raise InvalidInput(f"{self.where}: {key} = {_shown(value)}: write {words}")
-        return cast("list[dict[str, Any]]", value)
+            raise self._wrong(key, value, words)
+        return [TomlTable(self._file, known, (*self._keys, key, number)) for number in range(len(value))]
 
     def pairs(self, key: str) -> tuple[tuple[str, str], ...] | None:
+        """Return pairs of names, or None if the key is missing."""
         words = 'pairs of sites, such as [["north", "south"], ["south", "west"]]'
         value = self._get(key, list, words, None)
         if value is None:
             return None
         for pair in value:
             if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(name, str) for name in pair):
-                raise InvalidInput(f"{self.where}: {key}: {_shown(pair)} is not a pair; write {words}")
+                raise self.error(key, f"{key}: {_shorten(pair)} is not a pair; write {words}", value=pair)
         return tuple((a, b) for a, b in value)
 
 
-def meant(name: str, known: Sequence[str]) -> str:
+def suggestion(name: str, known: Sequence[str]) -> str:
+    """Return the known name that was probably meant, or else all known names, as the end of an error message."""
     near = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"known are {listed(known)}"
+    return f"did you mean {near[0]!r}?" if near else f"use one of {join_names(known)}"
 
 
-def listed(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:20])
-    return f"{shown}, …" if len(names) > 20 else shown
+def join_names(names: Sequence[str]) -> str:
+    """Join the first few names with commas."""
+    shown = ", ".join(names[:_MAX_NAMES])
+    return f"{shown}, …" if len(names) > _MAX_NAMES else shown
 
 
-def _shown(value: object) -> str:
+def _shorten(value: object) -> str:
     text = json.dumps(value, default=str, ensure_ascii=False)
-    return text if len(text) <= 60 else f"{text[:57]}…"
+    return text if len(text) <= _MAX_VALUE_CHARACTERS else f"{text[: _MAX_VALUE_CHARACTERS - 3]}…"
 
 
 def as_toml(value: object) -> str:
-    """A value as TOML writes it."""
+    """Write a value as TOML."""
     if isinstance(value, str):
         # U+007F is the one character that JSON leaves as it is and TOML forbids; beyond U+FFFF JSON writes two halves
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,0 +1,71 @@
+"""The entries ``[[sites]]`` of ``network.toml``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from deepca.errors import InvalidInput
+from deepca.sites.config.addresses import is_site_name, split_address
+
+__all__ = ["RESERVED_NAMES", "SiteEntry", "check_sites"]
+
+RESERVED_NAMES = ("authority", "revoked", "site")  # files and folders in and beside kits have these names
+
+
+@dataclass(frozen=True)
+class SiteEntry:
+    """A site as the others know it.
+
+    Parameters
+    ----------
+    name : str
+        Its name, a DNS label.
+    address : str, optional
+        ``host:port`` at which neighbours reach it; None if it only dials out.
+    """
+
+    name: str
+    address: str | None = None
+
+
+def check_sites(sites: Sequence[SiteEntry]) -> None:
+    """Raise InvalidInput unless there are sites, with names and addresses that can be used and differ.
+
+    The error has the index of the site as ``agent``, and "name" or "address" as ``parameter``.
+    """
+    if not sites:
+        raise InvalidInput(
+            "sites is missing; write [[sites]] for each site, followed by its name and, if it has one, its address",
+            parameter="sites",
+        )
+    names: set[str] = set()
+    addresses: dict[tuple[str, int], str] = {}
+    for agent, site in enumerate(sites):
+        if advice := _name_advice(site.name, names):
+            raise InvalidInput(f"site name {site.name!r}: {advice}", parameter="name", agent=agent, value=site.name)
+        names.add(site.name)
+        if site.address is None:
+            continue
+        try:
+            host, port = split_address(site.address)
+        except InvalidInput as error:
+            raise InvalidInput(
+                f"the address of {site.name}: {error}", parameter="address", agent=agent, value=site.address
+            ) from None
+        if (other := addresses.setdefault((host.lower(), port), site.name)) != site.name:
+            raise InvalidInput(
+                f"{other} and {site.name} have the same address, {site.address}; give each site its own",
+                parameter="address",
+                agent=agent,
+                value=site.address,
+            )
+
+
+def _name_advice(name: str, taken: set[str]) -> str:
+    """Return what is wrong with the name of a site and what to do; empty if it can be used."""
+    if not is_site_name(name):
+        return "use up to 63 lowercase letters, digits and hyphens, without a hyphen at either end"
+    if name in RESERVED_NAMES:
+        return "files in and beside kits have this name; choose another one"
+    return "another site has this name; give each site its own" if name in taken else ""
