@@ -1,1 +1,1 @@
-"""Who is who: keys, certificates of sites, the authority that signs them, and what it has revoked."""
+"""Establish who is who: keys, certificates of sites, the authority that signs them, and its revocations."""

@@ -1,8 +1,8 @@
-"""A private authority: signs the certificates of one network's sites, and the list of those that are revoked.
+"""A private authority, which signs the certificates of one network's sites and its revocation lists.
 
 It is a folder: ``authority.pem`` and ``authority.key``; ``issued.json``, all certificates and the number of the last
-list; ``revoked.pem``, that list; ``ledger.jsonl``, a line for everything that was ever signed. Each key is signed once,
-so that every certificate that replaces another one comes with a new key.
+revocation list; ``revoked.pem``, that list; ``ledger.jsonl``, one line for everything that was ever signed. Each key is
+signed once, so that a certificate that replaces another one always comes with a new key.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from deepca._util.files import alone, write_whole
-from deepca.errors import InvalidInput, RevocationListError
+from deepca.errors import InvalidInput, ParameterError, RevocationListError
 from deepca.sites.pki.certificates import (
     SKEW,
-    alternatives,
-    day,
+    alternative_names,
+    format_time,
     key_usage,
     load_certificate,
     now_utc,
     pem,
     read_content,
     site_of,
-    subject,
+    subject_name,
 )
 from deepca.sites.pki.keys import UNREADABLE, Key, fingerprint, load_key, new_key, public_key, write_key
 from deepca.sites.pki.revocation import LIST_DAYS, RevocationList, load_list, parse_list
@@ -38,14 +38,26 @@ from deepca.sites.pki.revocation import LIST_DAYS, RevocationList, load_list, pa
 __all__ = ["LEDGER", "Authority", "Issued", "check_request", "load_own_certificate", "network_of", "read_issued"]
 
 LEDGER = "ledger.jsonl"
-_AUTHORITY_DAYS = 3650
+"""Name of the file that records everything the authority signs."""
+_AUTHORITY_DAYS = 3650  # lifetime of an authority, and so of anything that it signs
 
 
 @dataclass(frozen=True)
 class Issued:
-    """What the authority remembers of a certificate. Times as ISO 8601; ``serial`` and ``key`` in hexadecimal.
+    """A certificate in the records of the authority.
 
-    key : fingerprint of the public key.  revoked : when, or None.
+    Parameters
+    ----------
+    serial : str
+        Serial number, in hexadecimal.
+    site : str
+        The site that it names.
+    key : str
+        Fingerprint of the public key, in hexadecimal.
+    not_before, not_after : str
+        Validity, as ISO 8601.
+    revoked : str, optional
+        When it was revoked, as ISO 8601.
     """
 
     serial: str
@@ -56,45 +68,65 @@ class Issued:
     revoked: str | None = None
 
     def valid(self, now: datetime) -> bool:
-        """Tell whether it can still be used, now or later."""
+        """Tell whether it has neither expired nor been revoked."""
         return self.revoked is None and datetime.fromisoformat(self.not_after) > now
 
 
 def read_issued(folder: Path) -> tuple[Issued, ...]:
-    """Return all certificates that the authority in a folder has issued, in order."""
+    """Return all certificates that the authority in a folder has issued, oldest first."""
     return tuple(_read_state(folder)[0])
 
 
 def load_own_certificate(folder: Path) -> x509.Certificate:
     """Load the certificate of the authority in a folder."""
     if not folder.is_dir():
-        raise InvalidInput(f"{folder}: there is no such folder; deepca init makes one called authority")
-    return load_certificate(folder / "authority.pem", hint="deepca init makes a folder called authority")
+        raise InvalidInput(
+            f"{folder}: no such folder; give the folder authority that deepca init made", file=str(folder)
+        )
+    return load_certificate(folder / "authority.pem", hint="give the folder authority that deepca init made")
 
 
 def network_of(certificate: x509.Certificate) -> str:
-    """Name the network whose authority this is."""
+    """Return the name of the network that an authority signs for."""
     return str(certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)[0].value)
 
 
 def check_request(asked: x509.CertificateSigningRequest, network: str) -> tuple[str, ec.EllipticCurvePublicKey]:
-    """Return the site and the key of a request; an InvalidInput if it cannot be signed for this network."""
+    """Return the site and the key of a request.
+
+    Raises
+    ------
+    InvalidInput
+        If it cannot be signed for this network; ``parameter`` says whether "request", "signature" or "network" is
+        wrong.
+    """
     try:
         its_network, site = site_of(asked)
         public = public_key(asked)
         genuine = asked.is_signature_valid
     except UNREADABLE:
-        raise InvalidInput("the request does not name a site as deepca join does; make it with that") from None
+        raise InvalidInput(
+            "the request does not name one site, or its key is not for ECDSA on P-256; create it with deepca join",
+            parameter="request",
+        ) from None
     if not genuine:
-        raise InvalidInput(f"the request of {site} is not signed with its own key; make a new one with deepca join")
+        raise InvalidInput(
+            f"the request of {site} is not signed with its own key; create another with deepca join",
+            parameter="signature",
+        )
     if its_network != network:
-        raise InvalidInput(f"the request of {site} is for the network {its_network}; this authority is of {network}")
+        raise InvalidInput(
+            f"the request of {site} is for the network {its_network}, and this authority signs for {network}; send it "
+            f"to the authority of {its_network}",
+            parameter="network",
+            value=its_network,
+        )
     return site, public
 
 
 @dataclass(frozen=True)
 class Authority:
-    """Signs for one network."""
+    """The authority of one network; its key is in memory."""
 
     folder: Path
     certificate: x509.Certificate
@@ -104,13 +136,16 @@ class Authority:
     def create(
         cls, folder: Path, network: str, *, passphrase: bytes | None = None, now: datetime | None = None
     ) -> Authority:
-        """Make a new one, for ten years, with a list on which nobody is. passphrase : protects its key."""
+        """Create an authority for ten years, with an empty revocation list; the passphrase encrypts its key."""
         for name in ("authority.pem", "authority.key", "issued.json"):
             if (folder / name).exists():
-                raise InvalidInput(f"{folder / name}: there is an authority already; it is not replaced")
+                raise InvalidInput(
+                    f"{folder / name}: there already is an authority, which is not replaced; choose another folder",
+                    file=str(folder / name),
+                )
         now = now or now_utc()
         key = new_key()
-        owner = subject("authority", network)
+        owner = subject_name("authority", network)
         certificate = (
             x509.CertificateBuilder()
             .subject_name(owner)
@@ -134,24 +169,26 @@ class Authority:
 
     @classmethod
     def load(cls, folder: Path, passphrase: bytes | None = None) -> Authority:
-        """Load the one in a folder. passphrase : of its key, if that has one."""
+        """Load the authority in a folder; the passphrase is that of its key, if it is encrypted."""
         certificate = load_own_certificate(folder)
         key = load_key(folder / "authority.key", passphrase)
         if fingerprint(key) != fingerprint(certificate):
-            raise InvalidInput(f"{folder}: authority.key and authority.pem do not belong together")
+            raise InvalidInput(
+                f"{folder}: authority.key is not the key of authority.pem; restore both from a copy", file=str(folder)
+            )
         return cls(folder, certificate, key)
 
     @property
     def network(self) -> str:
-        """Whose authority this is."""
+        """Name of the network that it signs for."""
         return network_of(self.certificate)
 
     def issued(self) -> tuple[Issued, ...]:
-        """Return all certificates so far, in order."""
+        """Return all certificates so far, oldest first."""
         return read_issued(self.folder)
 
     def revocations(self) -> RevocationList | None:
-        """Return the list in its folder; None if there is none that can be handed out."""
+        """Return the revocation list in its folder; None if there is none that sites can use."""
         try:
             return load_list(self.folder / "revoked.pem", self.certificate)
         except RevocationListError:
@@ -162,11 +199,11 @@ class Authority:
     def sign(
         self, asked: x509.CertificateSigningRequest, days: int = 365, *, now: datetime | None = None
     ) -> x509.Certificate:
-        """Issue a certificate for the site that the request names, not longer than the authority itself lasts."""
+        """Issue a certificate for the site that the request names, valid no longer than the authority itself."""
         now = now or now_utc()
         site, public = check_request(asked, self.network)
         end = self._end(days, now)
-        with alone(self.folder):  # nothing that was issued may be forgotten
+        with alone(self.folder):  # so that no record of a certificate is lost
             issued, number = _read_state(self.folder)
             self._check_new(fingerprint(asked), issued)
             signed = self._certificate(site, public, end, now)
@@ -177,23 +214,29 @@ class Authority:
                 signed.not_valid_before_utc.isoformat(),
                 signed.not_valid_after_utc.isoformat(),
             )
-            # remembered before anybody has it: what is not in the list cannot be revoked
+            # recorded before anybody has it: a certificate without a record could not be revoked
             self._remember([*issued, one], number)
             facts = {"site": site, "serial": one.serial, "fingerprint": one.key}
             self._record("signed", now, **facts, not_before=one.not_before, not_after=one.not_after)
         return signed
 
     def _check_new(self, key: str, issued: list[Issued]) -> None:
-        """Refuse a key that was signed before."""
+        """Raise InvalidInput for a key that was signed before."""
         for one in issued:
             if one.key == key:
                 raise InvalidInput(
-                    f"the key in this request was signed before (for {one.site}, {one.not_before[:10]}); every "
-                    "certificate needs a new key: deepca join --renew at the site makes one, once the file "
-                    "site.key.new there is removed, if there is one"
+                    f"the key in this request was signed before (for {one.site}, {one.not_before[:10]}), and every "
+                    "certificate needs a new key; at the site, remove site.key.new if it exists, then run "
+                    "deepca join --renew",
+                    parameter="key",
+                    value=key,
                 )
         if key == fingerprint(self.certificate):
-            raise InvalidInput("the key in this request is the authority's own; make another at the site")
+            raise InvalidInput(
+                "the key in this request is that of the authority itself; create another at the site with deepca join",
+                parameter="key",
+                value=key,
+            )
 
     def _certificate(
         self, site: str, public: ec.EllipticCurvePublicKey, end: datetime, now: datetime
@@ -201,7 +244,7 @@ class Authority:
         purposes = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
         return (
             x509.CertificateBuilder()
-            .subject_name(subject(site, self.network))
+            .subject_name(subject_name(site, self.network))
             .issuer_name(self.certificate.subject)
             .public_key(public)
             .serial_number(x509.random_serial_number())
@@ -210,7 +253,7 @@ class Authority:
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(key_usage(authority=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
-            .add_extension(alternatives(site, self.network), critical=False)
+            .add_extension(alternative_names(site, self.network), critical=False)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
             .add_extension(self._identifier(), critical=False)
             .sign(self.key, hashes.SHA256())
@@ -219,18 +262,34 @@ class Authority:
     # ----------------------------------------------------------------------------------------------------- revocation
 
     def revoke(self, which: str, *, days: int = LIST_DAYS, now: datetime | None = None) -> tuple[Issued, ...]:
-        """Revoke all certificates of a site, or the one with this serial number, and sign the next list.
+        """Revoke certificates and sign the next revocation list.
 
-        Returns those that were not revoked before.
+        Parameters
+        ----------
+        which : str
+            A site, all of whose certificates are revoked, or the serial number of one certificate.
+        days : int
+            How long the list is valid.
+        now : datetime, optional
+            The current time, for tests.
+
+        Returns
+        -------
+        tuple of Issued
+            Those that were not revoked before.
         """
         now = now or now_utc()
-        with alone(self.folder):  # nothing that was issued may be forgotten
+        with alone(self.folder):  # so that no record of a certificate is lost
             issued, number = _read_state(self.folder)
             chosen = [one for one in issued if one.site == which]
             chosen = chosen or [one for one in issued if one.serial == which.lower().replace(":", "").lstrip("0")]
             if not chosen:
-                known = ", ".join(sorted({one.site for one in issued})) or "none at all"
-                raise InvalidInput(f"no certificate was issued to {which!r}; there are some of {known}")
+                known = ", ".join(sorted({one.site for one in issued})) or "no site"
+                raise InvalidInput(
+                    f"no certificate was issued to {which!r}; there are certificates of {known}",
+                    parameter="revoke",
+                    value=which,
+                )
             newly = tuple(replace(one, revoked=now.isoformat()) for one in chosen if one.revoked is None)
             serials = {one.serial: one for one in newly}
             self._next_list([serials.get(one.serial, one) for one in issued], number, days, now)
@@ -239,12 +298,12 @@ class Authority:
         return newly
 
     def reissue(self, days: int = LIST_DAYS, *, now: datetime | None = None) -> RevocationList:
-        """Sign the next list with the same certificates on it, to be relied on for so many more days."""
+        """Sign the next revocation list with the same entries, valid for so many days."""
         with alone(self.folder):
             return self._next_list(*_read_state(self.folder), days, now or now_utc())
 
     def up_to_date_list(self, *, now: datetime | None = None) -> RevocationList:
-        """Return the list to hand out: the next one where there is none with a number, or half of its time is over."""
+        """Return the list to hand out; sign the next one first if there is none, or half of its time has passed."""
         now, found = now or now_utc(), self.revocations()
         if found is not None and found.ends - now > timedelta(days=LIST_DAYS / 2):
             return found
@@ -254,7 +313,7 @@ class Authority:
         end = self._end(days, now)
         dates = {int(one.serial, 16): datetime.fromisoformat(one.revoked) for one in issued if one.revoked is not None}
         number, earlier = self._earlier_list(number)
-        # numbers of lists made before they were counted here were how many certificates were on them
+        # before lists were counted in issued.json, the number of a list was that of its entries
         number = 1 + max(number, len(dates))
         builder = (
             x509.CertificateRevocationListBuilder()
@@ -268,14 +327,14 @@ class Authority:
             entry = x509.RevokedCertificateBuilder().serial_number(serial)
             builder = builder.add_revoked_certificate(entry.revocation_date(when).build())
         content = pem(builder.sign(self.key, hashes.SHA256()))
-        self._remember(issued, number)  # before anybody has it: no number is given twice
+        self._remember(issued, number)  # before anybody has the list, so that no number is used twice
         self._record("list", now, number=number, not_after=end.isoformat(), revoked=len({**earlier, **dates}))
         path = self.folder / "revoked.pem"
         write_whole(path, content)
         return parse_list(content, self.certificate, path)
 
     def _earlier_list(self, number: int) -> tuple[int, dict[int, datetime]]:
-        """Return the highest number so far and what the list in the folder holds, also if it has no number itself."""
+        """Return the highest number so far and the entries of the list in the folder, which may lack a number."""
         if (known := self.revocations()) is not None:
             number = max(number, known.number)
         try:
@@ -283,17 +342,21 @@ class Authority:
             if found.is_signature_valid(public_key(self.certificate)):
                 return number, {one.serial_number: one.revocation_date_utc for one in found}
         except (OSError, *UNREADABLE):
-            pass  # what was revoked is in issued.json, too
+            pass  # issued.json records revocations as well
         return number, {}
 
     # ---------------------------------------------------------------------------------------------------------- files
 
     def _end(self, days: int, now: datetime) -> datetime:
         if days < 1:
-            raise InvalidInput(f"{days} days: a certificate or list lasts at least one")
+            raise ParameterError("days", days, "a certificate or revocation list is valid for at least 1 day")
         end = min(now + timedelta(days=min(days, _AUTHORITY_DAYS)), self.certificate.not_valid_after_utc)
         if end <= now:
-            raise InvalidInput(f"the authority itself ended on {day(end)}; make a new one with deepca init")
+            raise InvalidInput(
+                f"{self.folder / 'authority.pem'}: the authority itself expired on {format_time(end)}; create another "
+                "with deepca init",
+                file=str(self.folder / "authority.pem"),
+            )
         return end
 
     def _identifier(self) -> x509.AuthorityKeyIdentifier:
@@ -304,7 +367,7 @@ class Authority:
         write_whole(self.folder / "issued.json", f"{text}\n".encode(), mode=0o600)
 
     def _record(self, event: str, now: datetime, **facts: object) -> None:
-        """Add a line to the ledger, which is never rewritten."""
+        """Append a line to the ledger, which is never rewritten."""
         line = json.dumps({"time": now.isoformat(timespec="seconds"), "event": event, **facts})
         handle = os.open(self.folder / LEDGER, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
@@ -315,12 +378,16 @@ class Authority:
 
 
 def _read_state(folder: Path) -> tuple[list[Issued], int]:
-    """Return what was issued, and the number of the last list; 0 where an earlier version did not count."""
+    """Return the certificates issued and the number of the last list; 0 if an earlier version did not count them."""
     path = folder / "issued.json"
     try:
-        said = json.loads(read_content(path, "restore it from a copy"))
-        return [Issued(**entry) for entry in said["issued"]], int(said.get("list", 0))
+        state = json.loads(read_content(path, "restore it from a copy"))
+        return [Issued(**entry) for entry in state["issued"]], int(state.get("list", 0))
     except (ValueError, TypeError, KeyError) as error:
         if isinstance(error, InvalidInput):
             raise
-        raise InvalidInput(f"{path}: damaged; restore it from a copy, as it says which certificates exist") from None
+        raise InvalidInput(
+            f"{path}: damaged; restore this record of the certificates issued from a copy",
+            file=str(path),
+            parameter="issued",
+        ) from None

@@ -1,7 +1,7 @@
-"""Requests and certificates of sites, and what is checked before anybody is listened to.
+"""Build, read and check certificate requests and certificates of sites.
 
-A certificate names its site twice: as a DNS name, which TLS checks, and as ``deepca:<network>/<site>``. Keys are made
-at the site and stay there; the authority (:mod:`deepca.sites.pki.authority`) sees requests only.
+A certificate names its site twice: as a DNS name, which TLS checks, and as ``deepca:<network>/<site>``. Keys are
+created at the site and stay there; the authority (:mod:`deepca.sites.pki.authority`) only sees requests.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from deepca.sites.pki.revocation import RevocationList
 
 __all__ = [
     "SKEW",
-    "alternatives",
+    "alternative_names",
     "check_certificate",
     "check_peer",
-    "day",
+    "format_time",
     "key_usage",
     "load_certificate",
     "load_request",
@@ -35,93 +35,103 @@ __all__ = [
     "read_content",
     "request",
     "site_of",
-    "subject",
+    "subject_name",
     "verify_signature",
 ]
 
 SKEW = timedelta(minutes=5)
-"""By so much the clocks of sites may differ."""
-_PREFIX = "deepca:"
-_BROKEN_NAMES = (*UNREADABLE, x509.ExtensionNotFound, x509.DuplicateExtension, x509.UnsupportedGeneralNameType)
+"""Largest difference between the clocks of sites that certificates allow for."""
+_URI_PREFIX = "deepca:"
+_UNREADABLE_NAMES = (*UNREADABLE, x509.ExtensionNotFound, x509.DuplicateExtension, x509.UnsupportedGeneralNameType)
 
 
 # -------------------------------------------------------------------------------------------- requests and certificates
 
 
 def request(site: str, network: str, key: Key) -> x509.CertificateSigningRequest:
-    """What a site hands to the authority; proves that it has the key, and does not contain it."""
-    builder = x509.CertificateSigningRequestBuilder().subject_name(subject(site, network))
-    return builder.add_extension(alternatives(site, network), critical=False).sign(key, hashes.SHA256())
+    """Build a site's certificate request, which proves possession of the key without containing it."""
+    builder = x509.CertificateSigningRequestBuilder().subject_name(subject_name(site, network))
+    return builder.add_extension(alternative_names(site, network), critical=False).sign(key, hashes.SHA256())
 
 
 def site_of(named: x509.Certificate | x509.CertificateSigningRequest) -> tuple[str, str]:
-    """Network and site that a certificate or request names; a ValueError if it does not, or not clearly."""
+    """Return the network and the site that a certificate or request names; raise ValueError if it is ambiguous."""
     try:
         names = named.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         uris = names.get_values_for_type(x509.UniformResourceIdentifier)
         hosts = names.get_values_for_type(x509.DNSName)
-    except _BROKEN_NAMES:
-        raise ValueError("it names no site") from None
-    if len(uris) != 1 or len(hosts) != 1 or len(names) != 2 or not uris[0].startswith(_PREFIX):
-        raise ValueError("it names no site")
-    network, _, site = uris[0].removeprefix(_PREFIX).partition("/")
+    except _UNREADABLE_NAMES:
+        raise ValueError("no site is named") from None
+    if len(uris) != 1 or len(hosts) != 1 or len(names) != 2 or not uris[0].startswith(_URI_PREFIX):
+        raise ValueError("no site is named")
+    network, _, site = uris[0].removeprefix(_URI_PREFIX).partition("/")
     if not is_network_name(network) or not is_site_name(site) or hosts[0] != site:
-        raise ValueError("it names no site")
+        raise ValueError("no site is named")
     return network, site
 
 
 def pem(of: x509.Certificate | x509.CertificateSigningRequest | x509.CertificateRevocationList) -> bytes:
-    """As it is written to a file."""
+    """Encode as PEM, the format of files."""
     return of.public_bytes(serialization.Encoding.PEM)
 
 
 def load_certificate(path: Path, *, hint: str = "") -> x509.Certificate:
-    """The first certificate of a PEM file. ``hint`` : what to do if there is no such file."""
+    """Load the first certificate of a PEM file; ``hint`` says what to do if there is no such file."""
     return parse_certificate(read_content(path, hint), path)
 
 
 def load_request(path: Path) -> x509.CertificateSigningRequest:
-    """A request for a certificate, from a PEM file."""
+    """Load a certificate request from a PEM file."""
     content = read_content(path)
     try:
         return x509.load_pem_x509_csr(content)
     except UNREADABLE:
-        raise InvalidInput(f"{path}: this is no request for a certificate, or it is damaged") from None
+        raise InvalidInput(
+            f"{path}: this is not a certificate request, or it is damaged; ask the site for request.csr again",
+            file=str(path),
+            parameter="request",
+        ) from None
 
 
 def parse_certificate(content: bytes, path: Path) -> x509.Certificate:
-    """Return the first certificate of a PEM file's content."""
+    """Parse the first certificate of a PEM file's content; ``path`` is for messages."""
     try:
         return x509.load_pem_x509_certificates(content)[0]
     except UNREADABLE:
-        raise InvalidInput(f"{path}: this is no certificate, or it is damaged") from None
+        raise InvalidInput(
+            f"{path}: this is not a certificate, or it is damaged; ask the keeper of the authority for it again",
+            file=str(path),
+            parameter="certificate",
+        ) from None
 
 
 def read_content(path: Path, hint: str = "") -> bytes:
-    """Read a file; an InvalidInput if that does not work. ``hint`` : what to do if there is none."""
+    """Read a file, or raise InvalidInput; ``hint`` says what to do if there is no such file."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
-        raise InvalidInput(f"{path}: there is no such file" + (f"; {hint}" if hint else "")) from None
+        raise InvalidInput(f"{path}: no such file; {hint or 'check the path'}", file=str(path)) from None
     except OSError as error:
-        raise InvalidInput(f"{path}: cannot be read ({error.strerror})") from None
+        raise InvalidInput(
+            f"{path}: cannot be read ({error.strerror}); check its permissions", file=str(path)
+        ) from None
 
 
-def subject(name: str, network: str) -> x509.Name:
-    """Build the name of a certificate's owner."""
+def subject_name(name: str, network: str) -> x509.Name:
+    """Build the subject of a certificate."""
     return x509.Name(
         [x509.NameAttribute(NameOID.ORGANIZATION_NAME, network), x509.NameAttribute(NameOID.COMMON_NAME, name)]
     )
 
 
-def alternatives(site: str, network: str) -> x509.SubjectAlternativeName:
-    """Build the two names of a site: for TLS, and with its network."""
-    uri = x509.UniformResourceIdentifier(f"{_PREFIX}{network}/{site}")
+def alternative_names(site: str, network: str) -> x509.SubjectAlternativeName:
+    """Build the two alternative names of a site: the DNS name for TLS, and the URI with its network."""
+    uri = x509.UniformResourceIdentifier(f"{_URI_PREFIX}{network}/{site}")
     return x509.SubjectAlternativeName([x509.DNSName(site), uri])
 
 
 def key_usage(*, authority: bool) -> x509.KeyUsage:
-    """Say what a key is for: signing certificates and lists, or taking part."""
+    """Build the usage of a key: signing certificates and revocation lists, or taking part in runs."""
     return x509.KeyUsage(
         digital_signature=not authority,
         key_cert_sign=authority,
@@ -136,12 +146,12 @@ def key_usage(*, authority: bool) -> x509.KeyUsage:
 
 
 def now_utc() -> datetime:
-    """Return the time."""
+    """Return the current time, in UTC."""
     return datetime.now(UTC)
 
 
-def day(moment: datetime) -> str:
-    """Format a moment for messages."""
+def format_time(moment: datetime) -> str:
+    """Format a time for messages."""
     return f"{moment:%Y-%m-%d %H:%M} UTC"
 
 
@@ -157,11 +167,11 @@ def check_peer(
     *,
     now: datetime | None = None,
 ) -> None:
-    """Raise :class:`Refused` unless this is a valid certificate of the expected site of this network."""
+    """Raise :class:`Refused` unless this is a valid certificate (DER) of the expected site of this network."""
     try:
         certificate = x509.load_der_x509_certificate(certificate_der)
     except UNREADABLE:
-        raise Refused(f"what was shown for {expected_site} is not a certificate", reason="unreadable") from None
+        raise Refused(f"{expected_site} presented something other than a certificate", reason="unreadable") from None
     check_certificate(certificate, expected_site, network, authority, revocations, now or now_utc())
 
 
@@ -173,8 +183,8 @@ def check_certificate(
     revocations: RevocationList | None,
     now: datetime,
 ) -> None:
-    """Raise :class:`Refused` unless a certificate is valid now, that of the expected site, and not revoked."""
-    shown = f"the certificate shown for {expected_site}"
+    """Raise :class:`Refused` unless a certificate is valid now, names the expected site, and is not revoked."""
+    shown = f"the certificate for {expected_site}"
     try:
         certificate.verify_directly_issued_by(authority)
         public_key(certificate)
@@ -182,33 +192,35 @@ def check_certificate(
     except (*UNREADABLE, InvalidSignature):
         raise Refused(f"{shown} is not signed by the authority of {network}", reason="issuer") from None
     if now > end:
-        raise Refused(f"{shown} ended on {day(end)}; it is {day(now)} here", reason="expired")
+        raise Refused(f"{shown} expired on {format_time(end)}; it is {format_time(now)} here", reason="expired")
     if now < begin:
-        why = f"{shown} is not valid before {day(begin)}; it is {day(now)} here, if this clock is right"
-        raise Refused(why, reason="early")
+        raise Refused(
+            f"{shown} is not valid before {format_time(begin)}; it is {format_time(now)} here, if this clock is right",
+            reason="early",
+        )
     try:
         its_network, its_site = site_of(certificate)
     except ValueError:
-        raise Refused(f"{shown} names no site", reason="nameless") from None
+        raise Refused(f"{shown} does not name a site", reason="nameless") from None
     if its_network != network:
         raise Refused(f"{shown} is for the network {its_network}, not for {network}", reason="network")
     if its_site != expected_site:
-        raise Refused(f"{shown} is that of {its_site}", reason="site")
+        raise Refused(f"{shown} names another site, {its_site}", reason="site")
     if revocations is None:
         return
     if revocations.revokes(certificate):
-        why = f"{shown} was revoked by the authority of {network} (list {revocations.number})"
+        why = f"{shown} was revoked by the authority of {network} (revocation list {revocations.number})"
         raise Refused(why, reason="revoked")
     if revocations.expired(now):
         raise Refused(
-            f"nobody can tell whether {shown} was revoked: list {revocations.number} of revoked certificates here "
-            f"expired on {day(revocations.ends)}; whoever keeps the authority signs the next (deepca join --reissue)",
+            f"{shown} may have been revoked: revocation list {revocations.number} here expired on "
+            f"{format_time(revocations.ends)}; the keeper of the authority signs the next one (deepca join --reissue)",
             reason="list expired",
         )
 
 
 def verify_signature(certificate_der: bytes, signature: bytes, data: bytes) -> bool:
-    """Tell whether the owner of the certificate's key has signed this; ECDSA with SHA-256."""
+    """Tell whether ``data`` was signed with the key of this certificate (DER), by ECDSA with SHA-256."""
     try:
         public = public_key(x509.load_der_x509_certificate(certificate_der))
         public.verify(signature, data, ec.ECDSA(hashes.SHA256()))

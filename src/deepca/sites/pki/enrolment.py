@@ -1,13 +1,15 @@
-"""How a site comes to its certificate, and loses it.
+"""Enrol sites in a network, renew their certificates and revoke them.
 
-A site asks (`ask`); the keeper of the authority looks at the request (`examine_request`), compares its fingerprint with
-what the site sees, and signs (`sign_request`); the site takes what it gets back (`install`). Its key never travels.
-With every certificate comes the newest list of revoked ones; it can also be installed alone (`install_list`).
+A site creates a request (`ask`); the keeper of the authority examines it (`examine_request`), compares its fingerprint
+with the one that the site sees, and signs it (`sign_request`); the site installs the certificate (`install`). Its key
+never leaves the site. Every certificate comes with the newest revocation list, which can also be installed on its own
+(`install_list`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import difflib
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,7 +19,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from deepca._util.files import sync_folder, write_whole
-from deepca.errors import EnrolmentError, InvalidInput, Refused, RevocationListError
+from deepca.errors import CertificateError, EnrolmentError, InvalidInput, Refused, RevocationListError
 from deepca.sites.config.network_file import read_network
 from deepca.sites.config.site_file import SiteFile, read_site
 from deepca.sites.pki.authority import Authority, Issued, check_request, load_own_certificate, network_of, read_issued
@@ -33,7 +35,7 @@ from deepca.sites.pki.certificates import (
     site_of,
 )
 from deepca.sites.pki.identity import Identity, load_authority
-from deepca.sites.pki.keys import fingerprint, load_key, new_key, pending, write_key
+from deepca.sites.pki.keys import fingerprint, load_key, new_key, pending_key_path, write_key
 from deepca.sites.pki.revocation import LIST_DAYS, RevocationList, SeenLists, current_list, load_list, parse_list
 
 __all__ = [
@@ -53,12 +55,13 @@ __all__ = [
 ]
 
 REQUEST = "request.csr"
-_LIST = b"-----BEGIN X509 CRL-----"
+"""Name of the file with a site's request."""
+_LIST_HEADER = b"-----BEGIN X509 CRL-----"
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A request that waits to be signed. ``fresh`` : whether its key was made just now."""
+    """A request that waits to be signed; ``fresh`` tells whether its key was created just now."""
 
     site: str
     request: Path
@@ -69,7 +72,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class PendingRequest:
-    """A request as the keeper sees it. ``valid`` : certificates of the same site that can still be used."""
+    """A request as the keeper sees it; ``valid`` are the valid certificates that the site already has."""
 
     site: str
     network: str
@@ -77,14 +80,14 @@ class PendingRequest:
     valid: tuple[Issued, ...]
 
     def check(self, expected: str, *, renewal: bool) -> None:
-        """Raise an EnrolmentError if the fingerprint is another than expected, or there is a valid certificate.
+        """Raise EnrolmentError unless the fingerprint is as expected and the site lacks a valid certificate.
 
-        renewal : whether there may be one.
+        With ``renewal`` the site may have one.
         """
         if self.fingerprint != expected:
             raise EnrolmentError(
-                f"the fingerprint of this request of {self.site} is {self.fingerprint}, not {expected}; somebody "
-                "may have put in another request: nothing was signed",
+                f"the fingerprint of this request of {self.site} is {self.fingerprint}, not {expected}; nothing was "
+                "signed. Somebody may have replaced the request: ask the site for it again",
                 reason="fingerprint",
                 site=self.site,
                 fingerprint=self.fingerprint,
@@ -93,7 +96,7 @@ class PendingRequest:
             last = self.valid[-1]
             raise EnrolmentError(
                 f"{self.site} has a certificate that is valid until {last.not_after[:10]} (serial {last.serial}); "
-                "if the site has asked for a renewal, give --renew as well; if not, somebody else asks in its name",
+                "add --renew if the site asked for a renewal; if it did not, somebody else is asking in its name",
                 reason="certificate exists",
                 site=self.site,
                 fingerprint=self.fingerprint,
@@ -102,7 +105,7 @@ class PendingRequest:
 
 @dataclass(frozen=True)
 class Signed:
-    """A certificate to hand back to its site. ``serial`` : in hexadecimal. ``list`` : the one that goes with it."""
+    """A certificate to return to its site, with its serial number in hexadecimal and the revocation list."""
 
     site: str
     serial: str
@@ -114,7 +117,7 @@ class Signed:
 
 @dataclass(frozen=True)
 class Installed:
-    """A certificate in its place. ``renewed`` : whether it came with a new key in place of an old one."""
+    """An installed certificate; ``renewed`` tells whether a new key replaced the old one."""
 
     site: str
     certificate: Path
@@ -124,7 +127,7 @@ class Installed:
 
 @dataclass(frozen=True)
 class InstalledList:
-    """A list of revoked certificates in its place. ``replaced`` : whether there was another one."""
+    """An installed revocation list; ``replaced`` tells whether there was another one."""
 
     site: str
     path: Path
@@ -134,7 +137,7 @@ class InstalledList:
 
 @dataclass(frozen=True)
 class Revoked:
-    """What is newly revoked, and the list to hand to all sites."""
+    """Newly revoked certificates, and the revocation list to hand out to all sites."""
 
     certificates: tuple[Issued, ...]
     path: Path
@@ -145,18 +148,27 @@ class Revoked:
 
 
 def ask(path: Path, *, renew: bool = False) -> Asked:
-    """Make a key at its site, and a request for its certificate in ``request.csr`` beside ``site.toml``.
+    """Create a key at its site, and a request for a certificate in ``request.csr`` next to ``site.toml``.
 
-    renew : while the certificate in use stays as it is. A key that waits for its certificate already is asked for
-    again, so that a certificate that is on its way remains of use.
+    A key that is already waiting for its certificate is used again, so that a certificate on its way remains useful.
+
+    Parameters
+    ----------
+    path : Path
+        ``site.toml``, or its folder.
+    renew : bool, default False
+        Whether to request another certificate while the current one stays in use.
     """
     site = _read_site(path)
     if not renew and site.certificate.exists():
         until = load_certificate(site.certificate).not_valid_after_utc
         raise InvalidInput(
-            f"{site.site} has a certificate, until {until:%Y-%m-%d}; deepca join {site.path} --renew asks for another"
+            f"{site.site} has a certificate until {until:%Y-%m-%d}; to request another, run deepca join {site.path} "
+            "--renew",
+            file=str(site.certificate),
+            parameter="certificate",
         )
-    place = pending(site.key) if renew else site.key
+    place = pending_key_path(site.key) if renew else site.key
     fresh = not place.exists()
     key = new_key() if fresh else load_key(place)
     asked = site.folder / REQUEST
@@ -172,29 +184,33 @@ def ask(path: Path, *, renew: bool = False) -> Asked:
 
 
 def install(path: Path, certificate: Path) -> Installed:
-    """Put a certificate in its place, with the key that was made for it; a running agent finds both.
+    """Install a certificate and the key that was created for it; a running agent notices both.
 
-    What counts is the moment at which the certificate gets its name: until then the old key and certificate are in use,
-    and from then on the new ones, even if this is cut short before the key has its name, too.
+    The change takes effect when the certificate gets its final name: the old key and certificate are in use before,
+    and the new ones after, even if the process is interrupted before the key has its final name, too.
     """
     site = _read_site(path)
     content = read_content(certificate)
     found = parse_certificate(content, certificate)
     authority = load_authority(site)
-    if _LIST in content:
-        _take_list(site, authority, parse_list(content, authority, certificate))
+    if _LIST_HEADER in content:
+        _install_if_newest(site, authority, parse_list(content, authority, certificate))
     revoked = current_list(site, authority)
     try:
         check_peer(found.public_bytes(Encoding.DER), site.site, site.network.name, authority, revoked)
     except Refused as error:
-        raise InvalidInput(f"{certificate}: {error}; ask whoever keeps the authority for another one") from None
+        raise CertificateError(
+            f"{certificate}: {error}; ask the keeper of the authority for another certificate", reason=error.reason
+        ) from None
     wanted = fingerprint(found)
-    waiting = pending(site.key)
+    waiting = pending_key_path(site.key)
     renewed = waiting.exists() and fingerprint(load_key(waiting)) == wanted
     if not renewed and not (site.key.exists() and fingerprint(load_key(site.key)) == wanted):
         raise InvalidInput(
-            f"{certificate}: it is for another key than {site.key}; the request has to be made here, with "
-            f"deepca join {site.path}"
+            f"{certificate}: this certificate is not for the key {site.key}; create the request at this site, with "
+            f"deepca join {site.path}",
+            file=str(certificate),
+            parameter="key",
         )
     write_whole(site.certificate, pem(found))
     if renewed:
@@ -205,46 +221,46 @@ def install(path: Path, certificate: Path) -> Installed:
 
 
 def install_list(path: Path, file: Path) -> InstalledList:
-    """Put a list of revoked certificates in its place, unless it is older than one that was seen here.
+    """Install a revocation list, unless this site has seen a newer one.
 
-    A list without a number, as earlier versions may have left it, is replaced.
+    A list without a number, which earlier versions may have left, is replaced.
     """
     site = _read_site(path)
     authority = load_authority(site)
     found = parse_list(read_content(file), authority, file)
     if found.expired(now_utc()):
         raise RevocationListError(
-            f"{file}: list {found.number} expired on {found.ends:%Y-%m-%d}; whoever keeps the authority signs the next "
-            "with deepca join --reissue",
+            f"{file}: revocation list {found.number} expired on {found.ends:%Y-%m-%d}; the keeper of the authority "
+            "signs the next one with deepca join --reissue",
             reason="expired",
             path=str(file),
             number=found.number,
         )
-    seen = max(SeenLists.of(site, authority).number(), _number_of(site, authority))
+    seen = max(SeenLists.of(site, authority).number(), _installed_number(site, authority))
     if found.number < seen:
         raise RevocationListError(
-            f"{file}: this is list {found.number}, and this site has seen number {seen}; ask whoever keeps the "
-            "authority for the newest",
+            f"{file}: this is revocation list {found.number}, and this site has seen number {seen}; ask the keeper of "
+            "the authority for the newest",
             reason="older",
             path=str(file),
             number=found.number,
             seen=seen,
         )
     there = site.revoked.exists()
-    _take_list(site, authority, found)
+    _install_if_newest(site, authority, found)
     return InstalledList(site.site, site.revoked, found, there)
 
 
-def _take_list(site: SiteFile, authority: x509.Certificate, found: RevocationList) -> None:
-    """Put a list in its place if it is the newest; a running agent may have been passed a newer one."""
+def _install_if_newest(site: SiteFile, authority: x509.Certificate, found: RevocationList) -> None:
+    """Install a list if it is the newest; a running agent may have received a newer one."""
     seen = SeenLists.of(site, authority)
-    if found.number >= max(seen.number(), _number_of(site, authority)):
+    if found.number >= max(seen.number(), _installed_number(site, authority)):
         write_whole(site.revoked, found.pem)
         seen.note(found.number)
 
 
-def _number_of(site: SiteFile, authority: x509.Certificate) -> int:
-    """Return the number of the list that is in place; 0 for one that cannot be used."""
+def _installed_number(site: SiteFile, authority: x509.Certificate) -> int:
+    """Return the number of the installed list; 0 if there is none that can be used."""
     try:
         there = load_list(site.revoked, authority)
     except RevocationListError:
@@ -256,7 +272,12 @@ def _read_site(path: Path) -> SiteFile:
     """Read the ``site.toml`` of a site that uses certificates."""
     site = read_site(path)
     if site.plaintext:
-        raise InvalidInput(f"{site.path}: plaintext = true: this site uses no certificates")
+        raise InvalidInput(
+            f"{site.path}: plaintext = true, so this site does not use certificates; remove it to join with one",
+            file=str(site.path),
+            parameter="plaintext",
+            value=True,
+        )
     return site
 
 
@@ -264,17 +285,17 @@ def _read_site(path: Path) -> SiteFile:
 
 
 def examine_request(path: Path, authority: Path) -> PendingRequest:
-    """Read a request for the keeper to decide on; an InvalidInput if it could not be signed anyway."""
-    return _examined(path, authority)[0]
+    """Read a request for the keeper to decide on; raise InvalidInput if it cannot be signed anyway."""
+    return _read_request(path, authority)[0]
 
 
-def _examined(path: Path, authority: Path) -> tuple[PendingRequest, x509.CertificateSigningRequest]:
+def _read_request(path: Path, authority: Path) -> tuple[PendingRequest, x509.CertificateSigningRequest]:
     own = load_own_certificate(authority)
     asked = load_request(path)
     try:
         site, _ = check_request(asked, network_of(own))
     except InvalidInput as error:
-        raise InvalidInput(f"{path}: {error}") from None
+        raise _about_file(error, path) from None
     _check_member(site, authority / "network.toml")
     now = now_utc()
     valid = tuple(one for one in read_issued(authority) if one.site == site and one.valid(now))
@@ -290,29 +311,29 @@ def sign_request(
     days: int = 365,
     passphrase: bytes | None = None,
 ) -> Signed:
-    """Sign a request; the certificate and the list that goes with it are written next to it, as ``<site>.pem``.
+    """Sign a request, and write the certificate with the newest revocation list next to it as ``<site>.pem``.
 
-    expected : the fingerprint that the site has told the keeper.  renewal : sign although the site has a certificate
-    that is valid.
+    The fingerprint must be the ``expected`` one, which the site has told the keeper. Only with ``renewal`` may the site
+    already have a valid certificate.
 
     Raises
     ------
     EnrolmentError
-        If the fingerprint is another, the site has a certificate already, or the passphrase is wrong.
+        If the fingerprint differs, the site already has a certificate, or the passphrase is wrong.
     """
-    found, asked = _examined(path, authority)  # read once: what is compared is what is signed
+    found, asked = _read_request(path, authority)  # only once: what is compared must be what is signed
     found.check(expected, renewal=renewal)
     keeper = Authority.load(authority, passphrase)
     out = path.parent / f"{found.site}.pem"
     if out.exists():
         _check_replaceable(out, found.site)
     probe = out.with_name(f".{out.name}.probe")
-    write_whole(probe, b"")  # a key is signed once: better know now that nothing can be written
+    write_whole(probe, b"")  # a key is signed only once, so find out before signing whether the folder is writable
     probe.unlink()
     try:
         signed = keeper.sign(asked, days)
     except InvalidInput as error:
-        raise InvalidInput(f"{path}: {error}") from None
+        raise _about_file(error, path) from None
     revoked = keeper.up_to_date_list()
     write_whole(out, pem(signed) + revoked.pem)
     return Signed(
@@ -321,39 +342,55 @@ def sign_request(
 
 
 def revoke(which: str, authority: Path, *, days: int = LIST_DAYS, passphrase: bytes | None = None) -> Revoked:
-    """Revoke the certificates of a site (or the one with this serial number), and sign the next list."""
+    """Revoke the certificates of a site, or the one with this serial number, and sign the next list."""
     keeper = Authority.load(authority, passphrase)
     newly = keeper.revoke(which, days=days)
-    return _handed_out(keeper, newly)
+    return _with_list(keeper, newly)
 
 
 def reissue(authority: Path, *, days: int = LIST_DAYS, passphrase: bytes | None = None) -> Revoked:
-    """Sign the next list, with the same certificates on it, before the last one expires."""
+    """Sign the next list with the same entries, before the last one expires."""
     keeper = Authority.load(authority, passphrase)
     keeper.reissue(days)
-    return _handed_out(keeper, ())
+    return _with_list(keeper, ())
 
 
-def _handed_out(keeper: Authority, newly: tuple[Issued, ...]) -> Revoked:
+def _with_list(keeper: Authority, newly: tuple[Issued, ...]) -> Revoked:
     found = keeper.revocations()
     assert found is not None
     return Revoked(newly, keeper.folder / "revoked.pem", found)
 
 
 def _check_member(site: str, network: Path) -> None:
-    """Whether the keeper's own ``network.toml`` knows the site."""
+    """Raise InvalidInput if the keeper has a ``network.toml`` without the site."""
     if not network.exists():
         return
     names = [entry.name for entry in read_network(network).sites]
     if site not in names:
         near = difflib.get_close_matches(site, names, n=1)
         meant = f"did {near[0]} misspell its name? " if near else ""
-        raise InvalidInput(f"{site} is no site of {network}; {meant}Add it there if it has become one")
+        raise InvalidInput(
+            f"{site} is not in {network}; {meant}Add it to that file if it has joined the network",
+            file=str(network),
+            parameter="site",
+            value=site,
+        )
 
 
 def _check_replaceable(out: Path, site: str) -> None:
-    """Whether a file is an earlier certificate of the same site."""
+    """Raise InvalidInput unless a file is an earlier certificate of the same site."""
     with contextlib.suppress(InvalidInput, ValueError):
         if site_of(load_certificate(out))[1] == site:
             return
-    raise InvalidInput(f"{out} is there already and is no certificate of {site}; it is not overwritten")
+    raise InvalidInput(
+        f"{out} already exists and is not a certificate of {site}, so it is not overwritten; move it away",
+        file=str(out),
+        value=site,
+    )
+
+
+def _about_file(error: InvalidInput, path: Path) -> InvalidInput:
+    """Return the error with the file in front of its message and among its facts."""
+    located = copy.copy(error)
+    located.file, located.args = str(path), (f"{path}: {error}",)
+    return located

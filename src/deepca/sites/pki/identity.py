@@ -1,4 +1,4 @@
-"""What a running agent shows of itself, and judges others by."""
+"""The credentials of a running agent: its certificate and key, and what it needs to check those of others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from deepca.sites.config.site_file import SiteFile
 from deepca.sites.pki.certificates import (
     check_certificate,
     check_peer,
-    day,
+    format_time,
     load_certificate,
     now_utc,
     parse_certificate,
@@ -26,9 +26,9 @@ from deepca.sites.pki.certificates import (
     read_content,
     verify_signature,
 )
-from deepca.sites.pki.keys import Key, fingerprint, key_pem, load_key, pending, public_key
+from deepca.sites.pki.keys import Key, fingerprint, key_pem, load_key, pending_key_path, public_key
 from deepca.sites.pki.revocation import (
-    LARGEST_LIST,
+    MAX_LIST_BYTES,
     RevocationList,
     SeenLists,
     current_list,
@@ -40,16 +40,28 @@ __all__ = ["Identity", "load_authority"]
 
 _logger = logging.getLogger(__name__)
 
-_ATTEMPTS = 5  # to read files that are being replaced
+_MAX_READS = 5  # of files that are being replaced while they are read
 _Stamp = tuple[tuple[int, ...] | None, ...]
 
 
 @dataclass(frozen=True)
 class Identity:
-    """What a running agent shows of itself, and judges others by.
+    """Credentials of a running agent.
 
-    authority, certificate, key : PEM.  certificate_der : the own certificate alone.  revocations : the list in force.
-    stamp : of the files it is from.
+    Parameters
+    ----------
+    site, network : str
+        Name of the site and of its network.
+    authority, certificate, key : bytes
+        Contents of the files, in PEM.
+    certificate_der : bytes
+        The site's own certificate, in DER.
+    not_after : datetime
+        When that certificate expires.
+    revocations : RevocationList or None
+        The revocation list in force.
+    stamp : tuple
+        State of the files when they were read, to notice changes.
     """
 
     site: str
@@ -68,9 +80,12 @@ class Identity:
 
     @classmethod
     def load(cls, site: SiteFile) -> Identity:
-        """Load the files that ``site.toml`` names, and record which list of revoked certificates was seen.
+        """Load the files that ``site.toml`` names, and record which revocation list was seen.
 
-        Each thing that is wrong with the files is an InvalidInput.
+        Raises
+        ------
+        InvalidInput
+            If a file cannot be used: CertificateError for the certificate, RevocationListError for the list.
         """
         found = cls._load(site, writes=True)
         found._note()
@@ -78,31 +93,34 @@ class Identity:
 
     @classmethod
     def look(cls, site: SiteFile) -> Identity:
-        """Load the files without ever writing any, to see whether an agent could use them."""
+        """Load the files without ever writing any, to find out whether an agent could use them."""
         return cls._load(site, writes=False)
 
     @classmethod
     def _load(cls, site: SiteFile, *, writes: bool) -> Identity:
-        for _ in range(_ATTEMPTS):
+        for _ in range(_MAX_READS):
             stamp = _stamp(site)
             try:
                 return cls._read(site, stamp, writes=writes)
             except InvalidInput:
                 if _stamp(site) == stamp:
                     raise
-        raise InvalidInput(f"{site.certificate}: the files beside it change all the time; stop what writes them")
+        raise InvalidInput(
+            f"{site.certificate}: the files next to it keep changing; stop the program that writes them",
+            file=str(site.certificate),
+        )
 
     @classmethod
     def _read(cls, site: SiteFile, stamp: _Stamp, *, writes: bool) -> Identity:
         network, authority = site.network.name, load_authority(site)
         revocations = current_list(site, authority)
-        content = read_content(site.certificate, f"ask for one with deepca join {site.path}")
+        content = read_content(site.certificate, f"request one with deepca join {site.path}")
         certificate = parse_certificate(content, site.certificate)
         try:
             check_certificate(certificate, site.site, network, authority, revocations, now_utc())
         except Refused as error:
             raise CertificateError(
-                f"{site.certificate}: {error}; a new one is asked for with deepca join {site.path} --renew",
+                f"{site.certificate}: {error}; request a new one with deepca join {site.path} --renew",
                 reason=error.reason,
             ) from None
         key = _key_of(site, certificate)
@@ -131,44 +149,47 @@ class Identity:
         check_peer(certificate_der, expected_site, self.network, self._authority, self.revocations)
 
     def verify_signature(self, certificate_der: bytes, signature: bytes, data: bytes) -> bool:
-        """See :func:`verify_signature`."""
+        """Tell whether ``data`` was signed with the key of this certificate (DER)."""
         return verify_signature(certificate_der, signature, data)
 
     def changed(self) -> bool:
-        """Tell whether the files that this was read from are others by now."""
+        """Tell whether the files have changed since they were read."""
         return _stamp(self._source) != self.stamp
 
     def reload(self) -> Identity:
-        """Load what is in the files now, except that a list of revoked certificates never gives way to an older one."""
+        """Load the files again, but never replace a revocation list by an older one."""
         found = Identity.load(self._source) if self._writes else Identity.look(self._source)
         if found.authority == self.authority and found.list_number < self.list_number:
-            return replace(found, revocations=self.revocations)  # it could neither be written nor recorded
+            return replace(found, revocations=self.revocations)  # the newer list could neither be written nor recorded
         return found
 
-    # ------------------------------------------------------------------------------------ lists of revoked certificates
+    # ------------------------------------------------------------------------------------------------ revocation lists
 
     @property
     def list_number(self) -> int:
-        """Number of the list in force; 0 if there is none."""
+        """Number of the revocation list in force; 0 if there is none."""
         return 0 if self.revocations is None else self.revocations.number
 
     @property
     def list_der(self) -> bytes:
-        """The list in force, to be passed on; empty if there is none, or it is too large."""
+        """The revocation list in force, to send to neighbours; empty if there is none, or it is too large."""
         found = b"" if self.revocations is None else self.revocations.der
-        return found if len(found) <= LARGEST_LIST else b""
+        return found if len(found) <= MAX_LIST_BYTES else b""
 
     def warning(self) -> str:
-        """Say what will have to be done soon; empty if nothing has to be."""
+        """Return a warning about the revocation list if it expires soon; else an empty string."""
         return expiry_warning(self.revocations, now_utc())
 
     def adopt(self, der: bytes) -> Identity:
-        """Take over a list that a neighbour passed on, if it is newer, and write it beside ``site.toml``.
+        """Adopt a revocation list from a neighbour if it is newer and has not expired, and write it to its file.
 
-        Raises :class:`Refused` for one that this network's authority has not signed. One that has expired is ignored.
+        Raises
+        ------
+        Refused
+            With reason "list" if this network's authority did not sign it, or it is too large.
         """
-        if len(der) > LARGEST_LIST:
-            why = f"a list of revoked certificates of {len(der):,} bytes; at most {LARGEST_LIST:,} are read"
+        if len(der) > MAX_LIST_BYTES:
+            why = f"a revocation list of {len(der):,} bytes exceeds the limit of {MAX_LIST_BYTES:,}"
             raise Refused(why, reason="list")
         try:
             found = parse_list(der, self._authority)
@@ -183,7 +204,7 @@ class Identity:
             write_whole(path, found.pem)
         except OSError as error:
             self._log_warning(
-                f"list {found.number} of revoked certificates cannot be written to {path} ({error.strerror})"
+                f"cannot write revocation list {found.number} to {path} ({error.strerror}); it is in force nevertheless"
             )
         adopted = replace(self, revocations=found, stamp=(*self.stamp[:-1], _stamp_of(path)))
         adopted._note()
@@ -195,42 +216,52 @@ class Identity:
         try:
             SeenLists.of(self._source, self._authority).note(self.list_number)
         except OSError as error:
-            self._log_warning(
-                f"that list {self.list_number} of revoked certificates was seen cannot be recorded ({error.strerror})"
-            )
+            self._log_warning(f"cannot record that revocation list {self.list_number} was seen ({error.strerror})")
 
     def _log_warning(self, text: str) -> None:
         EventLogger(_logger, self.site).warning(text, event="revocations")
 
 
 def load_authority(site: SiteFile) -> x509.Certificate:
-    """Load the authority's certificate of a site; an InvalidInput if it is of no use."""
-    authority = load_certificate(site.authority, hint="it comes with the kit that deepca init made")
+    """Load the certificate of a site's authority; raise InvalidInput if it cannot be used."""
+    authority = load_certificate(site.authority, hint="copy it from the kit that deepca init made")
     try:
         public_key(authority)
     except ValueError:
-        raise InvalidInput(f"{site.authority}: this is not an authority that deepca init made") from None
-    if now_utc() > authority.not_valid_after_utc:
-        raise InvalidInput(f"{site.authority}: the authority ended on {day(authority.not_valid_after_utc)}")
+        raise InvalidInput(
+            f"{site.authority}: this is not the certificate of an authority by deepca init; copy it from the kit",
+            file=str(site.authority),
+            parameter="authority",
+        ) from None
+    if now_utc() > (end := authority.not_valid_after_utc):
+        raise InvalidInput(
+            f"{site.authority}: the authority expired on {format_time(end)}; its keeper creates another (deepca init)",
+            file=str(site.authority),
+            parameter="authority",
+            value=end,
+        )
     return authority
 
 
 def _key_of(site: SiteFile, certificate: x509.Certificate) -> Key:
-    """Return the key that belongs to a certificate; the pending one where a renewal was cut short."""
+    """Return the key of a certificate: the pending one if a renewal was interrupted."""
     wanted = fingerprint(certificate)
     key = load_key(site.key)
     if fingerprint(key) == wanted:
         return key
-    if pending(site.key).exists() and fingerprint(key := load_key(pending(site.key))) == wanted:
+    if pending_key_path(site.key).exists() and fingerprint(key := load_key(pending_key_path(site.key))) == wanted:
         return key
     raise InvalidInput(
-        f"{site.key} and {site.certificate} do not belong together; ask for a new certificate with "
-        f"deepca join {site.path} --renew"
+        f"{site.key} is not the key of {site.certificate}; request a new certificate with deepca join {site.path} "
+        "--renew",
+        file=str(site.key),
+        parameter="key",
+        value=str(site.certificate),
     )
 
 
 def _stamp(site: SiteFile) -> _Stamp:
-    """Tell replaced files from those that were read; the list of revoked certificates comes last."""
+    """Return the state of the files, by which changes are noticed; the revocation list comes last."""
     return tuple(_stamp_of(path) for path in (site.authority, site.certificate, site.key, site.revoked))
 
 

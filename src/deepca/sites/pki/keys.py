@@ -1,4 +1,4 @@
-"""Private keys of sites and of the authority: ECDSA on P-256, readable by their owner only."""
+"""Private keys of sites and of the authority: ECDSA on P-256, readable only by their owner."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = [
     "key_pem",
     "load_key",
     "new_key",
-    "pending",
+    "pending_key_path",
     "public_key",
     "read_private",
     "write_key",
@@ -32,9 +32,9 @@ __all__ = [
 Key = ec.EllipticCurvePrivateKey
 
 UNREADABLE = (ValueError, TypeError, x509.InvalidVersion, UnsupportedAlgorithm)
-"""What `cryptography` raises for content that it cannot use."""
+"""Exceptions that `cryptography` raises for content that it cannot use."""
 _ENCRYPTED = (b"-----BEGIN ENCRYPTED PRIVATE KEY-----", b"Proc-Type: 4,ENCRYPTED")
-"""Marks of a PEM key with a passphrase: PKCS #8, and the older form that openssl writes."""
+"""Marks of a PEM key with a passphrase: PKCS #8, and the older form that OpenSSL writes."""
 
 
 def new_key() -> Key:
@@ -43,7 +43,7 @@ def new_key() -> Key:
 
 
 def write_key(path: Path, key: Key, passphrase: bytes | None = None) -> None:
-    """Write a key that only its owner can read, encrypted if there is a passphrase."""
+    """Write a key to a file that only its owner can read, encrypted if a passphrase is given."""
     write_whole(path, key_pem(key, passphrase), mode=0o600)
 
 
@@ -52,69 +52,104 @@ def load_key(path: Path, passphrase: bytes | None = None) -> Key:
 
     Raises
     ------
+    InvalidInput
+        If the file cannot be used; ``file`` names it.
     EnrolmentError
-        With reason "passphrase" if the key has one and it is missing or wrong.
+        With reason "passphrase" if the key is encrypted and the passphrase is missing or wrong.
     """
-    content = read_private(path, "key", missing="deepca join makes one at the site it belongs to")
+    content = read_private(path, "key", missing="run deepca join at the site that it belongs to, to create one")
     encrypted = _has_passphrase(content)
     if encrypted and passphrase is None:
-        raise EnrolmentError(f"{path}: this key has a passphrase, and none was given", reason="passphrase")
+        raise EnrolmentError(f"{path}: this key is encrypted; give its passphrase", reason="passphrase")
     try:
         key = serialization.load_pem_private_key(content, password=passphrase if encrypted else None)
     except UNREADABLE:
         if encrypted:
-            raise EnrolmentError(f"{path}: the passphrase does not open this key", reason="passphrase") from None
-        raise InvalidInput(f"{path}: this is no key that can be read; it has to be PEM") from None
+            raise EnrolmentError(
+                f"{path}: the passphrase is wrong; enter the passphrase of this key", reason="passphrase"
+            ) from None
+        raise InvalidInput(
+            f"{path}: this is not a private key in PEM, or it is damaged; restore it from a copy, or move it away and "
+            "run deepca join to create another",
+            file=str(path),
+            parameter="key",
+        ) from None
     if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP256R1):
-        raise InvalidInput(f"{path}: only keys for ECDSA on P-256 are used here; deepca join makes one")
+        raise InvalidInput(
+            f"{path}: this key is not for ECDSA on P-256; move it away and run deepca join to create one that is",
+            file=str(path),
+            parameter="key",
+        )
     return key
 
 
 def is_encrypted(path: Path) -> bool:
-    """Tell whether a key has a passphrase."""
-    return _has_passphrase(read_private(path, "key", missing="deepca init makes a folder called authority"))
+    """Tell whether a key is encrypted."""
+    return _has_passphrase(read_private(path, "key", missing="give the folder authority that deepca init made"))
 
 
 def read_private(path: Path, what: str, *, missing: str) -> bytes:
     """Read a file that nobody else on this machine can read.
 
-    what : the word for it in messages.  missing : what to do if there is none.
+    Parameters
+    ----------
+    path : Path
+        The file.
+    what : str
+        Word for its content in messages.
+    missing : str
+        What to do if there is no such file, for the message.
+
+    Raises
+    ------
+    InvalidInput
+        If the file is missing, cannot be read, or has permissions for others (then ``value`` is its mode).
     """
     try:
         with path.open("rb") as file:
-            loose = os.name == "posix" and stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077
-            content = b"" if loose else file.read()
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            exposed = os.name == "posix" and bool(mode & 0o077)
+            content = b"" if exposed else file.read()
     except FileNotFoundError:
-        raise InvalidInput(f"{path}: there is no {what}; {missing}") from None
+        raise InvalidInput(f"{path}: there is no {what}; {missing}", file=str(path), parameter=what) from None
     except OSError as error:
-        raise InvalidInput(f"{path}: the {what} cannot be read ({error.strerror})") from None
-    if loose:
-        raise InvalidInput(f"{path}: others on this machine may read or change this {what}; run chmod 600 {path}")
+        raise InvalidInput(
+            f"{path}: the {what} cannot be read ({error.strerror}); check its permissions",
+            file=str(path),
+            parameter=what,
+        ) from None
+    if exposed:
+        raise InvalidInput(
+            f"{path}: other users of this machine can read or change this {what}; run chmod 600 {path}",
+            file=str(path),
+            parameter=what,
+            value=mode,
+        )
     return content
 
 
-def pending(key: Path) -> Path:
-    """Name the file in which a new key waits for its certificate while the old one is in use."""
+def pending_key_path(key: Path) -> Path:
+    """Return the file in which a new key waits for its certificate while the old one is in use."""
     return key.with_name(f"{key.name}.new")
 
 
 def fingerprint(of: Key | x509.Certificate | x509.CertificateSigningRequest) -> str:
-    """SHA-256 of the public key, in hexadecimal."""
+    """Return the SHA-256 digest of the public key, in hexadecimal."""
     public = of.public_key()
     der = public.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
     return hashlib.sha256(der).hexdigest()
 
 
 def public_key(of: x509.Certificate | x509.CertificateSigningRequest) -> ec.EllipticCurvePublicKey:
-    """Return its public key; a ValueError unless that is for ECDSA on P-256."""
+    """Return the public key of a certificate or request; raise ValueError unless it is for ECDSA on P-256."""
     key = of.public_key()
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
-        raise ValueError("another kind of key")  # noqa: TRY004 - what is wrong is a file, not a type
+        raise ValueError("the key is not for ECDSA on P-256")  # noqa: TRY004 - a file is wrong, not a type
     return key
 
 
 def key_pem(key: Key, passphrase: bytes | None = None) -> bytes:
-    """Return a key as PEM."""
+    """Return a key as PEM, encrypted if a passphrase is given."""
     form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8)
     if passphrase is None:
         return key.private_bytes(*form, serialization.NoEncryption())

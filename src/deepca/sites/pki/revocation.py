@@ -1,8 +1,8 @@
-"""Lists of revoked certificates: numbered, with an end, and never replaced by an older one.
+"""Revocation lists: numbered, with a date of expiry, and never replaced by an older one.
 
-The authority signs each list with the next number (the CRL number of RFC 5280) and a date until which it can be relied
-on. A site records the highest number that it has seen in its state folder; from then on a missing or older list is
-refused, and so is one that has expired. Lists are public and signed, so they may come from anybody.
+The authority signs each list with the next number (the CRL number of RFC 5280) and the date at which it expires. A site
+records the highest number that it has seen in its state folder; from then on it refuses a missing or older list, and
+one that has expired. Lists are public and signed, so it does not matter who delivers them.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from deepca.sites.config.site_file import SiteFile
 from deepca.sites.pki.keys import UNREADABLE, fingerprint, public_key
 
 __all__ = [
-    "LARGEST_LIST",
     "LIST_DAYS",
+    "MAX_LIST_BYTES",
     "WARN_AHEAD",
     "RevocationList",
     "SeenLists",
@@ -33,18 +33,28 @@ __all__ = [
 ]
 
 LIST_DAYS = 365
-"""How long a list can be relied on, unless the keeper of the authority says otherwise."""
+"""Days for which a list is valid, unless the keeper of the authority chooses otherwise."""
 WARN_AHEAD = timedelta(days=30)
-"""Before a list expires, agents and the doctor warn for so long."""
-LARGEST_LIST = 1 << 20
-"""Bytes of a list (DER) that a neighbour may send: some 25,000 revoked certificates."""
-_MOST = 1 << 62  # numbers travel as 64 bits
-_AGAIN = "fetch it again from whoever keeps the authority"
+"""How long before a list expires agents and the doctor begin to warn."""
+MAX_LIST_BYTES = 1 << 20
+"""Size limit of a list (DER) from a neighbour: enough for some 25,000 revoked certificates."""
+_MAX_LIST_NUMBER = 1 << 62  # messages carry numbers as 64 bits
+_FETCH_AGAIN = "ask the keeper of the authority for it again"
 
 
 @dataclass(frozen=True)
 class RevocationList:
-    """A list that this network's authority has signed. ends : when it expires.  der : as it travels."""
+    """A revocation list that this network's authority has signed.
+
+    Parameters
+    ----------
+    number : int
+        CRL number.
+    ends : datetime
+        When it expires.
+    der : bytes
+        The list in DER, as messages carry it.
+    """
 
     number: int
     ends: datetime
@@ -52,22 +62,24 @@ class RevocationList:
     _entries: x509.CertificateRevocationList = field(repr=False)
 
     def __len__(self) -> int:
+        """Return the number of revoked certificates."""
         return len(self._entries)
 
     def __bool__(self) -> bool:
-        return True  # also with no entries
+        """Return True: an empty list is a list, too."""
+        return True
 
     def revokes(self, certificate: x509.Certificate) -> bool:
-        """Tell whether a certificate is on it."""
+        """Tell whether it lists a certificate."""
         return self._entries.get_revoked_certificate_by_serial_number(certificate.serial_number) is not None
 
     def expired(self, now: datetime) -> bool:
-        """Tell whether it can no longer be relied on."""
+        """Tell whether it has expired."""
         return now > self.ends
 
     @property
     def pem(self) -> bytes:
-        """As it is written to a file."""
+        """The list in PEM, the format of files."""
         return self._entries.public_bytes(serialization.Encoding.PEM)
 
 
@@ -80,52 +92,62 @@ def parse_list(content: bytes, authority: x509.Certificate, path: Path | None = 
         With reason "unreadable", "foreign" or "unnumbered".
     """
     where = "" if path is None else str(path)
-    said = f"{where}: this" if where else "the list that was passed on"
+    subject = f"{where}: this" if where else "the revocation list that a neighbour sent"
 
     def error(what: str, reason: str) -> RevocationListError:
-        return RevocationListError(f"{said} {what}", reason=reason, path=where)
+        return RevocationListError(f"{subject} {what}", reason=reason, path=where)
 
     try:
         found = x509.load_der_x509_crl(content) if path is None else x509.load_pem_x509_crl(content)
         genuine = found.issuer == authority.subject and found.is_signature_valid(public_key(authority))
     except UNREADABLE:
-        raise error(f"is no list of revoked certificates, or it is damaged; {_AGAIN}", "unreadable") from None
-    if not genuine:  # nothing more of it is read
-        raise error(f"list of revoked certificates is not of this network's authority; {_AGAIN}", "foreign")
+        raise error(f"is not a revocation list, or it is damaged; {_FETCH_AGAIN}", "unreadable") from None
+    if not genuine:  # and nothing more of it is read
+        raise error(f"is not signed by this network's authority; {_FETCH_AGAIN}", "foreign")
     try:
         extensions = list(found.extensions)
         ends = found.next_update_utc
     except (*UNREADABLE, x509.DuplicateExtension):
-        raise error(f"is no list of revoked certificates, or it is damaged; {_AGAIN}", "unreadable") from None
+        raise error(f"is not a revocation list, or it is damaged; {_FETCH_AGAIN}", "unreadable") from None
     numbers = [one.value.crl_number for one in extensions if isinstance(one.value, x509.CRLNumber)]
-    if ends is None or any(one.critical for one in extensions) or any(not 0 <= one < _MOST for one in numbers):
-        raise error(f"list of revoked certificates is of a kind that is not used here; {_AGAIN}", "unreadable")
+    if (
+        ends is None
+        or any(one.critical for one in extensions)
+        or any(not 0 <= one < _MAX_LIST_NUMBER for one in numbers)
+    ):
+        raise error(f"is a revocation list of an unsupported kind; {_FETCH_AGAIN}", "unreadable")
     if not numbers:
         raise error(
-            "list of revoked certificates has no number, so that nobody can tell whether it is the newest; whoever "
-            "keeps the authority signs one that has (deepca join --reissue), and deepca join SITE --revoked FILE "
-            "installs it",
+            "is a revocation list without a number, so it cannot be compared with others; the keeper of the authority "
+            "signs one with a number (deepca join --reissue); install it with deepca join SITE --revoked FILE",
             "unnumbered",
         )
     return RevocationList(numbers[0], ends, found.public_bytes(serialization.Encoding.DER), found)
 
 
 def load_list(path: Path, authority: x509.Certificate) -> RevocationList | None:
-    """Read a list from a PEM file; None if there is no such file."""
+    """Read a list from a PEM file; return None if there is no such file."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise InvalidInput(f"{path}: cannot be read ({error.strerror})") from None
+        raise InvalidInput(
+            f"{path}: cannot be read ({error.strerror}); check its permissions", file=str(path)
+        ) from None
     return parse_list(content, authority, path)
 
 
 @dataclass(frozen=True)
 class SeenLists:
-    """The highest number of an authority's lists that a site has seen.
+    """Record of the highest number of an authority's lists that a site has seen.
 
-    path : where that is kept.  authority : fingerprint of its key, so that another authority starts anew.
+    Parameters
+    ----------
+    path : Path
+        File of the record.
+    authority : str
+        Fingerprint of the authority's key; every authority has a count of its own.
     """
 
     path: Path
@@ -133,65 +155,66 @@ class SeenLists:
 
     @classmethod
     def of(cls, site: SiteFile, authority: x509.Certificate) -> SeenLists:
+        """Return the record that a site keeps in its state folder."""
         return cls(site.state / "revocations.json", fingerprint(authority))
 
     def number(self) -> int:
-        """Return it; 0 if there was none so far."""
+        """Return the highest number seen; 0 if none was seen."""
         return self._read().get(self.authority, 0)
 
     def note(self, number: int) -> None:
-        """Record a number, unless it is not the highest; may raise an OSError."""
+        """Record a number if it is the highest so far; may raise OSError."""
         if number <= self.number():
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with alone(self.path.parent):
             known = self._read()
             if number > known.get(self.authority, 0):
-                said = json.dumps({**known, self.authority: number}, indent=2)
-                write_whole(self.path, f"{said}\n".encode(), mode=0o600)
+                text = json.dumps({**known, self.authority: number}, indent=2)
+                write_whole(self.path, f"{text}\n".encode(), mode=0o600)
 
     def _read(self) -> dict[str, int]:
         try:
-            said = json.loads(self.path.read_text(encoding="utf-8"))
-            return {str(authority): int(number) for authority, number in said.items()}
+            record = json.loads(self.path.read_text(encoding="utf-8"))
+            return {str(authority): int(number) for authority, number in record.items()}
         except (FileNotFoundError, NotADirectoryError):
             return {}
         except (OSError, ValueError, TypeError, AttributeError):
             raise RevocationListError(
-                f"{self.path}: damaged; it records which lists of revoked certificates this site has seen. Ask whoever "
-                "keeps the authority for the number of the newest list, install that, and remove this file",
+                f"{self.path}: damaged; it records the newest revocation list that this site has seen. Ask the keeper "
+                "of the authority for the newest list, remove this file, and install the list: deepca join SITE "
+                "--revoked FILE",
                 reason="memory",
                 path=str(self.path),
             ) from None
 
 
 def current_list(site: SiteFile, authority: x509.Certificate, now: datetime | None = None) -> RevocationList | None:
-    """Return the list that a site has to go by; None if it has never had one.
+    """Return the list that is in force at a site; None if it has never had one.
 
     Raises
     ------
     RevocationListError
-        If the list is missing or older although one was seen, has expired, has no number, or cannot be read.
+        If the list is missing or older although a newer one was seen, has expired, lacks a number, or is unreadable.
     """
     seen = SeenLists.of(site, authority).number()
     found = load_list(site.revoked, authority)
     newest = (
-        f"copy the newest from whoever keeps the authority, or from a neighbour, and install it: "
+        f"get the newest from the keeper of the authority, or from a neighbour, and install it: "
         f"deepca join {site.path} --revoked FILE"
     )
     if found is None:
         if not seen:
             return None
         raise RevocationListError(
-            f"{site.revoked}: the list of revoked certificates is missing; this site has seen number {seen}; {newest}",
+            f"{site.revoked}: the revocation list is missing, and this site has seen number {seen}; {newest}",
             reason="missing",
             path=str(site.revoked),
             seen=seen,
         )
     if found.number < seen:
         raise RevocationListError(
-            f"{site.revoked}: this list of revoked certificates is number {found.number}, and this site has seen "
-            f"number {seen}; {newest}",
+            f"{site.revoked}: this is revocation list {found.number}, and this site has seen number {seen}; {newest}",
             reason="older",
             path=str(site.revoked),
             number=found.number,
@@ -199,9 +222,9 @@ def current_list(site: SiteFile, authority: x509.Certificate, now: datetime | No
         )
     if found.expired(now or datetime.now(UTC)):
         raise RevocationListError(
-            f"{site.revoked}: list {found.number} of revoked certificates expired on {found.ends:%Y-%m-%d}; whoever "
-            f"keeps the authority signs the next (deepca join --reissue), and deepca join {site.path} --revoked FILE "
-            "installs it",
+            f"{site.revoked}: revocation list {found.number} expired on {found.ends:%Y-%m-%d}; the keeper of the "
+            f"authority signs the next one (deepca join --reissue); install it with deepca join {site.path} --revoked "
+            "FILE",
             reason="expired",
             path=str(site.revoked),
             number=found.number,
@@ -211,11 +234,11 @@ def current_list(site: SiteFile, authority: x509.Certificate, now: datetime | No
 
 
 def expiry_warning(found: RevocationList | None, now: datetime) -> str:
-    """Say that a list will expire soon; empty if it will not."""
+    """Return a warning that a list will expire soon; empty if it will not."""
     if found is None or found.ends - now > WARN_AHEAD:
         return ""
     days = max((found.ends - now).days, 0)
     return (
-        f"list {found.number} of revoked certificates expires on {found.ends:%Y-%m-%d}, in {days} days, and from then "
-        "on nobody is let in; whoever keeps the authority signs the next with deepca join --reissue"
+        f"revocation list {found.number} expires on {found.ends:%Y-%m-%d}, in {days} days; from then on all "
+        "connections are refused. The keeper of the authority signs the next one with deepca join --reissue"
     )
