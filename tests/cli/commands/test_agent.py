@@ -358,7 +358,7 @@ def test_bad_options_are_named(
 def test_a_site_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["agent", "run", str(tmp_path / "site.toml")], env={"COLUMNS": "200"})
     assert done.exit_code == 2
-    assert "there is no such file" in done.stderr
+    assert "no such file" in done.stderr
 
 
 def test_help_says_the_exit_codes() -> None:

@@ -306,11 +306,11 @@ def test_names_of_sites(tmp_path: Path) -> None:
 def test_mistakes(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", X[:5])
     file, out = tmp_path / "a.npy", tmp_path / "out"
-    with pytest.raises(DataError, match="named twice"):
+    with pytest.raises(DataError, match="given twice"):
         deal([file, file], None, tmp_path / "kits")
     with pytest.raises(DataError, match="5 rows cannot be spread over 9"):
         deal([file], 9, tmp_path / "kits")
-    with pytest.raises(InvalidInput, match="at least one"):
+    with pytest.raises(InvalidInput, match="at least 1"):
         deal([file], 0, tmp_path / "kits")
     for words, said in (
         (("-k", "many", "-o", out), "-k many"),

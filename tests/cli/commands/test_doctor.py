@@ -139,7 +139,7 @@ def test_site_file(north: Path) -> None:
 
 def test_network_file(north: Path) -> None:
     edit(north, "network.toml", "components = 2", 'components = "two"')
-    wrong(find(north, "site.toml"), "components", "whoever wrote network.toml")
+    wrong(find(north, "site.toml"), "components", "the author of network.toml")
 
 
 def test_data(north: Path) -> None:
@@ -156,7 +156,7 @@ def test_columns(north: Path) -> None:
     assert [one.verdict for one in (*examine_rows(north),)] == ["wrong"]
     (north / "rows.svm").write_text("0 1:1.5 3:2\n0 2:1\n", encoding="utf-8")
     edit(north, "site.toml", "rows.csv", "rows.svm")
-    warned(find(north, "columns"), "all sites come to the same number", "this site")
+    warned(find(north, "columns"), "all sites have the same number of columns", "this site")
 
 
 def test_rows_that_cannot_be_read(north: Path) -> None:
@@ -171,18 +171,18 @@ def test_missing_values(north: Path) -> None:
     rows = X.copy()
     rows[7, 2] = rows[9, 0] = np.nan
     np.save(north / "rows.npy", rows)
-    wrong(find(north, "rows"), "row 7, column 2 is missing (2 such values among the first 40 rows)", "this site")
+    wrong(find(north, "rows"), "row 7, column 2 is missing (2 such values in the first 40 rows)", "this site")
 
 
 def test_components(north: Path) -> None:
     edit(north, "network.toml", "components = 2", "components = 6")
-    wrong(find(north, "components"), "components = 6, and there are 5 columns", "whoever wrote network.toml")
+    wrong(find(north, "components"), "components = 6, but rows.npy has 5 columns", "the author of network.toml")
 
 
 def test_model_folder(north: Path) -> None:
     (north / "file").write_text("", encoding="utf-8")
     edit(north, "site.toml", '"model.npz"', '"file/model.npz"')
-    wrong(find(north, "model"), "nothing can be written", "this site")
+    wrong(find(north, "model"), "cannot write to", "this site")
     edit(north, "site.toml", '"file/model.npz"', '"m.npz"')
     (north / "m.npz").mkdir()
     wrong(find(north, "model"), "is a folder", "this site")
@@ -191,11 +191,11 @@ def test_model_folder(north: Path) -> None:
 def test_state_folder(north: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     room = shutil.disk_usage(north)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: room._replace(free=1000))
-    wrong(find(north, "checkpoints"), "only 1 kB are free", "this site")
+    wrong(find(north, "checkpoints"), "only 1 kB free", "this site")
     (north / "state").write_text("", encoding="utf-8")
-    wrong(find(north, "checkpoints"), "nothing can be written", "this site")
+    wrong(find(north, "checkpoints"), "cannot write to", "this site")
     edit(north, "site.toml", "checkpoints = true", "checkpoints = false")
-    warned(find(north, "checkpoints"), "begins anew", "this site")
+    warned(find(north, "checkpoints"), "starts over", "this site")
 
 
 # ------------------------------------------------------------------------------------------------------ certificates
@@ -218,56 +218,58 @@ def test_key(north: Path) -> None:
 
 def test_authority(north: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(site_checks, "now_utc", lambda: NOW + timedelta(days=3640))
-    warned(find(north, "authority"), "lasts until", "whoever keeps the authority")
+    warned(find(north, "authority"), "valid until", "the keeper of the authority")
     monkeypatch.setattr(site_checks, "now_utc", lambda: NOW + timedelta(days=4000))
-    wrong(find(north, "authority"), "the authority ended on", "whoever keeps the authority")
+    wrong(find(north, "authority"), "the authority expired on", "the keeper of the authority")
     (north / "authority.pem").write_text("nothing", encoding="utf-8")
-    wrong(find(north, "authority"), "no certificate", "a new copy from whoever keeps the authority")
+    wrong(find(north, "authority"), "not a certificate", "a new copy from the keeper of the authority")
 
 
 def test_revoked_list(north: Path) -> None:
     (north / "revoked.pem").write_text("nothing", encoding="utf-8")
-    wrong(find(north, "revoked list"), "damaged", "a new copy from whoever keeps the authority")
+    wrong(find(north, "revoked list"), "damaged", "a new copy from the keeper of the authority")
 
 
 def test_certificate_ends(kits: Path, north: Path) -> None:
     issue(kits, "north", days=20)
-    warned(find(north, "certificate"), "days more; a new one is asked for with deepca join", "this site")
+    warned(find(north, "certificate"), "days left); request a new one with deepca join", "this site")
     issue(kits, "north", days=20, now=NOW - timedelta(days=60))
-    wrong(find(north, "certificate"), "ended on", "this site asks, and whoever keeps the authority signs")
+    wrong(
+        find(north, "certificate"), "expired on", "this site requests another, and the keeper of the authority signs it"
+    )
     issue(kits, "north", now=NOW + timedelta(days=60))
-    wrong(find(north, "certificate"), "is not valid before", "is its clock right?")
+    wrong(find(north, "certificate"), "is not valid before", "check its clock")
 
 
 def test_certificate_of_others(kits: Path, north: Path) -> None:
     old = load_key(north / "site.key")
     issue(kits, "north")
     write_key(north / "site.key", old)
-    wrong(find(north, "certificate"), "do not belong together", "this site")
+    wrong(find(north, "certificate"), "is not the key of", "this site")
     for file in ("site.pem", "site.key"):
         shutil.copy(kits / "south" / file, north / file)
-    wrong(find(north, "certificate"), "is that of south", "this site")
+    wrong(find(north, "certificate"), "names another site, south", "this site")
     Authority.create(kits / "strangers", "trial")
     issue(kits, "north", authority="strangers")
-    wrong(find(north, "certificate"), "not signed by the authority", "whoever keeps the authority")
+    wrong(find(north, "certificate"), "not signed by the authority", "the keeper of the authority")
 
 
 def test_certificate_revoked(kits: Path, north: Path) -> None:
     Authority.load(kits / "authority").revoke("north")
     shutil.copy(kits / "authority" / "revoked.pem", north)
     assert "number 2 with 1 certificate," in find(north, "revoked list").text
-    wrong(find(north, "certificate"), "was revoked", "whoever keeps the authority")
+    wrong(find(north, "certificate"), "was revoked", "the keeper of the authority")
 
 
 def test_plaintext(north: Path) -> None:
     with (north / "site.toml").open("a", encoding="utf-8") as file:
         file.write("plaintext = true\n")
-    warned(find(north, "certificate"), "for trials on one machine only", "this site")
+    warned(find(north, "certificate"), "except for trials on one machine", "this site")
 
 
 def test_without_a_certificate_nobody_is_asked(north: Path) -> None:
     (north / "site.pem").unlink()
-    warned(find(north, "neighbours"), "not looked at", "this site")
+    warned(find(north, "neighbours"), "not checked", "this site")
 
 
 # ------------------------------------------------------------------------------------------------------------- doors
@@ -332,30 +334,30 @@ def test_own_port(kits: Path, north: Path) -> None:
     port = address_of(north, "north").port
     assert "is free" in find(north, "port").text
     with door(port, lambda connection: None):
-        wrong(find(north, "port"), "is taken by another program", "this site")
+        wrong(find(north, "port"), "is in use by another program", "this site")
     with door(port, secured(kits / "south")):
-        wrong(find(north, "port"), "is taken by another program", "this site")
+        wrong(find(north, "port"), "is in use by another program", "this site")
     with door(port, secured(kits / "north")):
         found = find(north, "port")
-        assert (found.verdict, "by the agent of this site: it is running" in found.text) == ("ok", True)
+        assert (found.verdict, "by the agent of this site, which is running" in found.text) == ("ok", True)
         assert "would disturb" in find(north, "agents").text
     edit(north, "site.toml", '# listen = "0.0.0.0:7400"', 'listen = "203.0.113.7:7400"')
-    wrong(find(north, "port"), "is no address of this machine", "this site")
+    wrong(find(north, "port"), "this machine does not have the address", "this site")
 
 
 def test_no_own_port(north: Path) -> None:
     edit(north, "network.toml", f'address = "127.0.0.1:{address_of(north, "north").port}"\n', "")
-    assert "calls its neighbours" in find(north, "port").text
+    assert "dials its neighbours" in find(north, "port").text
     assert "would disturb" in find(north, "agents").text
 
 
 def test_a_name_that_is_not_known(north: Path) -> None:
     edit(north, "network.toml", f"127.0.0.1:{address_of(north, 'south').port}", "south.invalid:7400")
-    wrong(find(north, "south"), "the name south.invalid is not known here", "the network people")
+    wrong(find(north, "south"), "cannot resolve the name south.invalid", "the network administrators")
 
 
 def test_nothing_listens(north: Path, kits: Path) -> None:
-    warned(find(north, "south"), "its agent may not have been started yet", "south")
+    warned(find(north, "south"), "its agent may not be running yet", "south")
     found = find(kits / "south", "north")  # which calls south, and need not be reached
     assert (found.verdict, "does not matter" in found.text) == ("ok", True)
 
@@ -365,7 +367,7 @@ def test_no_way(north: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         raise TimeoutError
 
     monkeypatch.setattr(socket, "create_connection", lost)
-    wrong(find(north, "south"), "a firewall on the way?", "the network people")
+    wrong(find(north, "south"), "a firewall on the way", "the network administrators")
 
 
 @pytest.mark.parametrize(
@@ -373,7 +375,7 @@ def test_no_way(north: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (lambda connection: connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "does not speak TLS"),
         (lambda connection: None, "closes the connection at once"),
-        (lambda connection: time.sleep(2), "says nothing"),
+        (lambda connection: time.sleep(2), "sends nothing"),
     ],
 )
 def test_no_agent(north: Path, answer: Callable[[socket.socket], None], text: str) -> None:
@@ -386,24 +388,26 @@ def test_other_kinds_of_tls(kits: Path, north: Path) -> None:
     with door(port, secured(kits / "south", old=True)):
         wrong(find(north, "south"), "does not speak TLS 1.3", "south")
     with door(port, secured(kits / "south", alpn=False)):
-        wrong(find(north, "south"), "is no agent", "south")
+        wrong(find(north, "south"), "is not an agent", "south")
 
 
 def test_certificates_of_neighbours(kits: Path, north: Path) -> None:
     port = address_of(north, "south").port
     with door(port, secured(kits / "south")):
-        assert "shows the right certificate and accepts ours" in find(north, "south").text
+        assert "presents the right certificate and accepts that of this site" in find(north, "south").text
     with door(port, secured(kits / "north")):
-        wrong(find(north, "south"), "is that of north", "the address leads to another site")
+        wrong(find(north, "south"), "names another site, north", "the address leads to another site")
     issue(kits, "south", days=20)
     with door(port, secured(kits / "south")):
-        warned(find(north, "south"), "its certificate ends on", "south")
+        warned(find(north, "south"), "its certificate expires on", "south")
     issue(kits, "south", days=20, now=NOW - timedelta(days=60))
     with door(port, secured(kits / "south")):
-        wrong(find(north, "south"), "ended on", "south asks, and whoever keeps the authority signs")
+        wrong(
+            find(north, "south"), "expired on", "south requests a certificate, and the keeper of the authority signs it"
+        )
     issue(kits, "south", now=NOW + timedelta(days=60))
     with door(port, secured(kits / "south")):
-        wrong(find(north, "south"), "is not valid before", "whose clock is wrong?")
+        wrong(find(north, "south"), "is not valid before", "check which clock is wrong")
     Authority.load(kits / "authority").revoke("south")
     shutil.copy(kits / "authority" / "revoked.pem", north)
     issue_again = Authority.create(kits / "strangers", "trial")
@@ -411,7 +415,7 @@ def test_certificates_of_neighbours(kits: Path, north: Path) -> None:
         assert find(north, "south").verdict == "wrong"
     issue(kits, "south", authority="strangers")
     with door(port, secured(kits / "south")):
-        wrong(find(north, "south"), "not signed by the authority", "whose kit is of another authority")
+        wrong(find(north, "south"), "not signed by the authority", "whose kit comes from another authority")
     assert issue_again.network == "trial"
 
 
@@ -419,14 +423,14 @@ def test_revoked_neighbour(kits: Path, north: Path) -> None:
     Authority.load(kits / "authority").revoke("south")
     shutil.copy(kits / "authority" / "revoked.pem", north)
     with door(address_of(north, "south").port, secured(kits / "south")):
-        wrong(find(north, "south"), "was revoked", "south asks")
+        wrong(find(north, "south"), "was revoked", "south requests")
 
 
 def test_not_welcome(kits: Path, north: Path) -> None:
     Authority.create(kits / "strangers", "trial")
     answer = secured(kits / "south", trusts=kits / "strangers" / "authority.pem")
     with door(address_of(north, "south").port, answer):
-        wrong(find(north, "south"), "it does not accept the certificate of this site", "compare their authority.pem")
+        wrong(find(north, "south"), "it does not accept the certificate of this site", "compare authority.pem")
 
 
 def test_a_renewal_that_was_cut_short(kits: Path, north: Path) -> None:
@@ -487,9 +491,9 @@ def test_a_visit_changes_nothing(kits: Path, here: str, there: str) -> None:
         for _ in range(2):
             found = findings(kits / here)
             assert {finding.verdict for finding in found.values()} == {"ok"}, found
-            assert "is running, speaks our protocol" in found[f"{there}'s agent"].text
+            assert "is running, speaks the same protocol" in found[f"{there}'s agent"].text
             assert found["agreement"].text == f"the same columns and settings as {there}"
-            assert "the same as at" in found["clock"].text
+            assert "agrees with" in found["clock"].text
         with Running(kits / here) as agent:
             pass
     assert (agent.error, neighbour.error) == ("", "")
@@ -525,19 +529,19 @@ def test_refused_by_the_agent(kits: Path, north: Path) -> None:
 
 
 def test_an_agent_that_does_not_call(kits: Path) -> None:
-    warned(find(kits / "south", "north's agent"), "it has not called within 0.2 s", "the network people")
+    warned(find(kits / "south", "north's agent"), "it has not dialled within 0.2 s", "the network administrators")
 
 
 def test_something_that_never_answers(kits: Path, north: Path) -> None:
     with door(address_of(north, "south").port, secured(kits / "south")):
-        warned(find(north, "south's agent"), "no agent has answered", "south")
+        warned(find(north, "south's agent"), "no agent answered", "south")
 
 
 def test_a_run_that_has_begun_is_left_alone(kits: Path, north: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     heard = Heard(stream=True, skew=0.0, same_run=True, knows_us=True)
     monkeypatch.setattr(doctor, "overhear", lambda *_: {1: heard})
     found = find(north, "south's agent")
-    assert (found.verdict, "columns and settings are not compared now" in found.text) == ("ok", True)
+    assert (found.verdict, "columns and settings are not compared" in found.text) == ("ok", True)
     assert heard.complete
 
 
@@ -568,7 +572,7 @@ def test_the_doctor_is_not_taken_for_an_agent_come_back(kits: Path, north: Path)
         agents[0].wait()
         assert "finished" not in events(south)
         found = findings(north)
-        assert "columns and settings are not compared now" in found["south's agent"].text, found
+        assert "columns and settings are not compared" in found["south's agent"].text, found
         assert {one.verdict for one in found.values()} == {"ok"}, found
         time.sleep(1.0)
         assert not {"regroup", "found", "refused"} & {*events(south)[events(south).index("epoch") :]}
@@ -596,7 +600,7 @@ def test_columns_that_differ(north: Path) -> None:
     one, two, other = b"aaaa", b"bbbb", b"cccc"
     for mine, theirs, said in (
         (one + two, two + one, "the same columns in another order"),
-        (one + two, one + other, "column 2, here 'weight', is another one there"),
+        (one + two, one + other, "column 2 is 'weight' here and another one there"),
     ):
         heard = {1: Heard(fingerprints={1: {"columns": theirs}})}
         [found] = doctor.compare_settings(site, {"columns": mine}, ("age", "weight"), heard)

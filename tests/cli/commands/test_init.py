@@ -314,10 +314,10 @@ def test_certificates_that_are_not_taken(out: Path, tmp_path: Path) -> None:
     mine = load_key(out / "north" / "site.key")
     other = Authority.create(tmp_path / "other", "three-hospitals")
     cases = [
-        (pem(keeper.sign(request("south", "three-hospitals", new_key()))), "is that of south"),
-        (pem(keeper.sign(request("north", "three-hospitals", new_key()))), "for another key"),
+        (pem(keeper.sign(request("south", "three-hospitals", new_key()))), "names another site, south"),
+        (pem(keeper.sign(request("north", "three-hospitals", new_key()))), "is not for the key"),
         (pem(other.sign(request("north", "three-hospitals", mine))), "not signed by the authority"),
-        (b"nonsense", "no certificate"),
+        (b"nonsense", "not a certificate"),
     ]
     before = everything(out / "north")
     for content, said in cases:
@@ -332,9 +332,9 @@ def test_requests_that_are_not_signed(out: Path, tmp_path: Path) -> None:
     words = ("join", "--sign", path, "--authority", out / "authority")
     assert "no such file" in run(*words, code=2)
     path.write_bytes(b"x")
-    assert "no request" in run(*words, code=2)
+    assert "not a certificate request" in run(*words, code=2)
     path.write_bytes(pem(request("nroth", "three-hospitals", new_key())))
-    assert "is no site of" in run(*words, code=2)
+    assert "is not in" in run(*words, code=2)
     path.write_bytes(pem(request("north", "two-hospitals", new_key())))
     assert "two-hospitals" in run(*words, code=2)
     key = new_key()
@@ -413,7 +413,7 @@ def test_a_failing_request_leaves_no_key(out: Path, monkeypatch: pytest.MonkeyPa
 def test_plaintext_sites_need_no_certificate(out: Path) -> None:
     path = out / "north" / "site.toml"
     path.write_text(path.read_text() + "plaintext = true\n")
-    assert "uses no certificates" in run("join", path, code=2)
+    assert "does not use certificates" in run("join", path, code=2)
 
 
 def test_help_shows_the_way() -> None:

@@ -1,4 +1,4 @@
-"""Lists of revoked certificates: numbered, with an end, passed on, and never replaced by an older one."""
+"""Revocation lists: numbered, with a date of expiry, passed on, and never replaced by an older one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
 from deepca._util.logs import EventHandler, listening
-from deepca.errors import CertificateError, InvalidInput, Refused, RevocationListError
+from deepca.errors import CertificateError, ParameterError, Refused, RevocationListError
 from deepca.sites.admin.findings import Finding
 from deepca.sites.admin.site_checks import check_certificates
 from deepca.sites.config.network_file import NetworkFile, SiteEntry, write_network
@@ -31,10 +31,11 @@ from deepca.sites.pki.certificates import pem, request
 from deepca.sites.pki.enrolment import ask, examine_request, install, install_list, sign_request
 from deepca.sites.pki.identity import Identity
 from deepca.sites.pki.keys import new_key, write_key
-from deepca.sites.pki.revocation import LARGEST_LIST, SeenLists, load_list, parse_list
+from deepca.sites.pki.revocation import MAX_LIST_BYTES, SeenLists, load_list, parse_list
 from deepca.sites.protocol import wire_pb2 as wire
 from deepca.sites.transport.streams import Peer, Streams
 from tests.sites.transport.test_streams import FAST, Recorder
+from tests.support.errors import raises
 
 NET = "hospitals"
 NOW = datetime.now(UTC)
@@ -48,7 +49,7 @@ def authority(tmp_path: Path) -> Authority:
 
 
 def site(tmp_path: Path, authority: Authority, name: str = "north") -> SiteFile:
-    """Lay out a site that has everything but a list."""
+    """Lay out a site that has everything except a revocation list."""
     folder = tmp_path / name
     entries = tuple(SiteEntry(one, f"127.0.0.1:{j + 1}") for j, one in enumerate(SITES))
     write_network(folder / "network.toml", NetworkFile(NET, entries, 2, topology_name="complete"))
@@ -61,7 +62,7 @@ def site(tmp_path: Path, authority: Authority, name: str = "north") -> SiteFile:
 
 
 def hand_out(authority: Authority, *sites: SiteFile) -> int:
-    """Put the authority's list beside these; its number."""
+    """Copy the authority's list to these sites, and return its number."""
     for one in sites:
         one.revoked.write_bytes((authority.folder / "revoked.pem").read_bytes())
     found = authority.revocations()
@@ -70,7 +71,7 @@ def hand_out(authority: Authority, *sites: SiteFile) -> int:
 
 
 def unnumbered(authority: Authority, *serials: int, number: int | None = None, critical: bool = False) -> bytes:
-    """Build a list as it is not made any more, PEM."""
+    """Build a list as the authority does not make them, in PEM."""
     builder = (
         x509.CertificateRevocationListBuilder()
         .issuer_name(authority.certificate.subject)
@@ -86,6 +87,7 @@ def unnumbered(authority: Authority, *serials: int, number: int | None = None, c
 
 
 def reason_of(action: Callable[[], object]) -> str:
+    """Return the reason of the RevocationListError that an action raises."""
     with pytest.raises(RevocationListError) as error:
         action()
     return error.value.reason
@@ -94,7 +96,7 @@ def reason_of(action: Callable[[], object]) -> str:
 # -------------------------------------------------------------------------------------------------------- the authority
 
 
-def test_numbers_grow_whatever_happens_to_the_folder(authority: Authority) -> None:
+def test_numbers_increase_even_if_files_of_the_authority_are_lost(authority: Authority) -> None:
     numbers = [authority.reissue().number]
     authority.sign(request("north", NET, new_key()))
     authority.revoke("north")
@@ -108,15 +110,15 @@ def test_numbers_grow_whatever_happens_to_the_folder(authority: Authority) -> No
     assert numbers[0] == 2  # the first came with the authority
 
 
-def test_a_list_lasts_as_long_as_was_said_but_not_longer_than_its_authority(authority: Authority) -> None:
+def test_a_list_is_valid_as_long_as_requested_but_no_longer_than_its_authority(authority: Authority) -> None:
     assert timedelta(days=9) < authority.reissue(10).ends - NOW < timedelta(days=11)
     assert authority.reissue(10**6).ends == authority.certificate.not_valid_after_utc
-    with pytest.raises(InvalidInput):
+    with raises(ParameterError, parameter="days", value=0):
         authority.reissue(0)
 
 
-def test_a_list_without_number_is_migrated_with_all_that_is_on_it(authority: Authority) -> None:
-    """Also what issued.json does not know of."""
+def test_a_list_without_a_number_is_migrated_with_all_its_entries(authority: Authority) -> None:
+    """Entries that issued.json does not contain are kept, too."""
     leaf, other, good = (authority.sign(request("north", NET, new_key())) for _ in range(3))
     authority.revoke(f"{leaf.serial_number:x}")
     (authority.folder / "revoked.pem").write_bytes(unnumbered(authority, leaf.serial_number, other.serial_number))
@@ -127,7 +129,7 @@ def test_a_list_without_number_is_migrated_with_all_that_is_on_it(authority: Aut
     assert authority.up_to_date_list().number == found.number
 
 
-def test_a_list_is_renewed_when_something_is_signed_in_the_second_half_of_its_time(authority: Authority) -> None:
+def test_a_list_is_reissued_with_a_certificate_after_half_of_its_time(authority: Authority) -> None:
     first = authority.up_to_date_list()
     assert authority.up_to_date_list(now=NOW + 180 * DAY).number == first.number
     assert authority.up_to_date_list(now=NOW + 190 * DAY).number > first.number
@@ -136,7 +138,7 @@ def test_a_list_is_renewed_when_something_is_signed_in_the_second_half_of_its_ti
 # -------------------------------------------------------------------------------------------------------------- a site
 
 
-def test_a_site_that_never_had_a_list_needs_none(tmp_path: Path, authority: Authority) -> None:
+def test_a_site_that_never_had_a_list_does_not_need_one(tmp_path: Path, authority: Authority) -> None:
     assert Identity.load(site(tmp_path, authority)).list_number == 0
 
 
@@ -148,18 +150,16 @@ def test_once_a_list_was_seen_a_missing_or_older_one_is_refused(tmp_path: Path, 
     number = hand_out(authority, north)
     Identity.load(north)
     north.revoked.write_bytes(older)
-    with pytest.raises(RevocationListError) as error:
+    with raises(RevocationListError, reason="older", number=number - 1, seen=number):
         Identity.load(north)
-    assert (error.value.reason, error.value.number, error.value.seen) == ("older", number - 1, number)
     north.revoked.unlink()
-    with pytest.raises(RevocationListError) as error:
+    with raises(RevocationListError, reason="missing", seen=number, path=str(north.revoked)):
         Identity.load(north)
-    assert (error.value.reason, error.value.seen, error.value.path) == ("missing", number, str(north.revoked))
     hand_out(authority, north)
     Identity.load(north)
 
 
-def test_another_authority_starts_anew(tmp_path: Path, authority: Authority) -> None:
+def test_every_authority_has_a_count_of_its_own(tmp_path: Path, authority: Authority) -> None:
     north = site(tmp_path, authority)
     for _ in range(3):
         authority.reissue()
@@ -184,12 +184,11 @@ def test_an_expired_list_is_refused(tmp_path: Path, authority: Authority) -> Non
     me.check_peer(other.certificate_der, "south")
     assert me.revocations is not None
     me = replace(me, revocations=replace(me.revocations, ends=NOW - DAY))
-    with pytest.raises(Refused) as error:  # it has expired while the agent runs
+    with raises(Refused, reason="list expired"):  # while the agent runs
         me.check_peer(other.certificate_der, "south")
-    assert error.value.reason == "list expired"
 
 
-def test_lists_that_agents_do_not_take(tmp_path: Path, authority: Authority) -> None:
+def test_unsupported_lists_are_refused_with_the_reason(tmp_path: Path, authority: Authority) -> None:
     north = site(tmp_path, authority)
     north.revoked.write_bytes(unnumbered(authority))
     assert reason_of(lambda: Identity.load(north)) == "unnumbered"
@@ -202,7 +201,7 @@ def test_lists_that_agents_do_not_take(tmp_path: Path, authority: Authority) -> 
     assert SeenLists.of(north, authority.certificate).number() == 0
 
 
-def test_a_damaged_record_of_what_was_seen_is_refused(tmp_path: Path, authority: Authority) -> None:
+def test_a_damaged_record_of_seen_lists_is_refused(tmp_path: Path, authority: Authority) -> None:
     north = site(tmp_path, authority)
     hand_out(authority, north)
     Identity.load(north)
@@ -211,7 +210,7 @@ def test_a_damaged_record_of_what_was_seen_is_refused(tmp_path: Path, authority:
         assert reason_of(lambda: Identity.load(north)) == "memory"
 
 
-def test_where_nothing_can_be_recorded_that_is_logged(
+def test_a_list_that_cannot_be_recorded_is_logged(
     tmp_path: Path, authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
     north = site(tmp_path, authority)
@@ -222,7 +221,7 @@ def test_where_nothing_can_be_recorded_that_is_logged(
     assert (vars(record)["site"], vars(record)["event"]) == ("north", "revocations")
 
 
-def test_looking_writes_nothing(tmp_path: Path, authority: Authority) -> None:
+def test_look_writes_nothing(tmp_path: Path, authority: Authority) -> None:
     north = site(tmp_path, authority)
     hand_out(authority, north)
     me = Identity.look(north)
@@ -237,8 +236,8 @@ def test_looking_writes_nothing(tmp_path: Path, authority: Authority) -> None:
 # --------------------------------------------------------------------------------------------------------------- join
 
 
-def test_the_answer_to_a_request_brings_the_newest_list(tmp_path: Path, authority: Authority) -> None:
-    """So a kit whose list has no number is migrated when its site joins or renews."""
+def test_a_signed_certificate_comes_with_the_newest_list(tmp_path: Path, authority: Authority) -> None:
+    """A kit whose list has no number is therefore migrated when its site joins or renews."""
     north = site(tmp_path, authority)
     north.revoked.write_bytes(unnumbered(authority))
     (authority.folder / "revoked.pem").write_bytes(unnumbered(authority))
@@ -263,7 +262,7 @@ def test_an_older_list_that_comes_with_a_certificate_does_not_replace_a_newer_on
     assert Identity.load(north).list_number == number > done.list.number
 
 
-def test_a_list_is_installed_alone(tmp_path: Path, authority: Authority) -> None:
+def test_a_list_can_be_installed_on_its_own(tmp_path: Path, authority: Authority) -> None:
     north, newest = site(tmp_path, authority), authority.folder / "revoked.pem"
     older = tmp_path / "older.pem"
     older.write_bytes(newest.read_bytes())
@@ -280,7 +279,7 @@ def test_a_list_is_installed_alone(tmp_path: Path, authority: Authority) -> None
     assert reason_of(lambda: install_list(north.path, foreign)) == "foreign"
 
 
-def test_a_certificate_on_its_own_list_is_not_installed(tmp_path: Path, authority: Authority) -> None:
+def test_a_certificate_that_the_list_with_it_revokes_is_not_installed(tmp_path: Path, authority: Authority) -> None:
     north = site(tmp_path, authority)
     asked = ask(north.path, renew=True)
     done = sign_request(asked.request, authority.folder, expected=asked.fingerprint, renewal=True)
@@ -290,7 +289,7 @@ def test_a_certificate_on_its_own_list_is_not_installed(tmp_path: Path, authorit
     leaf = x509.load_pem_x509_certificates(done.certificate.read_bytes())[0]
     done.certificate.write_bytes(pem(leaf) + newest.pem)
     before = north.certificate.read_bytes()
-    with pytest.raises(InvalidInput):
+    with raises(CertificateError, reason="revoked"):
         install(north.path, done.certificate)
     assert north.certificate.read_bytes() == before
 
@@ -311,7 +310,7 @@ def finding(of: SiteFile) -> Finding:
     return next(one for one, _ in check_certificates(of) if one.check == "revoked list")
 
 
-def test_what_the_doctor_says_of_lists(tmp_path: Path, authority: Authority) -> None:
+def test_the_doctor_reports_on_revocation_lists(tmp_path: Path, authority: Authority) -> None:
     north = site(tmp_path, authority)
     assert finding(north).verdict == "ok"
     hand_out(authority, north)
@@ -321,14 +320,14 @@ def test_what_the_doctor_says_of_lists(tmp_path: Path, authority: Authority) -> 
     assert finding(north).verdict == "ok"
     authority.reissue(29)
     hand_out(authority, north)
-    assert (finding(north).verdict, finding(north).who) == ("warning", "whoever keeps the authority")
+    assert (finding(north).verdict, finding(north).who) == ("warning", "the keeper of the authority")
     Identity.load(north)
     north.revoked.unlink()
     assert finding(north).verdict == "wrong"
     authority.reissue(1, now=NOW - 3 * DAY)
     hand_out(authority, north)
     assert finding(north).verdict == "wrong"
-    assert "whoever keeps the authority" in finding(north).who
+    assert "the keeper of the authority" in finding(north).who
 
 
 # ----------------------------------------------------------------------------------------------------------- passed on
@@ -343,9 +342,8 @@ def test_a_newer_list_is_adopted_and_kept(tmp_path: Path, authority: Authority) 
     newest = authority.revocations()
     assert newest is not None
     after = me.adopt(newest.der)
-    with pytest.raises(Refused) as error:
+    with raises(Refused, reason="revoked"):
         after.check_peer(other.certificate_der, "south")
-    assert error.value.reason == "revoked"
     assert not after.changed()
     kept = load_list(north.revoked, authority.certificate)
     assert kept is not None
@@ -354,7 +352,7 @@ def test_a_newer_list_is_adopted_and_kept(tmp_path: Path, authority: Authority) 
     assert after.adopt(expired.der) is after
 
 
-def test_a_list_that_can_be_neither_written_nor_recorded_counts_while_the_agent_runs(
+def test_a_list_that_can_be_neither_written_nor_recorded_is_in_force_while_the_agent_runs(
     tmp_path: Path, authority: Authority, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     north, south = site(tmp_path, authority), site(tmp_path, authority, "south")
@@ -376,46 +374,44 @@ def test_a_list_that_can_be_neither_written_nor_recorded_counts_while_the_agent_
     assert after.changed()
     again = after.reload()
     assert again.list_number == newest.number
-    with pytest.raises(Refused):
+    with raises(Refused, reason="revoked"):
         again.check_peer(other.certificate_der, "south")
 
 
-def test_no_list_that_the_authority_has_not_signed_is_adopted(tmp_path: Path, authority: Authority) -> None:
+def test_a_list_that_the_authority_did_not_sign_is_not_adopted(tmp_path: Path, authority: Authority) -> None:
     north = site(tmp_path, authority)
     hand_out(authority, north)
     me = Identity.load(north)
     other = Authority.create(tmp_path / "x", NET)
     foreign, genuine = other.reissue(), authority.reissue()
     rng = random.Random(3)
-    bad = [foreign.der, b"x", genuine.pem, genuine.der[:-1], bytes(LARGEST_LIST + 1)]
+    bad = [foreign.der, b"x", genuine.pem, genuine.der[:-1], bytes(MAX_LIST_BYTES + 1)]
     for _ in range(50):
         broken = bytearray(genuine.der)
-        broken[rng.randrange(len(broken) // 2)] ^= 1 << rng.randrange(8)  # of what is signed
+        broken[rng.randrange(len(broken) // 2)] ^= 1 << rng.randrange(8)  # in the part that is signed
         bad.append(bytes(broken))
     before = north.revoked.read_bytes()
     for content in bad:
-        with pytest.raises(Refused) as error:
+        with raises(Refused, reason="list"):
             me.adopt(content)
-        assert error.value.reason == "list"
     assert north.revoked.read_bytes() == before
     assert me.adopt(genuine.der).list_number == genuine.number
 
 
-def test_a_site_whose_own_certificate_is_revoked_does_not_start_again(tmp_path: Path, authority: Authority) -> None:
+def test_a_site_whose_own_certificate_is_revoked_cannot_start_again(tmp_path: Path, authority: Authority) -> None:
     north = site(tmp_path, authority)
     me = Identity.load(north)
     authority.revoke("north")
     newest = authority.revocations()
     assert newest is not None
     me.adopt(newest.der)
-    with pytest.raises(CertificateError) as error:
+    with raises(CertificateError, reason="revoked"):
         Identity.load(north)
-    assert error.value.reason == "revoked"
 
 
 @dataclass
 class Side:
-    """One site's streams. ``notices`` : what was logged about lists."""
+    """The streams of one site; ``notices`` are the log lines about revocation lists."""
 
     streams: Streams
     heard: Recorder
@@ -424,13 +420,14 @@ class Side:
 
     @property
     def number(self) -> int:
+        """Number of the list in force."""
         credentials = self.streams.credentials
         return 0 if credentials is None else credentials.list_number
 
 
 @contextmanager
 def up(name: str, mine: Identity, others: dict[str, int | None]) -> Iterator[Side]:
-    """Streams of a site to others: those with a port are dialled, the rest dial."""
+    """Start the streams of a site to others: it dials those with a port, and the rest dial it."""
     heard, notices = Recorder(), list[str]()
     peers = [
         Peer(SITES.index(one), one, f"127.0.0.1:{port}" if port else None, dial=port is not None)
@@ -447,8 +444,8 @@ def up(name: str, mine: Identity, others: dict[str, int | None]) -> Iterator[Sid
             streams.stop()
 
 
-def test_the_newer_list_is_passed_on_when_neighbours_meet(tmp_path: Path, authority: Authority) -> None:
-    """From whoever dials, and to whoever dials."""
+def test_neighbours_exchange_the_newer_list_when_they_connect(tmp_path: Path, authority: Authority) -> None:
+    """The list goes from the dialling side and to the dialling side."""
     north, south, west = (site(tmp_path, authority, name) for name in SITES)
     hand_out(authority, north)
     me = Identity.load(north)
@@ -468,7 +465,7 @@ def test_the_newer_list_is_passed_on_when_neighbours_meet(tmp_path: Path, author
 
 
 @pytest.mark.parametrize("dials", [False, True])
-def test_an_agent_whose_list_has_expired_is_let_in_again_with_the_next(
+def test_an_agent_whose_list_has_expired_receives_the_next_one_and_connects(
     tmp_path: Path, authority: Authority, dials: bool
 ) -> None:
     north, south = site(tmp_path, authority), site(tmp_path, authority, "south")
@@ -476,7 +473,7 @@ def test_an_agent_whose_list_has_expired_is_let_in_again_with_the_next(
     before, other = Identity.load(north), Identity.load(south)
     assert before.revocations is not None
     over = replace(before, revocations=replace(before.revocations, ends=NOW - DAY))
-    with pytest.raises(Refused):
+    with raises(Refused, reason="list expired"):
         over.check_peer(other.certificate_der, "south")
     authority.reissue()
     number = hand_out(authority, south)
@@ -490,7 +487,7 @@ def test_an_agent_whose_list_has_expired_is_let_in_again_with_the_next(
         assert first.number == second.number == number
 
 
-def test_an_agent_whose_list_expires_lets_go_of_everybody(tmp_path: Path, authority: Authority) -> None:
+def test_an_agent_whose_list_expires_closes_all_streams(tmp_path: Path, authority: Authority) -> None:
     north, south = site(tmp_path, authority), site(tmp_path, authority, "south")
     number = hand_out(authority, north, south)
     me = Identity.load(north)
@@ -504,13 +501,13 @@ def test_an_agent_whose_list_expires_lets_go_of_everybody(tmp_path: Path, author
         first.heard.wait_for("closed")
         first.heard.wait_for("refused")
         authority.reissue()
-        assert hand_out(authority, north) == number + 1  # and with the next list all is well again
+        assert hand_out(authority, north) == number + 1  # the next list restores the connection
         first.heard.wait_for("opened", 2)
         _until(lambda: second.number == number + 1)
 
 
 @pytest.mark.parametrize("how", ["older", "missing"])
-def test_a_running_agent_goes_by_the_newest_list_whatever_is_put_in_its_place(
+def test_a_running_agent_keeps_the_newest_list_whatever_replaces_its_file(
     tmp_path: Path, authority: Authority, how: str
 ) -> None:
     north, south = site(tmp_path, authority), site(tmp_path, authority, "south")
@@ -530,7 +527,9 @@ def test_a_running_agent_goes_by_the_newest_list_whatever_is_put_in_its_place(
             assert second.heard.count("opened") == 0
 
 
-def test_a_revoked_site_is_refused_by_those_who_were_passed_the_list(tmp_path: Path, authority: Authority) -> None:
+def test_a_revoked_site_is_refused_by_a_site_that_received_the_list_from_another(
+    tmp_path: Path, authority: Authority
+) -> None:
     """West is revoked; only south was given the list."""
     north, south, west = (site(tmp_path, authority, name) for name in SITES)
     hand_out(authority, north, west)
@@ -548,9 +547,7 @@ def test_a_revoked_site_is_refused_by_those_who_were_passed_the_list(tmp_path: P
             assert third.heard.count("opened") == 0
 
 
-def test_a_live_stream_of_a_revoked_site_is_dropped_where_the_list_arrives_and_beyond(
-    tmp_path: Path, authority: Authority
-) -> None:
+def test_a_revoked_site_loses_its_live_streams_as_the_list_spreads(tmp_path: Path, authority: Authority) -> None:
     north, south, west = (site(tmp_path, authority, name) for name in SITES)
     hand_out(authority, north, south, west)
     mine = [Identity.load(one) for one in (north, south, west)]
@@ -563,13 +560,13 @@ def test_a_live_stream_of_a_revoked_site_is_dropped_where_the_list_arrives_and_b
         second.heard.wait_for("opened")
         third.heard.wait_for("opened")
         authority.revoke("west")
-        number = hand_out(authority, south)  # nobody else is given it
+        number = hand_out(authority, south)  # no other site is given it
         first.heard.wait(lambda: ("closed", 2) in {one[:2] for one in first.heard.events})
         assert first.number == second.number == number
-        assert ("closed", 1) not in {one[:2] for one in first.heard.events}  # south's stream goes on
+        assert ("closed", 1) not in {one[:2] for one in first.heard.events}  # south's stream stays open
 
 
-def test_a_forged_list_ends_the_stream_and_changes_nothing(tmp_path: Path, authority: Authority) -> None:
+def test_a_forged_list_closes_the_stream_and_changes_nothing(tmp_path: Path, authority: Authority) -> None:
     north, south = site(tmp_path, authority), site(tmp_path, authority, "south")
     other = Authority.create(tmp_path / "x", NET)
     for _ in range(5):
@@ -587,7 +584,7 @@ def test_a_forged_list_ends_the_stream_and_changes_nothing(tmp_path: Path, autho
         assert first.number == 0
 
 
-def test_a_list_that_will_expire_is_warned_of_while_the_agent_runs(tmp_path: Path, authority: Authority) -> None:
+def test_a_running_agent_warns_that_its_list_will_expire(tmp_path: Path, authority: Authority) -> None:
     north = site(tmp_path, authority)
     authority.reissue(29)
     hand_out(authority, north)

@@ -1,4 +1,4 @@
-"""Is this site ready? Every thing that can be looked at before a run, one after the other, and who has to mend it."""
+"""Check whether a site is ready for a run: what is wrong, what to fix, and who has to fix it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 from deepca.data.sources import Source
 from deepca.errors import DeepcaError, InvalidInput
-from deepca.sites.admin.findings import HERE, KEEPER, NETWORK, SOON, WRITER, Finding, day_of
+from deepca.sites.admin.findings import HERE, KEEPER, NETWORK, SOON, WRITER, Finding, format_day
 from deepca.sites.admin.reachability import Heard, Knock, knock, overhear
-from deepca.sites.admin.site_checks import blamed_for_files, check_certificates, check_data, check_folders, check_port
+from deepca.sites.admin.site_checks import check_certificates, check_data, check_folders, check_port
 from deepca.sites.config.site_file import SiteFile, read_site
 from deepca.sites.pki.certificates import now_utc
 from deepca.sites.pki.identity import Identity as Certificates
@@ -20,19 +20,32 @@ from deepca.sites.protocol.fingerprints import fingerprint_of, other_columns, re
 __all__ = ["compare_clocks", "compare_settings", "examine", "explain_closed_door"]
 
 
-_SKEW, _MUCH_SKEW = 5.0, 300.0  # seconds; certificates allow for as much as the latter
+_SKEW_TO_WARN = 5.0  # seconds; delays of messages explain less
+_SKEW_TO_FAIL = 300.0  # seconds; certificates allow for this much
 
 
 def examine(path: Path, *, seconds: float = 3.0, patience: float = 3.0) -> Iterator[Finding]:
-    """Everything about the site of a ``site.toml``, in the order in which things are needed.
+    """Check a site, its files, its certificates and its neighbours, in the order in which a run needs them.
 
-    seconds : how long neighbours are listened to.  patience : in seconds, for a connection to each of them.
+    Parameters
+    ----------
+    path : Path
+        ``site.toml``, or its folder.
+    seconds : float
+        How long to listen to the agents of neighbours.
+    patience : float
+        Seconds to wait for a connection to each of them.
+
+    Yields
+    ------
+    Finding
+        The result of each check.
     """
     site: SiteFile | None = None
     try:
         site = read_site(path)
     except InvalidInput as error:
-        yield Finding("site.toml", "wrong", str(error), blamed_for_files(path))
+        yield Finding("site.toml", "wrong", str(error), _blamed_for_file(path, error.file))
     if site is None:
         return
     network, names = site.network, [site.network.sites[j].name for j in site.network.neighbors(site.site)]
@@ -51,20 +64,29 @@ def examine(path: Path, *, seconds: float = 3.0, patience: float = 3.0) -> Itera
     if not names:
         return
     if mine is None and not site.plaintext:
-        yield Finding("neighbours", "warning", "not looked at: without a certificate nobody answers", HERE)
+        text = "not checked: neighbours do not answer without a certificate; fix the certificate of this site first"
+        yield Finding("neighbours", "warning", text, HERE)
         return
     port, free = check_port(site, mine, patience)
     yield port
     knocks = _knock_at_all(site, mine, patience)
-    yield from _doors(site, knocks)
-    yield from _agents(site, mine, source, knocks, free=free, seconds=seconds)
+    yield from _check_connections(site, knocks)
+    yield from _check_agents(site, mine, source, knocks, free=free, seconds=seconds)
+
+
+def _blamed_for_file(path: Path, file: str | None) -> str:
+    """Return who has to correct a file that cannot be used: site.toml, or the network.toml that it names."""
+    own = (path / "site.toml" if path.is_dir() else path).absolute()
+    if file is None or Path(file) == own or not Path(file).exists():
+        return HERE
+    return f"{WRITER}, which is the same at all sites"
 
 
 # ----------------------------------------------------------------------------------------------------------- neighbours
 
 
 def _knock_at_all(site: SiteFile, mine: Certificates | None, patience: float) -> dict[int, Knock]:
-    """At all neighbours that have an address, at once."""
+    """Connect to all neighbours that have an address, at the same time."""
     network = site.network
     there = {j: address for j in network.neighbors(site.site) if (address := network.sites[j].address) is not None}
     if not there:
@@ -76,47 +98,48 @@ def _knock_at_all(site: SiteFile, mine: Certificates | None, patience: float) ->
         return {j: one.result() for j, one in asked.items()}
 
 
-def _doors(site: SiteFile, knocks: Mapping[int, Knock]) -> Iterator[Finding]:
-    """What follows from knocking. A neighbour that calls this site need not be reached from here."""
+def _check_connections(site: SiteFile, knocks: Mapping[int, Knock]) -> Iterator[Finding]:
+    """Report on the connections; a neighbour that dials this site need not be reachable from here."""
     network = site.network
     for j in network.neighbors(site.site):
         name, address = network.sites[j].name, network.sites[j].address
         found, dialled = knocks.get(j), network.dials(site.index, j)
         if found is None:
-            yield Finding(name, "ok", "has no address: it calls this site")
+            yield Finding(name, "ok", "has no address: it dials this site")
         elif found.stage in ("name", "refused", "unreachable", "silent") and not dialled:
-            yield Finding(name, "ok", f"calls this site, so it does not matter that {found.why}")
+            yield Finding(name, "ok", f"dials this site, so it does not matter that {found.why}")
         elif found.stage == "open":
-            yield _open_door(name, found, f"{address}: " + ("it can be reached" if site.plaintext else _GOOD))
+            yield _report_connected(name, found, f"{address}: " + ("reachable" if site.plaintext else _CONNECTED))
         else:
             text, who = explain_closed_door(name, found)
             yield Finding(name, "warning" if found.stage == "refused" else "wrong", text, who)
 
 
-_GOOD = "it can be reached, speaks TLS 1.3, shows the right certificate and accepts ours"
+_CONNECTED = "reachable, speaks TLS 1.3, presents the right certificate and accepts that of this site"
 
 
-def _open_door(name: str, found: Knock, text: str) -> Finding:
+def _report_connected(name: str, found: Knock, text: str) -> Finding:
     if found.not_after is not None and found.not_after - now_utc().timestamp() < SOON.total_seconds():
-        day = day_of(datetime.fromtimestamp(found.not_after, UTC))
-        return Finding(name, "warning", f"{text}; its certificate ends on {day}", f"{name}, and {KEEPER}")
+        day = format_day(datetime.fromtimestamp(found.not_after, UTC))
+        text = f"{text}; its certificate expires on {day}: renew it with deepca join --renew"
+        return Finding(name, "warning", text, f"{name}, and {KEEPER}")
     return Finding(name, "ok", text)
 
 
 def explain_closed_door(name: str, found: Knock) -> tuple[str, str]:
-    """Say in words why a neighbour cannot be reached, and who has to fix it."""
+    """Return why a neighbour cannot be reached, in words, and who has to fix it."""
     match found.stage:
         case "name":
-            return found.why, f"{NETWORK} (names), or {WRITER} if the address is wrong"
+            return found.why, f"{NETWORK} (DNS), or {WRITER} if the address is wrong"
         case "refused":
-            return f"{found.why}: its agent may not have been started yet", f"{name}, or {WRITER} if the port is wrong"
+            return f"{found.why}: its agent may not be running yet", f"{name}, or {WRITER} if the port is wrong"
         case "unreachable":
             return found.why, f"{NETWORK}, here or at {name}"
         case "certificate":
             return found.why, _blamed_for_other(name, found.reason)
         case "welcome":
-            return found.why, f"{HERE} and {name}, who compare their authority.pem, or {KEEPER}"
-    return found.why, f"{name}, or {NETWORK} if something stands in between"
+            return found.why, f"{HERE} and {name}: compare authority.pem, or ask {KEEPER}"
+    return found.why, f"{name}, or {NETWORK} if there is a proxy or firewall in between"
 
 
 def _blamed_for_other(name: str, reason: str) -> str:
@@ -124,18 +147,19 @@ def _blamed_for_other(name: str, reason: str) -> str:
         case "site":
             return f"{WRITER} or {NETWORK}: the address leads to another site"
         case "early":
-            return f"{HERE} or {name}: whose clock is wrong?"
+            return f"{HERE} or {name}: check which clock is wrong"
         case "issuer":
             return (
-                f"{name}, whose kit is of another authority; or {HERE}, if its authority.pem is not that of all others"
+                f"{name}, whose kit comes from another authority; or {HERE}, if its authority.pem differs from that of "
+                "all others"
             )
-    return f"{name} asks, and {KEEPER} signs"
+    return f"{name} requests a certificate, and {KEEPER} signs it"
 
 
-# -------------------------------------------------------------------------------------------------- what agents say
+# ----------------------------------------------------------------------------------------------- agents of neighbours
 
 
-def _agents(
+def _check_agents(
     site: SiteFile,
     mine: Certificates | None,
     source: Source | None,
@@ -144,11 +168,9 @@ def _agents(
     free: bool,
     seconds: float,
 ) -> Iterator[Finding]:
-    """Clock, run, columns and settings, as far as they can be asked for without disturbing anybody."""
+    """Compare clock, run, columns and settings with the agents of neighbours, without disturbing any run."""
     if not free:
-        text = (
-            "run, settings and clock are not compared: that would disturb the agent of this site, should it be running"
-        )
+        text = "run, settings and clock are not compared: that would disturb the agent of this site if it is running"
         yield Finding("agents", "ok", text)
         return
     network = site.network
@@ -159,31 +181,37 @@ def _agents(
         return
     ours = fingerprint_of(network, source) if source is not None else None
     for j, one in heard.items():
-        yield from _agent(site, j, one, knocks.get(j), seconds)
+        yield from _check_agent(site, j, one, knocks.get(j), seconds)
     yield from compare_clocks(site, heard)
     if ours is not None:
         yield from compare_settings(site, ours, source.columns if source is not None else None, heard)
 
 
-def _agent(site: SiteFile, j: int, heard: Heard, found: Knock | None, seconds: float) -> Iterator[Finding]:
+def _check_agent(site: SiteFile, j: int, heard: Heard, found: Knock | None, seconds: float) -> Iterator[Finding]:
     name = site.network.sites[j].name
     check = f"{name}'s agent"
     if heard.refused:
         yield Finding(check, "wrong", heard.refused, f"{HERE} and {name}: compare network.toml and certificates")
     elif heard.same_run is False:
-        text = "it is of another network: its network.toml has another name or other sites; give both the same file"
+        text = (
+            "it belongs to another network: its network.toml has another name or other sites; use the same file at both"
+        )
         yield Finding(check, "wrong", text, f"{HERE} or {name}, with {WRITER}")
     elif heard.same_run and heard.fingerprints is not None:
-        yield Finding(check, "ok", "it is running, speaks our protocol, and is of the same network")
+        yield Finding(check, "ok", "it is running, speaks the same protocol, and belongs to the same network")
     elif heard.same_run:
-        text = "it is running, and of the same network; its run has begun: columns and settings are not compared now"
+        text = (
+            "it is running and belongs to the same network; its run has begun, so columns and settings are not compared"
+        )
         yield Finding(check, "ok", text)
     elif not site.network.dials(site.index, j):
         where = site.network.sites[site.index].address or site.listen
-        text = f"it has not called within {seconds:g} s: it is not running, or cannot reach {where}"
+        text = f"it has not dialled within {seconds:g} s: start it, or check that it can reach {where}"
         yield Finding(check, "warning", text, f"{name}, or {NETWORK}")
     elif found is not None and found.stage == "open":
-        text = f"something listens there, but no agent has answered within {seconds:g} s"
+        text = (
+            f"a program listens there, but no agent answered within {seconds:g} s; check that it is the agent of {name}"
+        )
         yield Finding(check, "warning", text, name)
 
 
@@ -192,53 +220,57 @@ def compare_clocks(site: SiteFile, heard: Mapping[int, Heard]) -> Iterator[Findi
     skews = {site.network.sites[j].name: one.skew for j, one in heard.items() if one.skew is not None}
     if not skews:
         return
-    off = {name: skew for name, skew in skews.items() if abs(skew) > _SKEW}
+    off = {name: skew for name, skew in skews.items() if abs(skew) > _SKEW_TO_WARN}
     if not off:
-        yield Finding("clock", "ok", f"the same as at {', '.join(skews)}, to {max(map(abs, skews.values())):.1f} s")
+        yield Finding("clock", "ok", f"agrees with {', '.join(skews)} to {max(map(abs, skews.values())):.1f} s")
         return
-    said = ", ".join(
+    shown = ", ".join(
         f"that of {name} is {abs(skew):.0f} s {'ahead' if skew > 0 else 'behind'}" for name, skew in off.items()
     )
-    alone = len(off) == len(skews) > 1 and max(off.values()) - min(off.values()) < _SKEW
-    who = f"{HERE}: the others agree with each other" if alone else f"{HERE} or {', '.join(off)}"
-    much = max(map(abs, off.values())) > _MUCH_SKEW
-    yield Finding("clock", "wrong" if much else "warning", f"clocks differ: {said}", who)
+    others_agree = len(off) == len(skews) > 1 and max(off.values()) - min(off.values()) < _SKEW_TO_WARN
+    who = f"{HERE}: the others agree with each other" if others_agree else f"{HERE} or {', '.join(off)}"
+    failed = max(map(abs, off.values())) > _SKEW_TO_FAIL
+    text = f"clocks differ: {shown}; set the wrong one, or let it synchronize itself (NTP)"
+    yield Finding("clock", "wrong" if failed else "warning", text, who)
 
 
 def compare_settings(
     site: SiteFile, ours: Mapping[str, bytes], columns: Sequence[str] | None, heard: Mapping[int, Heard]
 ) -> Iterator[Finding]:
-    """Compare columns and settings with those of every site that the neighbours know of."""
+    """Compare columns and settings with those of every site that the neighbours know."""
     theirs: dict[int, Mapping[str, bytes]] = {}
     for one in heard.values():
         theirs.update({j: prints for j, prints in (one.fingerprints or {}).items() if prints and j != site.index})
     if not theirs:
         return
-    wrong = 0
+    differing = 0
     for j, prints in sorted(theirs.items()):
         names = sorted(name for name in {*ours, *prints} if ours.get(name) != prints.get(name))
         if "columns" in names and "number of columns" in names:
             names.remove("columns")
         if names:
-            wrong += 1
+            differing += 1
             name = site.network.sites[j].name
-            said = "; ".join(_apart(one, ours, prints, columns) for one in names)
-            who = f"{HERE} or {name}" if len(theirs) == 1 else f"{HERE}, or {name} if the others are like this site"
-            yield Finding("agreement", "wrong", f"this site differs from {name}: {said}", who)
-    if not wrong:
+            shown = "; ".join(_describe_difference(one, ours, prints, columns) for one in names)
+            who = f"{HERE} or {name}" if len(theirs) == 1 else f"{HERE}, or {name} if the others agree with this site"
+            text = f"this site differs from {name}: {shown}; use the same network.toml, columns and version everywhere"
+            yield Finding("agreement", "wrong", text, who)
+    if not differing:
         known = ", ".join(site.network.sites[j].name for j in sorted(theirs))
         yield Finding("agreement", "ok", f"the same columns and settings as {known}")
 
 
-def _apart(name: str, here: Mapping[str, bytes], there: Mapping[str, bytes], columns: Sequence[str] | None) -> str:
-    """In what two sites differ; columns are named as they are called here."""
+def _describe_difference(
+    name: str, here: Mapping[str, bytes], there: Mapping[str, bytes], columns: Sequence[str] | None
+) -> str:
+    """Describe how two sites differ; columns have the names that they have here."""
     if name == "columns":
-        wrong = other_columns(here, there)
-        if wrong is None or columns is None:
-            return "other columns"
-        if not wrong:
+        differing = other_columns(here, there)
+        if differing is None or columns is None:
+            return "different columns"
+        if not differing:
             return "the same columns in another order"
-        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-        return f"column {wrong[0] + 1}, here {columns[wrong[0]]!r}, is another one there{more}"
+        more = f" (and {len(differing) - 1} more)" if len(differing) > 1 else ""
+        return f"column {differing[0] + 1} is {columns[differing[0]]!r} here and another one there{more}"
     shown = readable(here.get(name, b""), there.get(name, b""))
-    return f"{name} {shown[0] or 'none'} here, {shown[1] or 'none'} there" if shown is not None else f"another {name}"
+    return f"{name} {shown[0] or 'none'} here, {shown[1] or 'none'} there" if shown is not None else f"different {name}"

@@ -1,4 +1,4 @@
-"""What the doctor found, how bad it is, and who has to act."""
+"""Findings of the doctor: what was found, how serious it is, and who has to act."""
 
 from __future__ import annotations
 
@@ -6,23 +6,36 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
-__all__ = ["HERE", "KEEPER", "NETWORK", "SOON", "WRITER", "Finding", "Verdict", "day_of"]
+__all__ = ["HERE", "KEEPER", "NETWORK", "SOON", "WRITER", "Finding", "Verdict", "format_day"]
 
 Verdict = Literal["ok", "warning", "wrong"]
 
 
 # who has to act
 HERE = "this site"
-KEEPER = "whoever keeps the authority"
-WRITER = "whoever wrote network.toml"
-NETWORK = "the network people"
+KEEPER = "the keeper of the authority"
+WRITER = "the author of network.toml"
+NETWORK = "the network administrators"
 
 SOON = timedelta(days=30)
+"""How long before a certificate expires the doctor begins to warn."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at. who : has to mend it; empty where nothing has to be."""
+    """Result of one check.
+
+    Parameters
+    ----------
+    check : str
+        Name of the check, or of the neighbour that was checked.
+    verdict : {"ok", "warning", "wrong"}
+        How serious it is.
+    text : str
+        What was found, and what to do about it.
+    who : str
+        Who has to act; empty if nobody has to.
+    """
 
     check: str
     verdict: Verdict
@@ -30,6 +43,6 @@ class Finding:
     who: str = ""
 
 
-def day_of(moment: datetime) -> str:
-    """Format the day of a moment."""
+def format_day(moment: datetime) -> str:
+    """Format the date of a time."""
     return f"{moment:%Y-%m-%d}"

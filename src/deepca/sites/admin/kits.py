@@ -1,6 +1,6 @@
-"""The authority of a network, and what every site is handed.
+"""Create the authority of a network, and a kit for every site.
 
-How a site then comes to its certificate is in :mod:`deepca.sites.pki.enrolment`.
+:mod:`deepca.sites.pki.enrolment` then gives every site its certificate.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from deepca.sites.pki.keys import new_key, write_key
 
 __all__ = ["Kit", "Kits", "make_kits"]
 
-_PLACEHOLDER = "rows.csv"
+_DATA_PLACEHOLDER = "rows.csv"  # operators replace it by their own file
 
 
 @dataclass(frozen=True)
 class Kit:
-    """The folder of one site. ``complete`` : whether key and certificate are in it."""
+    """The folder of one site; ``complete`` tells whether it contains key and certificate."""
 
     site: str
     address: str | None
@@ -37,7 +37,7 @@ class Kit:
 
 @dataclass(frozen=True)
 class Kits:
-    """Everything that was made for a network. ``authority`` : the folder to keep."""
+    """All that was created for a network; ``authority`` is the folder to keep secret."""
 
     network: NetworkFile
     authority: Path
@@ -47,13 +47,28 @@ class Kits:
 def make_kits(
     network: Path, out: Path, *, trial: bool = False, days: int = 365, passphrase: bytes | None = None
 ) -> Kits:
-    """Make the authority and one folder per site below ``out``; all of it or nothing.
+    """Create the authority and one folder per site below ``out``, or nothing at all.
 
-    network : the ``network.toml``.  trial : keys and certificates of all sites are made here, for ``days``.
-    passphrase : protects the authority's key.
+    Parameters
+    ----------
+    network : Path
+        The ``network.toml``.
+    out : Path
+        Where to create the folders.
+    trial : bool, default False
+        Whether to create keys and certificates of all sites, too.
+    days : int, default 365
+        How long those certificates are valid.
+    passphrase : bytes, optional
+        Encrypts the key of the authority.
+
+    Raises
+    ------
+    InvalidInput
+        If a file exists already; ``file`` names it.
     """
     found = read_network(network)
-    text = network.read_bytes()  # with its remarks
+    text = network.read_bytes()  # including its comments
     _check_free(found, out, trial=trial)
     new = not out.exists()
     out.mkdir(parents=True, exist_ok=True)
@@ -68,7 +83,7 @@ def make_kits(
                 write_whole(kit / "network.toml", text)
                 write_whole(kit / "authority.pem", pem(authority.certificate))
                 write_whole(kit / "revoked.pem", revoked)
-                write_site(kit / "site.toml", site.name, _PLACEHOLDER, edit_data=True)
+                write_site(kit / "site.toml", site.name, _DATA_PLACEHOLDER, edit_data=True)
                 if trial:
                     key = new_key()
                     write_whole(kit / "site.pem", pem(authority.sign(request(site.name, found.name, key), days)))
@@ -88,9 +103,9 @@ def make_kits(
 
 
 def _check_free(network: NetworkFile, out: Path, *, trial: bool) -> None:
-    """Nothing is overwritten."""
+    """Raise InvalidInput if a file would be overwritten."""
     if out.exists() and not out.is_dir():
-        raise InvalidInput(f"{out}: this is a file; give the name of a folder")
+        raise InvalidInput(f"{out}: this is a file; give the name of a folder", file=str(out))
     kept = ("authority.pem", "authority.key", "issued.json", "network.toml", "revoked.pem", LEDGER)
     names = [f"authority/{file}" for file in kept]
     for site in network.sites:
@@ -100,13 +115,14 @@ def _check_free(network: NetworkFile, out: Path, *, trial: bool) -> None:
     for name in names:
         if (out / name).exists():
             raise InvalidInput(
-                f"{out / name} is there already and is not overwritten; give another --out, or remove it"
+                f"{out / name} already exists and is not overwritten; choose another --out, or remove it",
+                file=str(out / name),
             )
 
 
 def _move(stage: Path, out: Path) -> None:
-    """Files of ``stage`` to the same places below ``out``; taken back if that does not work for all of them."""
-    with _undone() as made:
+    """Move all files of ``stage`` to the same places below ``out``; undo everything if one cannot be moved."""
+    with _undo_on_error() as made:
         for source in sorted(stage.rglob("*")):
             target = out / source.relative_to(stage)
             if source.is_dir():
@@ -114,7 +130,10 @@ def _move(stage: Path, out: Path) -> None:
                     target.mkdir(mode=source.stat().st_mode & 0o777)
                     made.append(target)
             elif target.exists():
-                raise InvalidInput(f"{target} is there already and is not overwritten")
+                raise InvalidInput(
+                    f"{target} already exists and is not overwritten; choose another --out, or remove it",
+                    file=str(target),
+                )
             else:
                 source.replace(target)
                 made.append(target)
@@ -123,8 +142,8 @@ def _move(stage: Path, out: Path) -> None:
 
 
 @contextlib.contextmanager
-def _undone() -> Iterator[list[Path]]:
-    """Files and folders named in the list are removed, the latest first, if anything goes wrong."""
+def _undo_on_error() -> Iterator[list[Path]]:
+    """Remove the files and folders in the list, the latest first, if an error occurs."""
     made: list[Path] = []
     try:
         yield made

@@ -1,8 +1,9 @@
-"""At a neighbour's door: is there a way to it, is it the right one, does it let us in, and what does its agent say?
+"""Check whether neighbours can be reached and accept this site, and listen to what their agents say.
 
-:func:`knock` goes as far as TLS; that disturbs nobody. :func:`overhear` makes streams as this site's agent would, but
-takes no part: it says nothing at all to a neighbour that has heard of an agent of this site before, so that no run
-under way can take it for that agent come back. It must not be used while the agent of this site runs.
+:func:`knock` connects with TLS and no further, which disturbs nobody. :func:`overhear` opens streams as the agent of
+this site would, but takes no part in a run: it sends nothing to a neighbour that has met an agent of this site before,
+so that a run in progress cannot mistake it for that agent after a restart. Do not use it while the agent of this site
+is running.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from deepca.sites.config.network_file import NetworkFile
 from deepca.sites.config.site_file import SiteFile
 from deepca.sites.pki.certificates import site_of
 from deepca.sites.pki.identity import Identity
-from deepca.sites.pki.keys import pending
+from deepca.sites.pki.keys import pending_key_path
 from deepca.sites.protocol import wire_pb2 as wire
 from deepca.sites.protocol.incarnation import Incarnation
 from deepca.sites.protocol.records import Record
@@ -36,26 +37,35 @@ __all__ = ["Heard", "Knock", "knock", "overhear"]
 
 Stage = Literal["name", "refused", "unreachable", "silent", "tls", "certificate", "welcome", "open"]
 
-_AGENTS = 1 << 53  # starts of agents are counted from here on: they are times in nanoseconds
-_MOST_BYTES = 1 << 24  # of anything that an agent says
-_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # and an empty SETTINGS frame
-_ALERTS = {
-    "UNKNOWN_CA": "it does not know the authority that signed it",
-    "CERTIFICATE_EXPIRED": "it says that it has expired",
-    "CERTIFICATE_REVOKED": "it says that it was revoked",
-    "CERTIFICATE_REQUIRED": "it says that there is none",
-    "BAD_CERTIFICATE": "it says that it is bad",
-    "CERTIFICATE_UNKNOWN": "it does not say why",
+_FIRST_AGENT_START = 1 << 53  # agents number their starts by the time in nanoseconds, which is larger
+_MAX_MESSAGE_BYTES = 1 << 24  # of a neighbour's message; records are far smaller
+_HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # with empty SETTINGS
+_TLS_ALERTS = {
+    "UNKNOWN_CA": "it does not trust the authority that signed it",
+    "CERTIFICATE_EXPIRED": "it considers it expired",
+    "CERTIFICATE_REVOKED": "it considers it revoked",
+    "CERTIFICATE_REQUIRED": "it did not receive one",
+    "BAD_CERTIFICATE": "it considers it malformed",
+    "CERTIFICATE_UNKNOWN": "it does not say why; see its log",
 }
 
 
 @dataclass(frozen=True)
 class Knock:
-    """How far one comes at an address.
+    """Result of connecting to an address.
 
-    stage : where it ended; "open" if all is well.  why : in plain words.  owner : the site that the certificate shown
-    names, if any.  not_after : the end of that certificate, seconds since 1970.  reason : why that certificate is not
-    accepted, as in :class:`~deepca.errors.Refused`.
+    Parameters
+    ----------
+    stage : str
+        The step that failed; "open" if none did.
+    why : str
+        What went wrong, in words.
+    owner : str, optional
+        The site that the certificate presented there names.
+    not_after : float, optional
+        When that certificate expires, in seconds since 1970.
+    reason : str
+        Why that certificate is not accepted, as in :class:`~deepca.errors.Refused`.
     """
 
     stage: Stage
@@ -66,62 +76,80 @@ class Knock:
 
 
 def knock(address: str, expected: str, site: SiteFile, mine: Identity | None, patience: float = 3.0) -> Knock:
-    """At ``address``, where the site ``expected`` should be. ``mine`` : None for a network without certificates."""
+    """Connect to an address as far as TLS, without saying anything to the agent there.
+
+    Parameters
+    ----------
+    address : str
+        Host and port.
+    expected : str
+        The site that should listen there.
+    site : SiteFile
+        This site.
+    mine : Identity or None
+        Its credentials; None for a network without certificates.
+    patience : float
+        Seconds to wait for each step.
+    """
     host, port = split_address(address)
     try:
         socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
-        return Knock("name", f"the name {host} is not known here ({error.strerror or error})")
+        return Knock("name", f"cannot resolve the name {host} ({error.strerror or error})")
     try:
         connection = socket.create_connection((host, port), patience)
     except ConnectionRefusedError:
         return Knock("refused", f"nothing listens at {address}")
     except TimeoutError:
-        return Knock("unreachable", f"no answer from {address} within {patience:g} s; a firewall on the way?")
+        return Knock("unreachable", f"no answer from {address} within {patience:g} s; check for a firewall on the way")
     except OSError as error:
-        return Knock("unreachable", f"no way to {address} ({error.strerror or error})")
+        return Knock("unreachable", f"no route to {address} ({error.strerror or error})")
     with connection:
         if mine is None:
             return Knock("open")
         try:
             secured = _context(site).wrap_socket(connection, server_hostname=expected)
         except TimeoutError:
-            return Knock("silent", f"{address} takes the connection and then says nothing")
+            return Knock("silent", f"{address} accepts the connection and then sends nothing")
         except (OSError, ValueError) as error:
-            return Knock("tls", f"what listens at {address} {_unsecured(error)}")
+            return Knock("tls", f"the program that listens at {address} {_explain_tls_failure(error)}")
         with secured:
-            return _look_at(secured, address, expected, mine)
+            return _check_secured(secured, address, expected, mine)
 
 
-def _look_at(secured: ssl.SSLSocket, address: str, expected: str, mine: Identity) -> Knock:
-    """Whose certificate it is, and whether ours is accepted."""
-    shown = secured.getpeercert(binary_form=True) or b""
+def _check_secured(secured: ssl.SSLSocket, address: str, expected: str, mine: Identity) -> Knock:
+    """Check the certificate that was presented, and whether ours is accepted."""
+    presented = secured.getpeercert(binary_form=True) or b""
     owner, end = None, None
     with contextlib.suppress(ValueError):
-        certificate = x509.load_der_x509_certificate(shown)
+        certificate = x509.load_der_x509_certificate(presented)
         end = certificate.not_valid_after_utc.timestamp()
         owner = site_of(certificate)[1]
     try:
-        mine.check_peer(shown, expected)
+        mine.check_peer(presented, expected)
     except Refused as error:
         return Knock("certificate", str(error), owner, end, error.reason)
     if secured.selected_alpn_protocol() != "h2":
-        return Knock("tls", f"what listens at {address} has the right certificate, but is no agent", owner, end)
+        why = f"the program that listens at {address} has the right certificate, but is not an agent"
+        return Knock("tls", why, owner, end)
     try:
-        secured.sendall(_PREFACE)
-        word = secured.recv(9)  # an agent that accepts us begins to speak at once
+        secured.sendall(_HTTP2_PREFACE)
+        answer = secured.recv(9)  # an agent that accepts us answers at once
     except TimeoutError:
-        return Knock("silent", f"{address} makes the connection secure and then says nothing", owner, end)
+        return Knock("silent", f"{address} completes the TLS handshake and then sends nothing", owner, end)
     except OSError as error:
-        return Knock("welcome", f"it does not accept the certificate of this site: {_alert(error)}", owner, end)
-    if not word:
-        why = "it closes the connection; it may not accept the certificate of this site, and its log says why"
+        return Knock("welcome", f"it does not accept the certificate of this site: {_explain_alert(error)}", owner, end)
+    if not answer:
+        why = "it closes the connection, perhaps because it does not accept the certificate of this site; see its log"
         return Knock("welcome", why, owner, end)
     return Knock("open", "", owner, end)
 
 
 def _context(site: SiteFile) -> ssl.SSLContext:
-    """TLS 1.3 with our certificate. What the other side shows is judged afterwards, to be able to say what it is."""
+    """Return a context for TLS 1.3 with our certificate.
+
+    The other certificate is checked after the handshake, to be able to report what is wrong with it.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -129,40 +157,51 @@ def _context(site: SiteFile) -> ssl.SSLContext:
     try:
         context.load_cert_chain(site.certificate, site.key)
     except ssl.SSLError:
-        context.load_cert_chain(site.certificate, pending(site.key))  # a renewal that was cut short
+        context.load_cert_chain(site.certificate, pending_key_path(site.key))  # a renewal was interrupted
     return context
 
 
-def _unsecured(error: Exception) -> str:
+def _explain_tls_failure(error: Exception) -> str:
+    """Describe a failed handshake, as the end of a sentence about the other side."""
     reason = getattr(error, "reason", None) or ""
     if isinstance(error, (ssl.SSLEOFError, ConnectionError)):
-        return "closes the connection at once; it is no agent, or something on the way does not let TLS through"
+        return "closes the connection at once; it is not an agent, or something on the way blocks TLS"
     if "WRONG_VERSION_NUMBER" in reason or "UNEXPECTED" in reason or "RECORD" in reason or "HTTP" in reason:
-        return "does not speak TLS; it is no agent, or one with plaintext = true"
+        return "does not speak TLS; it is not an agent, or one with plaintext = true"
     if "PROTOCOL_VERSION" in reason or "UNSUPPORTED_PROTOCOL" in reason or "HANDSHAKE_FAILURE" in reason:
         return "does not speak TLS 1.3"
     if "NO_APPLICATION_PROTOCOL" in reason:
-        return "speaks TLS, but is no agent"
-    return f"cannot be spoken with ({getattr(error, 'reason', None) or error})"
+        return "speaks TLS, but is not an agent"
+    return f"does not complete the TLS handshake ({getattr(error, 'reason', None) or error})"
 
 
-def _alert(error: OSError) -> str:
+def _explain_alert(error: OSError) -> str:
     reason = getattr(error, "reason", None) or ""
-    said = next((text for name, text in _ALERTS.items() if name in reason), None)
-    return said or "it closes the connection, and its log says why"
+    found = next((text for name, text in _TLS_ALERTS.items() if name in reason), None)
+    return found or "it closes the connection; see its log"
 
 
-# ------------------------------------------------------------------------------------------------------ what is said
+# ----------------------------------------------------------------------------------------------- agents of neighbours
 
 
 @dataclass(frozen=True)
 class Heard:
-    """What a neighbour's agent has said.
+    """What is known of a neighbour's agent.
 
-    stream : whether there was one.  refused : why it, or this site, turned the other away.  skew : seconds that its
-    clock is ahead of ours.  same_run : whether it is of the same network and run.  knows_us : whether it has heard of
-    an agent of this site before.  fingerprints : of all sites that it knows, by place in the list of sites; None if
-    not asked for.
+    Parameters
+    ----------
+    stream : bool
+        Whether a stream was opened.
+    refused : str
+        Why one side refused the other; empty if neither did.
+    skew : float, optional
+        Seconds by which its clock is ahead of ours.
+    same_run : bool, optional
+        Whether it belongs to the same network and run.
+    knows_us : bool
+        Whether it has met an agent of this site before.
+    fingerprints : mapping, optional
+        Fingerprints of all sites that it knows, by index; None if it was not asked.
     """
 
     stream: bool = False
@@ -174,91 +213,107 @@ class Heard:
 
     @property
     def complete(self) -> bool:
+        """Whether nothing more is expected from it."""
         return self.same_run is False or self.knows_us or self.fingerprints is not None or bool(self.refused)
 
 
 def overhear(site: SiteFile, mine: Identity | None, run: bytes, seconds: float) -> dict[int, Heard]:
-    """What the agents of the neighbours say within so many seconds, by place in the list of sites.
+    """Listen to the agents of the neighbours for so many seconds.
 
-    Raises InvalidInput if the own port is taken.
+    Returns
+    -------
+    dict
+        What is known of each, by index in the list of sites.
+
+    Raises
+    ------
+    InvalidInput
+        If another program uses the port of this site.
     """
     from deepca.sites.transport.streams import Streams, StreamTimes
 
     network = site.network
     me, *peers = peers_of(network, site.index)
-    ear = _Ear(network, [peer.index for peer in peers], run)
-    streams = Streams(ear, me, peers, site.listen, mine, pace=StreamTimes(step=max(seconds, 1.0)))
-    ear.wake = streams.wake
+    listener = _Listener(network, [peer.index for peer in peers], run)
+    streams = Streams(listener, me, peers, site.listen, mine, pace=StreamTimes(step=max(seconds, 1.0)))
+    listener.wake = streams.wake
     streams.start()
     try:
-        ear.wait(seconds)
+        listener.wait(seconds)
     finally:
         streams.stop()
-    return ear.heard()
+    return listener.heard()
 
 
-class _Ear:
-    """An Endpoint (see :mod:`deepca.sites.transport.streams`) that listens."""
+class _Listener:
+    """An Endpoint (see :mod:`deepca.sites.transport.streams`) that only listens."""
 
     def __init__(self, network: NetworkFile, peers: Sequence[int], run: bytes) -> None:
         self._sites, self._run = len(network.sites), run
         self._changed = threading.Condition()
-        self._links: dict[int, Link] = {}  # to those that are spoken with
+        self._links: dict[int, Link] = {}  # to neighbours that it answers
         self._heard = {peer: Heard() for peer in peers}
         self.wake: Callable[[int], None] = lambda peer: None
 
     def wait(self, seconds: float) -> None:
+        """Wait until all neighbours have said what is of interest, for so many seconds at most."""
         with self._changed:
             self._changed.wait_for(lambda: all(one.complete for one in self._heard.values()), seconds)
 
     def heard(self) -> dict[int, Heard]:
+        """Return what is known of every neighbour."""
         with self._changed:
             return dict(self._heard)
 
-    # ------------------------------------------------------------------------------------------- for the streams
+    # ------------------------------------------------------------------------------------ called by the streams
 
     def opened(self, peer: int) -> None:
+        """Note a new stream."""
         with self._changed:
             self._heard[peer] = replace(self._heard[peer], stream=True, refused="")
             self._links.pop(peer, None)
 
     def closed(self, peer: int, why: str) -> None:
+        """Forget the link of a stream that has ended."""
         with self._changed:
             self._links.pop(peer, None)
 
     def refused(self, peer: int | None, where: str, why: str) -> None:
+        """Note why there is no stream."""
         with self._changed:
             if peer is not None:
                 self._heard[peer] = replace(self._heard[peer], refused=why)
                 self._changed.notify_all()
 
     def next_frame(self, peer: int) -> wire.Frame | None:
+        """Return the next frame to send, if any."""
         with self._changed:
             link = self._links.get(peer)
             return None if link is None else link.next_frame(time.monotonic())
 
     def received(self, peer: int, frame: wire.Frame) -> None:
+        """Take a frame from a neighbour."""
         with self._changed:
             now = time.monotonic()
             if frame.WhichOneof("kind") == "hello" and peer not in self._links:
-                self._greeted(peer, frame.hello, now)
+                self._take_hello(peer, frame.hello, now)
             if peer in self._links:
                 for arrived in self._links[peer].received(frame, now):
-                    self._take(peer, arrived.header)
+                    self._take_records(peer, arrived.header)
             self._changed.notify_all()
         self.wake(peer)
 
-    def _greeted(self, peer: int, hello: wire.Hello, now: float) -> None:
-        same, met = hello.run == self._run, hello.known >= _AGENTS
+    def _take_hello(self, peer: int, hello: wire.Hello, now: float) -> None:
+        same, met = hello.run == self._run, hello.known >= _FIRST_AGENT_START
         skew = hello.clock - time.time() if hello.clock else None
         self._heard[peer] = replace(self._heard[peer], skew=skew, same_run=same, knows_us=met)
         if same and not met:
-            # counts as earlier than any start of an agent: should one be known after all, this is not listened to
+            # numbered below all starts of agents: a neighbour that meets an agent meanwhile ignores this link
             self._links[peer] = Link(Incarnation(hello.known + 1, secrets.randbits(63) | 1), self._run)
-            self._links[peer].limit = _MOST_BYTES
+            self._links[peer].limit = _MAX_MESSAGE_BYTES
             self._links[peer].opened(now)
 
-    def _take(self, peer: int, header: bytes) -> None:
+    def _take_records(self, peer: int, header: bytes) -> None:
         parcel = wire.Parcel.FromString(header)
         if parcel.WhichOneof("kind") != "records":
             return

@@ -1,4 +1,4 @@
-"""Checks of one site by itself: its data, its folders, its certificates, its port."""
+"""Check one site by itself: its data, its folders, its certificates and its port."""
 
 from __future__ import annotations
 
@@ -17,64 +17,58 @@ from deepca._util.units import size
 from deepca.data.readers import open_source
 from deepca.data.sources import Source
 from deepca.errors import CertificateError, DeepcaError, InvalidInput, RevocationListError
-from deepca.sites.admin.findings import HERE, KEEPER, SOON, WRITER, Finding, day_of
+from deepca.sites.admin.findings import HERE, KEEPER, SOON, WRITER, Finding, format_day
 from deepca.sites.admin.reachability import knock
 from deepca.sites.config.addresses import split_address
-from deepca.sites.config.network_file import read_network
 from deepca.sites.config.site_file import SiteFile
 from deepca.sites.pki.certificates import load_certificate, now_utc
 from deepca.sites.pki.identity import Identity as Certificates
-from deepca.sites.pki.keys import load_key, pending
+from deepca.sites.pki.keys import load_key, pending_key_path
 from deepca.sites.pki.revocation import current_list, expiry_warning
 
-_SHOWN = 5  # columns that are named
+__all__ = ["check_certificates", "check_data", "check_folders", "check_port"]
 
-
-def blamed_for_files(path: Path) -> str:
-    """Whether it is site.toml that cannot be used, or network.toml."""
-    beside = (path if path.is_dir() else path.parent) / "network.toml"
-    try:
-        read_network(beside)
-    except InvalidInput:
-        return f"{WRITER}, as it is the same at all sites" if beside.exists() else HERE
-    return HERE
+_MAX_COLUMNS = 5  # named in a finding, which should fit on a line
 
 
 def check_data(site: SiteFile) -> Iterator[tuple[Finding, Source | None]]:
+    """Check the file of rows, its columns, its first rows, and the number of components; yield its source, too."""
     try:
         source = open_source(str(site.data), label_column=site.label_column, dataset=site.dataset)
     except (DeepcaError, OSError) as error:
         yield Finding("data", "wrong", str(error), HERE), None
         return
-    shown = ", ".join((source.columns or ())[:_SHOWN]) + (", …" if source.d > _SHOWN else "")
-    said = f"{source.d} columns" + (f" ({shown})" if source.columns else ", without names")
-    twice = [name for name, count in Counter(source.columns or ()).items() if count > 1]
-    if twice:
-        text = f"{site.data.name} has more than one column {twice[0]!r}; give every column a name of its own"
+    shown = ", ".join((source.columns or ())[:_MAX_COLUMNS]) + (", …" if source.d > _MAX_COLUMNS else "")
+    found = f"{source.d} columns" + (f" ({shown})" if source.columns else ", without names")
+    repeated = [name for name, count in Counter(source.columns or ()).items() if count > 1]
+    if repeated:
+        text = f"{site.data.name} has more than one column {repeated[0]!r}; give every column its own name"
         yield Finding("columns", "wrong", text, HERE), None
         return
     if source.first_index is not None:
-        text = f"{said}; svmlight leaves out zeros, so see to it that all sites come to the same number"
+        text = f"{found}; svmlight omits zeros, so make sure that all sites have the same number of columns"
         yield Finding("columns", "warning", text, HERE), source
     else:
-        yield Finding("columns", "ok", said), source
+        yield Finding("columns", "ok", found), source
     yield _first_rows(site, source), source
     k = site.network.components
     if isinstance(k, int) and k > source.d:
-        text = f"components = {k}, and there are {source.d} columns in {site.data.name}"
+        text = (
+            f"components = {k}, but {site.data.name} has {source.d} columns; add the missing columns, or ask for fewer"
+        )
         yield Finding("components", "wrong", text, f"{HERE} if columns are missing, else {WRITER}"), source
     else:
         yield Finding("components", "ok", f"{'all' if k is None else k} of {source.d} columns"), source
 
 
 def _first_rows(site: SiteFile, source: Source) -> Finding:
-    """Reads one block."""
+    """Check the first block of rows."""
     try:
         block = next(iter(source.blocks()), None)
     except (DeepcaError, OSError) as error:
         return Finding("rows", "wrong", str(error), HERE)
     if block is None or not block.shape[0]:
-        return Finding("rows", "wrong", f"{site.data.name} has no rows", HERE)
+        return Finding("rows", "wrong", f"{site.data.name} has no rows; check the file", HERE)
     values = block if isinstance(block, np.ndarray) else block.data
     if not np.isfinite(values).all():
         dense = block if isinstance(block, np.ndarray) else block.toarray()
@@ -82,55 +76,66 @@ def _first_rows(site: SiteFile, source: Source) -> Finding:
         row, column = (int(i) for i in places[0])
         name = repr(source.columns[column]) if source.columns is not None else str(column)
         what = "missing" if np.isnan(dense[row, column]) else "infinite"
-        text = (
-            f"row {row}, column {name} is {what} ({len(places):,} such values among the first {block.shape[0]:,} rows)"
-        )
-        return Finding("rows", "wrong", f"{text}; remove the rows, or fill the values in first", HERE)
+        text = f"row {row}, column {name} is {what} ({len(places):,} such values in the first {block.shape[0]:,} rows)"
+        return Finding("rows", "wrong", f"{text}; remove these rows, or impute the values", HERE)
     total = f"{source.n:,} rows" if source.n is not None else "rows"
-    return Finding("rows", "ok", f"{total}; the first {block.shape[0]:,} were read and have no missing values")
+    return Finding("rows", "ok", f"{total}; the first {block.shape[0]:,} have no missing values")
 
 
 def check_folders(site: SiteFile, source: Source | None) -> Iterator[Finding]:
+    """Check that the model and the checkpoints can be written, and that they fit on the disk."""
     folder = site.model.parent
     if site.model.is_dir():
-        yield Finding("model", "wrong", f"model = {site.model} is a folder; give the name of a file", HERE)
+        yield Finding("model", "wrong", f"model = {site.model} is a folder; write the name of a file", HERE)
     elif why := _unwritable(folder):
-        yield Finding("model", "wrong", f"nothing can be written to {folder}: {why}", HERE)
+        yield Finding(
+            "model",
+            "wrong",
+            f"cannot write to {folder} ({why}); check its permissions, or change model in site.toml",
+            HERE,
+        )
     else:
-        there = "; the model that is there will be replaced" if site.model.exists() else ""
-        yield Finding("model", "ok", f"{site.model} can be written{there}")
+        there = "; the existing model will be replaced" if site.model.exists() else ""
+        yield Finding("model", "ok", f"{site.model} is writable{there}")
     if not site.checkpoints:
-        yield Finding("checkpoints", "warning", "checkpoints = false: an agent that is started again begins anew", HERE)
+        text = "checkpoints = false: a restarted agent starts over; set it to true to let it resume"
+        yield Finding("checkpoints", "warning", text, HERE)
         return
     if why := _unwritable(site.state):
-        yield Finding("checkpoints", "wrong", f"nothing can be written to {site.state}: {why}", HERE)
+        text = f"cannot write to {site.state} ({why}); check its permissions, or change state in site.toml"
+        yield Finding("checkpoints", "wrong", text, HERE)
         return
     if source is None:
-        yield Finding("checkpoints", "ok", f"{site.state} can be written")
+        yield Finding("checkpoints", "ok", f"{site.state} is writable")
         return
     free, needed = shutil.disk_usage(_existing(site.state)).free, _needed(site, source)
-    said = f"{size(free)} are free at {site.state}, and checkpoints may take {size(needed)}"
+    found = f"{size(free)} free at {site.state}, and checkpoints may take {size(needed)}"
     if free < needed:
-        yield Finding("checkpoints", "wrong", f"only {said}; make room, or name another folder as state", HERE)
+        text = f"only {found}; free some space, or change state in site.toml"
+        yield Finding("checkpoints", "wrong", text, HERE)
     else:
-        yield Finding("checkpoints", "ok", said)
+        yield Finding("checkpoints", "ok", found)
 
 
 def _needed(site: SiteFile, source: Source) -> int:
-    """Bytes at most: two checkpoints are kept while a third is written, each with some arrays as large as a message."""
+    """Return the most bytes that checkpoints take: three of them, each with up to four arrays of message size.
+
+    Two are kept while a third is written.
+    """
     from deepca.sites.runtime.agent import largest_message
 
     return 3 * 4 * largest_message(source, site.network.settings)
 
 
 def _existing(folder: Path) -> Path:
+    """Return the folder itself, or the nearest one above it that exists."""
     while not folder.exists():
         folder = folder.parent
     return folder
 
 
 def _unwritable(folder: Path) -> str:
-    """Why nothing can be written there, made first if need be; leaves nothing behind."""
+    """Return why a folder, which need not exist yet, cannot be written to; empty if it can."""
     try:
         tempfile.TemporaryFile(dir=_existing(folder)).close()
     except OSError as error:
@@ -139,28 +144,35 @@ def _unwritable(folder: Path) -> str:
 
 
 def check_certificates(site: SiteFile) -> Iterator[tuple[Finding, Certificates | None]]:
+    """Check key, authority, revocation list and certificate; yield the credentials once they are usable."""
     if site.plaintext:
-        text = "plaintext = true: nothing is encrypted and nobody proves who it is; for trials on one machine only"
+        text = "plaintext = true: no encryption and no authentication; remove it except for trials on one machine"
         yield Finding("certificate", "warning", text, HERE), None
         return
     wrong = False
     try:
-        load_key(site.key if site.key.exists() or not pending(site.key).exists() else pending(site.key))
-        yield Finding("key", "ok", f"{site.key.name} can be read by its owner only"), None
+        waiting = pending_key_path(site.key)
+        load_key(site.key if site.key.exists() or not waiting.exists() else waiting)
+        yield Finding("key", "ok", f"{site.key.name} is readable only by its owner"), None
     except InvalidInput as error:
         wrong = True
         yield Finding("key", "wrong", str(error), HERE), None
     try:
-        authority = load_certificate(site.authority, hint="it comes with the kit that deepca init made")
+        authority = load_certificate(site.authority, hint="copy it from the kit that deepca init made")
     except InvalidInput as error:
         yield Finding("authority", "wrong", str(error), f"{HERE}, with a new copy from {KEEPER}"), None
         return
     ends = authority.not_valid_after_utc
     if ends < now_utc():
-        yield Finding("authority", "wrong", f"the authority ended on {day_of(ends)}; a new one is needed", KEEPER), None
+        text = f"the authority expired on {format_day(ends)}; create another with deepca init"
+        yield Finding("authority", "wrong", text, KEEPER), None
         return
     soon = ends - now_utc() < SOON
-    yield Finding("authority", "warning" if soon else "ok", f"lasts until {day_of(ends)}", KEEPER if soon else ""), None
+    if soon:
+        text = f"valid until {format_day(ends)}; create another with deepca init"
+        yield Finding("authority", "warning", text, KEEPER), None
+    else:
+        yield Finding("authority", "ok", f"valid until {format_day(ends)}"), None
     try:
         revoked = current_list(site, authority, now_utc())
     except RevocationListError as error:
@@ -170,29 +182,28 @@ def check_certificates(site: SiteFile) -> Iterator[tuple[Finding, Certificates |
         yield Finding("revoked list", "wrong", str(error), HERE), None
         return
     if revoked is None:
-        yield Finding("revoked list", "ok", "there is none, so nobody is revoked"), None
+        yield Finding("revoked list", "ok", "there is none, so no certificate is revoked"), None
     elif soon_over := expiry_warning(revoked, now_utc()):
         yield Finding("revoked list", "warning", soon_over, KEEPER), None
     else:
         count = len(revoked)
-        said = (
-            f"number {revoked.number} with {count} certificate{'s' if count != 1 else ''}, until {day_of(revoked.ends)}"
-        )
-        yield Finding("revoked list", "ok", said), None
+        entries = f"{count} certificate{'s' if count != 1 else ''}"
+        text = f"number {revoked.number} with {entries}, valid until {format_day(revoked.ends)}"
+        yield Finding("revoked list", "ok", text), None
     if not wrong:
-        yield _own(site)
+        yield _check_own_certificate(site)
 
 
 def _blamed_for_list(reason: str) -> str:
     match reason:
         case "expired" | "unnumbered":
-            return f"{KEEPER} signs a new one; {HERE} installs it"
+            return f"{KEEPER} signs the next one, and {HERE} installs it"
         case "missing" | "older":
-            return f"{HERE}, with the newest from {KEEPER} or a neighbour"
+            return f"{HERE}, with the newest one from {KEEPER} or from a neighbour"
     return f"{HERE}, with a new copy from {KEEPER}"
 
 
-def _own(site: SiteFile) -> tuple[Finding, Certificates | None]:
+def _check_own_certificate(site: SiteFile) -> tuple[Finding, Certificates | None]:
     try:
         mine = Certificates.look(site)
     except CertificateError as error:
@@ -200,9 +211,9 @@ def _own(site: SiteFile) -> tuple[Finding, Certificates | None]:
     except InvalidInput as error:
         return Finding("certificate", "wrong", str(error), HERE), None
     left = mine.not_after - now_utc()
-    text = f"that of {mine.site} in {mine.network}, fits its key, lasts until {day_of(mine.not_after)}"
+    text = f"issued to {mine.site} in {mine.network}, matches its key, valid until {format_day(mine.not_after)}"
     if left < SOON:
-        text += f", {left.days} days more; a new one is asked for with deepca join {site.path} --renew"
+        text += f" ({left.days} days left); request a new one with deepca join {site.path} --renew"
         return Finding("certificate", "warning", text, f"{HERE}, and {KEEPER}"), mine
     return Finding("certificate", "ok", text), mine
 
@@ -210,18 +221,18 @@ def _own(site: SiteFile) -> tuple[Finding, Certificates | None]:
 def _blamed_for_certificate(reason: str) -> str:
     match reason:
         case "revoked" | "issuer":
-            return f"{KEEPER}; {HERE} asks"
+            return f"{KEEPER}; {HERE} requests another"
         case "expired":
-            return f"{HERE} asks, and {KEEPER} signs"
+            return f"{HERE} requests another, and {KEEPER} signs it"
         case "early":
-            return f"{HERE}: is its clock right?"
+            return f"{HERE}: check its clock"
     return HERE
 
 
 def check_port(site: SiteFile, mine: Certificates | None, patience: float) -> tuple[Finding, bool]:
-    """Whether the own port can be had; and whether it is certain that no agent of this site runs."""
+    """Check that the agent can listen; return also whether it is certain that no agent of this site is running."""
     if site.listen is None:
-        return Finding("port", "ok", "none: this site calls its neighbours, and cannot be called"), False
+        return Finding("port", "ok", "none: this site dials its neighbours and accepts no connections"), False
     host, port = split_address(site.listen, lowest=0)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
@@ -233,23 +244,30 @@ def check_port(site: SiteFile, mine: Certificates | None, patience: float) -> tu
         return Finding("port", "ok", f"{site.listen} is free; no agent of this site is running"), True
     except socket.gaierror as error:
         return Finding(
-            "port", "wrong", f"listen = {site.listen}: {host} is not known here ({error.strerror})", HERE
+            "port", "wrong", f"listen = {site.listen}: cannot resolve {host} ({error.strerror}); correct it", HERE
         ), False
     except OSError as error:
         code, why = error.errno, error.strerror
     if code == errno.EADDRNOTAVAIL:
-        text = f"listen = {site.listen}: {host} is no address of this machine; 0.0.0.0:{port} listens at all of them"
+        text = (
+            f"listen = {site.listen}: this machine does not have the address {host}; use 0.0.0.0:{port} for all it has"
+        )
         return Finding("port", "wrong", text, HERE), False
     if code == errno.EACCES:
-        text = f"listen = {site.listen}: this user may not listen there; take a port above 1023"
+        text = f"listen = {site.listen}: this user is not allowed to listen there; choose a port above 1023"
         return Finding("port", "wrong", text, HERE), False
     if code != errno.EADDRINUSE:
-        return Finding("port", "wrong", f"listen = {site.listen}: {why}", HERE), False
+        return Finding("port", "wrong", f"listen = {site.listen}: {why}; choose another address", HERE), False
     if mine is None:
-        return Finding("port", "warning", f"{site.listen} is taken; by the agent of this site?", HERE), False
+        return Finding(
+            "port",
+            "warning",
+            f"{site.listen} is in use; check that the agent of this site uses it, not another program",
+            HERE,
+        ), False
     inside = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
     found = knock(f"{inside}:{port}", site.site, site, mine, patience)
     if found.owner == site.site:
-        return Finding("port", "ok", f"{site.listen} is taken by the agent of this site: it is running"), False
-    text = f"{site.listen} is taken by another program; stop that, or change listen in site.toml (and the address)"
+        return Finding("port", "ok", f"{site.listen} is in use by the agent of this site, which is running"), False
+    text = f"{site.listen} is in use by another program; stop it, or change listen in site.toml (and the address)"
     return Finding("port", "wrong", text, HERE), False

@@ -1,4 +1,4 @@
-"""One agent of a trial network: its process, its log, its end."""
+"""One agent of a trial network: its process, its log and how it ended."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 
 from deepca.sites.admin.trial_setup import Share
 
-__all__ = ["AgentExit", "Sight", "agent_command"]
+__all__ = ["AgentExit", "Sight", "TrialAgent", "agent_command"]
 
-_SHOWN = 6  # last lines of a log
-_WITH_RESULT = {0, 1, 4}  # exit codes of agents that may hold one; see deepca.cli.commands.agent
-_LAST_WORDS = ("failed", "unfinished", "stopped")
+_MAX_LOG_LINES = 6  # last lines to show of an agent that ended without a result
+_CODES_WITH_RESULT = {0, 1, 4}  # exit codes after which there may be a model; see deepca.cli.commands.agent
+_FINAL_EVENTS = ("failed", "unfinished", "stopped")  # they say why the agent ended; its standard error adds nothing
 _STATES = {
     "started": "waiting",
     "epoch": "running",
@@ -27,7 +27,23 @@ _STATES = {
 
 @dataclass(frozen=True)
 class Sight:
-    """An agent as it is seen from outside. text : what it said last.  code : of its exit, once it has ended."""
+    """State of an agent as seen from outside.
+
+    Parameters
+    ----------
+    site : str
+        Its site.
+    rows : int or None
+        Number of its rows, if known.
+    state : str
+        What it is doing, in a word.
+    text : str
+        Last line of its log.
+    iteration : int or None
+        Last iteration in its log.
+    code : int or None
+        Exit code, once it has ended.
+    """
 
     site: str
     rows: int | None
@@ -39,7 +55,27 @@ class Sight:
 
 @dataclass(frozen=True)
 class AgentExit:
-    """An agent that has ended. model : where it holds a result.  last : its last words.  stopped : from here."""
+    """An agent that has ended.
+
+    Parameters
+    ----------
+    site : str
+        Its site.
+    rows : int or None
+        Number of its rows, if known.
+    code : int
+        Exit code.
+    model : Path or None
+        Its model file, if it ended with a result.
+    last : tuple of str
+        Last lines of its log, and of its standard error if the log does not say why it ended.
+    stopped : bool
+        Whether it was stopped by the trial network.
+    first : bool
+        Whether it was the first to end without a result.
+    error : str
+        Type of the error that ended it, from its log.
+    """
 
     site: str
     rows: int | None
@@ -48,20 +84,18 @@ class AgentExit:
     last: tuple[str, ...]
     stopped: bool
     first: bool
-    """Whether it was the first to end without a result."""
     error: str = ""
-    """The kind of the error that ended it, as its log has it."""
 
 
 def agent_command(site: Path, log: Path) -> list[str]:
-    """What starts an agent, with its log in a file."""
+    """Return the command that starts an agent with its log in a file."""
     start = [sys.executable, "-c", "from deepca.cli import main; main()"]
     return [*start, "agent", "run", str(site), "--log", "json", "--log-file", str(log), "--quiet"]
 
 
 @dataclass
 class TrialAgent:
-    """A process and what it has said so far."""
+    """A running agent, and what its log says so far."""
 
     share: Share
     folder: Path
@@ -78,23 +112,26 @@ class TrialAgent:
 
     @property
     def log(self) -> Path:
+        """File of its log."""
         return self.folder / "log.jsonl"
 
     @property
     def errors(self) -> Path:
+        """File of its standard error."""
         return self.folder / "errors.txt"
 
     @property
     def model(self) -> Path:
+        """Its model file."""
         return self.folder / "model.npz"
 
     @property
     def holds(self) -> bool:
         """Whether it has ended with a result."""
-        return self.process.returncode in _WITH_RESULT and self.model.exists()
+        return self.process.returncode in _CODES_WITH_RESULT and self.model.exists()
 
-    def listen(self) -> None:
-        """Reads on in the log."""
+    def read_log(self) -> None:
+        """Read what is new in the log."""
         try:
             with self.log.open("rb") as file:
                 file.seek(self._read)
@@ -105,24 +142,25 @@ class TrialAgent:
         *whole, self._rest = (self._rest + new).split(b"\n")
         for line in whole:
             try:
-                said = json.loads(line)
+                record = json.loads(line)
             except ValueError:
                 continue
-            if isinstance(said, dict):
-                self._hear(said)
+            if isinstance(record, dict):
+                self._take(record)
 
-    def _hear(self, said: dict[str, Any]) -> None:
-        event, facts = str(said.get("event", "")), said.get("facts")
-        known = {**(facts if isinstance(facts, dict) else {}), **said}
+    def _take(self, record: dict[str, Any]) -> None:
+        event, facts = str(record.get("event", "")), record.get("facts")
+        known = {**(facts if isinstance(facts, dict) else {}), **record}
         if isinstance(known.get("iteration"), int):
             self.iteration = known["iteration"]
         self.error = str(known.get("error", self.error))
         if self.state == "finished":
-            return  # that the others leave is of no interest
-        self.state, self.text = _STATES.get(event, self.state), str(said.get("text", ""))
-        self.lines = [*self.lines, f"{event.replace('_', ' ')}: {self.text}"][-_SHOWN:]
+            return  # other agents leaving the run is of no interest any more
+        self.state, self.text = _STATES.get(event, self.state), str(record.get("text", ""))
+        self.lines = [*self.lines, f"{event.replace('_', ' ')}: {self.text}"][-_MAX_LOG_LINES:]
 
     def sight(self) -> Sight:
+        """Return its state as seen from outside."""
         code = self.process.returncode
         state = self.state
         if code is not None:
@@ -133,22 +171,23 @@ class TrialAgent:
         return Sight(self.share.site, self.share.rows, state, self.text, self.iteration, code)
 
     def ended(self) -> AgentExit:
-        said = any(line.startswith(_LAST_WORDS) for line in self.lines[-1:])
+        """Return how it ended."""
+        explained = any(line.startswith(_FINAL_EVENTS) for line in self.lines[-1:])
         return AgentExit(
             self.share.site,
             self.share.rows,
             self.process.returncode,
             self.model if self.holds else None,
-            (*self.lines, *([] if said else self.complaints())),
+            (*self.lines, *([] if explained else self._last_errors())),
             self.stopped,
             self.first,
             self.error,
         )
 
-    def complaints(self) -> list[str]:
-        """The end of what was written to its standard error."""
+    def _last_errors(self) -> list[str]:
+        """Return the last lines of its standard error."""
         try:
             text = self.errors.read_text(encoding="utf-8", errors="replace")
         except OSError:
             return []
-        return [line for line in text.splitlines() if line.strip()][-_SHOWN:]
+        return [line for line in text.splitlines() if line.strip()][-_MAX_LOG_LINES:]

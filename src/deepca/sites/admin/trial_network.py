@@ -1,4 +1,4 @@
-"""A whole network on one machine, for trials: a process per site, streams over loopback, throw-away certificates."""
+"""Run a whole network on one machine, for trials: one process per site, loopback, temporary certificates."""
 
 from __future__ import annotations
 
@@ -20,23 +20,36 @@ from deepca.sites.config.network_file import NetworkFile
 
 __all__ = ["TrialOutcome", "keep_models", "run_cluster"]
 
-_LOOK = 0.15  # seconds between two looks at the processes
-GRACE = 3.0  # seconds that the others have to end by themselves when nothing can come of the run any more
-TIME_TO_STOP = 5.0  # seconds from being asked to end to being killed
-BEYOND_DEADLINE = 20.0  # seconds after the deadline of the agents, who then should have ended themselves
-_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+_POLL_INTERVAL = 0.15  # seconds between two looks at the processes
+GRACE = 3.0  # seconds for the other agents to end by themselves once the run cannot succeed any more
+TIME_TO_STOP = 5.0  # seconds between terminating an agent and killing it
+BEYOND_DEADLINE = 20.0  # seconds after the agents' own deadline at which those still running are stopped
+_THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 
 
 @dataclass(frozen=True)
 class TrialOutcome:
-    """What came of a run. sha256 : of all model files.  content : their bytes; None if there is no result."""
+    """Result of a trial.
+
+    Parameters
+    ----------
+    agents : tuple of AgentExit
+        How every agent ended.
+    content : bytes or None
+        Content of the model files, which are all the same; None without a result.
+    sha256 : str
+        Digest of that content; empty without a result.
+    seconds : float
+        How long the trial took.
+    code : int
+        Exit code, as of ``deepca agent run``.
+    """
 
     agents: tuple[AgentExit, ...]
     content: bytes | None
     sha256: str
     seconds: float
     code: int
-    """As ``deepca agent run`` ends."""
 
 
 # -------------------------------------------------------------------------------------------------------- the processes
@@ -51,33 +64,55 @@ def run_cluster(
     watch: Callable[[Sequence[Sight]], None] = lambda sights: None,
     command: Callable[[Path, Path], list[str]] = agent_command,
 ) -> TrialOutcome:
-    """Start an agent for every share, wait until all have ended, and see that all came to the same.
+    """Start an agent for every share, wait until all have ended, and check that their results are the same.
 
-    folder : for kits, logs and checkpoints.  deadline : seconds, of every agent; nothing here takes much longer.
-    Nothing is left running, however this ends. Raises NetworkError if model files differ.
+    No process is left running, however this ends.
+
+    Parameters
+    ----------
+    shares : sequence of Share
+        The rows of every site.
+    network : NetworkFile
+        The network.
+    folder : Path
+        Where to write kits, logs and checkpoints.
+    deadline : float
+        Deadline of every agent, in seconds; the trial does not take much longer.
+    watch : callable, optional
+        Called with the state of all agents, several times per second.
+    command : callable, optional
+        Returns the command that starts an agent.
+
+    Raises
+    ------
+    NetworkError
+        If the model files differ.
     """
     began = time.monotonic()
     lay_out(network, shares, folder, deadline)
     agents = _run(shares, network, folder, deadline, watch, command)
-    if any(agent.error == AddressInUse.__name__ for agent in agents):  # somebody else was quicker at one of the ports
+    if any(agent.error == AddressInUse.__name__ for agent in agents):  # another program took one of the ports meanwhile
         agents = _run(shares, move_ports(network, folder), folder, deadline, watch, command)
     models = {agent.site: agent.model.read_bytes() for agent in agents if agent.model is not None}
     prints = {site: hashlib.sha256(content).hexdigest() for site, content in models.items()}
     if len({*prints.values()}) > 1:
-        said = ", ".join(f"{site} {print_[:16]}" for site, print_ in prints.items())
-        raise NetworkError(f"the sites ended with different model files, which must not be: {said}; none is kept")
+        shown = ", ".join(f"{site} {print_[:16]}" for site, print_ in prints.items())
+        raise NetworkError(
+            f"the sites ended with different model files: {shown} (SHA-256); none is kept. This is a fault of deepca: "
+            "report it with the logs"
+        )
     content = next(iter(models.values()), None)
     return TrialOutcome(
         agents,
         content,
         next(iter(prints.values()), ""),
         time.monotonic() - began,
-        _code(agents, any_result=content is not None),
+        _exit_code(agents, any_result=content is not None),
     )
 
 
-def _code(agents: Sequence[AgentExit], *, any_result: bool) -> int:
-    """One exit code for all: that of whoever failed first, if anybody did."""
+def _exit_code(agents: Sequence[AgentExit], *, any_result: bool) -> int:
+    """Return one exit code for all agents: that of the first one that failed, if any did."""
     codes = {agent.code for agent in agents}
     if codes == {0}:
         return 0
@@ -97,11 +132,11 @@ def _run(
 ) -> tuple[AgentExit, ...]:
     with _started(shares, folder, command) as agents:
         end = time.monotonic() + deadline + BEYOND_DEADLINE
-        hopeless: float | None = None
+        give_up: float | None = None
         while True:
             alive = [agent for agent in agents if agent.process.poll() is None]
             for agent in agents:
-                agent.listen()
+                agent.read_log()
             watch([agent.sight() for agent in agents])
             now = time.monotonic()
             failed = [agent for agent in agents if agent not in alive and not agent.holds]
@@ -109,22 +144,22 @@ def _run(
                 failed[0].first = True
             if not alive:
                 break
-            if hopeless is None and failed and not _goes_on(network, agents, failed):
-                hopeless = now + GRACE
-            if hopeless is None and all(agent.state == "finished" for agent in agents):
-                # finished agents wait for each other so long, not longer
-                hopeless = now + network.patience + BEYOND_DEADLINE
-            if now > end or (hopeless is not None and now > hopeless):
+            if give_up is None and failed and not _can_continue(network, agents, failed):
+                give_up = now + GRACE
+            if give_up is None and all(agent.state == "finished" for agent in agents):
+                # finished agents wait for each other, but no longer than this
+                give_up = now + network.patience + BEYOND_DEADLINE
+            if now > end or (give_up is not None and now > give_up):
                 _stop(alive)
                 continue
-            time.sleep(_LOOK)
+            time.sleep(_POLL_INTERVAL)
         for agent in agents:
-            agent.listen()
+            agent.read_log()
         return tuple(agent.ended() for agent in agents)
 
 
-def _goes_on(network: NetworkFile, agents: Sequence[TrialAgent], failed: Sequence[TrialAgent]) -> bool:
-    """Whether the others can come to a result without those that have failed."""
+def _can_continue(network: NetworkFile, agents: Sequence[TrialAgent], failed: Sequence[TrialAgent]) -> bool:
+    """Tell whether the others can reach a result without the agents that failed."""
     begun = any(agent.state in ("running", "gathering", "finished") for agent in agents)
     return network.on_loss == "shrink" and begun and 2 * (len(agents) - len(failed)) > len(agents)
 
@@ -133,9 +168,9 @@ def _goes_on(network: NetworkFile, agents: Sequence[TrialAgent], failed: Sequenc
 def _started(
     shares: Sequence[Share], folder: Path, command: Callable[[Path, Path], list[str]]
 ) -> Iterator[list[TrialAgent]]:
-    """The agents; all of them have ended when this is left."""
+    """Start the agents; stop those that are still running on exit."""
     threads = str(max(usable_cores() // len(shares), 1))
-    environment = {**dict.fromkeys(_THREADS, threads), **os.environ}
+    environment = {**dict.fromkeys(_THREAD_VARIABLES, threads), **os.environ}
     agents: list[TrialAgent] = []
     try:
         for share in shares:
@@ -143,13 +178,13 @@ def _started(
             log = place / "log.jsonl"
             log.unlink(missing_ok=True)
             with (place / "errors.txt").open("wb") as errors:
-                process = subprocess.Popen(  # noqa: S603 - this very program
+                process = subprocess.Popen(  # noqa: S603 - the program itself
                     command(place / "site.toml", log),
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=errors,
                     env=environment,
-                    start_new_session=True,  # Ctrl-C is for this process, which then stops them
+                    start_new_session=True,  # Ctrl-C reaches only this process, which then stops them
                 )
             agents.append(TrialAgent(share, place, process))
         yield agents
@@ -158,7 +193,7 @@ def _started(
 
 
 def _stop(agents: Sequence[TrialAgent]) -> None:
-    """Ask them to end, and see to it."""
+    """Terminate agents, and kill those that do not end in time."""
     for agent in agents:
         agent.stopped = True
         agent.process.terminate()
@@ -172,7 +207,7 @@ def _stop(agents: Sequence[TrialAgent]) -> None:
 
 
 def keep_models(outcome: TrialOutcome, out: Path) -> dict[str, Path]:
-    """Every site's model file as ``out/<site>/model.npz``."""
+    """Write every site's model file as ``out/<site>/model.npz``, and return these paths by site."""
     places = {agent.site: out / agent.site / "model.npz" for agent in outcome.agents if agent.model is not None}
     for place in places.values():
         write_whole(place, outcome.content or b"")

@@ -1,4 +1,4 @@
-"""Rows, kits and ports of a trial network."""
+"""Set up a trial network: its rows, kits and ports."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ from deepca.data.columns import common_columns
 from deepca.data.readers import open_sources, spool
 from deepca.data.sources import Source
 from deepca.data.writers import open_writer
-from deepca.errors import DataError, InvalidInput
+from deepca.errors import DataError, InvalidInput, ParameterError
 from deepca.sites.config.addresses import is_site_name
 from deepca.sites.config.network_file import RESERVED_NAMES, NetworkFile, SiteEntry, write_network
 from deepca.sites.config.site_file import write_site
 
-__all__ = ["Share", "deal", "describe"]
+__all__ = ["Share", "deal", "describe", "free_ports", "lay_out", "move_ports"]
 
-_LOWEST_PORT = 10_240
+_LOWEST_PORT = 10_240  # common services use lower ones
+_LOWEST_DIAL_PORT = 32_768  # of the ports that Linux gives to outgoing connections, unless configured otherwise
 
 
 @dataclass(frozen=True)
 class Share:
-    """The rows of one site. rows : how many; None where only reading would tell."""
+    """The rows of one site; ``rows`` is their number, or None if it is known only after reading."""
 
     site: str
     data: Path
@@ -50,49 +51,64 @@ def deal(
     label_column: str | None = None,
     dataset: str | None = None,
 ) -> tuple[Share, ...]:
-    """Who holds which rows: the file of each, or all rows in equal shares if a number of agents is given.
+    """Allocate rows to sites: one file each, or all rows in equal shares if a number of agents is given.
 
-    Shares are written to ``folder/<site>/``. A file of one's own stays where it is, unless its columns come in another
-    order than those of the first.
+    Shares are written to ``folder/<site>/``. A site with a file of its own reads it where it is, unless its columns are
+    in another order than those of the first file.
+
+    Parameters
+    ----------
+    files : sequence of Path
+        Files of rows.
+    agents : int or None
+        Number of agents for equal shares; None for one file each.
+    folder : Path
+        Where to write shares.
+    label_column : str, optional
+        Column to exclude (labels, identifiers).
+    dataset : str, optional
+        Array to read from .npz or HDF5 files.
     """
-    twice = [file for i, file in enumerate(files) if file.resolve() in {other.resolve() for other in files[:i]}]
-    if twice:
-        raise DataError(f"{twice[0]} is named twice: its rows would count double")
+    repeated = [file for i, file in enumerate(files) if file.resolve() in {other.resolve() for other in files[:i]}]
+    if repeated:
+        raise DataError(
+            f"{repeated[0]} is given twice, so its rows would count twice; give it once", file=str(repeated[0])
+        )
     opened = open_sources(files, label_column=label_column, dataset=dataset)
     alike = common_columns(opened)
     if agents is not None:
         if agents < 1:
-            raise InvalidInput(f"--agents {agents}: at least one is needed")
+            raise ParameterError("--agents", agents, "a whole number of at least 1")
         folder.mkdir(parents=True, exist_ok=True)
-        dealt = in_equal_shares([spool(source, folder) for source in alike], agents)
+        parts = in_equal_shares([spool(source, folder) for source in alike], agents)
         return tuple(
             Share(name, _write(source, folder / name), source.n)
-            for name, source in zip(_numbered(agents), dealt, strict=True)
+            for name, source in zip(_numbered_sites(agents), parts, strict=True)
         )
     shares = []
-    for name, file, source, before in zip(_names(files), files, alike, opened, strict=True):
+    for name, file, source, before in zip(_site_names(files), files, alike, opened, strict=True):
         if source is before and source.first_index is None:
             shares.append(Share(name, file.absolute(), source.n, label_column, dataset))
-        else:  # how many columns svmlight has, only all files together tell
+        else:  # the number of columns in svmlight is known only from all files together
             shares.append(Share(name, _write(source, folder / name), source.n))
     return tuple(shares)
 
 
-def _names(files: Sequence[Path]) -> list[str]:
-    """Of files, where they make names of sites that differ."""
+def _site_names(files: Sequence[Path]) -> list[str]:
+    """Derive names of sites from files; number the sites if that gives no usable and distinct names."""
     names = [re.sub("[^a-z0-9]+", "-", file.name.split(".")[0].lower()).strip("-") for file in files]
-    fit = len({*names}) == len(names) and all(
+    usable = len({*names}) == len(names) and all(
         is_site_name(name) and name not in (*RESERVED_NAMES, "kits") for name in names
     )
-    return names if fit else _numbered(len(files))
+    return names if usable else _numbered_sites(len(files))
 
 
-def _numbered(count: int) -> list[str]:
+def _numbered_sites(count: int) -> list[str]:
     return [f"site-{j:0{len(str(count))}d}" for j in range(1, count + 1)]
 
 
 def _write(source: Source, folder: Path) -> Path:
-    """The rows of a source in a file of its own, with the names of its columns."""
+    """Write the rows of a source to a file with the names of its columns."""
     folder.mkdir(parents=True, exist_ok=True)
     if source.columns is None and source.is_sparse:
         path = folder / "rows.npz"
@@ -110,15 +126,15 @@ def _write(source: Source, folder: Path) -> Path:
 
 
 def describe(shares: Sequence[Share], **options: Any) -> NetworkFile:
-    """The network of these sites, at free ports of 127.0.0.1. ``options`` : fields of NetworkFile."""
+    """Return the network of these sites, at free ports of 127.0.0.1; ``options`` are fields of NetworkFile."""
     ports = free_ports(len(shares))
     sites = tuple(SiteEntry(share.site, f"127.0.0.1:{port}") for share, port in zip(shares, ports, strict=True))
     return NetworkFile(sites=sites, **options)
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens at now; not those that the system hands out to whoever dials, if that can be told."""
-    highest = 32_768
+    """Find ports that are not in use, preferably outside the range that the system gives to outgoing connections."""
+    highest = _LOWEST_DIAL_PORT
     with contextlib.suppress(OSError, ValueError):
         highest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()[0])
     found: list[int] = []
@@ -133,11 +149,11 @@ def free_ports(count: int) -> list[int]:
             with contextlib.suppress(OSError):
                 door.bind(("127.0.0.1", tried))
                 found.append(door.getsockname()[1])
-    raise InvalidInput(f"there are no {count} free ports on this machine")
+    raise InvalidInput(f"fewer than {count} ports of 127.0.0.1 are free; stop other programs, or use fewer sites")
 
 
 def lay_out(network: NetworkFile, shares: Sequence[Share], folder: Path, deadline: float) -> None:
-    """Kits for all sites, ready to start."""
+    """Create complete kits for all sites."""
     from deepca.sites.admin.kits import make_kits
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -155,7 +171,7 @@ def lay_out(network: NetworkFile, shares: Sequence[Share], folder: Path, deadlin
 
 
 def move_ports(network: NetworkFile, folder: Path) -> NetworkFile:
-    """The same sites at other ports; certificates do not name any."""
+    """Move the sites to other ports, and return the network; certificates do not contain ports."""
     ports = free_ports(len(network.sites))
     sites = tuple(replace(site, address=f"127.0.0.1:{port}") for site, port in zip(network.sites, ports, strict=True))
     moved = replace(network, sites=sites)
