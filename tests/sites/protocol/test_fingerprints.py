@@ -1,4 +1,4 @@
-"""Fingerprints of columns: one by one where there are few, one for all where there are very many."""
+"""Fingerprints of columns: one hash each, or a single hash if there are very many."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _prints(names: Sequence[str]) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("d", [1, 8, 16_384])
-def test_columns_are_listed_one_by_one(d: int) -> None:
+def test_each_column_has_a_hash(d: int) -> None:
     names = [f"column {i}" for i in range(d)]
     mine, other = _prints(names), _prints([*names[:-1], "weight"])
     assert count_columns(mine) == count_columns(other) == d
@@ -25,17 +25,17 @@ def test_columns_are_listed_one_by_one(d: int) -> None:
     assert other_columns(mine, _prints(names[::-1])) == ()
 
 
-def test_of_very_many_columns_there_is_one_hash() -> None:
+def test_very_many_columns_share_one_hash() -> None:
     names = [f"column {i}" for i in range(16_385)]
     mine, other = _prints(names), _prints([*names[:-1], "weight"])
     assert count_columns(mine) is None
     assert mine["columns"] != other["columns"]
     assert other_columns(mine, other) is None
-    assert len(mine["columns"]) == len(_prints(names[:8])["columns"])  # which eight columns could have, too
+    assert len(mine["columns"]) == len(_prints(names[:8])["columns"])  # eight columns have as many bytes
 
 
 @pytest.mark.parametrize("columns", [b"", b"abc", b"aaaabbbbc", b"aaaabbbbcccc"])
-def test_nonsense_is_not_compared(columns: bytes) -> None:
+def test_malformed_fingerprints_are_not_compared(columns: bytes) -> None:
     other = {"columns": columns, "number of columns": b"2"}
     assert other_columns(_prints(["a", "b"]), other) is None
     assert other_columns(other, _prints(["a", "b"])) is None

@@ -1,4 +1,4 @@
-"""Messages as they travel: every array comes back as it was, and nothing malformed is ever taken for a message."""
+"""Serialized messages: every array is restored exactly, and malformed messages are refused."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def _numbers(shape: tuple[int, ...], dtype: str = "f8", seed: int = 0) -> npt.ND
     return np.random.default_rng((seed, *shape)).standard_normal(shape).astype(dtype)
 
 
-def _travelled(message: Message, tag: Tag = TAG) -> tuple[Tag, Message]:
-    """Through a header and a body of bytes, cut in pieces on the way."""
+def _sent_and_received(message: Message, tag: Tag = TAG) -> tuple[Tag, Message]:
+    """Return a message after it was packed, sent in pieces and unpacked."""
     parcel = pack(PLAN, tag, message)
     header = wire.Parcel.FromString(parcel.header)
     body = bytearray().join(parcel.slice(at, 7) for at in range(0, parcel.total, 7))
@@ -46,14 +46,14 @@ def _same(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> bool:
 
 @quick(200)
 @given(payload=payloads, riders=st.lists(shapes, max_size=4), t=st.integers(-(2**63), 2**63 - 1))
-def test_every_message_comes_back(
+def test_every_message_is_restored_exactly(
     payload: tuple[str, tuple[int, ...]] | None, riders: list[tuple[int, ...]], t: int
 ) -> None:
     sent = Message(
         None if payload is None else _numbers(payload[1], payload[0]),
         tuple(_numbers(shape, seed=j) for j, shape in enumerate(riders)),
     )
-    tag, got = _travelled(sent, Tag(2**63, "größe", t, 2**64 - 1))
+    tag, got = _sent_and_received(sent, Tag(2**63, "größe", t, 2**64 - 1))
     assert tag == Tag(2**63, "größe", t, 2**64 - 1)
     if sent.payload is None:
         assert got.payload is None
@@ -65,7 +65,7 @@ def test_every_message_comes_back(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_order_in_memory_and_bytes_of_the_machine_do_not_matter(dtype: str) -> None:
+def test_memory_layout_and_byte_order_do_not_matter(dtype: str) -> None:
     dense = _numbers((6, 4), dtype)
     for array in (
         np.asfortranarray(dense),
@@ -73,23 +73,23 @@ def test_order_in_memory_and_bytes_of_the_machine_do_not_matter(dtype: str) -> N
         dense[::-1][::-1],
         dense.astype(dense.dtype.newbyteorder(">")),
     ):
-        _, got = _travelled(Message(array))
+        _, got = _sent_and_received(Message(array))
         assert got.payload is not None
         assert got.payload.dtype == np.dtype(f"<{dtype}")
         assert np.array_equal(got.payload, dense)
 
 
-def test_not_a_number_and_signed_zero_keep_their_bits() -> None:
+def test_nan_and_signed_zero_keep_their_bits() -> None:
     odd = np.array([np.nan, -0.0, np.inf, -np.inf, 5e-324])
-    _, got = _travelled(Message(odd, (odd,)))
+    _, got = _sent_and_received(Message(odd, (odd,)))
     assert got.payload is not None
     assert got.payload.tobytes() == got.riders[0].tobytes() == odd.tobytes()
 
 
 @pytest.mark.parametrize("odd", [1, 3, 5])
-def test_what_rides_after_half_size_numbers_is_aligned(odd: int) -> None:
+def test_riders_after_a_float16_payload_are_aligned(odd: int) -> None:
     rider = _numbers((3, 2))
-    _, got = _travelled(Message(_numbers((odd,), "f2"), (rider, rider)))
+    _, got = _sent_and_received(Message(_numbers((odd,), "f2"), (rider, rider)))
     assert all(one.flags.aligned and _same(one, rider) for one in got.riders)
 
 
@@ -105,18 +105,19 @@ def test_numbers_are_not_copied_before_they_are_sent() -> None:
 
 @pytest.mark.parametrize("dtype", ["i8", "c16", "?", "O", "f16"])
 def test_only_floating_point_numbers_are_sent(dtype: str) -> None:
-    with pytest.raises(NetworkError, match="not sent"):
+    with pytest.raises(NetworkError) as error:
         pack(PLAN, TAG, Message(np.zeros(3, dtype=dtype)))
+    assert str(np.dtype(dtype)) in str(error.value)
 
 
-def test_pieces_of_a_body_join_up() -> None:
+def test_slices_of_a_body_span_its_pieces() -> None:
     pieces = [bytes(range(n)) for n in (5, 1, 9, 3)]
     parcel, whole = Parcel(b"", tuple(map(memoryview, pieces))), b"".join(pieces)
     for offset, size in itertools.product(range(len(whole) + 2), range(len(whole) + 2)):
         assert parcel.slice(offset, size) == whole[offset : offset + size]
 
 
-# ------------------------------------------------------------------------------------------------- what must be refused
+# -------------------------------------------------------------------------------------------------- malformed messages
 
 
 def _data(*arrays: tuple[str, tuple[int, ...]], payload: tuple[str, tuple[int, ...]] | None = None) -> wire.Data:
@@ -169,11 +170,11 @@ def test_malformed_messages_are_refused(case: str) -> None:
     body=st.binary(max_size=64),
 )
 def test_random_headers_and_bodies_never_crash(header: bytes, shape: list[int], dtype: str, body: bytes) -> None:
-    """A FrameError, or a message that is as long as its body."""
+    """They give a FrameError, or a message that is as long as its body."""
     candidates = [_data(payload=(dtype, tuple(shape))), _data((dtype, tuple(shape)))]
     try:
         candidates.append(wire.Data.FromString(header))
-    except Exception:  # not even a header: that is for whoever parses it
+    except Exception:  # not even a header; the caller of unpack refuses that
         candidates.append(wire.Data())
     for data in candidates:
         try:

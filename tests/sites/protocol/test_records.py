@@ -1,4 +1,4 @@
-"""What sites say of themselves, and the plan that follows: the same for all who know the same, never from nonsense."""
+"""Records of sites, and the plan that follows: the same from the same records, and never from malformed ones."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ def _table(*records: Record) -> RecordTable:
     return table
 
 
-# --------------------------------------------------------------------------------------------------------- on the wire
+# ------------------------------------------------------------------------------------------------------- serialization
 
 
-def test_a_record_comes_back_as_it_was() -> None:
+def test_a_record_is_restored_exactly() -> None:
     record = replace(
         _record(2, _kept(5), _kept(10), reached=12, epoch=7, phase="running"),
         plan=_key(1),
@@ -82,17 +82,17 @@ def _signed(record: wire.Record, proposed: wire.Endorsement) -> None:
     record.proposed.CopyFrom(proposed)
 
 
-NONSENSE: dict[str, Callable[[wire.Record], object]] = {
+MALFORMED: dict[str, Callable[[wire.Record], object]] = {
     "unknown site": lambda r: setattr(r, "site", SITES),
     "unknown phase": lambda r: setattr(r, "phase", "asleep"),
     "no phase": lambda r: setattr(r, "phase", ""),
-    "link to nobody": lambda r: r.links.append(SITES),
+    "link to an unknown site": lambda r: r.links.append(SITES),
     "short plan": lambda r: setattr(r, "plan", b"x" * 31),
     "long digest": lambda r: setattr(r, "computed", b"x" * 33),
     "empty claim": lambda r: r.endorsement.claim.SetInParent(),
     "short outcome": lambda r: r.endorsement.CopyFrom(_endorsed(site=1, outcome=b"x")),
     "another's signature": lambda r: r.endorsement.CopyFrom(_endorsed(site=2)),
-    "no member": lambda r: r.endorsement.CopyFrom(_endorsed(site=1, members=[0, 2])),
+    "signer outside the members": lambda r: r.endorsement.CopyFrom(_endorsed(site=1, members=[0, 2])),
     "unknown member": lambda r: r.endorsement.CopyFrom(_endorsed(site=1, members=[1, SITES])),
     "members out of order": lambda r: r.endorsement.CopyFrom(_endorsed(site=1, members=[2, 1])),
     "last epoch of a claim": lambda r: r.endorsement.CopyFrom(_endorsed(site=1, epoch=2**64 - 1)),
@@ -100,7 +100,7 @@ NONSENSE: dict[str, Callable[[wire.Record], object]] = {
     "a proposal of something else": lambda r: _signed(r, _endorsed(site=0, outcome=_key(9))),
     "a proposal of another site": lambda r: _signed(r, _endorsed(site=2)),
     "unknown kind of failure": lambda r: setattr(r.failure, "kind", "whim"),
-    "nobody accused": lambda r: r.failure.CopyFrom(wire.Failure(kind="array", accused=SITES)),
+    "unknown site accused": lambda r: r.failure.CopyFrom(wire.Failure(kind="array", accused=SITES)),
     "short key": lambda r: r.kept.add(iteration=1, key=b"x", members=_key(1)),
     "no members": lambda r: r.kept.add(iteration=1, key=_key(1)),
     "negative iteration": lambda r: r.kept.add(iteration=-1, key=_key(1), members=_key(1)),
@@ -111,15 +111,15 @@ NONSENSE: dict[str, Callable[[wire.Record], object]] = {
     "last incarnation": lambda r: setattr(r, "incarnation", 2**64 - 1),
     "last epoch": lambda r: setattr(r, "epoch", 2**64 - 1),
     "no boot": lambda r: setattr(r, "boot", 0),
-    "reached less than nothing": lambda r: setattr(r, "reached", -2),
+    "negative iteration reached": lambda r: setattr(r, "reached", -2),
 }
 
 
-@pytest.mark.parametrize("case", NONSENSE)
-def test_nonsense_is_refused(case: str) -> None:
+@pytest.mark.parametrize("case", MALFORMED)
+def test_malformed_records_are_refused(case: str) -> None:
     sent = _record(1, _kept(5)).to_wire()
     assert Record.from_wire(sent, SITES).site == 1
-    NONSENSE[case](sent)
+    MALFORMED[case](sent)
     with pytest.raises(FrameError):
         Record.from_wire(sent, SITES)
 
@@ -129,7 +129,7 @@ def test_nonsense_is_refused(case: str) -> None:
 def test_random_bytes_never_crash(content: bytes) -> None:
     try:
         sent = wire.Record.FromString(content)
-    except Exception:  # not a Record: whoever parses it refuses it
+    except Exception:  # not a Record; the caller refuses that
         return
     try:
         record = Record.from_wire(sent, SITES)
@@ -138,10 +138,12 @@ def test_random_bytes_never_crash(content: bytes) -> None:
     assert Record.from_wire(record.to_wire(), SITES) == record
     table = _table(*(_record(site) for site in range(SITES)))
     table.put(record)
-    assert replace(record, epoch=table.plan(ALL, EDGES).epoch).to_wire()  # one more than any epoch can still be said
+    assert replace(
+        record, epoch=table.plan(ALL, EDGES).epoch
+    ).to_wire()  # the epoch after the highest one fits its field
 
 
-def test_a_long_reason_is_cut() -> None:
+def test_a_long_reason_is_shortened() -> None:
     sent = _record(1).to_wire()
     sent.failure.CopyFrom(wire.Failure(kind="site", why="x" * 100_000, what="a\x1b[0m\nb"))
     failure = Record.from_wire(sent, SITES).failure
@@ -153,7 +155,7 @@ def test_a_long_reason_is_cut() -> None:
 # --------------------------------------------------------------------------------------------------------------- table
 
 
-def test_only_what_is_newer_is_news() -> None:
+def test_only_a_newer_record_replaces_the_known_one() -> None:
     old = _record(1)
     table = _table(old)
     newer, restarted = replace(old, version=2), replace(old, identity=Incarnation(2, 1), version=0)
@@ -165,13 +167,13 @@ def test_only_what_is_newer_is_news() -> None:
     assert table[1] == restarted
 
 
-def test_sites_are_together_where_both_ends_say_so() -> None:
+def test_a_link_is_up_if_both_ends_report_it() -> None:
     records = [_record(site) for site in range(SITES)]
     assert _table(*records).together_with(0) == ALL
     assert _table(*records[:3]).together_with(0) == {0, 1, 2}
     one_way = [records[0], replace(records[1], links=frozenset({2})), *records[2:]]
     assert not _table(*one_way).up((0, 1))
-    assert _table(*one_way).together_with(0) == ALL  # the other way round the ring
+    assert _table(*one_way).together_with(0) == ALL  # along the rest of the ring
     failed = [records[0], replace(records[1], phase="failed"), records[2], replace(records[3], phase="failed")]
     assert _table(*failed).together_with(0) == {0}
 
@@ -179,7 +181,7 @@ def test_sites_are_together_where_both_ends_say_so() -> None:
 # ---------------------------------------------------------------------------------------------------------------- plans
 
 
-def test_a_plan_does_not_depend_on_the_order_of_news() -> None:
+def test_a_plan_does_not_depend_on_the_order_of_records() -> None:
     records = [_record(site, _kept(5), _kept(10), reached=site, epoch=site) for site in range(SITES)]
     plans = {
         _table(*order).plan(ALL, edges).digest
@@ -189,7 +191,7 @@ def test_a_plan_does_not_depend_on_the_order_of_news() -> None:
     assert len(plans) == 1
 
 
-def test_everything_that_matters_changes_the_digest() -> None:
+def test_every_field_of_a_plan_changes_its_digest() -> None:
     plan = _table(*(_record(site, _kept(5)) for site in range(SITES))).plan(ALL, EDGES)
     others = [
         replace(plan, epoch=2),
@@ -203,7 +205,7 @@ def test_everything_that_matters_changes_the_digest() -> None:
     assert len({plan.digest, *(other.digest for other in others)}) == 1 + len(others)
 
 
-def test_the_newest_checkpoint_that_all_have_is_taken() -> None:
+def test_the_newest_checkpoint_that_all_have_is_resumed() -> None:
     kept = [(_kept(5), _kept(10)), (_kept(10), _kept(15)), (_kept(15), _kept(10)), (_kept(10), _kept(5))]
     plan = _table(*(_record(site, *kept[site], reached=17) for site in range(SITES))).plan(ALL, EDGES)
     assert (plan.iteration, plan.resume, plan.source) == (10, _key(10), -1)
@@ -223,7 +225,7 @@ def test_checkpoints_of_other_members_are_not_resumed() -> None:
     assert table.plan(ALL, EDGES).iteration == 4
 
 
-def test_without_a_common_checkpoint_all_start_where_the_first_of_the_farthest_is() -> None:
+def test_without_a_common_checkpoint_all_start_from_the_first_site_that_has_reached_most() -> None:
     reached = [3, 9, -1, 9]
     plan = _table(*(_record(site, reached=reached[site]) for site in range(SITES))).plan(ALL, EDGES)
     assert (plan.source, plan.resume) == (1, b"")
@@ -231,7 +233,7 @@ def test_without_a_common_checkpoint_all_start_where_the_first_of_the_farthest_i
     assert (nobody.source, nobody.resume) == (-1, b"")
 
 
-def test_the_next_epoch_is_later_than_any_that_is_known_of() -> None:
+def test_the_next_epoch_is_later_than_any_known_one() -> None:
     table = _table(*(_record(site, epoch=epoch) for site, epoch in enumerate([2, 2, 2, 6])))
     assert table.plan(frozenset({0, 1, 2}), EDGES[:2]).epoch == 7
     assert table.started()
@@ -240,22 +242,22 @@ def test_the_next_epoch_is_later_than_any_that_is_known_of() -> None:
 
 FAR = 2**21
 CLAIMED: dict[str, tuple[list[int], tuple[int, int] | None]] = {
-    "together": ([7, 7, 6, 0], None),
-    "one was alone for long": ([0, 0, 1000, 0], None),
-    "one makes it up": ([1, 1, 2**62 - 1, 1], (2, 1)),
-    "two do": ([1, FAR, FAR, 1], (1, 1)),
-    "most have been led far, and this one was away": ([0, FAR, FAR + 1, FAR], None),
-    "this one knows for itself": ([FAR, 0, FAR + 5, 0], None),
+    "similar epochs": ([7, 7, 6, 0], None),
+    "one somewhat ahead": ([0, 0, 1000, 0], None),
+    "one implausible": ([1, 1, 2**62 - 1, 1], (2, 1)),
+    "two implausible": ([1, FAR, FAR, 1], (1, 1)),
+    "most far ahead of this site": ([0, FAR, FAR + 1, FAR], None),
+    "this site far ahead itself": ([FAR, 0, FAR + 5, 0], None),
 }
 
 
 @pytest.mark.parametrize("case", CLAIMED)
-def test_an_epoch_that_a_site_cannot_have_entered_is_seen(case: str) -> None:
+def test_an_implausible_epoch_is_detected(case: str) -> None:
     epochs, found = CLAIMED[case]
     assert _table(*(_record(site, epoch=epoch) for site, epoch in enumerate(epochs))).far_ahead(0) == found
 
 
-def test_of_sites_not_heard_of_nothing_is_assumed() -> None:
+def test_unknown_sites_do_not_count_as_having_entered_an_epoch() -> None:
     assert _table(_record(0), _record(2, epoch=FAR)).far_ahead(0) == (2, 0)
     assert _table(_record(0)).far_ahead(0) is None
 
@@ -267,7 +269,7 @@ def _with_prints(*prints: dict[str, bytes]) -> RecordTable:
     return _table(*(replace(_record(site), fingerprint=one) for site, one in enumerate(prints)))
 
 
-def test_the_odd_one_is_named() -> None:
+def test_the_site_that_differs_is_named() -> None:
     common, other = {"k": b"3", "columns": b"abcd"}, {"k": b"4", "columns": b"abcd"}
     for odd in range(SITES):
         found = _with_prints(*(other if site == odd else common for site in range(SITES))).differences()
@@ -275,17 +277,17 @@ def test_the_odd_one_is_named() -> None:
     assert _with_prints(common, common, common).differences() == ()
 
 
-def test_where_none_are_most_the_first_site_is_the_measure() -> None:
+def test_without_a_majority_the_first_site_is_the_reference() -> None:
     common, other = {"k": b"3"}, {"k": b"4"}
     assert [one.site for one in _with_prints(common, other).differences()] == [1]
     assert [one.site for one in _with_prints(other, common, common, other).differences()] == [1, 2]
 
 
-def test_a_field_that_is_missing_or_new_is_a_difference() -> None:
+def test_a_missing_or_additional_field_is_a_difference() -> None:
     found = _with_prints({"k": b"3"}, {"k": b"3"}, {"k": b"3", "seed": b"0"}, {"seed": b"0"}).differences()
     assert [(one.site, one.names) for one in found] == [(2, ("seed",)), (3, ("k", "seed"))]
 
 
-def test_who_has_said_nothing_yet_does_not_differ() -> None:
+def test_a_site_without_a_fingerprint_does_not_differ() -> None:
     assert _with_prints({"k": b"3"}, {}, {"k": b"3"}).differences() == ()
     assert _with_prints({"k": b"3"}).differences() == ()

@@ -1,4 +1,4 @@
-"""The generated code is that of wire.proto, and the page for other languages says what it does."""
+"""The generated code agrees with wire.proto, which is part of the package."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_the_generated_code_is_up_to_date(tmp_path: Path) -> None:
     for message in described.message_type:
         for each in (message, *message.nested_type):
             for field in each.field:
-                field.ClearField("json_name")  # follows from the name; generated code leaves it out
+                field.ClearField("json_name")  # derived from the name; generated code omits it
     generated = descriptor_pb2.FileDescriptorProto()
     wire_pb2.DESCRIPTOR.CopyToProto(generated)
     assert described == generated, "run make proto"

@@ -1,4 +1,4 @@
-"""Check whether a site is ready for a run: what is wrong, what to fix, and who has to fix it."""
+"""Check whether a site is ready for a run: what is wrong, what to fix, and who must fix it."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def examine(path: Path, *, seconds: float = 3.0, patience: float = 3.0) -> Itera
 
 
 def _blamed_for_file(path: Path, file: str | None) -> str:
-    """Return who has to correct a file that cannot be used: site.toml, or the network.toml that it names."""
+    """Return who must correct a file that cannot be used: site.toml, or the network.toml that it names."""
     own = (path / "site.toml" if path.is_dir() else path).absolute()
     if file is None or Path(file) == own or not Path(file).exists():
         return HERE
@@ -127,7 +127,7 @@ def _report_connected(name: str, found: Knock, text: str) -> Finding:
 
 
 def explain_closed_door(name: str, found: Knock) -> tuple[str, str]:
-    """Return why a neighbour cannot be reached, in words, and who has to fix it."""
+    """Return why a neighbour cannot be reached, in words, and who must fix it."""
     match found.stage:
         case "name":
             return found.why, f"{NETWORK} (DNS), or {WRITER} if the address is wrong"

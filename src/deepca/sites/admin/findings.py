@@ -1,4 +1,4 @@
-"""Findings of the doctor: what was found, how serious it is, and who has to act."""
+"""Findings of the doctor: what was found, how serious it is, and who must act."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["HERE", "KEEPER", "NETWORK", "SOON", "WRITER", "Finding", "Verdict", 
 Verdict = Literal["ok", "warning", "wrong"]
 
 
-# who has to act
+# who must act
 HERE = "this site"
 KEEPER = "the keeper of the authority"
 WRITER = "the author of network.toml"

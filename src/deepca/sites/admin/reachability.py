@@ -279,7 +279,7 @@ class _Listener:
             self._links.pop(peer, None)
 
     def refused(self, peer: int | None, where: str, why: str) -> None:
-        """Note why there is no stream."""
+        """Note why a stream was refused."""
         with self._changed:
             if peer is not None:
                 self._heard[peer] = replace(self._heard[peer], refused=why)

@@ -182,7 +182,7 @@ def check_certificates(site: SiteFile) -> Iterator[tuple[Finding, Certificates |
         yield Finding("revoked list", "wrong", str(error), HERE), None
         return
     if revoked is None:
-        yield Finding("revoked list", "ok", "there is none, so no certificate is revoked"), None
+        yield Finding("revoked list", "ok", "not installed, so no certificate is revoked"), None
     elif soon_over := expiry_warning(revoked, now_utc()):
         yield Finding("revoked list", "warning", soon_over, KEEPER), None
     else:

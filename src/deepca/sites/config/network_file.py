@@ -235,7 +235,7 @@ class NetworkFile:
         Raises
         ------
         InvalidInput
-            If there is no such site; ``parameter`` is "site" and ``value`` the name.
+            If the network lacks that site; ``parameter`` is "site" and ``value`` the name.
         """
         names = [site.name for site in self.sites]
         if name not in names:

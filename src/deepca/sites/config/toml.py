@@ -118,12 +118,12 @@ def load_toml(path: Path) -> TomlFile:
             f"{path}:{line}: the file is not UTF-8; save it as UTF-8", file=str(path), line=line
         ) from None
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        line = find_syntax_error(text)
+        wrong = find_syntax_error(text)
         found = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise InvalidInput(
-            f"{path}:{line}: not valid TOML: {found}; write one `key = value` per line, and text in quotes",
+            f"{path}:{wrong}: not valid TOML: {found}; write one `key = value` per line, and text in quotes",
             file=str(path),
-            line=line,
+            line=wrong,
         ) from None
 
 

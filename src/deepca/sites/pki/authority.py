@@ -188,7 +188,7 @@ class Authority:
         return read_issued(self.folder)
 
     def revocations(self) -> RevocationList | None:
-        """Return the revocation list in its folder; None if there is none that sites can use."""
+        """Return the revocation list in its folder; None if sites cannot use it."""
         try:
             return load_list(self.folder / "revoked.pem", self.certificate)
         except RevocationListError:
@@ -303,7 +303,7 @@ class Authority:
             return self._next_list(*_read_state(self.folder), days, now or now_utc())
 
     def up_to_date_list(self, *, now: datetime | None = None) -> RevocationList:
-        """Return the list to hand out; sign the next one first if there is none, or half of its time has passed."""
+        """Return the list to hand out; sign the next one first if it is missing or past half its time."""
         now, found = now or now_utc(), self.revocations()
         if found is not None and found.ends - now > timedelta(days=LIST_DAYS / 2):
             return found

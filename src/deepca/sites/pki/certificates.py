@@ -76,7 +76,7 @@ def pem(of: x509.Certificate | x509.CertificateSigningRequest | x509.Certificate
 
 
 def load_certificate(path: Path, *, hint: str = "") -> x509.Certificate:
-    """Load the first certificate of a PEM file; ``hint`` says what to do if there is no such file."""
+    """Load the first certificate of a PEM file; ``hint`` says what to do if it is missing."""
     return parse_certificate(read_content(path, hint), path)
 
 
@@ -106,7 +106,7 @@ def parse_certificate(content: bytes, path: Path) -> x509.Certificate:
 
 
 def read_content(path: Path, hint: str = "") -> bytes:
-    """Read a file, or raise InvalidInput; ``hint`` says what to do if there is no such file."""
+    """Read a file, or raise InvalidInput; ``hint`` says what to do if it is missing."""
     try:
         return path.read_bytes()
     except FileNotFoundError:

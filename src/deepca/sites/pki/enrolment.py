@@ -260,7 +260,7 @@ def _install_if_newest(site: SiteFile, authority: x509.Certificate, found: Revoc
 
 
 def _installed_number(site: SiteFile, authority: x509.Certificate) -> int:
-    """Return the number of the installed list; 0 if there is none that can be used."""
+    """Return the number of the installed list; 0 without a usable one."""
     try:
         there = load_list(site.revoked, authority)
     except RevocationListError:

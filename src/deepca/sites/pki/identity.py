@@ -167,12 +167,12 @@ class Identity:
 
     @property
     def list_number(self) -> int:
-        """Number of the revocation list in force; 0 if there is none."""
+        """Number of the revocation list in force; 0 without one."""
         return 0 if self.revocations is None else self.revocations.number
 
     @property
     def list_der(self) -> bytes:
-        """The revocation list in force, to send to neighbours; empty if there is none, or it is too large."""
+        """The revocation list in force, to send to neighbours; empty without one, or if it is too large."""
         found = b"" if self.revocations is None else self.revocations.der
         return found if len(found) <= MAX_LIST_BYTES else b""
 

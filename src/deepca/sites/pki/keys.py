@@ -98,7 +98,7 @@ def read_private(path: Path, what: str, *, missing: str) -> bytes:
     what : str
         Word for its content in messages.
     missing : str
-        What to do if there is no such file, for the message.
+        What to do if the file is missing, for the message.
 
     Raises
     ------

@@ -126,7 +126,7 @@ def parse_list(content: bytes, authority: x509.Certificate, path: Path | None = 
 
 
 def load_list(path: Path, authority: x509.Certificate) -> RevocationList | None:
-    """Read a list from a PEM file; return None if there is no such file."""
+    """Read a list from a PEM file; return None if the file is missing."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:

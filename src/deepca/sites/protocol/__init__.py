@@ -1,1 +1,1 @@
-"""What neighbours say to each other: messages, records, claims and their signatures."""
+"""The protocol between neighbours: messages, records, claims and their signatures."""

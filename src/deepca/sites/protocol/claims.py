@@ -1,7 +1,7 @@
-"""Claims that some bytes are the result of an epoch, and the signatures of the sites that have compared them.
+"""Claims that a model file is the result of an epoch, and the signatures of the sites that verified it.
 
-A claim names the epoch, the plan that was followed, its members, and the SHA-256 of a model file. A site endorses a
-claim when every field of that file is what it computed itself. Nobody believes a claim because one site makes it.
+A claim consists of the epoch, the plan that was followed, its members, and the SHA-256 digest of a model file. A site
+endorses a claim if every field of that file agrees with what it computed itself. A claim by one site proves nothing.
 """
 
 from __future__ import annotations
@@ -15,13 +15,25 @@ from deepca.sites.protocol import wire_pb2 as wire
 
 __all__ = ["Claims", "Endorsement", "ResultClaim"]
 
-_MOST_KEPT = 8  # endorsements of one site; an honest one signs once per epoch
-_MOST = 1 << 62
+_MAX_ENDORSEMENTS = 8  # kept per site; an honest site signs once per epoch
+_MAX_EPOCH = 1 << 62  # leaves room to count on in 64 bits
 
 
 @dataclass(frozen=True, order=True)
 class ResultClaim:
-    """``outcome``, the SHA-256 of a model file, is the result of these members in this epoch, by this plan."""
+    """Claim that a model file is the result of an epoch.
+
+    Parameters
+    ----------
+    epoch : int
+        The epoch.
+    plan : bytes
+        Digest of the plan that was followed.
+    members : tuple of int
+        Indices of the sites that took part, in increasing order.
+    outcome : bytes
+        SHA-256 digest of the model file.
+    """
 
     epoch: int
     plan: bytes
@@ -30,31 +42,32 @@ class ResultClaim:
 
     @property
     def proposer(self) -> int:
-        """The member whose model the others compare with their own: nobody else's signature comes first."""
+        """The member whose model the others compare with their own; it signs first."""
         return self.members[0]
 
     def to_wire(self) -> wire.Claim:
+        """Return the message for this claim."""
         return wire.Claim(epoch=self.epoch, plan=self.plan, members=self.members, outcome=self.outcome)
 
     @classmethod
     def from_wire(cls, claim: wire.Claim, sites: int) -> ResultClaim:
-        """Read a claim; raise FrameError for one that no site could make."""
+        """Read a claim; raise FrameError if it is malformed."""
         members = tuple(claim.members)
-        sane = (
-            0 < claim.epoch < _MOST
+        valid = (
+            0 < claim.epoch < _MAX_EPOCH
             and len(claim.plan) == len(claim.outcome) == 32
             and bool(members)
             and members == tuple(sorted(set(members)))
             and members[-1] < sites
         )
-        if not sane:
-            raise FrameError("a claim about a result that makes no sense")
+        if not valid:
+            raise FrameError("a malformed claim about a result")
         return cls(claim.epoch, claim.plan, members, claim.outcome)
 
 
 @dataclass(frozen=True)
 class Endorsement:
-    """A site's signature under a claim. certificate : DER; both are empty where sites have no certificates."""
+    """A site's signature of a claim, with its certificate in DER; both are empty without certificates."""
 
     site: int
     claim: ResultClaim
@@ -63,63 +76,68 @@ class Endorsement:
 
     @property
     def statement(self) -> bytes:
-        """What is signed, but for the domain and the run."""
+        """The bytes that are signed, after a label and the run."""
         claim = self.claim
-        said = [self.site, claim.epoch, claim.plan.hex(), claim.members, claim.outcome.hex()]
-        return json.dumps(said).encode()
+        content = [self.site, claim.epoch, claim.plan.hex(), claim.members, claim.outcome.hex()]
+        return json.dumps(content).encode()
 
     def to_wire(self) -> wire.Endorsement:
+        """Return the message for this endorsement."""
         return wire.Endorsement(
             site=self.site, claim=self.claim.to_wire(), certificate=self.certificate, signature=self.signature
         )
 
     @classmethod
-    def from_wire(cls, said: wire.Endorsement, sites: int) -> Endorsement:
-        """Read an endorsement; raise FrameError for one of a site that is no member. The signature is not checked."""
-        claim = ResultClaim.from_wire(said.claim, sites)
-        if said.site not in claim.members:
-            raise FrameError("an endorsement by a site that is no member")
-        return cls(said.site, claim, said.certificate, said.signature)
+    def from_wire(cls, message: wire.Endorsement, sites: int) -> Endorsement:
+        """Read an endorsement without verifying it; raise FrameError if its site is not a member."""
+        claim = ResultClaim.from_wire(message.claim, sites)
+        if message.site not in claim.members:
+            raise FrameError("an endorsement by a site outside the members")
+        return cls(message.site, claim, message.certificate, message.signature)
 
 
 class Claims:
-    """The endorsements known here; whoever adds one has verified it."""
+    """The endorsements known here; callers verify them before they add them."""
 
     def __init__(self) -> None:
-        self._of: dict[int, list[Endorsement]] = {}  # by site, oldest epoch first
+        self._by_site: dict[int, list[Endorsement]] = {}  # oldest epoch first
 
     def add(self, endorsement: Endorsement) -> bool:
-        """Whether it is news."""
-        kept = self._of.setdefault(endorsement.site, [])
+        """Add an endorsement; return whether its claim is new for its site."""
+        kept = self._by_site.setdefault(endorsement.site, [])
         if any(one.claim == endorsement.claim for one in kept):
             return False
         kept.append(endorsement)
         kept.sort(key=lambda one: one.claim.epoch)
-        del kept[:-_MOST_KEPT]
+        del kept[:-_MAX_ENDORSEMENTS]
         return True
 
     def __contains__(self, endorsement: Endorsement) -> bool:
-        return endorsement in self._of.get(endorsement.site, ())
+        """Tell whether an endorsement is known."""
+        return endorsement in self._by_site.get(endorsement.site, ())
 
     def extend(self, endorsements: Iterable[Endorsement]) -> None:
+        """Add several endorsements."""
         for one in endorsements:
             self.add(one)
 
     def __iter__(self) -> Iterator[ResultClaim]:
-        """All claims, the latest epoch first."""
-        found = {one.claim for kept in self._of.values() for one in kept}
+        """Iterate over all claims, the latest epoch first."""
+        found = {one.claim for kept in self._by_site.values() for one in kept}
         return iter(sorted(found, reverse=True))
 
     def endorsements(self, claim: ResultClaim) -> tuple[Endorsement, ...]:
-        return tuple(one for kept in self._of.values() for one in kept if one.claim == claim)
+        """Return all endorsements of a claim."""
+        return tuple(one for kept in self._by_site.values() for one in kept if one.claim == claim)
 
     def proposal(self, claim: ResultClaim) -> Endorsement | None:
-        """The signature of the proposer, on which all others rest."""
+        """Return the endorsement by the proposer, without which the others do not count."""
         return next((one for one in self.endorsements(claim) if one.site == claim.proposer), None)
 
     def signers(self, claim: ResultClaim) -> frozenset[int]:
+        """Return the sites that have endorsed a claim."""
         return frozenset(one.site for one in self.endorsements(claim))
 
     def about(self, outcome: bytes) -> tuple[Endorsement, ...]:
-        """All endorsements of claims about these bytes."""
-        return tuple(one for kept in self._of.values() for one in kept if one.claim.outcome == outcome)
+        """Return all endorsements of claims about the model file with this digest."""
+        return tuple(one for kept in self._by_site.values() for one in kept if one.claim.outcome == outcome)

@@ -1,4 +1,4 @@
-"""Fingerprints of what has to be the same at all sites, and in what those of two sites differ."""
+"""Fingerprints of everything that must be the same at all sites, and how those of two sites differ."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from deepca.sites.protocol.handshake import PROTOCOL
 
 __all__ = ["count_columns", "fingerprint_of", "other_columns", "readable", "run_of", "schema_of"]
 
-_HASH = 4  # bytes per column
-_LISTED = 16_384  # columns at most whose hashes are sent one by one: 64 KB of them
-_LONGEST = 64  # characters of a value that is shown
+_HASH_BYTES = 4  # per column
+_MAX_LISTED_COLUMNS = 16_384  # more are sent as one hash: these take 64 KB
+_MAX_SHOWN_CHARACTERS = 64  # longer values are not shown in messages
 
 
 def run_of(network: NetworkFile) -> bytes:
-    """32 bytes: equal for sites that can understand each other at all."""
-    said = [PROTOCOL, network.name, [site.name for site in network.sites]]
-    return hashlib.sha256(json.dumps(said).encode()).digest()
+    """Return 32 bytes that are equal at sites with the same protocol, network name and list of sites."""
+    content = [PROTOCOL, network.name, [site.name for site in network.sites]]
+    return hashlib.sha256(json.dumps(content).encode()).digest()
 
 
 def fingerprint_of(network: NetworkFile, source: Source) -> dict[str, bytes]:
-    """What has to be the same at all sites before anything is done, by name."""
+    """Return everything that must be the same at all sites before a run, by name."""
     return {
         "version of deepca": __version__.encode(),
         "on_loss": network.on_loss.encode(),
@@ -39,11 +39,11 @@ def fingerprint_of(network: NetworkFile, source: Source) -> dict[str, bytes]:
 
 
 def schema_of(source: Source, settings: Settings) -> dict[str, bytes]:
-    """What has to be the same everywhere, by name; names of columns only as hashes."""
+    """Return columns and settings, which must be the same at all sites, by name; columns only as hashes."""
     names = source.columns if source.columns is not None else tuple(f"#{i}" for i in range(source.d))
-    parts = b"".join(hashlib.sha256(name.encode()).digest()[:_HASH] for name in names)
-    # of very many columns only that some differ can be told
-    columns = parts if source.d <= _LISTED else hashlib.sha256(parts).digest()
+    parts = b"".join(hashlib.sha256(name.encode()).digest()[:_HASH_BYTES] for name in names)
+    # one hash for very many columns: it still tells that some differ, but not which
+    columns = parts if source.d <= _MAX_LISTED_COLUMNS else hashlib.sha256(parts).digest()
     given = settings.n_components
     return {
         "columns": columns,
@@ -61,18 +61,19 @@ def schema_of(source: Source, settings: Settings) -> dict[str, bytes]:
 
 
 def count_columns(prints: Mapping[str, bytes]) -> int | None:
-    """Return how many columns a site's fingerprints list; None where one hash stands for very many, or for nonsense."""
-    count, rest = divmod(len(prints.get("columns", b"")), _HASH)
+    """Return how many columns a site's fingerprints list; None if one hash stands for all, or they are malformed."""
+    count, rest = divmod(len(prints.get("columns", b"")), _HASH_BYTES)
     return count if not rest and prints.get("number of columns", b"%d" % count) == b"%d" % count else None
 
 
 def other_columns(here: Mapping[str, bytes], there: Mapping[str, bytes]) -> tuple[int, ...] | None:
-    """Return the places of columns that differ, none for another order; None where columns cannot be compared."""
+    """Return the indices of columns that differ, none if only their order does; None if they cannot be compared."""
     count = count_columns(here)
     if count is None or count != count_columns(there):
         return None
     mine, other = (
-        [prints.get("columns", b"")[_HASH * i : _HASH * (i + 1)] for i in range(count)] for prints in (here, there)
+        [prints.get("columns", b"")[_HASH_BYTES * i : _HASH_BYTES * (i + 1)] for i in range(count)]
+        for prints in (here, there)
     )
     if sorted(mine) == sorted(other):
         return ()
@@ -80,9 +81,9 @@ def other_columns(here: Mapping[str, bytes], there: Mapping[str, bytes]) -> tupl
 
 
 def readable(mine: bytes, other: bytes) -> tuple[str, str] | None:
-    """Return two values as texts if both are short texts; None for hashes."""
+    """Return two values as text if both are short and printable; None for hashes."""
     try:
         texts = mine.decode("ascii"), other.decode("ascii")
     except UnicodeDecodeError:
         return None
-    return texts if all(text.isprintable() and len(text) <= _LONGEST for text in texts) else None
+    return texts if all(text.isprintable() and len(text) <= _MAX_SHOWN_CHARACTERS for text in texts) else None

@@ -1,4 +1,4 @@
-"""One start of an agent, told apart from all others."""
+"""Identify every start of an agent."""
 
 from __future__ import annotations
 
@@ -10,12 +10,20 @@ __all__ = ["Incarnation"]
 
 @dataclass(frozen=True, order=True)
 class Incarnation:
-    """One start of an agent. Later starts are larger; ``boot`` is random and tells apart what counting cannot."""
+    """One start of an agent; later starts compare as larger.
+
+    Parameters
+    ----------
+    incarnation : int
+        Number that increases with every start.
+    boot : int
+        Random number, which distinguishes starts with the same ``incarnation``.
+    """
 
     incarnation: int
     boot: int
 
     def after(self, seen: Incarnation) -> Incarnation:
-        """This start, counted as later than one that others know of."""
+        """Return this start with a number that is later than one that others know."""
         mixed = hashlib.sha256(f"{self.boot} {seen.incarnation}".encode()).digest()
         return Incarnation(seen.incarnation + 1, int.from_bytes(mixed[:8], "little") | 1)

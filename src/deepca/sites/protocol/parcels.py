@@ -1,4 +1,4 @@
-"""Messages as they travel: a typed header, and a body of raw numbers that is never copied before it is sent."""
+"""Serialize messages: a typed header, and a body of raw numbers that is not copied before it is sent."""
 
 from __future__ import annotations
 
@@ -19,23 +19,38 @@ __all__ = ["Parcel", "pack", "tag_of", "unpack"]
 
 _DTYPES: dict[str, np.dtype[Any]] = {"f8": np.dtype("<f8"), "f4": np.dtype("<f4"), "f2": np.dtype("<f2")}
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
-_MOST_AXES, _MOST_RIDERS = 4, 4096
-_MOST_NUMBERS = 1 << 40  # in an array, an empty one with its other axes: numpy multiplies them
+_MAX_AXES = 4  # of an array; bounds what a header can claim
+_MAX_ARRAYS = 4096  # in a message; likewise
+_MAX_NUMBERS = 1 << 40  # in an array; axes of length 0 count as 1, since numpy multiplies the others
 
 
 @dataclass(frozen=True)
 class Parcel:
-    """A message ready to be sent, to any number of neighbours: ``header``, and ``body`` in pieces."""
+    """A message that is ready to be sent, to any number of neighbours.
+
+    Parameters
+    ----------
+    header : bytes
+        Serialized header.
+    body : tuple of memoryview
+        The numbers, in pieces.
+
+    Attributes
+    ----------
+    total : int
+        Bytes of the body.
+    """
 
     header: bytes
     body: tuple[memoryview, ...] = ()
     total: int = field(init=False)
 
     def __post_init__(self) -> None:
+        """Add up the body."""
         object.__setattr__(self, "total", sum(piece.nbytes for piece in self.body))
 
     def slice(self, offset: int, size: int) -> bytes:
-        """Bytes ``offset`` … ``offset + size`` of the body."""
+        """Return bytes ``offset`` … ``offset + size`` of the body."""
         if len(self.body) == 1:
             return bytes(self.body[0][offset : offset + size])
         found = []
@@ -50,59 +65,65 @@ class Parcel:
 
 
 def pack(plan: bytes, tag: Tag, message: Message) -> Parcel:
-    """A message between agents as a parcel."""
+    """Serialize a message between agents."""
     data = wire.Data(plan=plan, epoch=tag.epoch, phase=tag.phase, iteration=tag.t, round=tag.round)
     body = []
     if message.payload is not None:
-        data.payload.CopyFrom(_described(message.payload))
-        body.append(_raw(message.payload))
+        data.payload.CopyFrom(_describe(message.payload))
+        body.append(_raw_bytes(message.payload))
     for rider in message.riders:
-        data.riders.append(_described(rider))
-        body.append(_raw(rider))
+        data.riders.append(_describe(rider))
+        body.append(_raw_bytes(rider))
     return Parcel(wire.Parcel(data=data).SerializeToString(), tuple(piece for piece in body if piece.nbytes))
 
 
 def tag_of(data: wire.Data) -> Tag:
-    """The exchange that a message belongs to."""
+    """Return the exchange that a message belongs to."""
     return Tag(data.epoch, data.phase, data.iteration, data.round)
 
 
 def unpack(data: wire.Data, body: bytes | bytearray) -> Message:
-    """The message that ``pack`` was given. Its arrays are views of ``body``, to be read only."""
+    """Return the message that :func:`pack` serialized; its arrays are views of ``body``, for reading only.
+
+    Raises
+    ------
+    FrameError
+        If it is malformed.
+    """
     described = [*([data.payload] if data.HasField("payload") else []), *data.riders]
-    if len(described) > _MOST_RIDERS:
-        raise FrameError(f"a message with {len(described)} arrays")
+    if len(described) > _MAX_ARRAYS:
+        raise FrameError(f"a message with {len(described)} arrays, more than {_MAX_ARRAYS}")
     arrays, at = [], 0
     for array in described:
         dtype: np.dtype[Any] | None = _DTYPES.get(array.dtype)
-        if dtype is None or len(array.shape) > _MOST_AXES or math.prod(n or 1 for n in array.shape) > _MOST_NUMBERS:
-            raise FrameError(f"an array of dtype {array.dtype[:16]!r} with {len(array.shape)} axes that cannot be held")
+        if dtype is None or len(array.shape) > _MAX_AXES or math.prod(n or 1 for n in array.shape) > _MAX_NUMBERS:
+            raise FrameError(f"an unsupported array of dtype {array.dtype[:16]!r} with {len(array.shape)} axes")
         size = math.prod(array.shape) * dtype.itemsize
         if at + size > len(body):
-            raise FrameError(f"a message of {len(body)} bytes that should hold {at + size} at least")
+            raise FrameError(f"a message of {len(body)} bytes whose header describes at least {at + size}")
         arrays.append(np.frombuffer(body, dtype, math.prod(array.shape), at).reshape(tuple(array.shape)))
         at += size
     if at != len(body):
-        raise FrameError(f"a message of {len(body)} bytes that should hold {at}")
+        raise FrameError(f"a message of {len(body)} bytes whose header describes {at}")
     payload = arrays.pop(0) if data.HasField("payload") else None
     riders: tuple[Array, ...] = tuple(_aligned(arrays))
     if any(rider.dtype != np.float64 for rider in riders):
-        raise FrameError("values to agree on that are not float64")
+        raise FrameError("values for a reduction that are not float64")
     return Message(payload, riders)
 
 
 def _aligned(arrays: Iterable[npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
-    """After a payload of half-size numbers what follows may begin anywhere; BLAS and views want it aligned."""
+    """Copy arrays that are not aligned, as BLAS and views need them: a payload of float16 can end anywhere."""
     return [array if array.flags.aligned else array.copy() for array in arrays]
 
 
-def _described(array: npt.NDArray[Any]) -> wire.Array:
+def _describe(array: npt.NDArray[Any]) -> wire.Array:
     name = _NAMES.get(array.dtype.newbyteorder("<"))
     if name is None:
-        raise NetworkError(f"arrays of {array.dtype} are not sent; float64, float32 and float16 are")
+        raise NetworkError(f"arrays of {array.dtype} cannot be sent; use float64, float32 or float16")
     return wire.Array(dtype=name, shape=array.shape)
 
 
-def _raw(array: npt.NDArray[Any]) -> memoryview:
+def _raw_bytes(array: npt.NDArray[Any]) -> memoryview:
     dense = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
     return dense.reshape(-1).view(np.uint8).data if dense.size else memoryview(b"")

@@ -1,7 +1,7 @@
-"""What sites say of themselves, and what follows when all that is known is laid side by side: a plan of who takes part.
+"""Records that sites publish about themselves, and the plan of a run that follows from them.
 
-Every site writes one record, its own; records are passed on from neighbour to neighbour, and the newest counts. All
-sites that have the same records come to the same plan, so nobody has to lead.
+Every site writes one record, its own; records spread from neighbour to neighbour, and the newest of each site counts.
+All sites with the same records derive the same plan, so that no leader is needed.
 """
 
 from __future__ import annotations
@@ -36,15 +36,25 @@ __all__ = [
 Phase = Literal["gathering", "running", "finished", "failed"]
 Edge = tuple[int, int]
 Kind = Literal["site", "common", "array", "contradiction", "follows"]
-_LONGEST = 1000  # characters of a reason
-_MOST_KEPT, _MOST_FIELDS, _MOST_BYTES = 8, 64, 1 << 18
-_MOST = 1 << 62  # counters stay below
-_FAR = 1 << 20  # epochs; no site has entered so many more than others
+_MAX_CHARACTERS = 1000  # of a text for people
+_MAX_CHECKPOINTS, _MAX_FIELDS, _MAX_FINGERPRINT_BYTES = 8, 64, 1 << 18  # of a record; honest ones have fewer
+_MAX_COUNTER = 1 << 62  # leaves room to count on in 64 bits
+_MAX_EPOCHS_AHEAD = 1 << 20  # no site enters so many more epochs than others
 
 
 @dataclass(frozen=True)
 class RecordedCheckpoint:
-    """A checkpoint: those with the same key belong together. members : digest of the sites whose rows it is about."""
+    """A checkpoint of a site.
+
+    Parameters
+    ----------
+    iteration : int
+        Its iteration.
+    key : bytes
+        The same at all sites for checkpoints that belong together.
+    members : bytes
+        Digest of the sites whose rows it is about.
+    """
 
     iteration: int
     key: bytes
@@ -53,7 +63,15 @@ class RecordedCheckpoint:
 
 @dataclass(frozen=True)
 class Offer:
-    """What a site can go on from. reached : iteration of its newest state, in memory or on disk; −1 for none."""
+    """The states that a site can resume from.
+
+    Parameters
+    ----------
+    kept : tuple of RecordedCheckpoint
+        Its checkpoints.
+    reached : int
+        Iteration of its newest state, in memory or on disk; −1 for none.
+    """
 
     kept: tuple[RecordedCheckpoint, ...] = ()
     reached: int = -1
@@ -61,9 +79,24 @@ class Offer:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a site gave up; see wire.proto. accused : place in the list of sites, where ``kind`` accuses one.
+    """Why a site gave up; wire.proto describes the fields.
 
-    Others may have written parts of the texts, so they are one line each, and not long, whoever made them.
+    Parts of the texts may come from other sites, so they are cut to one line of limited length.
+
+    Parameters
+    ----------
+    kind : str
+        Kind of failure.
+    why : str
+        The reason, for people.
+    accused : int
+        Index of the site that is accused, if ``kind`` accuses one.
+    what : str
+        The array or field at fault, and what is wrong with it.
+    phase : str
+        Phase of the array.
+    iteration : int
+        Iteration of the array.
     """
 
     kind: Kind
@@ -74,10 +107,12 @@ class Failure:
     iteration: int = 0
 
     def __post_init__(self) -> None:
+        """Shorten the texts."""
         for name in ("why", "what", "phase"):
-            object.__setattr__(self, name, one_line(getattr(self, name), _LONGEST))
+            object.__setattr__(self, name, one_line(getattr(self, name), _MAX_CHARACTERS))
 
     def to_wire(self) -> wire.Failure:
+        """Return the message for this failure."""
         return wire.Failure(
             kind=self.kind,
             why=self.why,
@@ -88,17 +123,17 @@ class Failure:
         )
 
     @classmethod
-    def from_wire(cls, said: wire.Failure, sites: int) -> Failure:
-        """Read a failure; raise FrameError for one that no site could have."""
-        if said.kind not in get_args(Kind) or said.accused >= sites or len(said.phase) > _LONGEST:
-            raise FrameError("a failure that makes no sense")
-        kind = cast("Kind", said.kind)
-        return cls(kind, said.why, said.accused, said.what, said.phase, said.iteration)
+    def from_wire(cls, message: wire.Failure, sites: int) -> Failure:
+        """Read a failure; raise FrameError if it is malformed."""
+        if message.kind not in get_args(Kind) or message.accused >= sites or len(message.phase) > _MAX_CHARACTERS:
+            raise FrameError("a malformed failure")
+        kind = cast("Kind", message.kind)
+        return cls(kind, message.why, message.accused, message.what, message.phase, message.iteration)
 
 
 @dataclass(frozen=True)
 class Record:
-    """A site's own words; see wire.proto for the fields."""
+    """What a site publishes about itself; wire.proto describes the fields."""
 
     site: int
     identity: Incarnation
@@ -116,9 +151,11 @@ class Record:
 
     @property
     def age(self) -> tuple[Incarnation, int]:
+        """Order of the records of one site; the largest is the newest."""
         return self.identity, self.version
 
     def to_wire(self) -> wire.Record:
+        """Return the message for this record."""
         return wire.Record(
             site=self.site,
             incarnation=self.identity.incarnation,
@@ -139,14 +176,14 @@ class Record:
 
     @classmethod
     def from_wire(cls, record: wire.Record, sites: int) -> Record:
-        """A record as it arrived; a FrameError for one that no site could have written."""
-        bad = (
+        """Read a record; raise FrameError if it is malformed."""
+        malformed = (
             record.site >= sites
             or record.phase not in get_args(Phase)
-            or len(record.kept) > _MOST_KEPT
-            or len(record.fingerprint) > _MOST_FIELDS
-            or sum(len(name) + len(value) for name, value in record.fingerprint.items()) > _MOST_BYTES
-            or max(record.incarnation, record.version, record.epoch) >= _MOST
+            or len(record.kept) > _MAX_CHECKPOINTS
+            or len(record.fingerprint) > _MAX_FIELDS
+            or sum(len(name) + len(value) for name, value in record.fingerprint.items()) > _MAX_FINGERPRINT_BYTES
+            or max(record.incarnation, record.version, record.epoch) >= _MAX_COUNTER
             or record.boot == 0
             or record.reached < -1
             or any(link >= sites for link in record.links)
@@ -154,8 +191,8 @@ class Record:
             or len(record.computed) not in (0, 32)
             or any(len(one.key) != 32 or len(one.members) != 32 or one.iteration < 0 for one in record.kept)
         )
-        if bad:
-            raise FrameError("a record that makes no sense")
+        if malformed:
+            raise FrameError("a malformed record")
         kept = tuple(RecordedCheckpoint(one.iteration, one.key, one.members) for one in record.kept)
         endorsement = Endorsement.from_wire(record.endorsement, sites) if record.HasField("endorsement") else None
         if endorsement is not None and endorsement.site != record.site:
@@ -164,7 +201,7 @@ class Record:
         if proposed is not None and (
             endorsement is None or proposed.claim != endorsement.claim or proposed.site != proposed.claim.proposer
         ):
-            raise FrameError("a record with a proposal that its signature does not rest on")
+            raise FrameError("a record whose signature and proposal disagree")
         failure = Failure.from_wire(record.failure, sites) if record.HasField("failure") else None
         return cls(
             record.site,
@@ -185,11 +222,24 @@ class Record:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """Who takes part in an epoch, over which links, and from where.
+    """Who takes part in an epoch, over which links, and from which state.
 
-    members : places in the list of sites, rising; as agents of the epoch they are numbered in this order.
-    resume : key of the checkpoint that all of them have, or empty.  iteration : of that checkpoint, or −1.
-    source : without a checkpoint, the site whose W all start from; −1 for none.
+    Parameters
+    ----------
+    epoch : int
+        The epoch.
+    members : tuple of int
+        Indices of the sites that take part, in increasing order; agent j of the epoch is ``members[j]``.
+    identities : tuple of Incarnation
+        Their starts, in the same order.
+    edges : tuple of (int, int)
+        Links between them.
+    resume : bytes
+        Key of the checkpoint that all members have; empty for none.
+    iteration : int
+        Iteration of that checkpoint; −1 for none.
+    source : int
+        Without a checkpoint, the site from whose W all start; −1 for none.
     """
 
     epoch: int
@@ -202,7 +252,8 @@ class RunPlan:
 
     @cached_property
     def digest(self) -> bytes:
-        said = (
+        """SHA-256 digest of all fields."""
+        content = (
             self.epoch,
             self.members,
             [(one.incarnation, one.boot) for one in self.identities],
@@ -211,7 +262,7 @@ class RunPlan:
             self.iteration,
             self.source,
         )
-        return hashlib.sha256(json.dumps(said).encode()).digest()
+        return hashlib.sha256(json.dumps(content).encode()).digest()
 
     @property
     def proposer(self) -> int:
@@ -220,23 +271,25 @@ class RunPlan:
 
     @property
     def rows_of(self) -> bytes:
+        """Digest of the members, whose rows the result is about."""
         return digest_of_members(self.members)
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A site that does not agree with most of the others, and in what."""
+    """A site that differs from most of the others, and the names of the fields that differ."""
 
     site: int
     names: tuple[str, ...]
 
 
 def digest_of_members(members: Iterable[int]) -> bytes:
+    """Return the SHA-256 digest of a set of sites."""
     return hashlib.sha256(json.dumps(sorted(members)).encode()).digest()
 
 
 class RecordTable:
-    """The newest record of every site that was heard of."""
+    """The newest record of every site that is known of."""
 
     def __init__(self, sites: int, edges: Iterable[Edge]) -> None:
         self.sites = sites
@@ -244,16 +297,19 @@ class RecordTable:
         self._records: dict[int, Record] = {}
 
     def __getitem__(self, site: int) -> Record:
+        """Return the record of a site."""
         return self._records[site]
 
     def get(self, site: int) -> Record | None:
+        """Return the record of a site, or None."""
         return self._records.get(site)
 
     def __iter__(self) -> Iterator[Record]:
+        """Iterate over all records."""
         return iter(self._records.values())
 
     def put(self, record: Record) -> bool:
-        """Whether it is news."""
+        """Store a record if it is newer than the one known; return whether it is."""
         known = self._records.get(record.site)
         if known is not None and known.age >= record.age:
             return False
@@ -261,7 +317,7 @@ class RecordTable:
         return True
 
     def up(self, edge: Edge) -> bool:
-        """Whether both ends say that they reach each other."""
+        """Tell whether both ends of a link report that they reach each other."""
         ends = self.get(edge[0]), self.get(edge[1])
         return all(
             end is not None and end.phase != "failed" and other in end.links
@@ -269,7 +325,7 @@ class RecordTable:
         )
 
     def together_with(self, me: int) -> frozenset[int]:
-        """The sites that this one reaches, over others if need be; itself included."""
+        """Return the sites that ``me`` reaches, directly or through others, itself included."""
         linked: dict[int, set[int]] = {}
         for edge in self.edges:
             if self.up(edge):
@@ -284,21 +340,22 @@ class RecordTable:
         return frozenset(found)
 
     def started(self) -> bool:
+        """Tell whether any site has entered an epoch."""
         return any(record.epoch > 0 for record in self)
 
     def far_ahead(self, me: int) -> tuple[int, int] | None:
-        """A site whose epoch is far beyond what it can have entered, and the epoch that most have come to; or None.
+        """Return a site whose epoch is implausibly high, and the epoch that most sites have reached; or None.
 
-        Epochs are entered one after the other, and together with most. A number that one site makes up would be that of
-        all for good, since nobody goes back; so it counts only near what this site, ``me``, or most have entered.
+        Sites enter epochs one by one, together with most others, and never go back. Everybody would have to follow a
+        number that one site made up, so it is accepted only close to what this site, ``me``, or most have entered.
         """
         entered = sorted((record.epoch for record in self), reverse=True)
         common = max(self[me].epoch, entered[self.sites // 2] if len(entered) > self.sites // 2 else 0)
-        odd = min((record.site for record in self if record.epoch > common + _FAR), default=None)
+        odd = min((record.site for record in self if record.epoch > common + _MAX_EPOCHS_AHEAD), default=None)
         return None if odd is None else (odd, common)
 
     def differences(self) -> tuple[Difference, ...]:
-        """Sites whose fingerprint is not that of most; where two are as frequent, of the one with the first site."""
+        """Return the sites without the most frequent fingerprint; of equally frequent ones, the first site's counts."""
         present = [record for record in sorted(self, key=lambda record: record.site) if record.fingerprint]
         if len(present) < 2:
             return ()
@@ -315,7 +372,7 @@ class RecordTable:
         return tuple(found)
 
     def plan(self, members: frozenset[int], edges: Iterable[Edge]) -> RunPlan:
-        """The plan for these members, from their records: the next epoch, and the newest state that fits."""
+        """Derive the plan for these members from their records: the next epoch, and the newest state in common."""
         who = tuple(sorted(members))
         records = [self[site] for site in who]
         epoch = 1 + max(record.epoch for record in self)
