@@ -353,7 +353,7 @@ def test_no_own_port(north: Path) -> None:
 
 def test_a_name_that_is_not_known(north: Path) -> None:
     edit(north, "network.toml", f"127.0.0.1:{address_of(north, 'south').port}", "south.invalid:7400")
-    wrong(find(north, "south"), "cannot resolve the name south.invalid", "the network administrators")
+    wrong(find(north, "south"), "the name south.invalid cannot be resolved", "the network administrators")
 
 
 def test_nothing_listens(north: Path, kits: Path) -> None:
@@ -367,7 +367,7 @@ def test_no_way(north: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         raise TimeoutError
 
     monkeypatch.setattr(socket, "create_connection", lost)
-    wrong(find(north, "south"), "a firewall on the way", "the network administrators")
+    wrong(find(north, "south"), "check firewalls", "the network administrators")
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ def _check_connections(site: SiteFile, knocks: Mapping[int, Knock]) -> Iterator[
         if found is None:
             yield Finding(name, "ok", "has no address: it dials this site")
         elif found.stage in ("name", "refused", "unreachable", "silent") and not dialled:
-            yield Finding(name, "ok", f"dials this site, so it does not matter that {found.why}")
+            yield Finding(name, "ok", f"dials this site, so this does not matter: {found.why}")
         elif found.stage == "open":
             yield _report_connected(name, found, f"{address}: " + ("reachable" if site.plaintext else _CONNECTED))
         else:
@@ -130,16 +130,18 @@ def explain_closed_door(name: str, found: Knock) -> tuple[str, str]:
     """Return why a neighbour cannot be reached, in words, and who must fix it."""
     match found.stage:
         case "name":
-            return found.why, f"{NETWORK} (DNS), or {WRITER} if the address is wrong"
+            text = f"{found.why}; add it to DNS, or correct the address in network.toml"
+            return text, f"{NETWORK}, or {WRITER} if the address is wrong"
         case "refused":
-            return f"{found.why}: its agent may not be running yet", f"{name}, or {WRITER} if the port is wrong"
+            text = f"{found.why}: its agent may not be running yet; start it, or correct the port in network.toml"
+            return text, f"{name}, or {WRITER} if the port is wrong"
         case "unreachable":
-            return found.why, f"{NETWORK}, here or at {name}"
+            return f"{found.why}; check firewalls and routes", f"{NETWORK}, here or at {name}"
         case "certificate":
             return found.why, _blamed_for_other(name, found.reason)
         case "welcome":
             return found.why, f"{HERE} and {name}: compare authority.pem, or ask {KEEPER}"
-    return found.why, f"{name}, or {NETWORK} if there is a proxy or firewall in between"
+    return f"{found.why}; check which program listens there", f"{name}, or {NETWORK} if there is a proxy in between"
 
 
 def _blamed_for_other(name: str, reason: str) -> str:
@@ -230,7 +232,7 @@ def compare_clocks(site: SiteFile, heard: Mapping[int, Heard]) -> Iterator[Findi
     others_agree = len(off) == len(skews) > 1 and max(off.values()) - min(off.values()) < _SKEW_TO_WARN
     who = f"{HERE}: the others agree with each other" if others_agree else f"{HERE} or {', '.join(off)}"
     failed = max(map(abs, off.values())) > _SKEW_TO_FAIL
-    text = f"clocks differ: {shown}; set the wrong one, or let it synchronize itself (NTP)"
+    text = f"clocks differ: {shown}; correct the one that is wrong (NTP)"
     yield Finding("clock", "wrong" if failed else "warning", text, who)
 
 

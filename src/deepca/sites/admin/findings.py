@@ -34,7 +34,7 @@ class Finding:
     text : str
         What was found, and what to do about it.
     who : str
-        Who has to act; empty if nobody has to.
+        Who must act; empty if nothing needs to be done.
     """
 
     check: str

@@ -95,13 +95,13 @@ def knock(address: str, expected: str, site: SiteFile, mine: Identity | None, pa
     try:
         socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
-        return Knock("name", f"cannot resolve the name {host} ({error.strerror or error})")
+        return Knock("name", f"the name {host} cannot be resolved ({error.strerror or error})")
     try:
         connection = socket.create_connection((host, port), patience)
     except ConnectionRefusedError:
         return Knock("refused", f"nothing listens at {address}")
     except TimeoutError:
-        return Knock("unreachable", f"no answer from {address} within {patience:g} s; check for a firewall on the way")
+        return Knock("unreachable", f"no answer from {address} within {patience:g} s")
     except OSError as error:
         return Knock("unreachable", f"no route to {address} ({error.strerror or error})")
     with connection:
@@ -256,7 +256,7 @@ class _Listener:
         self.wake: Callable[[int], None] = lambda peer: None
 
     def wait(self, seconds: float) -> None:
-        """Wait until all neighbours have said what is of interest, for so many seconds at most."""
+        """Wait until all neighbours have said what is of interest, for at most so many seconds."""
         with self._changed:
             self._changed.wait_for(lambda: all(one.complete for one in self._heard.values()), seconds)
 

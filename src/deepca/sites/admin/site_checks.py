@@ -88,12 +88,8 @@ def check_folders(site: SiteFile, source: Source | None) -> Iterator[Finding]:
     if site.model.is_dir():
         yield Finding("model", "wrong", f"model = {site.model} is a folder; write the name of a file", HERE)
     elif why := _unwritable(folder):
-        yield Finding(
-            "model",
-            "wrong",
-            f"cannot write to {folder} ({why}); check its permissions, or change model in site.toml",
-            HERE,
-        )
+        text = f"cannot write to {folder} ({why}); check its permissions, or change model in site.toml"
+        yield Finding("model", "wrong", text, HERE)
     else:
         there = "; the existing model will be replaced" if site.model.exists() else ""
         yield Finding("model", "ok", f"{site.model} is writable{there}")
@@ -167,8 +163,7 @@ def check_certificates(site: SiteFile) -> Iterator[tuple[Finding, Certificates |
         text = f"the authority expired on {format_day(ends)}; create another with deepca init"
         yield Finding("authority", "wrong", text, KEEPER), None
         return
-    soon = ends - now_utc() < SOON
-    if soon:
+    if ends - now_utc() < SOON:
         text = f"valid until {format_day(ends)}; create another with deepca init"
         yield Finding("authority", "warning", text, KEEPER), None
     else:
@@ -244,13 +239,14 @@ def check_port(site: SiteFile, mine: Certificates | None, patience: float) -> tu
         return Finding("port", "ok", f"{site.listen} is free; no agent of this site is running"), True
     except socket.gaierror as error:
         return Finding(
-            "port", "wrong", f"listen = {site.listen}: cannot resolve {host} ({error.strerror}); correct it", HERE
+            "port", "wrong", f"listen = {site.listen}: {host} cannot be resolved ({error.strerror}); correct it", HERE
         ), False
     except OSError as error:
         code, why = error.errno, error.strerror
     if code == errno.EADDRNOTAVAIL:
         text = (
-            f"listen = {site.listen}: this machine does not have the address {host}; use 0.0.0.0:{port} for all it has"
+            f"listen = {site.listen}: this machine does not have the address {host}; write 0.0.0.0:{port} to listen at "
+            "all its addresses"
         )
         return Finding("port", "wrong", text, HERE), False
     if code == errno.EACCES:
@@ -259,12 +255,8 @@ def check_port(site: SiteFile, mine: Certificates | None, patience: float) -> tu
     if code != errno.EADDRINUSE:
         return Finding("port", "wrong", f"listen = {site.listen}: {why}; choose another address", HERE), False
     if mine is None:
-        return Finding(
-            "port",
-            "warning",
-            f"{site.listen} is in use; check that the agent of this site uses it, not another program",
-            HERE,
-        ), False
+        text = f"{site.listen} is in use; check that the agent of this site uses it, not another program"
+        return Finding("port", "warning", text, HERE), False
     inside = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
     found = knock(f"{inside}:{port}", site.site, site, mine, patience)
     if found.owner == site.site:

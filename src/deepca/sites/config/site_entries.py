@@ -10,7 +10,7 @@ from deepca.sites.config.addresses import is_site_name, split_address
 
 __all__ = ["RESERVED_NAMES", "SiteEntry", "check_sites"]
 
-RESERVED_NAMES = ("authority", "revoked", "site")  # files and folders in and beside kits have these names
+RESERVED_NAMES = ("authority", "revoked", "site")  # of files and folders in kits and next to them
 
 
 @dataclass(frozen=True)
@@ -67,5 +67,5 @@ def _name_advice(name: str, taken: set[str]) -> str:
     if not is_site_name(name):
         return "use up to 63 lowercase letters, digits and hyphens, without a hyphen at either end"
     if name in RESERVED_NAMES:
-        return "files in and beside kits have this name; choose another one"
+        return "this name is reserved for files of kits; choose another one"
     return "another site has this name; give each site its own" if name in taken else ""

@@ -1,6 +1,6 @@
 """Authenticate two neighbours at the beginning of a stream: Challenge both ways, then Proof both ways.
 
-There is no input or output here; :mod:`deepca.sites.transport.streams` carries the frames.
+This module does no input or output; :mod:`deepca.sites.transport.streams` carries the frames.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sign records and endorsements, so that only their own site can have written them, whoever delivers them."""
+"""Sign records and endorsements, which proves their origin no matter who forwards them."""
 
 from __future__ import annotations
 
