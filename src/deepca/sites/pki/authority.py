@@ -91,7 +91,7 @@ def network_of(certificate: x509.Certificate) -> str:
     return str(certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)[0].value)
 
 
-def check_request(asked: x509.CertificateSigningRequest, network: str) -> tuple[str, ec.EllipticCurvePublicKey]:
+def check_request(csr: x509.CertificateSigningRequest, network: str) -> tuple[str, ec.EllipticCurvePublicKey]:
     """Return the site and the key of a request.
 
     Raises
@@ -101,9 +101,9 @@ def check_request(asked: x509.CertificateSigningRequest, network: str) -> tuple[
         wrong.
     """
     try:
-        its_network, site = site_of(asked)
-        public = public_key(asked)
-        genuine = asked.is_signature_valid
+        its_network, site = site_of(csr)
+        public = public_key(csr)
+        genuine = csr.is_signature_valid
     except UNREADABLE:
         raise InvalidInput(
             "the request does not name one site, or its key is not for ECDSA on P-256; create it with deepca join",
@@ -160,12 +160,12 @@ class Authority:
             .sign(key, hashes.SHA256())
         )
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        made = cls(folder, certificate, key)
+        created = cls(folder, certificate, key)
         write_key(folder / "authority.key", key, passphrase)
         write_whole(folder / "authority.pem", pem(certificate))
-        made._remember([], 0)
-        made.reissue(now=now)
-        return made
+        created._remember([], 0)
+        created.reissue(now=now)
+        return created
 
     @classmethod
     def load(cls, folder: Path, passphrase: bytes | None = None) -> Authority:
@@ -197,20 +197,20 @@ class Authority:
     # --------------------------------------------------------------------------------------------------- certificates
 
     def sign(
-        self, asked: x509.CertificateSigningRequest, days: int = 365, *, now: datetime | None = None
+        self, csr: x509.CertificateSigningRequest, days: int = 365, *, now: datetime | None = None
     ) -> x509.Certificate:
         """Issue a certificate for the site that the request names, valid no longer than the authority itself."""
         now = now or now_utc()
-        site, public = check_request(asked, self.network)
+        site, public = check_request(csr, self.network)
         end = self._end(days, now)
         with alone(self.folder):  # so that no record of a certificate is lost
             issued, number = _read_state(self.folder)
-            self._check_new(fingerprint(asked), issued)
+            self._check_new(fingerprint(csr), issued)
             signed = self._certificate(site, public, end, now)
             one = Issued(
                 f"{signed.serial_number:x}",
                 site,
-                fingerprint(asked),
+                fingerprint(csr),
                 signed.not_valid_before_utc.isoformat(),
                 signed.not_valid_after_utc.isoformat(),
             )

@@ -171,16 +171,16 @@ def ask(path: Path, *, renew: bool = False) -> Asked:
     place = pending_key_path(site.key) if renew else site.key
     fresh = not place.exists()
     key = new_key() if fresh else load_key(place)
-    asked = site.folder / REQUEST
+    file = site.folder / REQUEST
     if fresh:
         write_key(place, key)
     try:
-        write_whole(asked, pem(request(site.site, site.network.name, key)))
+        write_whole(file, pem(request(site.site, site.network.name, key)))
     except BaseException:
         if fresh:
             place.unlink(missing_ok=True)
         raise
-    return Asked(site.site, asked, place, fingerprint(key), fresh)
+    return Asked(site.site, file, place, fingerprint(key), fresh)
 
 
 def install(path: Path, certificate: Path) -> Installed:
@@ -291,15 +291,15 @@ def examine_request(path: Path, authority: Path) -> PendingRequest:
 
 def _read_request(path: Path, authority: Path) -> tuple[PendingRequest, x509.CertificateSigningRequest]:
     own = load_own_certificate(authority)
-    asked = load_request(path)
+    csr = load_request(path)
     try:
-        site, _ = check_request(asked, network_of(own))
+        site, _ = check_request(csr, network_of(own))
     except InvalidInput as error:
         raise _about_file(error, path) from None
     _check_member(site, authority / "network.toml")
     now = now_utc()
     valid = tuple(one for one in read_issued(authority) if one.site == site and one.valid(now))
-    return PendingRequest(site, network_of(own), fingerprint(asked), valid), asked
+    return PendingRequest(site, network_of(own), fingerprint(csr), valid), csr
 
 
 def sign_request(
@@ -321,7 +321,7 @@ def sign_request(
     EnrolmentError
         If the fingerprint differs, the site already has a certificate, or the passphrase is wrong.
     """
-    found, asked = _read_request(path, authority)  # only once: what is compared must be what is signed
+    found, csr = _read_request(path, authority)  # only once: what is compared must be what is signed
     found.check(expected, renewal=renewal)
     keeper = Authority.load(authority, passphrase)
     out = path.parent / f"{found.site}.pem"
@@ -331,7 +331,7 @@ def sign_request(
     write_whole(probe, b"")  # a key is signed only once, so find out before signing whether the folder is writable
     probe.unlink()
     try:
-        signed = keeper.sign(asked, days)
+        signed = keeper.sign(csr, days)
     except InvalidInput as error:
         raise _about_file(error, path) from None
     revoked = keeper.up_to_date_list()
