@@ -1,0 +1,58 @@
+"""Who is asked to correct a configuration file that the doctor cannot read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("grpc")
+pytest.importorskip("cryptography")
+
+from deepca.sites.admin.doctor import examine
+from deepca.sites.admin.findings import HERE, WRITER
+from deepca.sites.config.network_file import NetworkFile, SiteEntry, write_network
+from deepca.sites.config.site_file import write_site
+
+SITES = (SiteEntry("north", "127.0.0.1:1"), SiteEntry("south", "127.0.0.1:2"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_network(tmp_path / "network.toml", NetworkFile("trial", SITES, 2, topology_name="ring"))
+    write_site(tmp_path / "site.toml", "north", "rows.csv")
+    return tmp_path
+
+
+def replace(file: Path, old: str, new: str) -> None:
+    text = file.read_text("utf-8")
+    assert old in text
+    file.write_text(text.replace(old, new), encoding="utf-8")
+
+
+def who_must_act(path: Path) -> str:
+    """Return who must act on the only finding about a site."""
+    [finding] = examine(path)
+    assert (finding.check, finding.verdict) == ("site.toml", "wrong")
+    return finding.who
+
+
+def test_the_site_corrects_its_own_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    replace(folder / "site.toml", 'site = "north"', 'site = "nort"')
+    assert who_must_act(folder) == who_must_act(folder / "site.toml") == HERE
+    monkeypatch.chdir(folder)
+    assert who_must_act(Path("site.toml")) == HERE
+    replace(folder / "network.toml", "components = 2", "components = 0")  # which is read first
+    assert WRITER in who_must_act(folder)
+
+
+def test_the_author_corrects_network_toml(folder: Path) -> None:
+    replace(folder / "network.toml", "components = 2", "components = 0")
+    assert WRITER in who_must_act(folder)
+    replace(folder / "site.toml", 'site = "north"', 'site = "north"\nunknown = 1')  # read before the network
+    assert who_must_act(folder) == HERE
+
+
+def test_the_site_restores_a_missing_network_toml(folder: Path) -> None:
+    (folder / "network.toml").unlink()
+    assert who_must_act(folder) == HERE
