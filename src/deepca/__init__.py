@@ -1,7 +1,12 @@
-"""deepca: exact PCA over data that stays where it is.
+"""Decentralized principal component analysis: exact PCA of data that stays where it is.
 
-``m`` agents each hold their own rows and talk to their neighbours only; every agent ends with the top-k principal
-components that pooling all rows would have given. The method is DeEPCA (Ye & Zhang).
+Each of ``m`` agents holds its own rows and exchanges messages with its neighbours only. Every agent obtains the top-k
+principal components of the pooled rows. The method is DeEPCA [1]_.
+
+References
+----------
+.. [1] H. Ye and T. Zhang, "DeEPCA: Decentralized Exact PCA with Linear Convergence Rate", Journal of Machine Learning
+   Research 22(238), 2021.
 """
 
 import warnings
@@ -91,7 +96,7 @@ __all__ = [
 ]
 
 
-_ESTIMATORS = {  # and what works without scikit-learn
+_ESTIMATORS = {  # each with its alternative that does not need scikit-learn
     "DecentralizedEigen": "deepca.eigenpairs",
     "DecentralizedPCA": "deepca.decomposition.fit",
     "DecentralizedSVD": "deepca.singular_triplets",
@@ -104,7 +109,7 @@ renamed.install()
 
 
 def __getattr__(name: str) -> Any:
-    """Import estimators when they are asked for, so that everything else works without scikit-learn; find old names."""
+    """Import estimators lazily, so that the rest works without scikit-learn, and resolve deprecated module names."""
     if name in renamed.RENAMED:
         warnings.warn(renamed.replacement(name), DeprecationWarning, stacklevel=2)
         return renamed.renamed_module(name)
@@ -116,9 +121,10 @@ def __getattr__(name: str) -> Any:
         if (missing.name or "").split(".")[0] != "sklearn":
             raise
         raise errors.MissingExtraError(
-            f"{name} needs scikit-learn; pip install 'deepca[sklearn]'. {_ESTIMATORS[name]} works without it"
+            f"{name} requires scikit-learn; pip install 'deepca[sklearn]', or use {_ESTIMATORS[name]} without it"
         ) from None
 
 
 def __dir__() -> list[str]:
+    """List the public names."""
     return sorted({*__all__, "__version__"})

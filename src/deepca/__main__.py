@@ -1,4 +1,4 @@
-"""``python -m deepca``: the command line."""
+"""Run the command line with ``python -m deepca``."""
 
 from deepca.cli import main
 

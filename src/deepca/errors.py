@@ -1,44 +1,45 @@
-"""Everything deepca raises on purpose, in one small tree.
+"""Define the exceptions that deepca raises on purpose.
 
 ::
 
     DeepcaError
     ├── InvalidInput (also a ValueError)
-    │   ├── ParameterError       an argument or option outside of what it may be; names it
-    │   ├── DataError            rows or matrices that cannot be used; names the agent
-    │   │   └── PooledDataError      those of all agents together, by sums that all of them have
-    │   ├── GapError             equal eigenvalues where the answer would end; names k that work
-    │   ├── StartError           a W⁰ that cannot be used
-    │   ├── TopologyError        a graph or gossip matrix that cannot be used
-    │   │   ├── DisconnectedError    names the components
-    │   │   ├── AsymmetricError      names the edge
-    │   │   └── MassError            parts that do not sum to the whole; names the agent
-    │   ├── MixingError          a mixer that this gossip matrix does not allow
-    │   ├── ModelError           a model file that is damaged, or none
-    │   │   └── NewerModelError      written by a newer version
-    │   ├── AddressInUse         a site cannot listen at its address
-    │   ├── OldResult            a run of that name has ended with other rows
-    │   ├── CertificateError     a site's own certificate that cannot be used
-    │   ├── RevocationListError  a list of revoked certificates that cannot be relied on
-    │   └── EnrolmentError       a request that the authority does not sign, or a key it cannot open
-    ├── NotFiniteError           NaN or Inf appeared during a run
-    ├── InternalError            a fault of deepca itself; names the report to send along
-    ├── MissingExtraError (also an ImportError)   an optional package is not installed
+    │   ├── ParameterError       an argument, option or key has an invalid value
+    │   ├── DataError            rows, matrices or operators are unusable
+    │   │   └── PooledDataError      the rows of all agents together are unusable
+    │   ├── GapError             no spectral gap after the k-th eigenvalue
+    │   ├── StartError           the starting point W⁰ is unusable
+    │   ├── TopologyError        a graph or gossip matrix is unusable
+    │   │   ├── DisconnectedError    the graph is not connected; has the components
+    │   │   ├── AsymmetricError      an edge or weight has no counterpart; has the edge
+    │   │   └── MassError            an agent's weights do not sum to one; has the agent
+    │   ├── MixingError          the mixer does not work on this network
+    │   ├── ModelError           a model file is damaged or is not a model
+    │   │   └── NewerModelError      the file was written by a newer version
+    │   ├── AddressInUse         a site cannot listen on its address
+    │   ├── OldResult            a run of the same name finished earlier with different rows
+    │   ├── CertificateError     the site's own certificate is unusable
+    │   ├── RevocationListError  a certificate revocation list cannot be trusted
+    │   └── EnrolmentError       the authority rejects a request or cannot open its key
+    ├── NotFiniteError           NaN or infinity appeared during a run
+    ├── InternalError            a bug in deepca; has the location
+    ├── MissingExtraError (also an ImportError)   an optional dependency is not installed
     └── NetworkError
-        ├── PeerTimeout          a neighbour did not answer in time
-        ├── PeerFailed           another agent of the same run raised
-        ├── Contradiction        numbers sent to all that do not follow from what all know; names the sender
-        ├── EpochChanged         not a fault: the network asks for a restart of tracking
-        ├── Regroup              not a fault: agents have to gather anew, one was restarted or is left out
-        ├── Unfinished           the deadline has passed; checkpoints are kept
-        ├── Refused              a certificate that is not accepted
-        ├── PeerFault            another site did what it must not; names it, and who says so
-        │   ├── BadArray             it sent numbers that the step cannot have
-        │   └── DisputedResult       a result that it proposed or signed is not what was computed
-        └── FrameError           a neighbour sent what it may not send
+        ├── PeerTimeout          a neighbour did not answer in time; has the agents awaited
+        ├── PeerFailed           another agent of the same run failed
+        ├── Contradiction        broadcast numbers are inconsistent with local ones; has the sender
+        ├── EpochChanged         control flow: tracking must restart in a new epoch
+        ├── Regroup              control flow: the agents must assemble again
+        ├── Unfinished           the deadline passed; checkpoints remain
+        ├── Refused              a peer's certificate is not accepted
+        ├── PeerFault            another site misbehaved; has the site and the reporter
+        │   ├── BadArray             it sent an array that the step does not allow
+        │   └── DisputedResult       it proposed or signed a different result
+        └── FrameError           a neighbour violated the protocol
             └── WrongNetwork         it belongs to another network
 
-A message says what is wrong, where (agent, column, edge), and the way out.
+A message says what was found, where (agent, column, edge, file), and what to do. Code that handles an error reads its
+attributes, never its message.
 """
 
 from __future__ import annotations
@@ -85,17 +86,24 @@ __all__ = [
 
 
 class DeepcaError(Exception):
-    """Root of all errors raised by deepca. report : a file about it to send along, where one was written."""
+    """Base class of all exceptions raised by deepca.
+
+    Attributes
+    ----------
+    report : str
+        Path of the error report that was written, to attach to a bug report; empty if there is none.
+    """
 
     report: str = ""
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Errors come back whole from other processes, whatever their constructors ask for."""
-        return _restored, (type(self), self.args, self.__dict__)
+        """Pickle the attributes, whatever arguments the constructor takes."""
+        return _restore, (type(self), self.args, self.__dict__)
 
 
-def _restored(kind: type[DeepcaError], args: tuple[object, ...], facts: dict[str, object]) -> DeepcaError:
+def _restore(kind: type[DeepcaError], args: tuple[object, ...], facts: dict[str, object]) -> DeepcaError:
     error = kind.__new__(kind, *args)
+    error.args = args  # OSError.__new__ leaves them to __init__
     error.__dict__.update(facts)
     return error
 
@@ -113,9 +121,9 @@ class Facts(TypedDict, total=False):
 
 
 class InvalidInput(DeepcaError, ValueError):
-    """Input that cannot be used; the root of all errors that the caller can correct.
+    """Unusable input; the base class of all errors that the caller can correct.
 
-    Every attribute is None where it does not apply.
+    The parameters become attributes, None where they do not apply.
 
     Parameters
     ----------
@@ -126,7 +134,7 @@ class InvalidInput(DeepcaError, ValueError):
     agent : int, optional
         Index of the agent whose input it is.
     file : str, optional
-        File in which the fault lies.
+        File that contains the fault.
     line : int, optional
         Line of that file, counted from 1 as editors do.
     row : int, optional
@@ -134,7 +142,7 @@ class InvalidInput(DeepcaError, ValueError):
     column : int or str, optional
         Column of the entry at fault, by index or by name.
     value : object, optional
-        The value that cannot be used.
+        The unusable value.
     """
 
     def __init__(
@@ -155,18 +163,18 @@ class InvalidInput(DeepcaError, ValueError):
 
 
 class ParameterError(InvalidInput):
-    """An argument, option or key outside the values that it accepts.
+    """Invalid value of an argument, option or key.
 
     Parameters
     ----------
     parameter : str
-        Its name.
+        Name of the argument, option or key.
     value : object
         The value given.
     expected : str
-        The values that it accepts, in words.
+        The accepted values, in words.
     file : str, optional
-        File in which the value was written.
+        File that contains the value.
     line : int, optional
         Line of that file, counted from 1.
     """
@@ -184,14 +192,14 @@ class ParameterError(InvalidInput):
 
 
 class DataError(InvalidInput):
-    """Rows, matrices or operators that cannot be used.
+    """Unusable rows, matrices or operators.
 
     Parameters
     ----------
     message : str
         What was found, where, and what to do.
     discreet : str, optional
-        The message without any value of the data, for logs that others read; the message itself by default.
+        The message without values of the data, for logs that others can read; defaults to `message`.
     **facts : object
         Attributes of :class:`InvalidInput`.
     """
@@ -201,7 +209,7 @@ class DataError(InvalidInput):
         self.discreet = message if discreet is None else discreet
 
     def with_hint(self, hint: str) -> Self:
-        """Return this error with a hint at the end of its message.
+        """Return a copy with a hint appended to the message.
 
         Parameters
         ----------
@@ -211,7 +219,7 @@ class DataError(InvalidInput):
         Returns
         -------
         DataError
-            A copy with the same facts.
+            The copy, with the same attributes.
         """
         error = type(self)(f"{self}{hint}", discreet=f"{self.discreet}{hint}")
         error.__dict__.update({name: fact for name, fact in self.__dict__.items() if name != "discreet"})
@@ -224,11 +232,11 @@ class DataError(InvalidInput):
         Parameters
         ----------
         name : str
-            Name of the agent or file that has the entry.
+            Name of the agent or file that contains the entry.
         row : int
-            Its row.
+            Row of the entry.
         column : int or str
-            Its column, by index or by name.
+            Column of the entry, by index or by name.
         value : object
             The entry.
         way_out : str
@@ -239,7 +247,7 @@ class DataError(InvalidInput):
         Returns
         -------
         DataError
-            The error, with a discreet message that leaves the value out.
+            The error, whose discreet message omits the value.
         """
         where, kind = f"{name}: row {row}, column {column!r}", f" ({kind})" if kind else ""
         return cls(
@@ -252,76 +260,141 @@ class DataError(InvalidInput):
 
 
 class PooledDataError(DataError):
-    """The rows of all agents together cannot be used.
+    """Unusable data of all agents together.
 
-    Every agent finds it by the sums that all have agreed on, so that the message holds nothing of one agent's own.
+    Every agent detects it from sums that all of them know, so the message reveals nothing about a single agent.
     """
 
 
 class GapError(InvalidInput):
-    """There is no gap in the spectrum where the answer would end, so that no subspace is the one asked for."""
+    """No spectral gap after the k-th eigenvalue, so the top-k subspace is not unique."""
 
 
 class StartError(InvalidInput):
-    """A starting point W⁰ that cannot be used."""
+    """Unusable starting point W⁰."""
 
 
 class TopologyError(InvalidInput):
-    """A graph or gossip matrix that cannot be used."""
+    """Unusable graph or gossip matrix.
+
+    Parameters
+    ----------
+    message : str
+        What was found, where, and what to do.
+    edge : tuple of two nodes, optional
+        The edge at fault.
+    suggestions : tuple of str, optional
+        Names of topologies to use instead, best first.
+    **facts : object
+        Attributes of :class:`InvalidInput`.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        edge: tuple[object, object] | None = None,
+        suggestions: tuple[str, ...] = (),
+        **facts: Unpack[Facts],
+    ) -> None:
+        super().__init__(message, **facts)
+        self.edge, self.suggestions = edge, suggestions
 
 
 class DisconnectedError(TopologyError):
-    """The graph falls into several components."""
+    """The graph is not connected.
+
+    Parameters
+    ----------
+    message : str
+        What was found, where, and what to do.
+    components : tuple of tuple of int, optional
+        Agents of every connected component (strongly connected, for a directed graph); empty if not computed.
+    **facts : object
+        Attributes of :class:`InvalidInput`.
+    """
+
+    def __init__(self, message: str, *, components: tuple[tuple[int, ...], ...] = (), **facts: Unpack[Facts]) -> None:
+        super().__init__(message, **facts)
+        self.components = components
 
 
 class AsymmetricError(TopologyError):
-    """An edge or a weight goes one way only."""
+    """An edge or weight exists in one direction only, or differs between the two; `edge` names it."""
 
 
 class MassError(TopologyError):
-    """An agent sends more, or less, than it holds: the sum over all agents would not stay."""
+    """The weights that `agent` keeps and sends do not sum to one, so the sum over all agents would change.
+
+    `value` is the sum found.
+    """
 
 
 class MixingError(InvalidInput):
-    """A mixer that the gossip matrix at hand does not allow."""
+    """A mixer that does not work on the network at hand."""
 
 
 class AddressInUse(InvalidInput):
-    """A site cannot listen where it should. site : its name.  address : host and port."""
+    """A site cannot listen on its address.
+
+    Parameters
+    ----------
+    site : str
+        Name of the site.
+    address : str
+        Host and port.
+    """
 
     def __init__(self, site: str, address: str) -> None:
         super().__init__(
-            f"site {site} cannot listen at {address}: the port is in use, or the address is not one of this machine; "
+            f"site {site} cannot listen at {address}: the port is in use, or this machine does not have the address; "
             "stop the other program, or change `listen` in site.toml"
         )
         self.site, self.address = site, address
 
 
 class OldResult(InvalidInput):
-    """A run has ended before with other rows of this site. run : its name.  another : a name to choose instead.
+    """A run of the same name finished earlier with different rows of this site.
 
-    known : whether it is known that they are others; False where the digest of its rows is missing.
+    Parameters
+    ----------
+    run : str
+        Name of the run.
+    another : str
+        An unused name to choose instead.
+    data : str
+        Path of the site's data.
+    known : bool, default=True
+        False if the digest of the earlier rows is missing, so that it is not known whether they differ.
     """
 
     def __init__(self, run: str, another: str, data: str, *, known: bool = True) -> None:
-        rows = f"with other rows than {data} has now" if known else f"and whether with the rows of {data} is not known"
+        rows = f"with rows other than those in {data}" if known else f"and its rows cannot be compared with {data}"
         super().__init__(
-            f"the run {run!r} has ended before, {rows}; nothing is written. For the rows of now choose another name, "
+            f"the run {run!r} finished earlier, {rows}; nothing is written. For the current rows choose another name, "
             f"the same at all sites: run = {another!r} in network.toml, or --run {another}"
         )
         self.run, self.another, self.known = run, another, known
 
 
 class ModelError(InvalidInput):
-    """A model file that cannot be used."""
+    """Unusable model file."""
 
 
 class NewerModelError(ModelError):
-    """A model file whose format this version does not know yet."""
+    """A model file written by a newer version, in a format that this one cannot read."""
 
 
 class CertificateError(InvalidInput):
-    """A site's own certificate that cannot be used. ``reason`` : as in :class:`Refused`."""
+    """A site's own certificate is unusable.
+
+    Parameters
+    ----------
+    why : str
+        The message.
+    reason : str
+        Machine-readable cause, as in :class:`Refused`.
+    """
 
     def __init__(self, why: str, *, reason: str) -> None:
         super().__init__(why)
@@ -329,11 +402,21 @@ class CertificateError(InvalidInput):
 
 
 class RevocationListError(InvalidInput):
-    """A list of revoked certificates that cannot be relied on.
+    """A certificate revocation list cannot be trusted.
 
-    reason : "missing", "older", "expired", "unnumbered", "foreign" (another authority's), "unreadable", or "memory" if
-    the record of what was seen is damaged.  path : the file, empty for a list that came from a neighbour.
-    number : of the list, 0 if it has none.  seen : the highest number that this site has seen.
+    Parameters
+    ----------
+    why : str
+        The message.
+    reason : str
+        "missing", "older", "expired", "unnumbered", "foreign" (from another authority), "unreadable", or "memory" if
+        the record of the lists seen so far is damaged.
+    path : str, optional
+        File of the list; empty if it came from a neighbour.
+    number : int, optional
+        Number of the list; 0 if it has none.
+    seen : int, optional
+        Highest number that this site has seen.
     """
 
     def __init__(self, why: str, *, reason: str, path: str = "", number: int = 0, seen: int = 0) -> None:
@@ -342,10 +425,17 @@ class RevocationListError(InvalidInput):
 
 
 class EnrolmentError(InvalidInput):
-    """A request that the authority does not sign, or a key that it cannot open.
+    """The authority rejects a certificate request, or cannot open its key.
 
-    reason : "unconfirmed" (nobody has compared the fingerprint), "fingerprint" (it is another), "certificate exists",
-    or "passphrase".  site, fingerprint : of the request, empty if there is none.
+    Parameters
+    ----------
+    why : str
+        The message.
+    reason : str
+        "unconfirmed" (nobody compared the fingerprint), "fingerprint" (it differs), "certificate exists", or
+        "passphrase".
+    site, fingerprint : str, optional
+        Site and fingerprint of the request; empty if there is none.
     """
 
     def __init__(self, why: str, *, reason: str, site: str = "", fingerprint: str = "") -> None:
@@ -354,60 +444,144 @@ class EnrolmentError(InvalidInput):
 
 
 class NotFiniteError(DeepcaError, ArithmeticError):
-    """NaN or Inf appeared during a run.
+    """NaN or infinity appeared during a run.
 
-    place, phase : of the first such number of an array that was to be sent, and what for; else −1 and empty.
+    Parameters
+    ----------
+    message : str
+        What was found, where, and what to do.
+    agent : int, optional
+        The agent whose numbers overflowed, if known.
+    place : int, default=-1
+        Index of the first such number in the flattened array that was about to be sent; −1 if none was.
+    phase : str, optional
+        What that array was for.
     """
 
-    place: int = -1
-    phase: str = ""
+    def __init__(self, message: str, *, agent: int | None = None, place: int = -1, phase: str = "") -> None:
+        super().__init__(message)
+        self.agent, self.place, self.phase = agent, place, phase
 
 
 class InternalError(DeepcaError):
-    """An unexpected error inside deepca. kind : the type of the error.  where : in the program."""
+    """An unexpected exception inside deepca.
+
+    Parameters
+    ----------
+    kind : str
+        Type of the exception.
+    where : str
+        Location in the source code.
+    """
 
     def __init__(self, kind: str, where: str) -> None:
-        super().__init__(f"a fault of deepca itself: {kind} at {where}")
+        super().__init__(f"internal error in deepca: {kind} at {where}")
         self.kind, self.where = kind, where
 
 
 class MissingExtraError(DeepcaError, ImportError):
-    """An optional package is needed and not installed."""
+    """An optional dependency is not installed."""
 
 
 class NetworkError(DeepcaError):
-    """Something between agents went wrong."""
+    """Communication between agents failed."""
 
 
 class PeerTimeout(NetworkError, TimeoutError):
-    """A neighbour did not answer within the deadline."""
+    """A neighbour did not answer before the deadline.
+
+    Parameters
+    ----------
+    message : str
+        Who waited for whom, and when.
+    agent : int, optional
+        The agent that waited.
+    awaited : tuple of int, optional
+        The agents that did not answer, in ascending order.
+    iteration, round_number : int, optional
+        The exchange in which they were due.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        agent: int | None = None,
+        awaited: tuple[int, ...] = (),
+        iteration: int | None = None,
+        round_number: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.agent, self.awaited, self.iteration, self.round_number = agent, awaited, iteration, round_number
 
 
 class PeerFailed(NetworkError):
-    """Another agent of the same run raised an error."""
+    """Another agent of the same run failed, or left while it was still needed.
+
+    Parameters
+    ----------
+    message : str
+        Which agent, and why.
+    agent : int, optional
+        The agent that failed or left, if known.
+    """
+
+    def __init__(self, message: str, *, agent: int | None = None) -> None:
+        super().__init__(message)
+        self.agent = agent
 
 
 class Contradiction(NetworkError):
-    """An agent sent numbers to all others that do not follow from what all of them know.
+    """An agent broadcast numbers that are inconsistent with what the receivers know.
 
-    sender : its number.  what : the numbers, in words.  found : what is wrong with them, in words.
+    Parameters
+    ----------
+    sender : int
+        Index of the agent.
+    what : str
+        Which numbers they are, as the object of "sent".
+    found : str
+        What is wrong with them.
     """
 
     def __init__(self, sender: int, what: str, found: str) -> None:
         super().__init__(
-            f"agent {sender} sent {what}: {found}. It computes with other numbers, or a message was altered; check "
+            f"agent {sender} sent {what}: {found}. It computes with different numbers, or a message was altered; check "
             "that agent, then run again"
         )
         self.sender, self.what, self.found = sender, what, found
 
     @classmethod
     def off_by(cls, sender: int, what: str, departure: float, allowed: float) -> Contradiction:
-        """Numbers that differ from those computed here by more than is allowed."""
-        return cls(sender, what, f"off by {departure:.1e} where rounding explains {allowed:.1e}")
+        """Return the error for numbers that differ too much from those computed locally.
+
+        Parameters
+        ----------
+        sender : int
+            Index of the agent.
+        what : str
+            Which numbers they are, as the object of "sent".
+        departure : float
+            The difference found.
+        allowed : float
+            The largest difference that rounding explains.
+
+        Returns
+        -------
+        Contradiction
+            The error.
+        """
+        return cls(sender, what, f"off by {departure:.1e}, but rounding explains at most {allowed:.1e}")
 
 
 class EpochChanged(NetworkError):
-    """The network has entered a new epoch: tracking must begin again at the current W."""
+    """The network entered a new epoch, so tracking must restart at the current W.
+
+    Parameters
+    ----------
+    epoch : int
+        The new epoch.
+    """
 
     def __init__(self, epoch: int) -> None:
         super().__init__(f"the network has entered epoch {epoch}; restart tracking at the current W")
@@ -415,18 +589,24 @@ class EpochChanged(NetworkError):
 
 
 class Regroup(NetworkError):
-    """The agents of a run have to gather anew before it can go on: one of them was restarted, came back, or is lost."""
+    """The agents of a run must assemble again before it continues: one was restarted, came back, or was lost."""
 
 
 class Unfinished(NetworkError, TimeoutError):
-    """A run could not be brought to its end before the deadline; it can go on from its checkpoints."""
+    """A run did not finish before the deadline; it can resume from its checkpoints."""
 
 
 class Refused(NetworkError):
-    """A certificate that is not accepted.
+    """A peer's certificate is not accepted.
 
-    why : for people.  reason : "unreadable", "issuer", "expired", "early", "nameless", "network", "site", "revoked",
-    "list expired" (whether it is revoked cannot be told), or "list" (a list of revoked certificates that is refused).
+    Parameters
+    ----------
+    why : str
+        The message.
+    reason : str, optional
+        "unreadable", "issuer", "expired", "early" (not valid yet), "nameless" (names no site), "network", "site",
+        "revoked", "list expired" (it cannot be decided whether it is revoked), or "list" (the revocation list that the
+        peer presented is not accepted).
     """
 
     def __init__(self, why: str, *, reason: str = "") -> None:
@@ -435,24 +615,44 @@ class Refused(NetworkError):
 
 
 class PeerFault(NetworkError):
-    """Another site, or agent, did what it must not.
+    """Another site, or agent, misbehaved.
 
-    site : its name.  what : what it did, in words that follow its name.  by : who says so; None if it was seen here.
+    Parameters
+    ----------
+    site : str
+        Its name.
+    what : str
+        What it did: a predicate that follows its name.
+    by : str, optional
+        The site that reported it; None if it was observed locally.
     """
 
     def __init__(self, site: str, what: str, *, by: str | None = None) -> None:
-        said = self._said(site, what)
-        super().__init__(said if by is None else f"{by} says that {said}")
+        clause = self._clause(site, what)
+        super().__init__(clause if by is None else f"{by} reports that {clause}")
         self.site, self.what, self.by = site, what, by
 
-    def _said(self, site: str, what: str) -> str:
+    def _clause(self, site: str, what: str) -> str:
         return f"{site} {what}"
 
 
 class BadArray(PeerFault):
-    """A neighbour sent numbers that the step cannot have. phase, iteration : of the step.
+    """A neighbour sent an array that the step does not allow.
 
-    agent : its number in the network, where it was seen here; −1 elsewhere.
+    Parameters
+    ----------
+    site : str
+        Name of the neighbour.
+    what : str
+        What it sent, as the object of "sent".
+    phase : str
+        What the exchange was for.
+    iteration : int
+        Iteration of the exchange.
+    by : str, optional
+        The site that reported it; None if it was observed locally.
+    agent : int, default=-1
+        Index of the neighbour if it was observed locally, else −1.
     """
 
     def __init__(
@@ -461,18 +661,23 @@ class BadArray(PeerFault):
         self.phase, self.iteration, self.agent = phase, iteration, agent
         super().__init__(site, what, by=by)
 
-    def _said(self, site: str, what: str) -> str:
+    def _clause(self, site: str, what: str) -> str:
         return f"{site} sent {what}, iteration {self.iteration}"
 
 
 class DisputedResult(PeerFault):
-    """A result that a site proposed or signed is not what was computed; nothing is written."""
+    """A site proposed or signed a result that differs from the one computed; nothing is written."""
 
 
 class FrameError(NetworkError):
-    """A neighbour sent what it may not send; its stream is closed.
+    """A neighbour violated the protocol; its stream is closed.
 
-    whole : whether it arrived as it was sent, so that it is the sender's fault and comes again if it is sent again.
+    Parameters
+    ----------
+    why : str
+        The message.
+    whole : bool, default=False
+        Whether the frame arrived undamaged: then the sender is at fault, and sending again would not help.
     """
 
     def __init__(self, why: str, *, whole: bool = False) -> None:
@@ -481,4 +686,4 @@ class FrameError(NetworkError):
 
 
 class WrongNetwork(FrameError):
-    """A neighbour belongs to another network, or has another list of its sites."""
+    """A neighbour belongs to another network, or has a different list of its sites."""
