@@ -1,4 +1,4 @@
-"""Directed graphs: weights that keep the sum, ratios that agree, and the pooled answer at every agent."""
+"""Test directed graphs: weights that preserve the sum, ratios that agree, and the pooled result at every agent."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from deepca.topology import directed
 from deepca.topology.directed import Digraph
 from tests.laws.strategies import quick
 from tests.support.engines import ENGINES, at_every_agent, everyone, mine, network_of
+from tests.support.errors import raises
 from tests.support.helpers import worst_tangent
 from tests.support.problems import spectrum, spectrum_problem
 
@@ -45,7 +46,7 @@ GRAPHS: dict[str, Digraph] = {
 
 
 def problem(seed: int = 0) -> tuple[Array, Array, Array]:
-    """Matrices of agents that differ much, and what pooling them gives."""
+    """Return very different matrices of the agents, and the top eigenpairs of their mean."""
     stack = spectrum_problem(M, D, spectrum(D, K_TOP, gap=0.7, decay=0.8), seed)
     values, vectors = scipy.linalg.eigh(stack.mean(axis=0))
     return stack, np.ascontiguousarray(vectors[:, ::-1][:, :K_TOP]), values[::-1][:K_TOP]
@@ -59,8 +60,11 @@ def problem(seed: int = 0) -> tuple[Array, Array, Array]:
 def test_weights_follow_from_out_degrees_alone(m: int, seed: int) -> None:
     graph = nx.gnp_random_graph(m, 0.6, seed=seed, directed=True)
     if not nx.is_strongly_connected(graph):
-        with pytest.raises(DisconnectedError, match="not strongly connected"):
+        with pytest.raises(DisconnectedError) as caught:
             directed.from_arcs(m, graph.edges())
+        assert {frozenset(one) for one in caught.value.components} == {
+            frozenset(one) for one in nx.strongly_connected_components(graph)
+        }
         return
     found = directed.from_arcs(m, graph.edges())
     C = found.gossip_matrix
@@ -90,8 +94,8 @@ def test_weights_follow_from_out_degrees_alone(m: int, seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_the_contraction_that_is_promised(name: str) -> None:
-    """Of ratios, from any start: what is promised holds, and is reached by some start to within a factor."""
+def test_the_contraction_bound_holds_and_is_tight(name: str) -> None:
+    """Compare the bound with the ratios from random starts and from the worst singular vector."""
     graph = GRAPHS[name]
     rng = np.random.default_rng(0)
     for K in (1, 3, 10, 40):
@@ -105,7 +109,7 @@ def test_the_contraction_that_is_promised(name: str) -> None:
     assert graph.contraction(rounds) <= 1e-6 < graph.contraction(rounds - 1)
 
 
-def test_a_single_agent_and_two() -> None:
+def test_one_and_two_agents() -> None:
     alone = directed.from_arcs(1, [])
     assert (alone.n_messages, alone.flood_rounds, alone.contraction(1)) == (0, 0, 0.0)
     assert directed.ring(1).n_agents == 1
@@ -113,39 +117,41 @@ def test_a_single_agent_and_two() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arcs", "said"),
-    [
-        ([(0, 1), (1, 2)], r"nothing that agents \{2\} send reaches the others"),
-        ([(0, 1), (1, 0), (2, 0), (2, 1)], r"nothing that agents \{0, 1\} send reaches the others"),
-        ([(0, 1), (1, 2), (2, 0), (0, 3)], r"arc \(0, 3\) names an agent outside 0 … 2"),
-        ([(0, 0), (0, 1)], r"arc \(0, 0\) joins an agent to itself"),
-    ],
+    ("arcs", "silent"),
+    [([(0, 1), (1, 2)], "{2}"), ([(0, 1), (1, 0), (2, 0), (2, 1)], "{0, 1}")],
 )
-def test_arcs_that_are_no_network(arcs: list[tuple[int, int]], said: str) -> None:
-    with pytest.raises(TopologyError, match=said):
+def test_the_message_names_the_agents_that_do_not_reach_the_others(arcs: list[tuple[int, int]], silent: str) -> None:
+    with pytest.raises(DisconnectedError) as caught:
         directed.from_arcs(3, arcs)
+    assert f"agents {silent} reaches" in str(caught.value)
 
 
-def test_weights_that_lose_mass() -> None:
+@pytest.mark.parametrize("arc", [(0, 3), (0, 0)])
+def test_invalid_arcs_are_rejected(arc: tuple[int, int]) -> None:
+    with raises(TopologyError, edge=arc):
+        directed.from_arcs(3, [(0, 1), (1, 2), (2, 0), arc])
+
+
+def test_invalid_weights_are_rejected() -> None:
     C = directed.ring(4).gossip_matrix
     assert directed.from_weights(C).lambda2 == pytest.approx(directed.ring(4).lambda2)
     assert directed.from_weights(sparse.csr_array(C)).n_messages == 4
     leaking = C.copy()
     leaking[3, 2] = 0.3
-    with pytest.raises(MassError, match=r"agent 2 loses mass: .* column 2 of the weights, sum to 0\.8"):
+    with raises(MassError, agent=2, value=pytest.approx(0.8)):
         directed.from_weights(leaking)
     leaking[3, 2] = 0.7
-    with pytest.raises(MassError, match="agent 2 makes mass out of nothing"):
+    with raises(MassError, agent=2, value=pytest.approx(1.2)):
         directed.from_weights(leaking)
     negative = C.copy()
     negative[:, 1] = [0.0, 1.5, -0.5, 0.0]
-    with pytest.raises(TopologyError, match="agent 1 sends a negative part"):
+    with raises(TopologyError, agent=1, value=-0.5):
         directed.from_weights(negative)
-    with pytest.raises(TopologyError, match="goes round for ever"):
-        directed.from_weights(np.roll(np.eye(4), 1, axis=0))  # nobody keeps anything
-    with pytest.raises(DisconnectedError, match="not strongly connected"):
+    with raises(TopologyError, parameter="matrix", value=pytest.approx(1.0)):
+        directed.from_weights(np.roll(np.eye(4), 1, axis=0))  # no agent keeps a share
+    with pytest.raises(DisconnectedError):
         directed.from_weights([[0.5, 0.0], [0.5, 1.0]])
-    with pytest.raises(DisconnectedError, match="raise p"):
+    with raises(DisconnectedError, parameter="p", value=0.01):
         directed.random_digraph(30, 0.01, seed=0, attempts=3)
 
 
@@ -153,21 +159,21 @@ def test_weights_that_lose_mass() -> None:
 
 
 @pytest.mark.parametrize("mixer", [deepca.FastMix(4), deepca.Chebyshev(4), deepca.PositiveChebyshev(4)])
-def test_mixers_with_memory_are_refused(mixer: deepca.consensus.mixers.Mixer) -> None:
+def test_mixers_with_memory_are_rejected(mixer: deepca.consensus.mixers.Mixer) -> None:
     stack, _, _ = problem()
     network = network_of(GRAPHS["ring"])
-    with pytest.raises(
-        MixingError, match=f"{type(mixer).__name__} needs one symmetric .* directed-ring.* deepca.Gossip"
-    ):
+    with pytest.raises(MixingError) as caught:
         mixer(network, stack[mine(M)])
-    with pytest.raises(MixingError, match="go one way"):
+    assert type(mixer).__name__ in str(caught.value)
+    assert "deepca.Gossip" in str(caught.value)
+    with pytest.raises(MixingError):
         deepca.DeEPCA(from_matrices(stack), np.eye(D)[:, :2], network, mixer)
-    with pytest.raises(MixingError, match='use messages="float64" on directed-ring'):
+    with pytest.raises(MixingError):
         deepca.Gossip(4, messages="float32")(network, stack[mine(M)])
 
 
-def test_why_they_are_refused() -> None:
-    """FastMix's recurrence with a directed ring's weights: a factor above one in every round, for some start."""
+def test_mixers_with_memory_diverge_on_a_directed_ring() -> None:
+    """Apply FastMix's recurrence with the weights of a directed ring: some start grows in every round."""
     C, eta = GRAPHS["ring"].gossip_matrix, deepca.consensus.mixers.fastmix_eta(GRAPHS["ring"].lambda2)
     step = np.block([[(1 + eta) * C, -eta * np.eye(M)], [np.eye(M), np.zeros((M, M))]])
     assert np.abs(np.linalg.eigvals(step)).max() > 1.05
@@ -175,8 +181,8 @@ def test_why_they_are_refused() -> None:
 
 @pytest.mark.parametrize("kind", ENGINES)
 @pytest.mark.parametrize("name", ["random 0", "ring", "star with one way back"])
-def test_a_mix_is_the_mean(name: str, kind: str) -> None:
-    """On every engine: ratios agree, the sum stays in x itself, and what is sent is what the arcs say."""
+def test_mixing_gives_the_mean(name: str, kind: str) -> None:
+    """Check on every engine that ratios agree, x preserves the sum, and messages follow the arcs."""
     graph = GRAPHS[name]
     x = np.random.default_rng(1).standard_normal((M, 5, 2))
     rounds = deepca.Gossip().rounds_for(graph, 1e-13)
@@ -200,7 +206,7 @@ def test_a_mix_is_the_mean(name: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ENGINES)
-def test_exact_averages_and_reductions_go_along_the_arcs(kind: str) -> None:
+def test_exact_averages_and_reductions_follow_the_arcs(kind: str) -> None:
     for graph in (GRAPHS["random 1"], GRAPHS["ring"], GRAPHS["star with one way back"]):
         x = np.random.default_rng(2).standard_normal((M, 4))
 
@@ -216,7 +222,7 @@ def test_exact_averages_and_reductions_go_along_the_arcs(kind: str) -> None:
         assert TreeSweep().length(graph) == graph.paths_to(root)[0].max() + graph.paths_from(root)[0].max()
 
 
-def test_an_average_with_its_error_where_messages_may_get_lost() -> None:
+def test_an_average_reports_its_error_where_messages_may_get_lost() -> None:
     class Unreliable(SimulatedNetwork):
         reliable = False
 
@@ -230,8 +236,8 @@ def test_an_average_with_its_error_where_messages_may_get_lost() -> None:
 
 @given(st.integers(2, 8), st.integers(0, 1000), st.integers(1, 6))
 @quick(30)
-def test_settling_rates_are_those_of_the_recurrence(m: int, seed: int, K: int) -> None:
-    """With complex eigenvalues, against the spectral radius of the recurrence itself."""
+def test_rates_match_the_spectral_radius_of_the_recurrence(m: int, seed: int, K: int) -> None:
+    """Compare rates for complex eigenvalues with the spectral radius of the recurrence."""
     graph = directed.random_digraph(m, 0.7, seed=seed)
     p = graph.modes**K
     worst = max(np.abs(np.roots([1.0, -2.0 * v, v])).max() for v in p)
@@ -244,7 +250,7 @@ def test_settling_rates_are_those_of_the_recurrence(m: int, seed: int, K: int) -
 
 @pytest.mark.parametrize("algorithm", [deepca.DeEPCA, deepca.AcceleratedDeEPCA, deepca.BlockKrylov])
 @pytest.mark.parametrize("name", GRAPHS)
-def test_every_agent_ends_with_the_pooled_answer(
+def test_every_agent_obtains_the_pooled_result(
     name: str, algorithm: type[deepca.DeEPCA | deepca.AcceleratedDeEPCA | deepca.BlockKrylov]
 ) -> None:
     stack, U, values = problem()
@@ -260,7 +266,7 @@ def test_every_agent_ends_with_the_pooled_answer(
 
 
 @pytest.mark.parametrize("algorithm", [deepca.DeEPCA, deepca.AcceleratedDeEPCA])
-def test_the_sum_is_tracked_and_the_ratio_agrees(algorithm: type[deepca.DeEPCA | deepca.AcceleratedDeEPCA]) -> None:
+def test_the_sum_is_tracked_and_the_ratios_agree(algorithm: type[deepca.DeEPCA | deepca.AcceleratedDeEPCA]) -> None:
     stack, _, _ = problem()
     A, W0 = from_matrices(stack), deepca.operators.linalg.random_orthonormal(D, K_TOP, seed=1)
     solver: Any = algorithm(A, W0, SimulatedNetwork(GRAPHS["star with one way back"]), deepca.Gossip(30))
@@ -275,8 +281,8 @@ def test_the_sum_is_tracked_and_the_ratio_agrees(algorithm: type[deepca.DeEPCA |
     assert np.abs(state.S - state.S[0]).max() >= 0.3 * np.abs(state.S[0]).max()
 
 
-def test_tracking_begins_again_after_a_disturbance() -> None:
-    """Weights begin again at one, and so does the invariant."""
+def test_tracking_restarts_after_a_disturbance() -> None:
+    """Reset the push-sum weights to one; the invariant holds again."""
     stack, U, _ = problem()
     W0 = deepca.operators.linalg.random_orthonormal(D, K_TOP, seed=1)
     for algorithm in (deepca.DeEPCA, deepca.AcceleratedDeEPCA):
@@ -294,7 +300,7 @@ def test_tracking_begins_again_after_a_disturbance() -> None:
         assert worst_tangent(U, again.W) <= 1e-12
 
 
-def test_depca_stalls_as_it_does_elsewhere_and_is_measured_by_ratios() -> None:
+def test_depca_stalls_as_on_undirected_graphs() -> None:
     stack, U, values = problem()
     W0 = deepca.operators.linalg.random_orthonormal(D, K_TOP, seed=1)
     found = {}
@@ -311,7 +317,7 @@ def test_depca_stalls_as_it_does_elsewhere_and_is_measured_by_ratios() -> None:
 
 
 def test_centred_rows() -> None:
-    """The mean of rows far from zero, by ratios; unequal numbers of rows."""
+    """Compute the mean of rows far from zero by ratios, with unequal numbers of rows."""
     rng = np.random.default_rng(5)
     rows = [rng.standard_normal((3 + 4 * j, 5)) + 1e6 for j in range(M)]
     graph = GRAPHS["random 5"]

@@ -16,8 +16,9 @@ from scipy import sparse
 
 from deepca import topology as tp
 from deepca._util.typing import csr
-from deepca.errors import AsymmetricError, DisconnectedError, InvalidInput, TopologyError
+from deepca.errors import AsymmetricError, DisconnectedError, ParameterError, TopologyError
 from tests.laws.strategies import connected, quick
+from tests.support.errors import raises
 from tests.support.problems import Array, close
 
 RULES: tuple[tp.Rule, ...] = get_args(tp.Rule)
@@ -49,7 +50,7 @@ GENERATORS: dict[str, tuple[Build, nx.Graph[Any]]] = {
 
 
 def _expected_weights(graph: nx.Graph[Any], rule: str) -> Array:
-    """𝐋 from the definition of each rule, by loops and a dense eigensolver."""
+    """Compute 𝐋 from the definition of each rule, with loops and a dense eigensolver."""
     m = graph.number_of_nodes()
     if m == 1:
         return np.ones((1, 1))
@@ -74,7 +75,7 @@ def _expected_weights(graph: nx.Graph[Any], rule: str) -> Array:
 
 
 def _check_against(topology: tp.Topology, graph: nx.Graph[Any], rule: str) -> None:
-    """Everything a topology says about itself, against networkx and a dense eigensolver."""
+    """Compare all properties of a topology with networkx and a dense eigensolver."""
     m = graph.number_of_nodes()
     L = topology.gossip_matrix
     values = np.linalg.eigvalsh(L)
@@ -99,14 +100,14 @@ def _check_against(topology: tp.Topology, graph: nx.Graph[Any], rule: str) -> No
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("name", GENERATORS)
-def test_every_generator_with_every_rule_builds_the_graph_and_the_weights_it_promises(name: str, rule: tp.Rule) -> None:
+def test_every_generator_with_every_rule_creates_the_documented_graph_and_weights(name: str, rule: tp.Rule) -> None:
     build, graph = GENERATORS[name]
     _check_against(build(rule), graph, rule)
 
 
 @given(connected(), st.sampled_from(RULES))
 @quick(60)
-def test_edge_lists_give_the_graph_and_the_weights_they_promise(
+def test_edge_lists_give_the_documented_graph_and_weights(
     made: tuple[int, list[tuple[int, int]]], rule: tp.Rule
 ) -> None:
     m, edges = made
@@ -180,7 +181,7 @@ def test_the_complete_graph_averages_in_one_round(rule: tp.Rule) -> None:
         assert topology.lambda2 == 0.0
 
 
-def test_erdos_renyi_is_connected_repeatable_and_has_about_as_many_edges_as_asked() -> None:
+def test_erdos_renyi_is_connected_reproducible_and_has_about_p_of_all_edges() -> None:
     a, b, c = (tp.erdos_renyi(60, 0.3, seed=s) for s in (5, 5, 6))
     np.testing.assert_array_equal(a.gossip_matrix, b.gossip_matrix)
     assert not np.array_equal(a.gossip_matrix, c.gossip_matrix)
@@ -210,7 +211,7 @@ def test_seeds_may_be_generators() -> None:
 
 
 @pytest.mark.parametrize(("m", "degree"), [(10, 3), (11, 4), (8, 7), (2, 1)])
-def test_random_regular_graphs_are_regular_connected_and_repeatable(m: int, degree: int) -> None:
+def test_random_regular_graphs_are_regular_connected_and_reproducible(m: int, degree: int) -> None:
     topology = tp.random_regular(m, degree, seed=2)
     assert topology.degrees.tolist() == [degree] * m
     assert nx.is_connected(topology.to_networkx())
@@ -230,7 +231,7 @@ def test_networkx_round_trip_keeps_graph_and_weights(made: tuple[int, list[tuple
     assert (first.lambda2, first.lambda_min) == (second.lambda2, second.lambda_min)
 
 
-def test_networkx_nodes_keep_their_order_whatever_they_are_called() -> None:
+def test_networkx_nodes_keep_their_order_whatever_their_labels() -> None:
     graph: nx.Graph[Any] = nx.Graph(name="sites")
     graph.add_nodes_from(["c", "a", "b"])
     graph.add_edges_from([("a", "b"), ("b", "c")])
@@ -244,13 +245,13 @@ def test_a_directed_graph_with_every_edge_both_ways_is_accepted() -> None:
     np.testing.assert_array_equal(tp.from_networkx(graph).laplacian, tp.path(3).laplacian)
 
 
-def test_edges_named_twice_or_backwards_count_once() -> None:
+def test_repeated_and_reversed_edges_count_once() -> None:
     topology = tp.from_edges(3, [(0, 1), (1, 0), (1, 2), (1, 2)])
     np.testing.assert_array_equal(topology.gossip_matrix, tp.path(3).gossip_matrix)
     assert topology.n_edges == 2
 
 
-def test_a_gossip_matrix_of_ones_own_is_taken_as_it_is() -> None:
+def test_a_custom_gossip_matrix_is_used_unchanged() -> None:
     rng = np.random.default_rng(0)
     M = tp.erdos_renyi(9, 0.5, seed=1).adjacency.toarray() * rng.uniform(0.02, 0.1, (9, 9))
     L = np.triu(M, 1) + np.triu(M, 1).T
@@ -274,29 +275,28 @@ def test_no_field_can_be_replaced(field: str) -> None:
         setattr(topology, field, 0.5)
 
 
-def test_the_dense_matrix_is_a_copy_that_may_be_changed_without_harm() -> None:
+def test_the_dense_matrix_is_a_copy() -> None:
     topology = tp.ring(5)
     topology.gossip_matrix[0, 0] = 9.0
     assert topology.gossip_matrix[0, 0] < 1.0
 
 
 @pytest.mark.parametrize("part", ["gossip_sparse", "adjacency"])
-def test_the_sparse_matrices_cannot_be_changed_in_place(part: str) -> None:
+def test_the_sparse_matrices_are_read_only(part: str) -> None:
     matrix = getattr(tp.ring(5), part)
-    with pytest.raises(ValueError, match="read-only"):
-        matrix.data[0] = 9.0
+    assert not any(array.flags.writeable for array in (matrix.data, matrix.indices, matrix.indptr))
 
 
-def test_a_matrix_changed_after_building_does_not_change_the_topology() -> None:
+def test_modifying_the_input_matrix_does_not_change_the_topology() -> None:
     L = sparse.csr_array(tp.ring(5).gossip_matrix)
     topology = tp.from_gossip_matrix(L)
     L.data[:] = 7.0
     close(topology.gossip_matrix.sum(axis=1), 1.0, atol=1e-14)
 
 
-def test_building_does_not_change_the_matrix_that_was_given() -> None:
+def test_creating_a_topology_does_not_modify_the_input_matrix() -> None:
     L = sparse.csr_array(tp.path(3).gossip_matrix + 1.0)
-    L.data -= 1.0  # the zeros of a path of three are stored now
+    L.data -= 1.0  # now the zeros of a path of three are stored explicitly
     assert L.nnz == 9
     tp.from_gossip_matrix(L)
     assert L.nnz == 9
@@ -338,7 +338,7 @@ def test_large_torus_hypercube_and_star_have_the_closed_form_eigenvalues() -> No
 
 
 def test_large_random_graphs_have_the_eigenvalues_of_a_dense_solver() -> None:
-    """1501 agents are just beyond where the dense solver is used; on a regular graph every rule is ``I − αM``."""
+    """Use 1501 agents, just beyond the dense solver; on a regular graph every rule is ``I − αM``."""
     topology = tp.random_regular(1501, 4, seed=0)
     mu = np.linalg.eigvalsh(topology.laplacian)[[1, -1]]
     steps: dict[tp.Rule, float] = {
@@ -358,8 +358,8 @@ def test_large_irregular_graphs_have_the_eigenvalues_of_a_dense_solver() -> None
     _close(topology, values[-2], values[0])
 
 
-def test_a_large_matrix_of_ones_own_may_have_negative_weights() -> None:
-    """A ring whose second neighbours have weight −0.05: the eigenvalues are still a closed form."""
+def test_a_large_custom_matrix_may_have_negative_weights() -> None:
+    """Give second neighbours on a ring weight −0.05; the eigenvalues still have a closed form."""
     m = 4000
     angle = 2 * np.pi * np.arange(m) / m
     exact = np.sort(0.3 + 0.8 * np.cos(angle) - 0.1 * np.cos(2 * angle))
@@ -383,7 +383,7 @@ def test_ten_thousand_agents_need_no_dense_matrix() -> None:
     _close(topology, 1 - _ring_gap(100) / 8, 0.0)
 
 
-def test_flood_rounds_of_large_graphs_reach_everyone_and_are_at_most_twice_the_diameter() -> None:
+def test_flood_rounds_of_large_graphs_are_between_one_and_two_diameters() -> None:
     for topology, diameter in (
         (tp.path(2000), 1999),
         (tp.ring(2000), 1000),
@@ -399,23 +399,26 @@ def test_flood_rounds_of_large_graphs_reach_everyone_and_are_at_most_twice_the_d
 
 
 def test_a_disconnected_graph_names_its_components() -> None:
-    with pytest.raises(DisconnectedError, match=r"3 components: \{0, 2\}, \{1, 3\}, \{4\}"):
+    with raises(DisconnectedError, components=((0, 2), (1, 3), (4,))):
         tp.from_edges(5, [(0, 2), (1, 3)])
-    with pytest.raises(DisconnectedError, match=r"2 components: \{0, 1\}, \{2\}"):
+    with raises(DisconnectedError, components=((0, 1), (2,))):
         tp.from_gossip_matrix([[0.5, 0.5, 0.0], [0.5, 0.5, 0.0], [0.0, 0.0, 1.0]])
-    with pytest.raises(DisconnectedError, match=r"2 components: \{0\}, \{1\}"):
+    with raises(DisconnectedError, components=((0,), (1,))):
         tp.from_networkx(nx.empty_graph(2))
 
 
-def test_many_or_large_components_are_abbreviated() -> None:
-    with pytest.raises(DisconnectedError, match=r"20 components: \{0\}, \{1\}, \{2\}, \{3\} and 16 more"):
+def test_messages_abbreviate_many_or_large_components() -> None:
+    with raises(DisconnectedError, components=tuple((j,) for j in range(20))) as many:
         tp.from_edges(20, [])
-    with pytest.raises(DisconnectedError, match=r"0, 1, 2, 3, 4, 5, 6, 7, … \(19 agents\)"):
+    assert "{3} and 16 more" in str(many.value)
+    assert "{4}" not in str(many.value)
+    with raises(DisconnectedError, components=(tuple(range(19)), (19,))) as large:
         tp.from_edges(20, [(j, j + 1) for j in range(18)])
+    assert "7, … (19 agents)" in str(large.value)
 
 
-def test_erdos_renyi_that_is_never_connected_says_so() -> None:
-    with pytest.raises(DisconnectedError, match=r"raise p"):
+def test_erdos_renyi_raises_if_no_draw_is_connected() -> None:
+    with raises(DisconnectedError, parameter="p", value=0.001):
         tp.erdos_renyi(50, 0.001, seed=0, attempts=3)
 
 
@@ -423,59 +426,62 @@ def test_an_asymmetric_matrix_names_the_edge() -> None:
     L = tp.ring(5).gossip_matrix
     L[1, 2] += 1e-6
     L[1, 1] -= 1e-6
-    with pytest.raises(AsymmetricError, match=r"edge \((1, 2|2, 1)\)"):
+    with pytest.raises(AsymmetricError) as caught:
         tp.from_gossip_matrix(L)
+    assert caught.value.edge in ((1, 2), (2, 1))
     L = tp.ring(5).gossip_matrix
-    L[0, 3], L[0, 0] = 0.1, L[0, 0] - 0.1  # an edge that goes one way only
-    with pytest.raises(AsymmetricError, match=r"edge \((0, 3|3, 0)\)"):
+    L[0, 3], L[0, 0] = 0.1, L[0, 0] - 0.1  # an edge in one direction only
+    with pytest.raises(AsymmetricError) as caught:
         tp.from_gossip_matrix(L)
+    assert caught.value.edge in ((0, 3), (3, 0))
 
 
-def test_a_one_way_edge_of_a_directed_graph_is_named() -> None:
+def test_an_edge_without_its_reverse_is_named() -> None:
     graph: Any = nx.DiGraph([("a", "b"), ("b", "a"), ("b", "c")])
-    with pytest.raises(AsymmetricError, match="'b' → 'c'"):
+    with raises(AsymmetricError, edge=("b", "c")):
         tp.from_networkx(graph)
 
 
-def test_self_loops_are_refused() -> None:
-    with pytest.raises(TopologyError, match=r"edge \(1, 1\)"):
+def test_self_loops_are_rejected() -> None:
+    with raises(TopologyError, edge=(1, 1)):
         tp.from_edges(3, [(0, 1), (1, 1), (1, 2)])
-    with pytest.raises(TopologyError, match=r"edge \(0, 0\)"):
+    with raises(TopologyError, edge=(0, 0)):
         tp.from_networkx(nx.Graph([(0, 1), (0, 0)]))
 
 
 @pytest.mark.parametrize("edge", [(0, 3), (-1, 0)])
-def test_edges_to_agents_that_do_not_exist_are_refused(edge: tuple[int, int]) -> None:
-    with pytest.raises(TopologyError, match=r"outside 0 … 2"):
+def test_edges_to_nonexistent_agents_are_rejected(edge: tuple[int, int]) -> None:
+    with raises(TopologyError, edge=edge):
         tp.from_edges(3, [(0, 1), (1, 2), edge])
 
 
-def test_an_unknown_rule_lists_the_known_ones() -> None:
-    with pytest.raises(InvalidInput, match=r"'equal'.*paper.*lazy-metropolis"):
+def test_an_unknown_rule_is_rejected() -> None:
+    with raises(ParameterError, parameter="rule", value="equal") as caught:
         tp.ring(5, rule="equal")  # type: ignore[arg-type]
+    assert all(rule in caught.value.expected for rule in get_args(tp.Rule))
 
 
-def test_rows_that_do_not_sum_to_one_are_refused_with_their_number() -> None:
-    with pytest.raises(TopologyError, match=r"row 0 .* sums to 0\.9"):
+def test_a_row_that_does_not_sum_to_one_is_named() -> None:
+    with raises(TopologyError, row=0, value=0.9):
         tp.from_gossip_matrix([[0.4, 0.5], [0.5, 0.5]])
 
 
-def test_matrices_that_never_finish_averaging_are_refused() -> None:
-    with pytest.raises(TopologyError, match=r"smaller than 1"):
-        tp.from_gossip_matrix([[0.0, 1.0], [1.0, 0.0]])  # λ_min = −1: two agents swap for ever
-    with pytest.raises(TopologyError, match=r"smaller than 1"):
+def test_matrices_that_do_not_converge_to_the_mean_are_rejected() -> None:
+    with raises(TopologyError, parameter="matrix"):
+        tp.from_gossip_matrix([[0.0, 1.0], [1.0, 0.0]])  # λ_min = −1: the two agents keep swapping values
+    with raises(TopologyError, parameter="matrix"):
         tp.from_gossip_matrix([[1.5, -0.5], [-0.5, 1.5]])  # λ₂ = 2
 
 
-def test_matrices_that_are_not_square_or_not_finite_are_refused() -> None:
-    with pytest.raises(TopologyError, match="square"):
+def test_matrices_that_are_not_square_or_not_finite_are_rejected() -> None:
+    with raises(TopologyError, parameter="matrix", value=(2, 3)):
         tp.from_gossip_matrix(np.full((2, 3), 1 / 3))
-    with pytest.raises(TopologyError, match="NaN"):
+    with raises(TopologyError, row=0, column=0):
         tp.from_gossip_matrix([[np.nan, 0.5], [0.5, 0.5]])
 
 
 @pytest.mark.parametrize("m", [0, -1])
-def test_a_network_needs_an_agent(m: int) -> None:
+def test_a_network_needs_at_least_one_agent(m: int) -> None:
     builders: list[Callable[[int], tp.Topology]] = [
         tp.ring,
         tp.path,
@@ -488,36 +494,37 @@ def test_a_network_needs_an_agent(m: int) -> None:
         lambda n: tp.torus(3, n),
     ]
     for build in builders:
-        with pytest.raises(TopologyError, match="at least one"):
+        with pytest.raises(TopologyError) as caught:
             build(m)
-    with pytest.raises(TopologyError, match="at least one"):
+        assert caught.value.value in (m, 3 * m)
+    with raises(TopologyError, value=0):
         tp.from_networkx(nx.empty_graph(0))
-    with pytest.raises(TopologyError, match="dimension"):
+    with raises(TopologyError, parameter="dimension", value=-1):
         tp.hypercube(-1)
 
 
 @pytest.mark.parametrize("p", [0.0, -0.1, 1.1, float("nan")])
-def test_a_probability_out_of_range_is_refused(p: float) -> None:
-    with pytest.raises(TopologyError, match="probability"):
+def test_a_probability_out_of_range_is_rejected(p: float) -> None:
+    with raises(TopologyError, parameter="p", value=p):
         tp.erdos_renyi(10, p)
 
 
 @pytest.mark.parametrize(("m", "degree"), [(5, 3), (4, 4), (4, 0), (4, -1), (1, 1)])
-def test_impossible_regular_graphs_are_refused(m: int, degree: int) -> None:
-    with pytest.raises(TopologyError, match=f"no graph of {m} agents with {degree} neighbours"):
+def test_impossible_regular_graphs_are_rejected(m: int, degree: int) -> None:
+    with raises(TopologyError, parameter="degree", value=degree):
         tp.random_regular(m, degree)
 
 
-def test_regular_graphs_that_are_never_connected_say_so() -> None:
-    with pytest.raises(DisconnectedError, match="disconnected"):
+def test_random_regular_raises_if_no_draw_is_connected() -> None:
+    with raises(DisconnectedError, parameter="degree", value=1):
         tp.random_regular(10, 1, seed=0, attempts=3)
 
 
 @pytest.mark.parametrize("j", [-1, 5])
-def test_asking_for_the_neighbours_of_nobody_is_an_error(j: int) -> None:
-    with pytest.raises(TopologyError, match="no agent"):
+def test_neighbours_of_a_nonexistent_agent_raise(j: int) -> None:
+    with raises(TopologyError, agent=j):
         tp.ring(5).neighbors(j)
 
 
-def test_the_repr_says_what_it_is() -> None:
+def test_repr() -> None:
     assert repr(tp.ring(4)) == "Topology(ring(4), rule='paper', 4 agents, 4 edges, 1 − λ₂ = 0.5)"

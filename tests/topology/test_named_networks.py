@@ -1,4 +1,4 @@
-"""Directed and changing networks by name: in Python, on the command line, and in drawings."""
+"""Test directed and time-varying networks by name: in Python, on the command line, and in drawings."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from deepca.topology.directed import Digraph
 from deepca.topology.names import CHANGING, DIRECTED, from_name, named_agents
 from deepca.topology.time_varying import Changing
 from tests.laws.strategies import quick
+from tests.support.errors import raises
 from tests.support.helpers import json_of, run_cli
 
 Array = npt.NDArray[np.float64]
@@ -87,7 +88,7 @@ def _same(one: Topology, other: Topology) -> None:
         ),
     ],
 )
-def test_a_name_builds_what_the_function_builds(spec: str, m: int | None, expected: Topology) -> None:
+def test_a_name_creates_the_same_network_as_the_function(spec: str, m: int | None, expected: Topology) -> None:
     _same(from_name(spec, m, seed=3), expected)
     _same(tp.from_name(spec, m, seed=3), expected)
     asked = named_agents(spec)
@@ -103,7 +104,7 @@ def test_every_name_has_an_example_that_works() -> None:
         assert isinstance(made, Digraph if name in DIRECTED else Changing)
 
 
-def test_seeds_decide_and_may_be_generators_or_none() -> None:
+def test_seeds_determine_the_network_and_may_be_generators_or_none() -> None:
     for spec in ("matchings:complete:8", "failing:0.5:complete:8", "random-digraph:0.4:9"):
         first, again, other = (from_name(spec, seed=seed) for seed in (1, 1, 2))
         _same(first, again)
@@ -113,7 +114,7 @@ def test_seeds_decide_and_may_be_generators_or_none() -> None:
         assert from_name(spec, seed=None).n_agents == first.n_agents
 
 
-def test_weights_of_the_network_inside_follow_the_rule() -> None:
+def test_weights_of_the_inner_network_follow_the_rule() -> None:
     found = from_name("failing:0.0:path:5", rule="metropolis")
     np.testing.assert_allclose(found.at(3).toarray(), tp.path(5, rule="metropolis").gossip_matrix, atol=1e-15)
     mixed = from_name("periodic:path:5+directed-ring", rule="metropolis")
@@ -123,11 +124,11 @@ def test_weights_of_the_network_inside_follow_the_rule() -> None:
 
 @pytest.mark.parametrize("m", [1, 2, 3])
 @pytest.mark.parametrize("spec", NETWORKS)
-def test_tiny_networks_have_names_too(spec: str, m: int) -> None:
+def test_names_work_for_tiny_networks(spec: str, m: int) -> None:
     assert from_name(spec, m, seed=0).n_agents == m
 
 
-def test_links_that_the_first_rounds_missed_are_links() -> None:
+def test_links_missing_from_the_first_rounds_are_included() -> None:
     many = time_varying.matchings(tp.complete(30))
     seen = sum((many.at(r) for r in range(64)), start=many.at(0))
     assert seen.nnz < 30 * 30
@@ -135,51 +136,51 @@ def test_links_that_the_first_rounds_missed_are_links() -> None:
     assert time_varying.one_peer(50).n_edges == 50 * 6  # 1, 2, 4, 8, 16 and 32 ahead
 
 
-def test_a_long_directed_ring_has_its_eigenvalue() -> None:
-    """Where Arnoldi iterations do not converge."""
+def test_a_long_directed_ring_has_the_closed_form_eigenvalue() -> None:
+    """Use a graph on which Arnoldi iterations do not converge."""
     assert directed.ring(1600).lambda2 == pytest.approx(abs(1 + np.exp(2j * np.pi / 1600)) / 2, abs=1e-12)
 
 
 @pytest.mark.parametrize(
-    ("spec", "m", "words"),
+    ("spec", "m", "parameter", "value"),
     [
-        ("directed-rnig:5", None, r"did you mean directed-ring\? Known are ring, .*, random-digraph, one-peer"),
-        ("matching:ring:5", None, r"did you mean matchings\?"),
-        ("directed-ring", None, "does not say how many agents; write directed-ring:50"),
-        ("directed-ring:3:5", None, "too many numbers; write directed-ring:50"),
-        ("one-peer:0", None, "at least one"),
-        ("one-peer:5", 6, "has 5 agents, but 6"),
-        ("random-digraph:1.5:9", None, r"read as the probability.*random-digraph:0\.3:50"),
-        ("random-digraph:0.01:40", None, "not strongly connected; raise p"),
-        ("matchings", 5, "does not say of which network; write matchings:torus:5x10"),
-        ("matchings:", 5, "does not say of which network"),
-        ("matchings:ring", None, "'ring' does not say how many agents"),
-        ("matchings:rnig:5", None, r"no network called 'rnig'; did you mean ring\?"),
-        ("matchings:directed-ring:5", None, "matchings of directed-ring: give a network whose links stay and go both"),
-        ("matchings:one-peer:5", None, "matchings of one-peer"),
-        (":".join(["matchings"] * 5000) + ":ring:5", None, "matchings of matchings"),
-        ("matchings:ring:5", 6, "has 5 agents, but 6"),
-        ("failing:0.2", 5, "does not say of which network; write failing:0.2:erdos"),
-        ("failing:1.0:ring:5", None, r"probability that a link is down, which lies in \[0, 1\)"),
-        ("failing:-1:ring:5", None, "probability that a link is down"),
-        ("failing:0.2:random-digraph:0.5:5", None, "failing of random-digraph"),
-        ("periodic:ring:5+star:6", None, "'star:6' has 6 agents, but 5"),
-        ("periodic:ring:5+", None, "does not say of which network"),
-        ("periodic:ring:5+one-peer:5", None, "periodic of one-peer: give a network whose links stay, such as periodic"),
-        ("one-peer:5000", None, "up to 1,000 agents; make larger ones with deepca.topology.time_varying"),
-        ("matchings:ring:5000", None, "up to 1,000 agents"),
-        ("directed-ring:999999999", None, "links, which names are not made for"),
-        ("random-digraph:0.001:90000", None, "links, which names are not made for"),
+        ("directed-rnig:5", None, "name", "directed-rnig"),
+        ("matching:ring:5", None, "name", "matching"),
+        ("directed-ring", None, "m", None),
+        ("directed-ring:3:5", None, "spec", "directed-ring:3:5"),
+        ("one-peer:0", None, "m", 0),
+        ("one-peer:5", 6, "m", 6),
+        ("random-digraph:1.5:9", None, "p", "1.5"),
+        ("random-digraph:0.01:40", None, "p", 0.01),
+        ("matchings", 5, "network", ""),
+        ("matchings:", 5, "network", ""),
+        ("matchings:ring", None, "m", None),
+        ("matchings:rnig:5", None, "name", "rnig"),
+        ("matchings:directed-ring:5", None, "network", "directed-ring"),
+        ("matchings:one-peer:5", None, "network", "one-peer"),
+        (":".join(["matchings"] * 5000) + ":ring:5", None, "network", "matchings"),
+        ("matchings:ring:5", 6, "m", 6),
+        ("failing:0.2", 5, "network", ""),
+        ("failing:1.0:ring:5", None, "p", "1.0"),
+        ("failing:-1:ring:5", None, "p", "-1"),
+        ("failing:0.2:random-digraph:0.5:5", None, "network", "random-digraph"),
+        ("periodic:ring:5+star:6", None, "m", 5),
+        ("periodic:ring:5+", None, "network", ""),
+        ("periodic:ring:5+one-peer:5", None, "network", "one-peer"),
+        ("one-peer:5000", None, "m", 5000),
+        ("matchings:ring:5000", None, "m", 5000),
+        ("directed-ring:999999999", None, "links", 999_999_999),
+        ("random-digraph:0.001:90000", None, "links", 0.25 * 90_000 * 89_999),
     ],
 )
-def test_what_cannot_be_read_is_refused_with_the_way_out(spec: str, m: int | None, words: str) -> None:
-    with pytest.raises(TopologyError, match=words):
+def test_invalid_names_are_rejected(spec: str, m: int | None, parameter: str, value: object) -> None:
+    with raises(TopologyError, parameter=parameter, value=value):
         from_name(spec, m, seed=0)
 
 
-def test_rules_are_for_networks_that_go_both_ways() -> None:
+def test_rules_apply_to_undirected_networks_only() -> None:
     for spec in ("directed-ring:5", "one-peer:5"):
-        with pytest.raises(TopologyError, match="has weights of its own; leave the rule out"):
+        with raises(TopologyError, parameter="rule", value="metropolis"):
             from_name(spec, rule="metropolis")
 
 
@@ -188,7 +189,7 @@ def test_rules_are_for_networks_that_go_both_ways() -> None:
     st.none() | st.integers(-1, 9),
 )
 @quick(150)
-def test_any_text_is_a_network_or_a_topology_error(parts: list[str], m: int | None) -> None:
+def test_any_text_gives_a_network_or_a_topology_error(parts: list[str], m: int | None) -> None:
     try:
         made = from_name(":".join(parts), m, seed=0)
     except TopologyError:
@@ -196,12 +197,12 @@ def test_any_text_is_a_network_or_a_topology_error(parts: list[str], m: int | No
     assert m is None or made.n_agents == m
 
 
-def test_where_other_networks_are_of_no_use_they_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match=r"one-peer\(8\): plans are made for networks whose links stay"):
+def test_plans_and_sites_reject_directed_and_time_varying_networks(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"one-peer\(8\)"):
         deepca.plan("one-peer:8", 2, dim=20, latency=0.01, bandwidth=1e6)
     file = tmp_path / "network.toml"
     file.write_text(re.sub(r'(?m)^topology = "[^"]*"', 'topology = "directed-ring"', EXAMPLE), encoding="utf-8")
-    with pytest.raises(InvalidInput, match="links between sites must be permanent"):
+    with pytest.raises(InvalidInput, match="directed-ring"):
         _ = read_network(file).topology
 
 
@@ -209,7 +210,7 @@ def test_where_other_networks_are_of_no_use_they_are_refused(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("spec", ["directed-ring:9", "directed-exponential:12", "random-digraph:0.2:15"])
-def test_the_numbers_of_a_digraph_are_those_of_networkx(spec: str) -> None:
+def test_the_figures_of_a_digraph_match_networkx(spec: str) -> None:
     found = json_of("topology", spec)
     graph: nx.DiGraph[int] = nx.DiGraph(found["arcs"])
     m = found["agents"]
@@ -256,7 +257,7 @@ def test_the_table_of_a_digraph() -> None:
     assert listed == set(directed.random_digraph(15, 0.2, seed=0).to_networkx().edges())
 
 
-def test_the_table_of_a_network_that_changes() -> None:
+def test_the_table_of_a_time_varying_network() -> None:
     net = time_varying.matchings(tp.torus(3, 4), seed=2)
     shown = run_cli("topology", "matchings:torus:3x4", "--seed", "2", "--edges").stdout
     for pattern in (
@@ -280,14 +281,14 @@ def test_the_table_of_a_network_that_changes() -> None:
 
 
 @pytest.mark.parametrize("spec", NETWORKS)
-def test_one_agent_is_a_network(spec: str) -> None:
+def test_a_single_agent_has_a_table(spec: str) -> None:
     done = run_cli("topology", spec, "--agents", "1")
     assert done.exit_code == 0, done.stderr
     assert "nobody to agree with" in done.stdout
 
 
 @pytest.mark.parametrize("spec", ["directed-ring:5", "random-digraph:0.3:12", "one-peer:8", "matchings:torus:3x4"])
-def test_the_drawing_is_a_real_png(spec: str, tmp_path: Path) -> None:
+def test_the_drawing_is_a_valid_png(spec: str, tmp_path: Path) -> None:
     plot = tmp_path / "net.png"
     assert json_of("topology", spec, "--plot", str(plot))["plot"] == str(plot)
     data = plot.read_bytes()
@@ -298,7 +299,7 @@ def test_the_drawing_is_a_real_png(spec: str, tmp_path: Path) -> None:
 
 
 def _drawn(net: Topology, path: Path, monkeypatch: pytest.MonkeyPatch) -> Figure:
-    """The figure that is saved."""
+    """Return the figure that is saved."""
     saved: list[Figure] = []
     with monkeypatch.context() as patch:
         patch.setattr(Figure, "savefig", lambda figure, *args, **options: saved.append(figure))
@@ -307,8 +308,8 @@ def _drawn(net: Topology, path: Path, monkeypatch: pytest.MonkeyPatch) -> Figure
     return figure
 
 
-def test_arrows_point_from_who_sends_to_who_receives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One where nothing comes back, a line where both send; every round of a schedule has its own."""
+def test_arrows_point_from_sender_to_receiver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Expect an arrow for an arc, a line where both send, and one panel per round of a schedule."""
     graph = directed.from_arcs(4, [(0, 1), (1, 2), (2, 3), (3, 0), (2, 1)])
     [axes] = _drawn(graph, tmp_path / "a.png", monkeypatch).axes
     at = network_plots.layout(graph)
@@ -327,7 +328,7 @@ def test_arrows_point_from_who_sends_to_who_receives(tmp_path: Path, monkeypatch
 
 
 def _segments(axes: Any) -> int:
-    """Lines without a head."""
+    """Return the lines without an arrowhead."""
     return sum(len(lines.get_segments()) for lines in axes.collections if isinstance(lines, LineCollection))
 
 
@@ -353,8 +354,8 @@ def digits() -> Array:
 
 
 @pytest.mark.parametrize("spec", NETWORKS)
-def test_fit_gives_the_certified_answer_of_pooled_pca(spec: str, digits: Array, tmp_path: Path) -> None:
-    """On the command line, with the algorithm chosen for the network; and the same through the estimator."""
+def test_fit_gives_the_certified_result_of_pooled_pca(spec: str, digits: Array, tmp_path: Path) -> None:
+    """Run the command line, with the algorithm chosen for the network, and compare with the estimator."""
     np.save(tmp_path / "all.npy", digits)
     out = tmp_path / "model.npz"
     found = json_of("fit", str(tmp_path / "all.npy"), "--agents", "10", "-k", "5", "--topology", spec, "-o", str(out))
@@ -371,7 +372,7 @@ def test_fit_gives_the_certified_answer_of_pooled_pca(spec: str, digits: Array, 
 
 
 @pytest.mark.parametrize("spec", ["matchings:ring:6", "directed-ring:6", "one-peer"])
-def test_auto_takes_a_method_that_works_there(spec: str) -> None:
+def test_auto_chooses_a_method_that_supports_the_network(spec: str) -> None:
     net = from_name(spec, 6, seed=0)
     network = deepca.SimulatedNetwork(net)
     chosen = algorithm_of("auto", np.stack([np.eye(4)] * 6), np.eye(4)[:, :1], network)
@@ -382,14 +383,16 @@ def test_auto_takes_a_method_that_works_there(spec: str) -> None:
     ("arguments", "words"),
     [
         (("--topology", "directed-rnig"), "did you mean directed-ring?"),
-        (("--topology", "matchings"), "does not say of which network"),
-        (("--topology", "random-digraph:0.01"), "not strongly connected; raise p"),
-        (("--topology", "matchings:ring", "--algorithm", "krylov"), "use a tracked method"),
-        (("--topology", "one-peer", "--algorithm", "covariance"), "use a tracked method"),
-        (("--topology", "directed-ring", "--messages", "float32"), 'use messages="float64" on directed-ring'),
+        (("--topology", "matchings"), "write matchings:torus:5x10"),
+        (("--topology", "random-digraph:0.01"), "increase p (p ≥ 0.46"),
+        (("--topology", "matchings:ring", "--algorithm", "krylov"), "matchings(ring(10))"),
+        (("--topology", "one-peer", "--algorithm", "covariance"), "one-peer(10)"),
+        (("--topology", "directed-ring", "--messages", "float32"), "directed-ring(10)"),
     ],
 )
-def test_a_mistake_is_one_clear_line_and_exit_code_2(arguments: tuple[str, ...], words: str, tmp_path: Path) -> None:
+def test_an_invalid_network_is_one_error_line_and_exit_code_2(
+    arguments: tuple[str, ...], words: str, tmp_path: Path
+) -> None:
     np.save(tmp_path / "all.npy", np.random.default_rng(0).standard_normal((60, 5)))
     done = run_cli(
         "fit", str(tmp_path / "all.npy"), "--agents", "10", "-k", "2", "-o", str(tmp_path / "m.npz"), "-q", *arguments
@@ -403,8 +406,8 @@ def test_a_mistake_is_one_clear_line_and_exit_code_2(arguments: tuple[str, ...],
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("topology", "random-digraph:0.02:30"), "not strongly connected; raise p"),
-        (("topology", "directed-ring:5", "--rule", "metropolis"), "leave the rule out"),
+        (("topology", "random-digraph:0.02:30"), "increase p (p ≥ 0.23"),
+        (("topology", "directed-ring:5", "--rule", "metropolis"), "directed-ring with metropolis weights"),
         (("topology", "failing:2:ring:5"), "probability that a link is down"),
         (
             ("plan", "--topology", "one-peer:8", "--dim", "20", "-k", "2", "--latency", "1ms", "--bandwidth", "1Mbit"),
@@ -412,19 +415,19 @@ def test_a_mistake_is_one_clear_line_and_exit_code_2(arguments: tuple[str, ...],
         ),
     ],
 )
-def test_so_it_is_with_other_commands(arguments: tuple[str, ...], words: str) -> None:
+def test_other_commands_report_it_in_the_same_way(arguments: tuple[str, ...], words: str) -> None:
     done = run_cli(*arguments)
     assert (done.exit_code, done.stdout) == (2, "")
     assert words in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_the_way_out_is_named_for_mixers_that_need_one_symmetric_matrix() -> None:
+def test_mixers_that_need_a_symmetric_matrix_are_rejected() -> None:
     A, W0 = np.stack([np.eye(4)] * 6), np.eye(4)[:, :1]
     for spec in ("directed-ring:6", "one-peer:6", "matchings:ring:6"):
         network: Any = deepca.SimulatedNetwork(from_name(spec, seed=0))
         for mixer in (deepca.FastMix(3), deepca.Chebyshev(3), deepca.PositiveChebyshev(3)):
-            with pytest.raises(deepca.errors.MixingError, match=r"Use deepca\.Gossip"):
+            with pytest.raises(deepca.errors.MixingError):
                 deepca.DeEPCA(A, W0, network, mixer)
-            with pytest.raises(deepca.errors.MixingError, match=r"Use deepca\.Gossip"):
+            with pytest.raises(deepca.errors.MixingError):
                 mixer.contraction(network.topology, 3)

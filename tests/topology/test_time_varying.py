@@ -1,4 +1,4 @@
-"""Networks that change from round to round: the sum stays, and so does the answer."""
+"""Test time-varying networks: every round preserves the sum, and the result is that of a static network."""
 
 from __future__ import annotations
 
@@ -18,7 +18,15 @@ from deepca._util.typing import Csr, csr
 from deepca.consensus.averaging import average, common_average
 from deepca.consensus.exact import exact_average
 from deepca.consensus.mixer_state import PushSum
-from deepca.errors import DisconnectedError, InvalidInput, MassError, MixingError, NetworkError, TopologyError
+from deepca.errors import (
+    DisconnectedError,
+    InvalidInput,
+    MassError,
+    MixingError,
+    NetworkError,
+    ParameterError,
+    TopologyError,
+)
 from deepca.network import Network, SimulatedNetwork
 from deepca.operators import from_matrices
 from deepca.solver.stopping import Tolerance
@@ -26,6 +34,7 @@ from deepca.topology import directed, time_varying
 from deepca.topology.time_varying import Changing
 from tests.laws.strategies import quick
 from tests.support.engines import ENGINES, at_every_agent, mine, network_of
+from tests.support.errors import raises
 from tests.support.helpers import AtIteration, worst_tangent
 from tests.support.problems import spectrum, spectrum_problem
 from tests.support.seeds import law_seeds
@@ -54,7 +63,7 @@ def problem(seed: int = 0) -> tuple[Array, Array, Array]:
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_every_round_keeps_the_sum_and_uses_links_that_there_are(name: str) -> None:
+def test_every_round_preserves_the_sum_and_uses_existing_links(name: str) -> None:
     network = NETWORKS[name]
     for r in range(80):
         weights = network.at(r).toarray()
@@ -67,7 +76,7 @@ def test_every_round_keeps_the_sum_and_uses_links_that_there_are(name: str) -> N
         assert network.messages_at(r) == used.sum()
 
 
-def test_matchings_are_matchings_and_failures_are_as_frequent_as_said() -> None:
+def test_matchings_pair_agents_and_failures_have_the_given_frequency() -> None:
     allowed = BASE.adjacency.toarray() > 0
     for r in range(50):
         weights = NETWORKS["matchings"].at(r).toarray()
@@ -84,7 +93,7 @@ def test_matchings_are_matchings_and_failures_are_as_frequent_as_said() -> None:
 
 
 @pytest.mark.parametrize("m", [1, 2, 3, 8, 13, 16])
-def test_one_peer_at_a_time(m: int) -> None:
+def test_one_peer_sends_one_message_per_agent(m: int) -> None:
     network = time_varying.one_peer(m)
     hops = (m - 1).bit_length()
     x = np.random.default_rng(0).standard_normal((m, 3))
@@ -99,7 +108,7 @@ def test_one_peer_at_a_time(m: int) -> None:
 
 @given(st.integers(2, 7), st.integers(0, 1000), st.integers(0, 30))
 @quick(30)
-def test_everyone_has_heard_after_as_many_rounds_as_are_said_and_not_before(m: int, seed: int, start: int) -> None:
+def test_flooding_takes_exactly_as_many_rounds_as_reported(m: int, seed: int, start: int) -> None:
     network = time_varying.matchings(deepca.topology.complete(m), seed=seed)
     rounds = network.flood_from(start)
     known = [{j} for j in range(m)]
@@ -111,7 +120,7 @@ def test_everyone_has_heard_after_as_many_rounds_as_are_said_and_not_before(m: i
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_the_contraction_is_that_of_the_rounds(name: str) -> None:
+def test_the_contraction_matches_the_product_of_the_rounds(name: str) -> None:
     network = NETWORKS[name]
     found = [network.contraction(K) for K in (1, 4, 16, 64)]
     assert all(after < before for before, after in pairwise(found[1:]))
@@ -125,7 +134,7 @@ def test_the_contraction_is_that_of_the_rounds(name: str) -> None:
     assert 0.0 < network.lambda2 < 1.0
 
 
-def test_rounds_are_found_without_making_all_of_them_again_for_every_guess() -> None:
+def test_the_search_for_rounds_reuses_products() -> None:
     class Counted(Changing):
         asked = 0
 
@@ -151,56 +160,54 @@ def test_rounds_are_found_without_making_all_of_them_again_for_every_guess() -> 
 
 
 @pytest.mark.parametrize("seed", [140, 155, 160])
-def test_a_mean_that_all_share_is_exact_where_rounds_are_worse_than_those_tried(seed: int) -> None:
-    """Four rounds leave 1e-4 in those that were tried, and nearly everything where most links happen to be down."""
+def test_a_common_mean_is_exact_where_rounds_are_worse_than_those_sampled(seed: int) -> None:
+    """Use windows of four rounds that leave 1e-4 when sampled, but nearly everything while most links are down."""
     network = time_varying.failing(deepca.topology.complete(4), 0.5, seed=seed)
     x = np.arange(8.0).reshape(4, 2)
     np.testing.assert_allclose(common_average(SimulatedNetwork(network), x), x.mean(axis=0), rtol=1e-14)
 
 
 @pytest.mark.parametrize("seed", [None, -1, 0.5])
-def test_all_agents_draw_from_one_seed(seed: Any) -> None:
+def test_invalid_seeds_are_rejected(seed: Any) -> None:
     for make in (time_varying.matchings, lambda base, seed: time_varying.failing(base, 0.1, seed=seed)):
-        with pytest.raises(InvalidInput, match="the same at all agents"):
+        with raises(ParameterError, parameter="seed", value=seed):
             make(BASE, seed=seed)
 
 
-def test_what_is_no_graph_or_probability() -> None:
+def test_arguments_of_the_wrong_type_are_rejected() -> None:
     odd: Any
     for odd in ("ring", ["ring"], BASE):
-        with pytest.raises(InvalidInput, match="give graphs in a list"):
+        with raises(InvalidInput, parameter="graphs", value=odd):
             time_varying.periodic(odd)
     for odd in ("ring:5", None):
-        with pytest.raises(InvalidInput, match="is no graph"):
+        with raises(InvalidInput, parameter="base", value=odd):
             time_varying.matchings(odd)
     odd = "0.1"
-    with pytest.raises(InvalidInput, match=r"p = '0\.1'"):
+    with raises(InvalidInput, parameter="p", value="0.1"):
         time_varying.failing(BASE, odd)
     for odd in ("3", 2.5):
         for make in (directed.ring, directed.exponential):
-            with pytest.raises(TopologyError, match="a whole number"):
+            with raises(TopologyError, value=odd):
                 make(odd)
 
 
-def test_a_mean_that_all_share_is_made_again_or_refused_where_messages_get_lost() -> None:
+def test_a_common_mean_is_recomputed_or_raises_where_messages_get_lost() -> None:
     base, x = deepca.topology.complete(4), np.arange(8.0).reshape(4, 2)
     ends = SimulatedNetwork(time_varying.lossy(base, 0.3, seed=2, until=50))
     np.testing.assert_allclose(common_average(ends, x), x.mean(axis=0), rtol=1e-13)
-    with pytest.raises(NetworkError, match="messages get lost"):
+    with pytest.raises(NetworkError):
         common_average(SimulatedNetwork(time_varying.lossy(base, 0.3, seed=2)), x)
 
 
 @pytest.mark.simulator("a network that loses messages")
-def test_eigenpairs_name_lost_messages_and_no_argument() -> None:
+def test_eigenpairs_blame_the_network_for_lost_messages() -> None:
     A = from_matrices([np.diag([4.0, 2.0, 1.0]) * (j + 1) for j in range(4)])
-    with pytest.raises(NetworkError, match="messages get lost"):
+    with pytest.raises(NetworkError):
         deepca.eigenpairs(A, SimulatedNetwork(time_varying.lossy(deepca.topology.ring(4), 0.05, seed=1)), 2)
 
 
 @pytest.mark.parametrize(("base", "share"), [(deepca.topology.ring(3), 0.3), (deepca.topology.complete(4), 0.3)])
-def test_rounds_are_not_chosen_by_a_round_in_which_all_links_happen_to_be_up(
-    base: deepca.Topology, share: float
-) -> None:
+def test_the_number_of_rounds_does_not_rely_on_a_lucky_round(base: deepca.Topology, share: float) -> None:
     network = time_varying.failing(base, share, seed=0)
     K = deepca.Gossip().rounds_for(network, 1e-12)
     for start in range(40):
@@ -212,8 +219,8 @@ def test_rounds_are_not_chosen_by_a_round_in_which_all_links_happen_to_be_up(
 
 @pytest.mark.simulator("many runs")
 @pytest.mark.parametrize("seed", [34, 35, 36, 37, 38, 39])
-def test_accelerated_iterations_keep_up_where_few_links_fail_at_once(seed: int) -> None:
-    """A_j ten times as large as their mean, that cancel; DeEPCA converges in all of them."""
+def test_accelerated_iterations_converge_where_links_fail(seed: int) -> None:
+    """Use A_j ten times as large as their mean; DeEPCA converges for all of these seeds."""
     rng = np.random.default_rng(seed)
     apart = rng.normal(size=(3, 4, 4))
     apart = apart + apart.transpose(0, 2, 1)
@@ -226,8 +233,8 @@ def test_accelerated_iterations_keep_up_where_few_links_fail_at_once(seed: int) 
 
 @pytest.mark.simulator("a network that loses messages")
 @pytest.mark.parametrize("seed", law_seeds(12))
-def test_an_average_from_which_few_messages_are_lost_is_made_again(seed: int) -> None:
-    """Losses that spoil a few digits only are noticed, too, and of eight tries the best is taken."""
+def test_an_average_with_few_lost_messages_is_recomputed(seed: int) -> None:
+    """Detect losses that spoil only a few digits; the best of eight attempts is used."""
     base = deepca.topology.erdos_renyi(6, 0.6, seed=1)
     x = np.random.default_rng(seed).standard_normal((6, 40))
     network = SimulatedNetwork(time_varying.lossy(base, 1e-3, seed=seed))
@@ -235,52 +242,52 @@ def test_an_average_from_which_few_messages_are_lost_is_made_again(seed: int) ->
     assert np.abs(found - x.mean(axis=0)).max() <= 1e-12
 
 
-def test_what_is_no_schedule() -> None:
-    with pytest.raises(InvalidInput, match="all of the same agents"):
+def test_invalid_schedules_are_rejected() -> None:
+    with raises(InvalidInput, parameter="graphs", value=[4, 5]):
         time_varying.periodic([deepca.topology.ring(4), deepca.topology.ring(5)])
-    with pytest.raises(InvalidInput, match="all of the same agents"):
+    with raises(InvalidInput, parameter="graphs", value=[]):
         time_varying.periodic([])
-    with pytest.raises(InvalidInput, match="cannot be part of another"):
+    with raises(InvalidInput, parameter="graphs", value=NETWORKS["one peer"].name):
         time_varying.periodic([NETWORKS["one peer"]])
-    with pytest.raises(InvalidInput, match="go both ways and stay"):
+    with raises(InvalidInput, parameter="base", value=directed.ring(4).name):
         time_varying.matchings(directed.ring(4))
-    with pytest.raises(InvalidInput, match=r"p = 1\.0: the probability"):
+    with raises(InvalidInput, parameter="p", value=1.0):
         time_varying.failing(BASE, 1.0)
-    with pytest.raises(TopologyError, match="no eigenvalues of its own"):
+    with pytest.raises(TopologyError):
         _ = NETWORKS["one peer"].eigenvalues
     apart = csr(np.eye(4))
     alone = Changing("apart", "changing", csr(np.full((4, 4), 0.25)), 0.5, -0.5, lambda r: apart)
-    with pytest.raises(DisconnectedError, match="not everyone has heard of everyone"):
+    with pytest.raises(DisconnectedError):
         alone.flood_from(0)
     leaking = Changing("leaking", "changing", csr(np.eye(4)), 0.5, -0.5, lambda r: csr(np.diag([1.0, 1.0, 0.9, 1.0])))
-    with pytest.raises(MassError, match="agent 2 loses mass in round 3"):
+    with raises(MassError, agent=2, value=0.9):
         leaking.at(3)
     wrong = Changing("wrong", "changing", csr(np.eye(4)), 0.5, -0.5, lambda r: csr(np.eye(3)))
-    with pytest.raises(TopologyError, match="the weights of round 0 have shape"):
+    with raises(TopologyError, value=(3, 3)):
         wrong.at(0)
 
 
 # -------------------------------------------------------------------------------------------------------------- mixing
 
 
-def test_mixers_with_memory_and_exact_ones_are_refused() -> None:
+def test_mixers_with_memory_and_exact_ones_are_rejected() -> None:
     network = network_of(NETWORKS["matchings"])
     x = np.ones((M, 3))[mine(M)]
     for mixer in (deepca.FastMix(3), deepca.Chebyshev(3), deepca.PositiveChebyshev(3)):
-        with pytest.raises(MixingError, match=r"changes from round to round.*deepca\.Gossip"):
+        with pytest.raises(MixingError):
             mixer(network, x)
-    with pytest.raises(MixingError, match="TreeSweep needs links that stay"):
+    with pytest.raises(MixingError):
         exact_average(network, x)
-    with pytest.raises(MixingError, match="graphs that stay"):
+    with pytest.raises(MixingError):
         deepca.Gossip(3, messages="float16")(network, x)
     stack, _, _ = problem()
     krylov = deepca.BlockKrylov(from_matrices(stack), np.eye(D)[:, :2], network)
-    with pytest.raises(MixingError, match="use a tracked method"):
+    with pytest.raises(MixingError):
         deepca.solve(krylov, max_iter=3)
 
 
-def test_why_mixers_with_memory_are_refused() -> None:
-    """FastMix over matchings of a ring: slower than plain averages, and with more momentum without bound."""
+def test_mixers_with_memory_are_slow_or_diverge() -> None:
+    """Run FastMix over matchings of a ring: slower than plain averaging, and unbounded with more momentum."""
     network = NETWORKS["matchings of a ring"]
     start = np.random.default_rng(0).standard_normal((M, 1))
 
@@ -300,7 +307,7 @@ def test_why_mixers_with_memory_are_refused() -> None:
 @pytest.mark.parametrize("kind", ENGINES)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_mixing_and_reducing_on_every_engine(name: str, kind: str) -> None:
-    """The same rounds at all agents, one after the other; counted as what is sent in them."""
+    """Check that all agents make the same rounds in sequence, and that traffic counts their messages."""
     graph = NETWORKS[name]
     x = np.random.default_rng(1).standard_normal((M, 4))
 
@@ -326,7 +333,7 @@ def test_mixing_and_reducing_on_every_engine(name: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_an_average_with_its_error(name: str) -> None:
+def test_an_average_reports_its_error(name: str) -> None:
     network = network_of(NETWORKS[name])
     assert not network.reliable
     x = np.random.default_rng(3).standard_normal((M, 6))
@@ -341,7 +348,7 @@ def test_an_average_with_its_error(name: str) -> None:
 
 @pytest.mark.parametrize("algorithm", [deepca.DeEPCA, deepca.AcceleratedDeEPCA])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_every_agent_ends_with_the_pooled_answer(name: str, algorithm: Any) -> None:
+def test_every_agent_obtains_the_pooled_result(name: str, algorithm: Any) -> None:
     stack, U, values = problem()
     W0 = deepca.operators.linalg.random_orthonormal(D, K_TOP, seed=1)
     solver = algorithm(from_matrices(stack), W0, network_of(NETWORKS[name]))
@@ -352,7 +359,7 @@ def test_every_agent_ends_with_the_pooled_answer(name: str, algorithm: Any) -> N
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_the_invariant_in_every_iteration(name: str) -> None:
+def test_the_tracking_invariant_holds_in_every_iteration(name: str) -> None:
     stack, _, _ = problem()
     solver = deepca.DeEPCA(
         from_matrices(stack),
@@ -367,8 +374,8 @@ def test_the_invariant_in_every_iteration(name: str) -> None:
         assert isinstance(state.memory, PushSum) == NETWORKS[name].directed
 
 
-def test_a_new_epoch_begins_at_rounds_of_its_own() -> None:
-    """Agents that were caught in different rounds agree again on which one it is."""
+def test_a_new_epoch_has_its_own_rounds() -> None:
+    """Let agents that were interrupted in different rounds agree again on the current one."""
     stack, U, _ = problem()
     W0 = deepca.operators.linalg.random_orthonormal(D, K_TOP, seed=1)
     network = network_of(NETWORKS["matchings"])
@@ -382,8 +389,8 @@ def test_a_new_epoch_begins_at_rounds_of_its_own() -> None:
 
 @pytest.mark.simulator("what a lost message does is the same on every engine")
 @pytest.mark.parametrize("algorithm", [deepca.DeEPCA, deepca.AcceleratedDeEPCA])
-def test_messages_lost_one_way_are_found_by_the_certificate_and_repaired(algorithm: Any) -> None:
-    """Agents agree on a wrong answer; fresh averages say so, and tracking begins again."""
+def test_the_certificate_detects_lost_messages_and_tracking_recovers(algorithm: Any) -> None:
+    """Let agents agree on a wrong result; fresh averages detect it, and tracking restarts."""
     stack, U, _ = problem()
     W0 = deepca.operators.linalg.random_orthonormal(D, K_TOP, seed=1)
     losing = time_varying.lossy(BASE, 0.02, seed=5, until=150)

@@ -1,4 +1,4 @@
-"""Array types used throughout. Arrays are float64 with shape ``(*B, d, k)`` unless said otherwise."""
+"""Type aliases. Arrays are float64 with shape ``(*B, d, k)`` unless stated otherwise."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ Array = npt.NDArray[np.float64]
 Orthonormalise = Callable[[Array], tuple[Array, Array]]
 """``S ↦ (W, R)`` with ``W R = S`` and ``WᵀW = I``, batched over leading axes."""
 Rounds = int | Callable[[int], int] | Literal["auto"]
-"""K: a number, a schedule ``t ↦ K``, or "auto": chosen while running (:mod:`deepca.consensus.pacing`)."""
+"""K: a number, a schedule ``t ↦ K``, or "auto", chosen during the run (:mod:`deepca.consensus.pacing`)."""
+Seed = int | np.random.Generator | None
+"""Seed of a random graph; None draws a fresh one."""
 
 
 def csr(matrix: Any) -> Csr:
-    """Any matrix, dense or sparse, as a float64 CSR array."""
+    """Convert a dense or sparse matrix to a float64 CSR array."""
     return cast("Csr", sparse.csr_array(matrix, dtype=np.float64))

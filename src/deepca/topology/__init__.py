@@ -1,4 +1,4 @@
-"""Who talks to whom: graphs with gossip weights, directed graphs, networks that change in time."""
+"""Communication graphs and their weights: undirected, directed and time-varying."""
 
 from deepca.topology.directed import Digraph
 from deepca.topology.generators import (

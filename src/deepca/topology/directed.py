@@ -1,9 +1,10 @@
-"""Networks whose messages go one way: strongly connected directed graphs with column-stochastic weights.
+"""Strongly connected directed networks with column-stochastic weights.
 
-Agent i sends to its out-neighbours, and knows no more of the graph than these: it keeps one part of what it holds and
-sends each of them one, ``C_ji = 1 / (1 + out-degree of i)``. Columns of C sum to one, so the sum over all agents stays;
-rows do not, so what agents come to hold is not the mean but ``π_j m`` times the mean, ``C π = π``. Who listens to more
-holds more. The push-sum weight y, mixed alike from ones, tends to ``π_j m`` as well, and the ratio to the mean.
+Agent i sends to its out-neighbours and knows nothing else about the graph. It keeps one share of its value and sends
+one to each of them, ``C_ji = 1 / (1 + out-degree of i)``. The columns of C sum to one, so the sum over all agents is
+preserved. The rows do not, so values converge not to the mean but to ``π_j m`` times the mean, where ``C π = π``:
+agents with more senders accumulate more. The push-sum weight y starts from ones and is mixed in the same way. It also
+converges to ``π_j m``, so the ratio converges to the mean.
 """
 
 from __future__ import annotations
@@ -11,75 +12,91 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import networkx as nx
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 from scipy.sparse import csgraph
-from scipy.sparse.linalg import ArpackNoConvergence, eigs
 
-from deepca._util.typing import Array, Csr, csr
+from deepca._util.typing import Array, Csr, Seed, csr
 from deepca.errors import DisconnectedError, MassError, TopologyError
-from deepca.topology.graph import (
-    SMALL,
-    Topology,
+from deepca.topology.adjacency import (
+    adjacency_at,
     check_agents,
     check_square,
+    checked_pairs,
+    components_of,
+    format_agents,
     freeze,
-    links_at,
     links_of,
-    pairs_of,
     shortest_paths,
 )
-
-if TYPE_CHECKING:
-    from deepca.topology.graph import Seed
+from deepca.topology.graph import SMALL, Topology
+from deepca.topology.spectra import second_largest_modulus
 
 __all__ = ["Digraph", "exponential", "from_arcs", "from_weights", "random_digraph", "ring"]
 
-_SUM = 1e-12  # by how much a column may miss one
+_COLUMN_SUM_TOLERANCE = 1e-12  # a column of C is a few divisions, each rounded to 1e-16
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Digraph(Topology):
-    """A strongly connected directed graph of agents with its column-stochastic weights C, ``gossip_sparse``.
+    """A strongly connected directed graph of agents with its column-stochastic weights C.
 
-    Build one with the functions of this module. ``C[j, i]`` is what agent j takes of what agent i sends; ``adjacency``
-    has a one there. ``lambda2`` is the second largest modulus of an eigenvalue of C.
+    Use the functions of :mod:`deepca.topology.directed` to create one.
+
+    Parameters
+    ----------
+    name : str
+        Name for messages and plots.
+    rule : str
+        Rule that set the weights, or ``"custom"``.
+    gossip_sparse : csr_array of shape (m, m)
+        C. ``C[j, i]`` is the share of agent i's value that goes to agent j; `adjacency` has a one there.
+    lambda2 : float
+        Second largest modulus of an eigenvalue of C.
+    lambda_min : float
+        ``-lambda2``.
     """
 
     def __post_init__(self) -> None:
+        """Validate C and make it read-only."""
         _check_columns(self.gossip_sparse)
         freeze(self.gossip_sparse)
         _check_strongly_connected(self.adjacency)
         if self.n_agents > 1 and not self.lambda2 < 1.0 - 1e-12:
             raise TopologyError(
-                f"the weights of {self.name} have a second eigenvalue of modulus {self.lambda2:.6g}: what agents hold "
-                "goes round for ever. Let every agent keep a part of it (a positive diagonal)"
+                f"the weights of {self.name} have a second eigenvalue of modulus {self.lambda2:.6g}, so averaging does "
+                "not converge; let every agent keep a share of its value (a positive diagonal)",
+                parameter="matrix",
+                value=self.lambda2,
             )
 
     def __repr__(self) -> str:
+        """Describe the graph and its spectral gap."""
         arcs = f"{self.n_agents} agents, {self.n_messages} arcs"
         return f"Digraph({self.name}, {arcs}, 1 − |λ₂| = {1 - self.lambda2:.4g})"
 
     @property
     def directed(self) -> bool:
+        """Always True."""
         return True
 
     @property
     def n_messages(self) -> int:
+        """Number of messages in one round: one per arc."""
         return int(self.adjacency.nnz)
 
     @cached_property
     def degrees(self) -> npt.NDArray[np.int64]:
-        """To how many agents every agent sends."""
+        """Number of agents to which every agent sends."""
         return np.bincount(self.adjacency.indices, minlength=self.n_agents).astype(np.int64)
 
     @cached_property
     def middle(self) -> int:
-        """An agent from which the way to all others and back is not longer than need be; of a sample for large m."""
+        """An agent with the shortest paths to all others and back; the best of 16 random ones for large m."""
         m = self.n_agents
         tried = np.arange(m) if m <= SMALL else np.random.default_rng(0).choice(m, 16, replace=False)
         there = csgraph.shortest_path(self.adjacency, unweighted=True, indices=tried).max(axis=1)
@@ -87,61 +104,87 @@ class Digraph(Topology):
         return int(tried[int((there + back).argmin())])
 
     def paths_from(self, source: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Find shortest paths along the direction of the arcs."""
         return shortest_paths(self._outward, source)
 
     def paths_to(self, target: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Find shortest paths along the direction of the arcs."""
         return shortest_paths(self.adjacency, target)
 
     @cached_property
     def modes(self) -> npt.NDArray[np.complex128]:
-        """The eigenvalues of C but the first, largest modulus first (dense: for up to a few thousand agents)."""
+        """Eigenvalues of C other than the first, by descending modulus (dense: for up to a few thousand agents)."""
         values = np.linalg.eigvals(self.gossip_matrix).astype(np.complex128)
         others = np.delete(values, int(np.abs(values - 1.0).argmin()))
         return others[np.argsort(-np.abs(others))]
 
     @property
     def eigenvalues(self) -> Array:
-        """Real only where C is symmetric: see :attr:`modes`."""
-        raise TopologyError(f"{self.name} is directed: its eigenvalues are complex, and found in `modes`")
+        """Undefined, since C is not symmetric; raise TopologyError. See :attr:`modes`."""
+        raise TopologyError(f"{self.name} is directed, so its eigenvalues are complex; use `modes`")
 
     @cached_property
     def limit(self) -> Array:
-        """π, what agents come to hold of a sum of one: ``C π = π``, positive."""
+        """Stationary distribution π: ``C π = π``, positive, with sum one."""
         m = self.n_agents
         system = np.concatenate([self.gossip_matrix - np.eye(m), np.ones((1, m))])
         return np.asarray(np.linalg.lstsq(system, np.eye(m + 1)[-1])[0])
 
     def contraction(self, K: int) -> float:
-        """``‖C^K − π1ᵀ‖ / min_j y_j``: by what K rounds shrink the distance of ratios x/y to the mean, at worst.
+        """Bound the distance of the ratios x/y to the mean after K rounds, relative to the initial one.
 
-        For ``x − x̄y = (C^K − π1ᵀ)(x⁰ − x̄1)``, whose entries are divided by those of ``y = C^K 1``. Beyond some
-        thousand agents an estimate from λ₂.
+        Notes
+        -----
+        The bound is ``‖C^K − y1ᵀ/m‖ / min_j y_j`` with ``y = C^K 1``: the ratios are ``x_j / y_j``, and
+        ``x − x̄y = (C^K − y1ᵀ/m)(x⁰ − x̄1)``. For large m it is an estimate from λ₂.
         """
         m = self.n_agents
         if m == 1:
             return 0.0
         if m > SMALL:
             return float(min(np.sqrt(m) * self.lambda2**K * m, 1e300))
-        if _far(self) <= K:
+        if _rounds_to_rounding(self) <= K:
             return 0.0
         power = np.linalg.matrix_power(self.gossip_matrix, K)
         y = power.sum(axis=1)
         return float(np.linalg.norm(power - y[:, None] / m, 2) / y.min())
 
     def senders(self, j: int) -> tuple[int, ...]:
-        """Those that agent j hears."""
+        """Return the agents from which agent j receives.
+
+        Parameters
+        ----------
+        j : int
+            Index of the agent.
+
+        Returns
+        -------
+        tuple of int
+            Their indices, in ascending order.
+        """
         return self._row(self.adjacency, j)
 
     def receivers(self, j: int) -> tuple[int, ...]:
-        """Those that hear agent j."""
+        """Return the agents to which agent j sends.
+
+        Parameters
+        ----------
+        j : int
+            Index of the agent.
+
+        Returns
+        -------
+        tuple of int
+            Their indices, in ascending order.
+        """
         return self._row(self._outward, j)
 
     def neighbors(self, j: int) -> tuple[int, ...]:
-        """Those that agent j hears, or is heard by."""
+        """Return the agents from which agent j receives or to which it sends."""
         return tuple(sorted({*self.senders(j), *self.receivers(j)}))
 
     def to_networkx(self) -> nx.DiGraph[Any]:
-        """Arcs go from who sends to who receives, and carry the weight."""
+        """Convert to a networkx graph whose arcs point from sender to receiver and have their weight as ``weight``."""
         graph: nx.DiGraph[Any] = nx.DiGraph(name=self.name)
         graph.add_nodes_from(range(self.n_agents))
         arcs = sparse.coo_array(self.gossip_sparse)
@@ -154,14 +197,37 @@ class Digraph(Topology):
         return csr(self.adjacency.T)
 
 
-# ---------------------------------------------------------------------------------------------------- generators
-
-
 def from_arcs(m: int, arcs: Iterable[tuple[int, int]], *, name: str = "arcs") -> Digraph:
-    """Agents 0 … m − 1, where ``(i, j)`` says that i sends to j; an arc named twice counts once."""
-    check_agents(m)
-    ends = pairs_of(arcs, m, "arc")
-    links = links_at(ends[:, 1], ends[:, 0], m)
+    """Create a directed network from a list of arcs.
+
+    Parameters
+    ----------
+    m : int
+        Number of agents; they are numbered 0 … m − 1.
+    arcs : iterable of (int, int)
+        ``(i, j)`` means that agent i sends to agent j; repeated arcs count once.
+    name : str, default="arcs"
+        Name for messages and plots.
+
+    Returns
+    -------
+    Digraph
+        The graph, with weights ``C_ji = 1 / (1 + out-degree of i)``.
+
+    Raises
+    ------
+    DisconnectedError
+        If the graph is not strongly connected.
+
+    Examples
+    --------
+    >>> from deepca.topology.directed import from_arcs
+    >>> graph = from_arcs(3, [(0, 1), (1, 2), (2, 0)])
+    >>> graph.senders(1), graph.receivers(1)
+    ((0,), (2,))
+    """
+    ends = checked_pairs(arcs, m, "arc")
+    links = adjacency_at(ends[:, 1], ends[:, 0], m)
     _check_strongly_connected(links)
     kept = csr(links + sparse.eye_array(m, format="csr"))
     shares = 1.0 / np.bincount(kept.indices, minlength=m)
@@ -169,7 +235,27 @@ def from_arcs(m: int, arcs: Iterable[tuple[int, int]], *, name: str = "arcs") ->
 
 
 def from_weights(matrix: npt.ArrayLike | Csr, *, name: str = "custom") -> Digraph:
-    """A network from C itself (dense or scipy.sparse): ``C[j, i]`` is the part of what i holds that goes to j."""
+    """Create a directed network from C itself.
+
+    Parameters
+    ----------
+    matrix : array_like or sparse array of shape (m, m)
+        ``C[j, i]`` is the share of agent i's value that goes to agent j: not negative, with columns that sum to one.
+    name : str, default="custom"
+        Name for messages and plots.
+
+    Returns
+    -------
+    Digraph
+        The graph of its nonzero entries.
+
+    Raises
+    ------
+    MassError
+        If a column does not sum to one.
+    DisconnectedError
+        If the graph is not strongly connected.
+    """
     weights = csr(matrix if sparse.issparse(matrix) else np.atleast_2d(np.asarray(matrix, dtype=np.float64))).copy()
     weights.eliminate_zeros()
     _check_columns(weights)
@@ -178,13 +264,35 @@ def from_weights(matrix: npt.ArrayLike | Csr, *, name: str = "custom") -> Digrap
 
 
 def ring(m: int) -> Digraph:
-    """Agent j sends to j + 1 (mod m), and hears j − 1."""
+    """Let agent j send to agent j + 1 (mod m).
+
+    Parameters
+    ----------
+    m : int
+        Number of agents.
+
+    Returns
+    -------
+    Digraph
+        The directed ring.
+    """
     check_agents(m)
     return from_arcs(m, [(j, (j + 1) % m) for j in range(m)] if m > 1 else [], name=f"directed-ring({m})")
 
 
 def exponential(m: int) -> Digraph:
-    """Agent j sends to j + 1, j + 2, j + 4, … (mod m): few neighbours, and nobody far away."""
+    """Let agent j send to agents j + 1, j + 2, j + 4, … (mod m): low degree and small diameter.
+
+    Parameters
+    ----------
+    m : int
+        Number of agents.
+
+    Returns
+    -------
+    Digraph
+        The exponential graph.
+    """
     check_agents(m)
     hops = [1 << bit for bit in range(int(m - 1).bit_length())]
     arcs = [(j, (j + hop) % m) for j in range(m) for hop in hops]
@@ -192,10 +300,32 @@ def exponential(m: int) -> Digraph:
 
 
 def random_digraph(m: int, p: float, *, seed: Seed = None, attempts: int = 100) -> Digraph:
-    """Every agent sends to every other with probability p, drawn again until strongly connected."""
+    """Draw a strongly connected graph in which every agent sends to every other with probability p.
+
+    Parameters
+    ----------
+    m : int
+        Number of agents.
+    p : float
+        Probability of an arc, in (0, 1].
+    seed : int or Generator, optional
+        Seed of the graph.
+    attempts : int, default=100
+        Graphs to draw, from the same random stream, until one is strongly connected.
+
+    Returns
+    -------
+    Digraph
+        The first strongly connected graph drawn.
+
+    Raises
+    ------
+    DisconnectedError
+        If no attempt is strongly connected.
+    """
     check_agents(m)
     if not 0.0 < p <= 1.0:
-        raise TopologyError(f"p = {p}: the probability of an arc must lie in (0, 1]")
+        raise TopologyError(f"p = {p}: the probability of an arc must be in (0, 1]", parameter="p", value=p)
     rng = np.random.default_rng(seed)
     for _ in range(attempts):
         drawn = rng.random((m, m)) < p
@@ -203,12 +333,11 @@ def random_digraph(m: int, p: float, *, seed: Seed = None, attempts: int = 100) 
         if csgraph.connected_components(drawn, directed=True, connection="strong")[0] == 1:
             return from_arcs(m, [(int(i), int(j)) for i, j in np.argwhere(drawn)], name=f"random-digraph({m}, {p:g})")
     raise DisconnectedError(
-        f"{attempts} draws of a directed graph with m = {m}, p = {p:g} were not strongly connected; raise p "
-        f"(p ≥ {min(1.0, 2 * np.log(max(m, 2)) / m):.2g} usually is)"
+        f"{attempts} draws of a directed graph with m = {m}, p = {p:g} were not strongly connected; "
+        f"increase p (p ≥ {min(1.0, 2 * np.log(max(m, 2)) / m):.2g} usually suffices)",
+        parameter="p",
+        value=p,
     )
-
-
-# ------------------------------------------------------------------------------------------------------ building
 
 
 def _weighted(weights: Csr, name: str, rule: str) -> Digraph:
@@ -216,57 +345,52 @@ def _weighted(weights: Csr, name: str, rule: str) -> Digraph:
     m = int(weights.shape[0])
     if m == 1:
         return Digraph(name, rule, csr(np.ones((1, 1))), 0.0, 0.0)
-    if m <= SMALL:
-        values = np.sort(np.abs(np.linalg.eigvals(weights.toarray())))
-        second = float(values[-2])
-    else:
-        second = float(np.sort(np.abs(_largest(weights, m)))[-2])
-    second = 0.0 if second < 1e-14 else second
+    second = second_largest_modulus(weights, SMALL)
     return Digraph(name, rule, weights, second, -second)
 
 
-def _largest(weights: Csr, m: int) -> npt.NDArray[np.complex128]:
-    """Some eigenvalues, the two of largest modulus among them."""
-    try:
-        return np.asarray(eigs(weights, k=2, which="LM", v0=np.ones(m), maxiter=500, return_eigenvectors=False))
-    except ArpackNoConvergence:  # on long thin graphs many have nearly the same modulus; the largest lie next to 1
-        found = eigs(weights.tocsc(), k=3, sigma=1.0 + 1e-3 / m, v0=np.ones(m), return_eigenvectors=False)
-        return np.asarray(found)
-
-
-def _far(graph: Digraph) -> int:
-    """Rounds after which nothing is left but rounding, and powers need not be formed."""
+def _rounds_to_rounding(graph: Digraph) -> int:
+    """Return the rounds after which only rounding errors remain, so that powers need not be formed."""
     if graph.lambda2 <= 0.0:
         return graph.n_agents + 1
     return int(np.ceil(np.log(1e-30) / np.log(graph.lambda2))) + graph.n_agents
 
 
 def _check_columns(weights: Csr) -> None:
+    """Raise TopologyError unless C is square, finite and not negative with columns that sum to one."""
     check_square(weights)
     if weights.data.size and weights.data.min() < 0.0:
         i = int(sparse.coo_array(weights).col[int(sparse.coo_array(weights).data.argmin())])
-        raise TopologyError(f"agent {i} sends a negative part of what it holds; weights must not be negative")
+        raise TopologyError(
+            f"agent {i} sends a negative share of its value, {weights.data.min():.6g}; weights must not be negative",
+            agent=i,
+            value=float(weights.data.min()),
+        )
     sums = np.asarray(weights.sum(axis=0), dtype=np.float64).ravel()
     worst = int(np.abs(sums - 1.0).argmax())
-    if abs(sums[worst] - 1.0) > _SUM:
-        what = "loses mass" if sums[worst] < 1.0 else "makes mass out of nothing"
+    if abs(sums[worst] - 1.0) > _COLUMN_SUM_TOLERANCE:
+        what = "loses mass" if sums[worst] < 1.0 else "creates mass"
         raise MassError(
-            f"agent {worst} {what}: the parts that it keeps and sends, column {worst} of the weights, sum to "
-            f"{sums[worst]:.12g}; every column must sum to 1"
+            f"agent {worst} {what}: the shares that it keeps and sends, column {worst} of the weights, sum to "
+            f"{sums[worst]:.12g}; every column must sum to 1",
+            agent=worst,
+            value=float(sums[worst]),
         )
 
 
 def _check_strongly_connected(links: Csr) -> None:
+    """Raise DisconnectedError, which names the components, unless a directed graph is strongly connected."""
     count, label = csgraph.connected_components(links, directed=True, connection="strong")
     if count == 1:
         return
-    # links[j, i]: j hears i. A part that nobody outside hears, or that hears nobody outside
+    # links[j, i] means that i sends to j; find a component that sends nothing to the others
     entries = sparse.coo_array(links)
-    leaves = {int(label[i]) for j, i in zip(entries.row, entries.col, strict=True) if label[i] != label[j]}
-    unheard = next((c for c in range(count) if c not in leaves), 0)
-    members = np.flatnonzero(label == unheard)
-    named = ", ".join(map(str, members[:8])) + (f", … ({members.size} agents)" if members.size > 8 else "")
+    sending = {int(label[i]) for j, i in zip(entries.row, entries.col, strict=True) if label[i] != label[j]}
+    silent = next((c for c in range(count) if c not in sending), 0)
+    components = components_of(label, count)
     raise DisconnectedError(
-        f"the directed graph is not strongly connected: it has {count} parts, and nothing that agents {{{named}}} send "
-        "reaches the others; add arcs, so that there is a way from every agent to every other"
+        f"the directed graph is not strongly connected: it has {count} components, and no message of agents "
+        f"{format_agents(components[silent])} reaches the others; add arcs so that there is a path from every agent to "
+        "every other",
+        components=components,
     )

@@ -1,4 +1,4 @@
-"""Graphs by their shape: rings, grids, random graphs, and whatever networkx makes."""
+"""Create common graphs: rings, grids, random graphs, and conversions from networkx."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, cast
 import networkx as nx
 import numpy as np
 
+from deepca._util.typing import Seed
 from deepca.errors import AsymmetricError, DisconnectedError, TopologyError
+from deepca.topology.adjacency import check_agents
+from deepca.topology.graph import Rule, Topology, from_edges
 
 if TYPE_CHECKING:
     Graph = nx.Graph[Any]
-    Seed = int | np.random.Generator | None
-from deepca.topology.graph import Rule, Topology, check_agents, from_edges
 
 __all__ = [
     "complete",
@@ -31,10 +32,34 @@ __all__ = [
 
 
 def erdos_renyi(m: int, p: float, *, seed: Seed = None, rule: Rule = "paper", attempts: int = 100) -> Topology:
-    """Every pair of agents is connected with probability p, drawn again (from the same stream) until connected."""
+    """Draw a connected Erdős–Rényi graph, in which every pair of agents is connected with probability p.
+
+    Parameters
+    ----------
+    m : int
+        Number of agents.
+    p : float
+        Probability of an edge, in (0, 1].
+    seed : int or Generator, optional
+        Seed of the graph.
+    rule : str, default="paper"
+        Rule that sets the weights; see :mod:`deepca.topology.weights`.
+    attempts : int, default=100
+        Graphs to draw, from the same random stream, until one is connected.
+
+    Returns
+    -------
+    Topology
+        The first connected graph drawn.
+
+    Raises
+    ------
+    DisconnectedError
+        If no attempt is connected.
+    """
     check_agents(m)
     if not 0.0 < p <= 1.0:
-        raise TopologyError(f"p = {p}: the probability of an edge must lie in (0, 1]")
+        raise TopologyError(f"p = {p}: the probability of an edge must be in (0, 1]", parameter="p", value=p)
     rng = np.random.default_rng(seed)
     draw = nx.fast_gnp_random_graph if p < 0.1 else nx.gnp_random_graph
     for _ in range(attempts):
@@ -43,38 +68,124 @@ def erdos_renyi(m: int, p: float, *, seed: Seed = None, rule: Rule = "paper", at
             return _from_graph(graph, f"erdos-renyi({m}, {p:g})", rule)
     raise DisconnectedError(
         f"{attempts} draws of an Erdős–Rényi graph with m = {m}, p = {p:g} were all disconnected; "
-        f"raise p (p ≥ {min(1.0, 2 * np.log(max(m, 2)) / m):.2g} is usually connected)"
+        f"increase p (p ≥ {min(1.0, 2 * np.log(max(m, 2)) / m):.2g} is usually connected)",
+        parameter="p",
+        value=p,
     )
 
 
 def ring(m: int, *, rule: Rule = "paper") -> Topology:
-    """Agent j talks to j − 1 and j + 1 (mod m)."""
-    return _generated(lambda: nx.cycle_graph(m) if m > 2 else nx.path_graph(m), m, f"ring({m})", rule)
+    """Connect agent j to agents j − 1 and j + 1 (mod m).
+
+    Parameters
+    ----------
+    m : int
+        Number of agents.
+    rule : str, default="paper"
+        Rule that sets the weights; see :mod:`deepca.topology.weights`.
+
+    Returns
+    -------
+    Topology
+        The ring.
+
+    Examples
+    --------
+    >>> from deepca.topology import ring
+    >>> ring(5)
+    Topology(ring(5), rule='paper', 5 agents, 5 edges, 1 − λ₂ = 0.382)
+    """
+    return _generate(lambda: nx.cycle_graph(m) if m > 2 else nx.path_graph(m), m, f"ring({m})", rule)
 
 
 def path(m: int, *, rule: Rule = "paper") -> Topology:
-    """A line of agents."""
-    return _generated(lambda: nx.path_graph(m), m, f"path({m})", rule)
+    """Connect agents in a line.
+
+    Parameters
+    ----------
+    m : int
+        Number of agents.
+    rule : str, default="paper"
+        Rule that sets the weights; see :mod:`deepca.topology.weights`.
+
+    Returns
+    -------
+    Topology
+        The path.
+    """
+    return _generate(lambda: nx.path_graph(m), m, f"path({m})", rule)
 
 
 def star(m: int, *, rule: Rule = "paper") -> Topology:
-    """Agent 0 in the middle, all others connected to it only."""
-    return _generated(lambda: nx.star_graph(m - 1), m, f"star({m})", rule)
+    """Connect agent 0 to all others.
+
+    Parameters
+    ----------
+    m : int
+        Number of agents.
+    rule : str, default="paper"
+        Rule that sets the weights; see :mod:`deepca.topology.weights`.
+
+    Returns
+    -------
+    Topology
+        The star.
+    """
+    return _generate(lambda: nx.star_graph(m - 1), m, f"star({m})", rule)
 
 
 def complete(m: int, *, rule: Rule = "paper") -> Topology:
-    """Everyone talks to everyone (λ₂ = 0 with the paper's weights)."""
-    return _generated(lambda: nx.complete_graph(m), m, f"complete({m})", rule)
+    """Connect every agent to every other (λ₂ = 0 with the paper's weights).
+
+    Parameters
+    ----------
+    m : int
+        Number of agents.
+    rule : str, default="paper"
+        Rule that sets the weights; see :mod:`deepca.topology.weights`.
+
+    Returns
+    -------
+    Topology
+        The complete graph.
+    """
+    return _generate(lambda: nx.complete_graph(m), m, f"complete({m})", rule)
 
 
 def grid(rows: int, columns: int, *, rule: Rule = "paper") -> Topology:
-    """A rectangle of agents, each connected to those above, below, left and right."""
-    return _generated(lambda: nx.grid_2d_graph(rows, columns), rows * columns, f"grid({rows}×{columns})", rule)
+    """Arrange agents in a rectangle, each connected to those above, below, left and right.
+
+    Parameters
+    ----------
+    rows, columns : int
+        Shape of the rectangle.
+    rule : str, default="paper"
+        Rule that sets the weights; see :mod:`deepca.topology.weights`.
+
+    Returns
+    -------
+    Topology
+        The grid.
+    """
+    return _generate(lambda: nx.grid_2d_graph(rows, columns), rows * columns, f"grid({rows}×{columns})", rule)
 
 
 def torus(rows: int, columns: int, *, rule: Rule = "paper") -> Topology:
-    """A grid whose opposite sides are joined."""
-    return _generated(
+    """Arrange agents in a grid whose opposite sides are connected.
+
+    Parameters
+    ----------
+    rows, columns : int
+        Shape of the grid.
+    rule : str, default="paper"
+        Rule that sets the weights; see :mod:`deepca.topology.weights`.
+
+    Returns
+    -------
+    Topology
+        The torus.
+    """
+    return _generate(
         lambda: nx.grid_2d_graph(rows, columns, periodic=cast("Any", (rows > 2, columns > 2))),
         rows * columns,
         f"torus({rows}×{columns})",
@@ -83,46 +194,142 @@ def torus(rows: int, columns: int, *, rule: Rule = "paper") -> Topology:
 
 
 def hypercube(dimension: int, *, rule: Rule = "paper") -> Topology:
-    """``2 ** dimension`` agents; neighbours differ in one bit of their number."""
+    """Connect ``2 ** dimension`` agents whose indices differ in one bit.
+
+    Parameters
+    ----------
+    dimension : int
+        Number of neighbours of every agent, at least 0.
+    rule : str, default="paper"
+        Rule that sets the weights; see :mod:`deepca.topology.weights`.
+
+    Returns
+    -------
+    Topology
+        The hypercube.
+    """
     if dimension < 0:
-        raise TopologyError(f"dimension = {dimension}: a hypercube has dimension 0 or more")
+        raise TopologyError(
+            f"dimension = {dimension}: a hypercube has dimension 0 or more", parameter="dimension", value=dimension
+        )
     m = 1 << dimension
     edges = [(j, j ^ (1 << bit)) for j in range(m) for bit in range(dimension) if j < j ^ (1 << bit)]
     return from_edges(m, edges, rule=rule, name=f"hypercube({dimension})")
 
 
 def random_regular(m: int, degree: int, *, seed: Seed = None, rule: Rule = "paper", attempts: int = 100) -> Topology:
-    """A random graph in which every agent has the same number of neighbours, drawn until connected."""
+    """Draw a connected random graph in which every agent has the same number of neighbours.
+
+    Parameters
+    ----------
+    m : int
+        Number of agents.
+    degree : int
+        Neighbours of every agent, with ``0 < degree < m`` and ``m * degree`` even.
+    seed : int or Generator, optional
+        Seed of the graph.
+    rule : str, default="paper"
+        Rule that sets the weights; see :mod:`deepca.topology.weights`.
+    attempts : int, default=100
+        Graphs to draw, from the same random stream, until one is connected.
+
+    Returns
+    -------
+    Topology
+        The first connected graph drawn.
+
+    Raises
+    ------
+    DisconnectedError
+        If no attempt is connected.
+    """
     check_agents(m)
     if not 0 < degree < m or (m * degree) % 2:
         raise TopologyError(
-            f"no graph of {m} agents with {degree} neighbours each: 0 < degree < m, and m · degree must be even"
+            f"no graph of {m} agents has {degree} neighbours each: 0 < degree < m is required, and m · degree must be "
+            "even",
+            parameter="degree",
+            value=degree,
         )
     rng = np.random.default_rng(seed)
     for _ in range(attempts):
         graph = nx.random_regular_graph(degree, m, seed=int(rng.integers(2**31)))
         if nx.is_connected(graph):
             return _from_graph(graph, f"random-regular({m}, {degree})", rule)
-    raise DisconnectedError(f"{attempts} draws of a {degree}-regular graph on {m} agents were all disconnected")
+    raise DisconnectedError(
+        f"{attempts} draws of a {degree}-regular graph on {m} agents were all disconnected; increase the degree",
+        parameter="degree",
+        value=degree,
+    )
 
 
 def from_networkx(graph: Graph, *, rule: Rule = "paper") -> Topology:
-    """The graph's nodes, in their order, as agents 0 … m − 1. Edge weights are ignored; a one-way edge is an error."""
+    """Convert a networkx graph.
+
+    Parameters
+    ----------
+    graph : networkx.Graph
+        Its nodes, in their order, become agents 0 … m − 1. Edge weights are ignored. Directed graphs must contain
+        the reverse of every edge.
+    rule : str, default="paper"
+        Rule that sets the weights; see :mod:`deepca.topology.weights`.
+
+    Returns
+    -------
+    Topology
+        The same graph.
+
+    Raises
+    ------
+    AsymmetricError
+        If a directed graph has an edge without its reverse.
+    """
     if graph.is_directed():
         for u, v in graph.edges():
             if not graph.has_edge(v, u):
-                raise AsymmetricError(f"edge {u!r} → {v!r} has no way back; agents must hear each other")
+                raise AsymmetricError(
+                    f"edge {u!r} → {v!r} has no reverse edge; add it, or use deepca.topology.directed.from_arcs",
+                    edge=(u, v),
+                )
     return _from_graph(graph, graph.name or "networkx", rule)
 
 
 def from_name(spec: str, m: int | None = None, *, seed: Seed = None, rule: Rule = "paper") -> Topology:
-    """A network by name, such as ``"ring:50"`` or ``"erdos-renyi:0.5:50"``; see :mod:`deepca.topology.names`."""
-    from deepca.topology.names import from_name as named  # builds on this module
+    """Create a network from a name such as ``"ring:50"`` or ``"erdos-renyi:0.5:50"``.
+
+    Parameters
+    ----------
+    spec : str
+        The name, in the syntax of :mod:`deepca.topology.names`.
+    m : int, optional
+        Number of agents; if `spec` contains one too, they must agree.
+    seed : int or Generator, optional
+        Seed of random networks.
+    rule : str, default="paper"
+        Rule that sets the weights; see :mod:`deepca.topology.weights`.
+
+    Returns
+    -------
+    Topology
+        The network.
+
+    Raises
+    ------
+    TopologyError
+        If the name is invalid; its `suggestions` are names to use instead.
+
+    Examples
+    --------
+    >>> from deepca.topology import from_name
+    >>> from_name("torus:3x4").n_agents
+    12
+    """
+    from deepca.topology.names import from_name as named  # lazy: that module imports this one
 
     return named(spec, m, seed=seed, rule=rule)
 
 
-def _generated(build: Callable[[], Graph], m: int, name: str, rule: Rule) -> Topology:
+def _generate(build: Callable[[], Graph], m: int, name: str, rule: Rule) -> Topology:
     check_agents(m)
     return _from_graph(build(), name, rule)
 

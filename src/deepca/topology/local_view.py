@@ -1,4 +1,4 @@
-"""What one agent knows of its network: whom it talks to, with which weights, and a bound on how many there are."""
+"""Define :class:`Neighbourhood`: the part of a network that one agent knows."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from scipy import sparse
 
 from deepca._util.typing import Array, csr
 from deepca.errors import TopologyError
-from deepca.topology.graph import Topology, freeze
+from deepca.topology.adjacency import freeze
+from deepca.topology.graph import Topology
 
 __all__ = ["Neighbourhood"]
 
 
 class _Spectrum(Protocol):
+    """Result of :func:`deepca.decomposition.spectral.graphs.lambda2`."""
+
     @property
     def lambda2(self) -> float: ...
     @property
@@ -28,33 +31,73 @@ class _Spectrum(Protocol):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Neighbourhood(Topology):
-    """One agent's row of 𝐋, in the place of a Topology: the rest of 𝐋 is not there, and λ₂ is NaN until it is found.
+    """One agent's view of a network: its own row of 𝐋, its neighbours, and a bound on the number of agents.
 
-    ``n_agents`` is a bound: numbers of agents are smaller. What needs the whole graph raises TopologyError. Build one
-    with :meth:`of` or :meth:`around`, and take what agents found together by :meth:`knowing`.
+    It takes the place of a :class:`Topology` where no agent knows the whole graph. Methods that need the whole graph
+    raise TopologyError. Create one with :meth:`of` or :meth:`around`, and add the spectrum that the agents computed
+    together with :meth:`knowing`.
+
+    Parameters
+    ----------
+    name : str
+        Name for messages.
+    rule : str
+        Rule that set the weights, or ``"given"``.
+    gossip_sparse : csr_array of shape (n_agents, n_agents)
+        The row and column of 𝐋 that belong to the agent; all other entries are absent. `n_agents` is an upper bound.
+    lambda2, lambda_min : float
+        Extreme eigenvalues of 𝐋; NaN until they are known.
+    agent : int
+        Index of the agent.
+    reach : int
+        Rounds after which a value that any agent knows has certainly reached every agent.
     """
 
     agent: int = 0
     reach: int = 0
-    """Rounds in which what anyone knows has surely reached everyone."""
 
     def __post_init__(self) -> None:
+        """Validate the agent's weights and make them read-only."""
         freeze(self.gossip_sparse)
         total = float(self.gossip_sparse[[self.agent], :].sum())
         if not abs(total - 1.0) <= 1e-10:
-            raise TopologyError(f"agent {self.agent}: its weights sum to {total:.12g}; they must sum to 1")
+            raise TopologyError(
+                f"the weights of agent {self.agent} sum to {total:.12g}; they must sum to 1",
+                agent=self.agent,
+                value=total,
+            )
 
     def __repr__(self) -> str:
+        """Describe the agent, the bound on the number of agents, and λ₂."""
         return f"Neighbourhood(agent {self.agent} of at most {self.n_agents}, λ₂ = {self.lambda2:.6g})"
 
     @classmethod
     def around(cls, agent: int, weights: dict[int, float], n_agents: int, *, rule: str = "given") -> Self:
-        """Of an agent whose neighbours have these weights; what is left of one is its own."""
+        """Create the view of an agent from the weights of its neighbours.
+
+        Parameters
+        ----------
+        agent : int
+            Index of the agent.
+        weights : dict of int to float
+            Weight of every neighbour; the agent's own weight is what remains of one.
+        n_agents : int
+            Upper bound on the number of agents; all indices are smaller.
+        rule : str, default="given"
+            Rule that set the weights.
+
+        Returns
+        -------
+        Neighbourhood
+            The view, without spectrum.
+        """
         others, own = list(weights), 1.0 - sum(weights.values())
         if agent in weights or not all(0 <= i < n_agents for i in (agent, *others)):
             raise TopologyError(
-                f"agent {agent} with neighbours {others}: of at most {n_agents} agents the numbers are 0 … "
-                f"{n_agents - 1}, and an agent is not its own neighbour"
+                f"agent {agent} with neighbours {others}: indices must be in 0 … {n_agents - 1}, and an agent "
+                "cannot be its own neighbour",
+                agent=agent,
+                value=others,
             )
         rows = [agent, *([agent] * len(others)), *others]
         columns = [agent, *others, *([agent] * len(others))]
@@ -65,47 +108,80 @@ class Neighbourhood(Topology):
 
     @classmethod
     def of(cls, topology: Topology, agent: int, *, n_agents: int | None = None) -> Self:
-        """What an agent of that topology knows; ``n_agents`` may be any bound from above."""
+        """Create the view of one agent of a known topology.
+
+        Parameters
+        ----------
+        topology : Topology
+            The whole network.
+        agent : int
+            Index of the agent.
+        n_agents : int, optional
+            Upper bound on the number of agents; the exact number by default.
+
+        Returns
+        -------
+        Neighbourhood
+            The view, without spectrum.
+        """
         weights = {i: float(topology.gossip_sparse[agent, i]) for i in topology.neighbors(agent)}
         return cls.around(agent, weights, topology.n_agents if n_agents is None else n_agents, rule=topology.rule)
 
     def knowing(self, spectrum: _Spectrum) -> Self:
-        """With λ₂, λ_min and how far agents are apart (:func:`deepca.decomposition.spectral.graphs.lambda2`)."""
+        """Return a copy that includes the spectrum and the diameter bound that the agents computed together.
+
+        Parameters
+        ----------
+        spectrum : object with lambda2, lambda_min and depth
+            Result of :func:`deepca.decomposition.spectral.graphs.lambda2`; `depth` is that of a spanning tree.
+
+        Returns
+        -------
+        Neighbourhood
+            The copy.
+        """
         return replace(
             self, lambda2=spectrum.lambda2, lambda_min=spectrum.lambda_min, reach=min(self.reach, 2 * spectrum.depth)
         )
 
     @property
     def whole(self) -> bool:
+        """Always False."""
         return False
 
     @property
     def positive_semidefinite(self) -> bool:
-        return self.lambda_min >= -1e-10  # found by iterations, not by a rule
+        """Whether ``𝐋 ⪰ 0``, within the accuracy of an iterative eigensolver."""
+        return self.lambda_min >= -1e-10
 
     @cached_property
     def flood_rounds(self) -> int:
+        """Upper bound on the rounds that flooding takes to reach every agent."""
         return self.reach
 
     @cached_property
     def modes(self) -> npt.NDArray[Any]:
-        """A fine grid between λ_min and λ₂: nobody knows more."""
+        """A fine grid between λ_min and λ₂; the eigenvalues themselves are unknown."""
         return np.linspace(self.lambda_min, self.lambda2, 500) if self.n_agents > 1 else np.zeros(0)
 
     @cached_property
     def middle(self) -> int:
+        """Unknown locally; raise TopologyError."""
         raise self._unknown("the middle of the graph")
 
     def paths_from(self, source: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Raise TopologyError, since paths are unknown locally."""
         raise self._unknown("paths")
 
     @cached_property
     def eigenvalues(self) -> Array:
+        """Unknown locally; raise TopologyError."""
         raise self._unknown("the spectrum of 𝐋")
 
     def _unknown(self, what: str) -> TopologyError:
         return TopologyError(
-            f"agent {self.agent} knows its neighbours only, not {what}; use what agents find together "
-            "(deepca.decomposition.spectral.graphs.lambda2, deepca.network.trees.SpanningTree), or a Topology of the "
-            "whole graph"
+            f"agent {self.agent} knows its neighbours only, not {what}; compute it together with the other agents "
+            "(deepca.decomposition.spectral.graphs.lambda2, deepca.network.trees.SpanningTree), or use a Topology of "
+            "the whole graph",
+            agent=self.agent,
         )

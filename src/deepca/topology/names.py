@@ -1,44 +1,44 @@
-"""Networks by name: ``from_name("torus:5x10")``.
+"""Create networks from names such as ``"torus:5x10"``.
 
 A name may be followed by a parameter and by the number of agents m, ``NAME[:parameter][:m]``:
 
 =====================  =======================  =================================================
-written                also                     agents
+syntax                 also                     network
 =====================  =======================  =================================================
 ``ring:50``
 ``path:50``
-``star:50``                                     the first one in the middle
+``star:50``                                     agent 0 in the centre
 ``complete:50``
-``grid:5x10``          ``grid:50``              of 50 agents, the rectangle nearest to a square
+``grid:5x10``          ``grid:50``              for 50 agents, the rectangle nearest to a square
 ``torus:5x10``         ``torus:50``             likewise
-``hypercube:32``                                a power of two
-``erdos-renyi:50``     ``erdos-renyi:0.5:50``   p = 0.5 unless told
-``random-regular:50``  ``random-regular:4:50``  4 neighbours unless told; fewer if m is below 5
+``hypercube:32``                                m must be a power of two
+``erdos-renyi:50``     ``erdos-renyi:0.5:50``   p = 0.5 by default
+``random-regular:50``  ``random-regular:4:50``  4 neighbours by default; fewer if m is below 5
 =====================  =======================  =================================================
 
-The last number is m. Where m is given apart, as in ``from_name("erdos-renyi:0.3", 50)``, the number after a name that
+The last number is m. If m is given separately, as in ``from_name("erdos-renyi:0.3", 50)``, the number after a name that
 takes a parameter is that parameter.
 
-Networks whose messages go one way (:mod:`deepca.topology.directed`) are written alike:
+Directed networks (:mod:`deepca.topology.directed`) use the same syntax:
 
 ===========================  ==========================  =====================================================
-written                      also                        who sends to whom
+syntax                       also                        arcs
 ===========================  ==========================  =====================================================
 ``directed-ring:50``                                     j to j + 1
 ``directed-exponential:50``                              j to j + 1, j + 2, j + 4, …
-``random-digraph:50``        ``random-digraph:0.3:50``   everyone to everyone else with probability 0.5 or p
+``random-digraph:50``        ``random-digraph:0.3:50``   every agent to every other with probability p (0.5)
 ===========================  ==========================  =====================================================
 
-Networks that change from round to round (:mod:`deepca.topology.time_varying`) are made of others,
-``NAME[:parameter]:NETWORK``; m is that of the network inside, and may be given apart as well:
+Time-varying networks (:mod:`deepca.topology.time_varying`) are built from others, ``NAME[:parameter]:NETWORK``. Their
+m is that of the inner network, and may be given separately as well:
 
 ==============================  ==================================================================================
-written                         in every round
+syntax                          in every round
 ==============================  ==================================================================================
-``one-peer:50``                 everyone sends to one other agent, 1, 2, 4, … ahead in turn
-``matchings:torus:5x10``        agents pair up at random along links of the network, and each pair takes its mean
-``failing:0.2:ring:50``         each link of the network is down with probability 0.2; 0.1 unless told
-``periodic:ring:50+star:50``    one of these networks after the other, directed ones too
+``one-peer:50``                 every agent sends to one other, 1, 2, 4, … ahead in turn
+``matchings:torus:5x10``        agents pair up at random along links of the network, and each pair averages
+``failing:0.2:ring:50``         each link of the network is down with probability 0.2 (0.1 by default)
+``periodic:ring:50+star:50``    one of these networks after the other, directed ones included
 ==============================  ==================================================================================
 """
 
@@ -48,17 +48,15 @@ import difflib
 import math
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from deepca._util.typing import Seed
 from deepca._util.validation import Whole
 from deepca.errors import TopologyError
 from deepca.topology import directed, generators, graph, time_varying
-from deepca.topology.graph import Rule, Topology, check_agents
-
-if TYPE_CHECKING:
-    from deepca.topology.graph import Seed
+from deepca.topology.adjacency import check_agents
+from deepca.topology.graph import Rule, Topology
 
 __all__ = ["CHANGING", "DIRECTED", "EXAMPLES", "NAMES", "from_name", "named_agents"]
 
@@ -73,25 +71,25 @@ EXAMPLES: dict[str, str] = {
     "erdos-renyi": "erdos-renyi:0.5:50",
     "random-regular": "random-regular:4:50",
 }
-"""Every name of a network whose links stay and go both ways, as it may be written in full."""
+"""An example in full syntax for every name of an undirected network."""
 DIRECTED: dict[str, str] = {
     "directed-ring": "directed-ring:50",
     "directed-exponential": "directed-exponential:50",
     "random-digraph": "random-digraph:0.3:50",
 }
-"""The same for networks whose messages go one way."""
+"""The same for directed networks."""
 CHANGING: dict[str, str] = {
     "one-peer": "one-peer:50",
     "matchings": "matchings:torus:5x10",
     "failing": "failing:0.2:erdos-renyi:0.5:50",
     "periodic": "periodic:ring:50+star:50",
 }
-"""The same for networks that change from round to round."""
+"""The same for time-varying networks."""
 NAMES: tuple[str, ...] = tuple(EXAMPLES)
-"""All names of networks whose links stay and go both ways."""
+"""Names of all undirected networks."""
 
-_ALL = EXAMPLES | DIRECTED | CHANGING
-_MADE_OF_OTHERS = ("matchings", "failing", "periodic")
+_ALL_EXAMPLES = EXAMPLES | DIRECTED | CHANGING
+_COMPOSITE = ("matchings", "failing", "periodic")
 _PARAMETERS = {
     "grid": "shape",
     "torus": "shape",
@@ -99,9 +97,9 @@ _PARAMETERS = {
     "random-digraph": "probability",
     "random-regular": "degree",
 }
-_P, _DEGREE, _DOWN = 0.5, 4, 0.1
-_MOST_CHANGING = 1000  # agents; rounds are drawn and multiplied out to see how they mix
-_MOST_LINKS = 5_000_000  # some gigabytes while building; more is a slip of the keyboard
+_DEFAULT_P, _DEFAULT_DEGREE, _DEFAULT_FAILURE_P = 0.5, 4, 0.1
+_MAX_CHANGING_AGENTS = 1000  # the weights of many rounds are drawn and multiplied to measure how they mix
+_MAX_LINKS = 5_000_000  # these take a few gigabytes to build; more is probably a typing error
 _SIMPLE: dict[str, Callable[[int, Rule], Topology]] = {
     "ring": lambda m, rule: generators.ring(m, rule=rule),
     "path": lambda m, rule: generators.path(m, rule=rule),
@@ -111,32 +109,34 @@ _SIMPLE: dict[str, Callable[[int, Rule], Topology]] = {
 
 
 def from_name(spec: str, m: int | None = None, *, seed: Seed = None, rule: Rule = "paper") -> Topology:
-    """The network that ``spec`` names, with m agents; see the head of this module for what may be written.
-
-    ``seed`` is for the random ones. A number of agents in ``spec`` that differs from ``m`` is an error.
-    """
-    if (head := _head(spec)) in _MADE_OF_OTHERS:
-        return _made_of_others(head, spec, m, seed, rule)
+    """Create a network from its name; see :func:`deepca.topology.from_name`."""
+    if (head := _head(spec)) in _COMPOSITE:
+        return _composite(head, spec, m, seed, rule)
     name, parameter, count = _read(spec, m)
     if name in ("grid", "torus"):
         rows, columns = _shape(name, parameter, count)
         return (generators.grid if name == "grid" else generators.torus)(rows, columns, rule=rule)
     if count is None:
-        raise TopologyError(f"{spec!r} does not say how many agents; write {_ALL[name]}, or give their number apart")
+        raise _invalid(
+            f"{spec!r} does not say how many agents; write {_ALL_EXAMPLES[name]}, or give their number separately",
+            "m",
+            None,
+            _ALL_EXAMPLES[name],
+        )
     if name in DIRECTED or name in CHANGING:
         if rule != "paper":
-            raise TopologyError(
-                f"{name} with {rule} weights: what agents send has weights of its own; leave the rule out"
-            )
-        return _one_way(spec, name, parameter, count, seed)
+            raise _invalid(f"{name} with {rule} weights: its weights do not follow a rule; omit the rule", "rule", rule)
+        return _not_undirected(spec, name, parameter, count, seed)
     if name == "hypercube":
         return generators.hypercube(_dimension(count), rule=rule)
     if name == "erdos-renyi":
-        p = _P if parameter is None else _probability(spec, parameter)
+        p = _DEFAULT_P if parameter is None else _probability(spec, parameter)
         _check_links(name, count, p * count * (count - 1) / 2)
         return generators.erdos_renyi(count, p, seed=seed, rule=rule)
     if name == "random-regular":
-        degree = min(_DEGREE, count - 1) if parameter is None else _whole(spec, parameter, "number of neighbours")
+        degree = (
+            min(_DEFAULT_DEGREE, count - 1) if parameter is None else _whole(spec, parameter, "number of neighbours")
+        )
         if count == 1 and parameter is None:
             return graph.from_edges(1, [], rule=rule, name="random-regular(1, 0)")
         _check_links(name, count, count * degree / 2)
@@ -146,13 +146,13 @@ def from_name(spec: str, m: int | None = None, *, seed: Seed = None, rule: Rule 
 
 
 def named_agents(spec: str) -> int | None:
-    """How many agents a name asks for by itself; None where it leaves that open.
+    """Return the number of agents that a name contains, or None.
 
-    A single number after ``erdos-renyi``, ``random-digraph`` or ``random-regular`` is taken for their parameter.
+    A single number after ``erdos-renyi``, ``random-digraph`` or ``random-regular`` is read as their parameter.
     """
     name, *numbers = _parts(spec)
-    if name in _MADE_OF_OTHERS:
-        found = [named_agents(part) for part in _inside(name, spec)[1] if _head(part) not in _MADE_OF_OTHERS]
+    if name in _COMPOSITE:
+        found = [named_agents(part) for part in _inner(name, spec)[1] if _head(part) not in _COMPOSITE]
         return next((m for m in found if m is not None), None)
     if name in ("grid", "torus") and numbers and "x" in numbers[0]:
         return from_name(spec).n_agents
@@ -161,11 +161,11 @@ def named_agents(spec: str) -> int | None:
     return _read(spec, None)[2]
 
 
-def _one_way(spec: str, name: str, parameter: str | None, m: int, seed: Seed) -> Topology:
-    """Directed networks, and the one that changes without being made of another."""
+def _not_undirected(spec: str, name: str, parameter: str | None, m: int, seed: Seed) -> Topology:
+    """Create a directed network, or the time-varying one that has no inner network."""
     if name == "random-digraph":
-        p = _P if parameter is None else _probability(spec, parameter)
-        _check_links(name, m, max(p, 0.25) * m * (m - 1))  # all pairs are looked at, however few are drawn
+        p = _DEFAULT_P if parameter is None else _probability(spec, parameter)
+        _check_links(name, m, max(p, 0.25) * m * (m - 1))  # all pairs are drawn, however few are kept
         return directed.random_digraph(m, p, seed=seed)
     if name == "one-peer":
         _check_changing(name, m)
@@ -174,33 +174,43 @@ def _one_way(spec: str, name: str, parameter: str | None, m: int, seed: Seed) ->
     return directed.exponential(m) if name == "directed-exponential" else directed.ring(m)
 
 
-def _made_of_others(name: str, spec: str, m: int | None, seed: Seed, rule: Rule) -> Topology:
-    parameter, inside = _inside(name, spec)
-    for part in inside:
+def _composite(name: str, spec: str, m: int | None, seed: Seed, rule: Rule) -> Topology:
+    """Create a time-varying network that is built from others."""
+    parameter, inner = _inner(name, spec)
+    for part in inner:
         if not part:
-            raise TopologyError(f"{spec!r} does not say of which network; write {CHANGING[name]}")
+            raise _invalid(
+                f"{spec!r} does not name the inner network; write {CHANGING[name]}", "network", part, CHANGING[name]
+            )
         allowed = EXAMPLES if name != "periodic" else EXAMPLES | DIRECTED
-        if _head(part) in _ALL and _head(part) not in allowed:
-            kind = "whose links stay" if name == "periodic" else "whose links stay and go both ways"
-            raise TopologyError(f"{name} of {_head(part)}: give a network {kind}, such as {CHANGING[name]}")
+        if _head(part) in _ALL_EXAMPLES and _head(part) not in allowed:
+            kind = "static" if name == "periodic" else "static undirected"
+            raise _invalid(
+                f"{name} of {_head(part)}: the inner network must be {kind}, such as in {CHANGING[name]}",
+                "network",
+                _head(part),
+                CHANGING[name],
+            )
     agents = m if m is not None else named_agents(spec)
     if agents is not None and Whole(1).accepts(agents):
         _check_changing(name, agents)
     rng = seed if isinstance(seed, np.random.Generator) or seed is None else int(seed)
     graphs = [
         from_name(part, agents, seed=rng + i if isinstance(rng, int) else rng, rule=_rule(part, rule))
-        for i, part in enumerate(inside)
+        for i, part in enumerate(inner)
     ]
     if name == "periodic":
         return time_varying.periodic(graphs)
     drawn = rng if isinstance(rng, int) else int(np.random.default_rng(rng).integers(2**31))
     if name == "matchings":
         return time_varying.matchings(graphs[0], seed=drawn)
-    return time_varying.failing(graphs[0], _DOWN if parameter is None else _failure(spec, parameter), seed=drawn)
+    return time_varying.failing(
+        graphs[0], _DEFAULT_FAILURE_P if parameter is None else _failure(spec, parameter), seed=drawn
+    )
 
 
-def _inside(name: str, spec: str) -> tuple[str | None, list[str]]:
-    """The parameter, where there is one, and the names of the networks that this one is made of."""
+def _inner(name: str, spec: str) -> tuple[str | None, list[str]]:
+    """Return the parameter, if there is one, and the names of the inner networks."""
     rest = ":".join(_parts(spec)[1:])
     if name == "periodic":
         return None, [part.strip() for part in rest.split("+")]
@@ -211,25 +221,30 @@ def _inside(name: str, spec: str) -> tuple[str | None, list[str]]:
 
 
 def _rule(part: str, rule: Rule) -> Rule:
-    """Directed parts of a schedule have weights of their own, whatever the others have."""
+    """Return the rule of an inner network; directed ones do not take any."""
     return "paper" if _head(part) in DIRECTED else rule
 
 
 def _failure(spec: str, text: str) -> float:
     p = _number(text)
     if not 0.0 <= p < 1.0:
-        raise TopologyError(
-            f"{spec!r}: {text!r} is read as the probability that a link is down, which lies in [0, 1); "
-            f"write {CHANGING['failing']}"
+        raise _invalid(
+            f"{spec!r}: {text!r} is read as the probability that a link is down, which must be in [0, 1); "
+            f"write {CHANGING['failing']}",
+            "p",
+            text,
+            CHANGING["failing"],
         )
     return p
 
 
 def _check_changing(name: str, m: int) -> None:
-    if m > _MOST_CHANGING:
-        raise TopologyError(
-            f"{name} of {m:,} agents: networks that change are named for up to {_MOST_CHANGING:,} agents; make larger "
-            "ones with deepca.topology.time_varying"
+    if m > _MAX_CHANGING_AGENTS:
+        raise _invalid(
+            f"{name} of {m:,} agents: names of time-varying networks support up to {_MAX_CHANGING_AGENTS:,} agents; "
+            "create larger ones with deepca.topology.time_varying",
+            "m",
+            m,
         )
 
 
@@ -242,18 +257,22 @@ def _head(spec: str) -> str:
 
 
 def _read(spec: str, m: int | None) -> tuple[str, str | None, int | None]:
-    """Name, parameter and number of agents, as far as they are given."""
+    """Split a name into network, parameter and number of agents; the latter two are None if absent."""
     if not isinstance(spec, str):
-        raise TopologyError(f"a network is named by a string such as 'ring:50', not by {type(spec).__name__}")
+        raise _invalid(
+            f"the name of a network is {type(spec).__name__}; give a string such as 'ring:50'", "spec", spec, "ring:50"
+        )
     if m is not None:
         check_agents(m)
     name, *numbers = _parts(spec)
-    if name not in _ALL:
-        near = difflib.get_close_matches(name, _ALL, n=1)
+    if name not in _ALL_EXAMPLES:
+        near = difflib.get_close_matches(name, _ALL_EXAMPLES, n=1)
         meant = f"did you mean {near[0]}? " if near else ""
-        raise TopologyError(f"there is no network called {name!r}; {meant}Known are {', '.join(_ALL)}")
+        known = ", ".join(_ALL_EXAMPLES)
+        raise _invalid(f"there is no network called {name!r}; {meant}Known names: {known}", "name", name, *near)
     if len(numbers) > (2 if name in _PARAMETERS else 1):
-        raise TopologyError(f"{spec!r} has too many numbers; write {_ALL[name]}")
+        example = _ALL_EXAMPLES[name]
+        raise _invalid(f"{spec!r} has too many numbers; write {example}", "spec", spec, example)
     parameter = None
     if len(numbers) == 2 or (numbers and _is_parameter(name, numbers[0], m)):
         parameter = numbers.pop(0)
@@ -261,22 +280,26 @@ def _read(spec: str, m: int | None) -> tuple[str, str | None, int | None]:
         return name, parameter, None if m is None else int(m)
     written = _whole(spec, numbers[0], "number of agents")
     if written < 1:
-        raise TopologyError(f"{spec!r}: {written} agents; a network needs at least one")
+        raise _invalid(f"{spec!r} has {written} agents; a network needs at least one", "m", written)
     if m is not None and written != m:
-        raise TopologyError(f"{spec!r} has {written} agents, but {m} are asked for; leave one of the numbers out")
+        raise _conflict(spec, written, m)
     return name, parameter, written
 
 
 def _is_parameter(name: str, number: str, m: int | None) -> bool:
-    """Whether the only number after a name is its parameter rather than m."""
+    """Return whether the only number after a name is its parameter rather than m."""
     kind = _PARAMETERS.get(name)
     return "x" in number if kind == "shape" else kind is not None and m is not None
 
 
 def _whole(spec: str, text: str, what: str) -> int:
     if re.fullmatch("[0-9]{1,9}", text) is None:
-        raise TopologyError(
-            f"{spec!r}: {text!r} is not a {what}; write {_ALL[_head(spec)]}, or give the number of agents apart"
+        example = _ALL_EXAMPLES[_head(spec)]
+        raise _invalid(
+            f"{spec!r}: {text!r} is not a {what}; write {example}, or give the number of agents separately",
+            "degree" if what == "number of neighbours" else "m",
+            text,
+            example,
         )
     return int(text)
 
@@ -284,8 +307,12 @@ def _whole(spec: str, text: str, what: str) -> int:
 def _probability(spec: str, text: str) -> float:
     p = _number(text)
     if not 0.0 < p <= 1.0:
-        raise TopologyError(
-            f"{spec!r}: {text!r} is read as the probability of a link, which lies in (0, 1]; write {_ALL[_head(spec)]}"
+        example = _ALL_EXAMPLES[_head(spec)]
+        raise _invalid(
+            f"{spec!r}: {text!r} is read as the probability of a link, which must be in (0, 1]; write {example}",
+            "p",
+            text,
+            example,
         )
     return p
 
@@ -298,29 +325,40 @@ def _number(text: str) -> float:
 
 
 def _shape(name: str, text: str | None, m: int | None) -> tuple[int, int]:
-    """Rows and columns, as written or as near to a square as m allows."""
+    """Return rows and columns, as given or as close to a square as m allows."""
     if text is not None:
         found = re.fullmatch("([0-9]{1,6})x([0-9]{1,6})", text)
         if found is None:
-            raise TopologyError(f"{name}:{text}: rows and columns are written as in {EXAMPLES[name]}")
+            raise _invalid(
+                f"{name}:{text}: {text!r} is not a shape; write rows and columns as in {EXAMPLES[name]}",
+                "shape",
+                text,
+                EXAMPLES[name],
+            )
         rows, columns = int(found[1]), int(found[2])
         if m is not None and rows * columns != m:
-            raise TopologyError(
-                f"{name}:{text} has {rows * columns} agents, but {m} are asked for; leave one of the numbers out"
-            )
+            raise _conflict(f"{name}:{text}", rows * columns, m)
         _check_links(name, rows * columns, 2 * rows * columns)
         return rows, columns
     if m is None:
-        raise TopologyError(
-            f"{name!r} does not say how many agents; write {EXAMPLES[name]}, or give their number apart"
+        raise _invalid(
+            f"{name!r} does not say how many agents; write {EXAMPLES[name]}, or give their number separately",
+            "m",
+            None,
+            EXAMPLES[name],
         )
     _check_links(name, m, 2 * m)
     rows = next(r for r in range(math.isqrt(m), 0, -1) if m % r == 0)
-    if rows == 1 and m > 3:  # up to three agents nobody expects a rectangle
+    if rows == 1 and m > 3:  # a rectangle of two or three agents is a line anyway
         line = {"grid": "path", "torus": "ring"}[name]
-        raise TopologyError(
+        raise _invalid(
             f"{name} of {m} agents: {m} is prime, so the only rectangle is 1x{m}, which is a {line}; "
-            f"write {line}:{m}, or take {m - 1} or {m + 1} agents"
+            f"write {line}:{m}, or use {m - 1} or {m + 1} agents",
+            "m",
+            m,
+            f"{line}:{m}",
+            f"{name}:{m - 1}",
+            f"{name}:{m + 1}",
         )
     return rows, m // rows
 
@@ -330,16 +368,31 @@ def _dimension(m: int) -> int:
     if m != 1 << dimension:
         below, above = 1 << dimension, 2 << dimension
         first, second = (below, above) if m - below <= above - m else (above, below)
-        raise TopologyError(
-            f"hypercube of {m} agents: {m} is not a power of two; write hypercube:{first} or hypercube:{second}"
+        raise _invalid(
+            f"hypercube of {m} agents: {m} is not a power of two; write hypercube:{first} or hypercube:{second}",
+            "m",
+            m,
+            f"hypercube:{first}",
+            f"hypercube:{second}",
         )
     _check_links("hypercube", m, m * dimension / 2)
     return dimension
 
 
 def _check_links(name: str, m: int, links: float) -> None:
-    if links > _MOST_LINKS:
-        raise TopologyError(
-            f"{name} of {m:,} agents has about {links:,.0f} links, which names are not made for "
-            f"(up to {_MOST_LINKS:,}); take fewer agents or fewer links each"
+    """Raise TopologyError for a network so large that the name is probably mistyped."""
+    if links > _MAX_LINKS:
+        raise _invalid(
+            f"{name} of {m:,} agents has about {links:,.0f} links; names support up to {_MAX_LINKS:,}. Use fewer "
+            "agents, or fewer links each",
+            "links",
+            round(links),
         )
+
+
+def _conflict(spec: str, written: int, m: int) -> TopologyError:
+    return _invalid(f"{spec!r} has {written} agents, but {m} are requested; omit one of the numbers", "m", m)
+
+
+def _invalid(message: str, parameter: str, value: object, *suggestions: str) -> TopologyError:
+    return TopologyError(message, parameter=parameter, value=value, suggestions=suggestions)

@@ -1,23 +1,24 @@
-"""Extreme eigenvalues of gossip matrices and Laplacians: dense for small networks, sparse Lanczos for large ones."""
+"""Compute extreme eigenvalues of gossip matrices and Laplacians: dense for small networks, Lanczos for large ones."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from scipy import sparse
-from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
+from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigs, eigsh
 
 from deepca._util.machine import one_blas_thread
 from deepca._util.portable import eigenvalues as portable_eigenvalues
 from deepca._util.typing import Csr, csr
 
-PORTABLE = 128  # agents up to which eigenvalues have the same bits on every processor
-_START_SEED = 7  # Lanczos starts from a fixed vector, so that every agent finds the same number
+PORTABLE = 128  # agents up to which eigenvalues are bit-identical on every processor
+_START_SEED = 7  # of the Lanczos start vector, which is fixed so that every agent gets the same result
 
 
 def extreme_eigenvalues(gossip: Csr, dense_up_to: int) -> tuple[float, float]:
-    """λ₂ and λ_min of a symmetric matrix with ``𝐋1 = 1`` on a connected graph."""
+    """Return λ₂ and λ_min of a symmetric matrix with ``𝐋1 = 1`` on a connected graph."""
     m = int(gossip.shape[0])
     if m == 1:
         return 0.0, 1.0
@@ -27,11 +28,11 @@ def extreme_eigenvalues(gossip: Csr, dense_up_to: int) -> tuple[float, float]:
 
 
 def laplacian_extremes(M: Csr, dense_up_to: int) -> tuple[float, float]:
-    """λ₂ and λ_max of a (weighted) Laplacian of a connected graph.
+    """Return λ₂ and λ_max of a (weighted) Laplacian of a connected graph.
 
-    Dense for small ones, up to PORTABLE by arithmetic that gives all agents the same bits. Else by Lanczos (λ₂ on
-    ``λ_max I − M`` without the constant vector): quick on graphs that mix well. On long thin graphs (rings, paths,
-    grids), where that does not converge, by shift-and-invert, which is cheap just there.
+    Up to `PORTABLE` agents portable arithmetic gives the same bits everywhere; up to `dense_up_to` a dense solver is
+    used. Beyond, Lanczos is fast on graphs that mix well (for λ₂ on ``λ_max I − M``, with the constant vector
+    deflated). Where it does not converge, on long thin graphs (rings, paths, grids), shift-and-invert is cheap.
     """
     m = int(M.shape[0])
     if m <= PORTABLE:
@@ -46,21 +47,38 @@ def laplacian_extremes(M: Csr, dense_up_to: int) -> tuple[float, float]:
         try:
             mu_max = _lanczos(M, m)
         except ArpackNoConvergence:
-            mu_max = float(_inverted(M, m, bound * (1.0 + 1e-3 / m), 1)[-1])
+            mu_max = float(_shift_invert(M, m, bound * (1.0 + 1e-3 / m), 1)[-1])
         try:
             mu2 = mu_max - _lanczos(_deflated(M, shift=mu_max), m)
         except ArpackNoConvergence:
-            mu2 = float(_inverted(M, m, -1e-3 * bound / m, 2)[1])
+            mu2 = float(_shift_invert(M, m, -1e-3 * bound / m, 2)[1])
     return mu2, mu_max
 
 
-def _inverted(M: Csr, m: int, shift: float, count: int) -> np.ndarray:
-    """The ``count`` eigenvalues nearest to a shift outside the spectrum, ascending."""
-    return np.sort(eigsh(M.tocsc(), k=count, sigma=shift, which="LM", v0=_start(m), return_eigenvectors=False))
+def second_largest_modulus(weights: Csr, dense_up_to: int) -> float:
+    """Return the second largest modulus of an eigenvalue of a column-stochastic matrix with two rows or more."""
+    m = int(weights.shape[0])
+    values = np.linalg.eigvals(weights.toarray()) if m <= dense_up_to else _largest_eigenvalues(weights, m)
+    second = float(np.sort(np.abs(values))[-2])
+    return 0.0 if second < 1e-14 else second
+
+
+def _largest_eigenvalues(weights: Csr, m: int) -> npt.NDArray[np.complex128]:
+    """Return a few eigenvalues that include the two of largest modulus."""
+    try:
+        return np.asarray(eigs(weights, k=2, which="LM", v0=np.ones(m), maxiter=500, return_eigenvectors=False))
+    except ArpackNoConvergence:  # on long thin graphs many have nearly the same modulus; the largest are near 1
+        found = eigs(weights.tocsc(), k=3, sigma=1.0 + 1e-3 / m, v0=np.ones(m), return_eigenvectors=False)
+        return np.asarray(found)
+
+
+def _shift_invert(M: Csr, m: int, shift: float, count: int) -> np.ndarray:
+    """Return the ``count`` eigenvalues nearest to a shift outside the spectrum, in ascending order."""
+    return np.sort(eigsh(M.tocsc(), k=count, sigma=shift, which="LM", v0=_start_vector(m), return_eigenvectors=False))
 
 
 def _deflated(M: Csr, shift: float) -> LinearOperator[np.float64]:
-    """``shift·I − M`` on the vectors with mean zero."""
+    """Return ``shift·I − M`` restricted to vectors with mean zero."""
 
     def matvec(x: np.ndarray) -> np.ndarray:
         x = x.ravel() - x.mean()
@@ -71,10 +89,12 @@ def _deflated(M: Csr, shift: float) -> LinearOperator[np.float64]:
 
 
 def _lanczos(operator: Any, m: int) -> float:
-    """The largest eigenvalue, or ArpackNoConvergence after a while."""
-    values = eigsh(operator, k=1, which="LA", v0=_start(m), ncv=min(m - 1, 60), maxiter=60, return_eigenvectors=False)
+    """Return the largest eigenvalue; ArpackNoConvergence after 60 restarts."""
+    values = eigsh(
+        operator, k=1, which="LA", v0=_start_vector(m), ncv=min(m - 1, 60), maxiter=60, return_eigenvectors=False
+    )
     return float(values[0])
 
 
-def _start(m: int) -> np.ndarray:
+def _start_vector(m: int) -> np.ndarray:
     return np.random.default_rng(_START_SEED).standard_normal(m)

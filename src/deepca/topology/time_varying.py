@@ -1,9 +1,8 @@
-"""Networks that change from round to round: other links, other weights, the same agents.
+"""Time-varying networks: links and weights change from round to round, the agents stay the same.
 
-A :class:`Changing` network has weights for every round, the same at all agents, who find them from the number of the
-round and a common seed. Columns of each sum to one, so the sum over all agents stays in every round; that, and nothing
-about the links, is what tracking needs. What a mixer remembers of earlier rounds was another network's, so only those
-without memory are taken.
+A :class:`Changing` network has weights for every round. All agents derive the same ones from the number of the round
+and a common seed. Every column sums to one, so each round preserves the sum over all agents, which is all that tracking
+needs. Mixers that combine values of earlier rounds do not apply, since those were mixed by another network.
 """
 
 from __future__ import annotations
@@ -13,48 +12,65 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
-import numpy.typing as npt
 from scipy import sparse
 
 from deepca._util.floats import EPS
 from deepca._util.typing import Array, Csr, csr
 from deepca._util.validation import Whole, check
 from deepca.errors import DisconnectedError, InvalidInput, MassError, TopologyError
-from deepca.topology.graph import Topology, check_agents, freeze, links_of
+from deepca.topology.adjacency import check_agents, freeze, links_of
+from deepca.topology.graph import Topology
+from deepca.topology.windows import Windows, pair_means
 
 __all__ = ["Changing", "failing", "lossy", "matchings", "one_peer", "periodic"]
 
-_LOOKED_AT = 64  # rounds in a window from which the rate is estimated, and short windows at most
-_STARTS = (0, 7, 23)  # first rounds of the long windows
-_WORK = 1 << 23  # numbers in the products of all short windows together, about
-_LONGEST = 20_000  # rounds in which everyone should have heard of everyone
-_KEPT = 4096  # rounds whose weights are remembered
-_SUM = 1e-12
-_NOTHING = 1e-18  # left of a disagreement: less than rounding
-_ROUNDING = 16.0 * EPS  # of products of weights
-_PRODUCTS = 1 << 22  # numbers in all products kept, about
+_WINDOW = 64  # rounds from which the rate is estimated; also the largest number of short windows
+_LONG_WINDOW_STARTS = (0, 7, 23)  # first rounds
+_MAX_WINDOW_WORK = 1 << 23  # entries in the products of all short windows, to limit the time
+_MAX_FLOOD_ROUNDS = 20_000  # after which the links are taken not to connect the agents
+_CACHED_ROUNDS = 4096  # rounds whose weights are kept
+_COLUMN_SUM_TOLERANCE = 1e-12
+_NEGLIGIBLE = 1e-18  # remaining disagreement below rounding
+_PRODUCT_ROUNDING = 16.0 * EPS  # of products of weights
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Changing(Topology):
-    """All agents with all links that there ever are; ``at(r)`` has the weights of round r.
+    """A network whose weights change: :meth:`at` returns those of a round.
 
-    ``gossip_sparse`` is the mean of the weights of some rounds, and ``lambda2`` by what a round shrinks disagreement on
-    average, seen in the first rounds. Build one with the functions of this module.
+    Use the functions of :mod:`deepca.topology.time_varying` to create one.
+
+    Parameters
+    ----------
+    name : str
+        Name for messages and plots.
+    rule : str
+        ``"changing"``.
+    gossip_sparse : csr_array of shape (m, m)
+        Mean of the weights of the first rounds.
+    lambda2, lambda_min : float
+        Average factor by which a round reduces disagreement, estimated from the first rounds, and its negative.
+    draw : callable
+        Function that returns the weights of a round; :meth:`at` validates and caches them.
+    one_way : bool, default=False
+        Whether some round has weights whose rows do not sum to one.
+    keeps : bool, default=True
+        Whether every round preserves the sum over all agents; False where messages get lost.
+    links : csr_array, optional
+        Ones for all links of all rounds; by default those of the first rounds.
     """
 
     draw: Callable[[int], Csr]
-    """The weights of a round; ``at`` remembers them."""
     one_way: bool = False
     keeps: bool = True
-    """Whether every round keeps the sum over all agents: not so where messages get lost."""
     links: Csr | None = None
-    """Ones for all links that there ever are; None where the first rounds have them all."""
 
     def __post_init__(self) -> None:
+        """Make the mean weights read-only."""
         freeze(self.gossip_sparse)
 
     def __repr__(self) -> str:
+        """Describe the network and the factor by which a round reduces disagreement."""
         return f"Changing({self.name}, {self.n_agents} agents, {self.n_edges} links, a round leaves {self.lambda2:.4g})"
 
     @property
@@ -64,6 +80,7 @@ class Changing(Topology):
 
     @property
     def changing(self) -> bool:
+        """Always True."""
         return True
 
     @cached_property
@@ -75,98 +92,146 @@ class Changing(Topology):
 
     @cached_property
     def _weights(self) -> Callable[[int], Csr]:
-        return lru_cache(_KEPT)(self._checked)
+        return lru_cache(_CACHED_ROUNDS)(self._checked_weights)
 
     @cached_property
-    def _begun(self) -> dict[int, tuple[tuple[int, Array], ...]]:
-        """By the round they start with, products of some rounds: how many, and the product; last used first."""
-        return {}
+    def _windows(self) -> Windows:
+        return Windows(self.at, self.n_agents, preserves_sum=self.keeps)
 
     def at(self, r: int) -> Csr:
-        """The weights of round r, checked, and the same object while it is remembered."""
+        """Return the validated weights of round r; the same object while it is cached."""
         return self._weights(r)
 
-    def _checked(self, r: int) -> Csr:
+    def _checked_weights(self, r: int) -> Csr:
         weights = self.draw(r)
         if weights.shape != self.gossip_sparse.shape:
             m = self.n_agents
-            raise TopologyError(f"the weights of round {r} have shape {weights.shape}; expected ({m}, {m})")
+            raise TopologyError(
+                f"the weights of round {r} have shape {weights.shape}; expected ({m}, {m})", value=weights.shape
+            )
         sums = np.bincount(weights.indices, weights=weights.data, minlength=self.n_agents)
         worst = int(np.abs(sums - 1.0).argmax())
-        if self.keeps and abs(sums[worst] - 1.0) > _SUM:
+        if self.keeps and abs(sums[worst] - 1.0) > _COLUMN_SUM_TOLERANCE:
             raise MassError(
-                f"agent {worst} loses mass in round {r}: column {worst} of its weights sums to {sums[worst]:.12g}; "
-                "every column must sum to 1"
+                f"agent {worst} loses or creates mass in round {r}: column {worst} of the weights sums to "
+                f"{sums[worst]:.12g}; every column must sum to 1",
+                agent=worst,
+                value=float(sums[worst]),
             )
         freeze(weights)
         return weights
 
     def messages_at(self, r: int) -> int:
-        """Messages of round r."""
+        """Return the number of nonzero weights off the diagonal in round r."""
         weights = self.at(r)
         return int(np.count_nonzero(weights.data) - np.count_nonzero(weights.diagonal()))
 
     def flood_from(self, r: int) -> int:
-        """Rounds after which what anyone knows at round r has reached everyone."""
+        """Return the rounds that flooding takes from round r on, by simulating it."""
         m = self.n_agents
         known = np.eye(m, dtype=bool)
-        for made in range(_LONGEST):
+        for made in range(_MAX_FLOOD_ROUNDS):
             if known.all():
                 return made
             known |= np.asarray(abs(self.at(r + made)) @ known.astype(np.float64)) > 0.0
         raise DisconnectedError(
-            f"{self.name}: {_LONGEST} rounds from round {r} on, not everyone has heard of everyone; the links that are "
-            "up at one time or another do not connect the agents"
+            f"{self.name}: after {_MAX_FLOOD_ROUNDS} rounds from round {r} on, some agent has not heard from another; "
+            "the links of all rounds together must connect the agents"
         )
 
     @property
     def flood_rounds(self) -> int:
+        """Rounds that flooding takes from round 0 on."""
         return self.flood_from(0)
 
     def contraction(self, K: int) -> float:
-        """The largest share of a disagreement that K rounds leave, over some windows; ratios count where one-way.
+        """Return the largest remaining disagreement over several windows of K rounds; of ratios if directed.
 
-        Short windows are many: a few might all contain a round in which every link happens to be up.
+        Short windows are sampled more often: a few might all contain a round in which every link happens to be up.
         """
-        if K >= _LOOKED_AT and self.lambda2**K < _NOTHING:
+        if K >= _WINDOW and self.lambda2**K < _NEGLIGIBLE:
             return 0.0
-        windows = min(_LOOKED_AT, _WORK // (K * self.n_agents**2))
-        starts = range(windows) if K < _LOOKED_AT and windows > len(_STARTS) else _STARTS
-        left = max(_left(self, start, K) for start in starts)
-        return left if left > _ROUNDING else 0.0
+        windows = min(_WINDOW, _MAX_WINDOW_WORK // (K * self.n_agents**2))
+        starts = range(windows) if K < _WINDOW and windows > len(_LONG_WINDOW_STARTS) else _LONG_WINDOW_STARTS
+        left = max(self._windows.remaining(start, K) for start in starts)
+        return left if left > _PRODUCT_ROUNDING else 0.0
 
     @cached_property
     def modes(self) -> Array:
-        """In place of eigenvalues: by what a round shrinks disagreement, on average."""
+        """Average factor by which a round reduces disagreement, in place of eigenvalues."""
         return np.full(max(self.n_agents - 1, 0), self.lambda2)
 
     @property
     def eigenvalues(self) -> Array:
-        raise TopologyError(f"{self.name} changes from round to round, and has no eigenvalues of its own")
-
-
-# ---------------------------------------------------------------------------------------------------- schedules
+        """Undefined; raise TopologyError."""
+        raise TopologyError(f"{self.name} changes from round to round, so it has no eigenvalues; use `lambda2`")
 
 
 def periodic(graphs: Sequence[Topology], *, name: str = "") -> Changing:
-    """One graph after the other, and again from the first; together they have to connect all agents."""
+    """Use one graph per round, cyclically.
+
+    Parameters
+    ----------
+    graphs : sequence of Topology
+        Undirected or directed graphs of the same agents; together they must connect all agents.
+    name : str, optional
+        Name for messages and plots; by default one that lists the graphs.
+
+    Returns
+    -------
+    Changing
+        The time-varying network.
+
+    Examples
+    --------
+    >>> from deepca.topology import ring, star
+    >>> from deepca.topology.time_varying import periodic
+    >>> network = periodic([ring(5), star(5)])
+    >>> network.messages_at(0), network.messages_at(1)
+    (10, 8)
+    """
     if not isinstance(graphs, Sequence) or not all(isinstance(graph, Topology) for graph in graphs):
-        raise InvalidInput("give graphs in a list, such as [deepca.topology.ring(5), deepca.topology.star(5)]")
-    if not graphs or any(graph.n_agents != graphs[0].n_agents for graph in graphs):
-        raise InvalidInput("give one graph or several, all of the same agents")
-    if any(graph.changing for graph in graphs):
-        raise InvalidInput("a graph that changes cannot be part of another schedule")
+        raise InvalidInput(
+            f"graphs is {type(graphs).__name__} with entries that are not all topologies; give a list such as "
+            "[deepca.topology.ring(5), deepca.topology.star(5)]",
+            parameter="graphs",
+            value=graphs,
+        )
+    sizes = sorted({graph.n_agents for graph in graphs})
+    if len(sizes) != 1:
+        raise InvalidInput(
+            f"the graphs have {' and '.join(map(str, sizes)) or 'no'} agents; give one or more graphs of equal size",
+            parameter="graphs",
+            value=sizes,
+        )
+    for graph in graphs:
+        if graph.changing:
+            raise InvalidInput(
+                f"{graph.name} is time-varying; a periodic schedule needs graphs that do not change",
+                parameter="graphs",
+                value=graph.name,
+            )
     weights = [graph.gossip_sparse for graph in graphs]
     called = name or "periodic(" + ", ".join(graph.name for graph in graphs) + ")"
-    return _made(
+    return _create(
         called, weights[0].shape[0], lambda r: weights[r % len(weights)], one_way=any(g.directed for g in graphs)
     )
 
 
 def matchings(base: Topology, *, seed: int = 0) -> Changing:
-    """In every round agents pair up at random along links of ``base``, and each pair takes its mean.
+    """Pair up agents at random along links of a graph in every round; each pair averages its values.
 
-    Nobody talks to more than one other agent at a time.
+    Parameters
+    ----------
+    base : Topology
+        Undirected graph.
+    seed : int, default=0
+        Seed of the pairs, the same at all agents.
+
+    Returns
+    -------
+    Changing
+        The time-varying network, in which an agent exchanges at most one message per round.
     """
     _check_base(base)
     _check_seed(seed)
@@ -178,35 +243,63 @@ def matchings(base: Topology, *, seed: int = 0) -> Changing:
         for i, j in ends[order].tolist():
             if partner[i] == i and partner[j] == j:
                 partner[i], partner[j] = j, i
-        return _means(np.array(partner))
+        return pair_means(np.array(partner))
 
-    return _made(f"matchings({base.name})", m, draw, links=base.adjacency)
+    return _create(f"matchings({base.name})", m, draw, links=base.adjacency)
 
 
 def one_peer(m: int) -> Changing:
-    """Exponential graphs, one peer at a time: in round r agent j sends a half to ``j + 2^(r mod ⌈log₂ m⌉)`` (mod m).
+    """Use the links of the exponential graph one at a time.
 
-    Everyone sends and receives one message per round. Of a power of two, log₂ m rounds give the exact mean.
+    Parameters
+    ----------
+    m : int
+        Number of agents.
+
+    Returns
+    -------
+    Changing
+        The time-varying network, in which every agent sends and receives one message per round.
+
+    Notes
+    -----
+    In round r agent j sends half of its value to ``j + 2^(r mod ⌈log₂ m⌉)`` (mod m). If m is a power of two, log₂ m
+    rounds give the exact mean.
     """
     check_agents(m)
     hops = [1 << bit for bit in range(int(m - 1).bit_length())] or [0]
     agents = np.arange(m)
 
-    def of(hop: int) -> Csr:
+    def weights(hop: int) -> Csr:
         to = (agents + hop) % m
         shares = np.full(2 * m, 0.5)
         return csr(sparse.coo_array((shares, (np.r_[agents, to], np.r_[agents, agents])), shape=(m, m)))
 
-    rounds = [of(hop) for hop in hops]
-    return _made(f"one-peer({m})", m, lambda r: rounds[r % len(rounds)])
+    rounds = [weights(hop) for hop in hops]
+    return _create(f"one-peer({m})", m, lambda r: rounds[r % len(rounds)])
 
 
 def failing(base: Topology, p: float, *, seed: int = 0) -> Changing:
-    """In every round each link of ``base`` is down with probability p, for both ends, who keep what they would send."""
+    """Disable each link of a graph with probability p in every round.
+
+    Parameters
+    ----------
+    base : Topology
+        Undirected graph.
+    p : float
+        Probability that a link is down, in [0, 1).
+    seed : int, default=0
+        Seed of the failures, the same at all agents.
+
+    Returns
+    -------
+    Changing
+        The time-varying network. Both ends know that a link is down and keep what they would have sent.
+    """
     _check_base(base)
     _check_probability(p)
     _check_seed(seed)
-    # the same entries in every round, some of them zero: those between i and j, and the diagonal
+    # every round has the same pattern (links and diagonal) with some entries zero
     m, pattern = base.n_agents, csr(base.adjacency + sparse.eye_array(base.n_agents, format="csr"))
     rows, columns = np.repeat(np.arange(m), np.diff(pattern.indptr)), pattern.indices
     between = rows != columns
@@ -221,14 +314,32 @@ def failing(base: Topology, p: float, *, seed: int = 0) -> Changing:
         values[~between] -= np.bincount(rows[between], weights=values[between], minlength=m)
         return sparse.csr_array((values, pattern.indices, pattern.indptr), shape=(m, m))
 
-    return _made(f"failing({base.name}, {p:g})", m, draw, links=base.adjacency)
+    return _create(f"failing({base.name}, {p:g})", m, draw, links=base.adjacency)
 
 
 def lossy(base: Topology, p: float, *, seed: int = 0, until: int | None = None) -> Changing:
-    """Messages get lost one by one, with probability p each, in rounds before ``until``; their senders do not know.
+    """Lose each message with probability p, without the knowledge of its sender.
 
-    Whoever misses a message uses its own numbers in their place. So the sum does *not* stay, and what is tracked goes
-    wrong without anybody noticing: agents agree on something else. A certificate finds out, and tracking begins again.
+    Parameters
+    ----------
+    base : Topology
+        Undirected graph.
+    p : float
+        Probability that a message is lost, in [0, 1).
+    seed : int, default=0
+        Seed of the losses.
+    until : int, optional
+        First round without losses; by default they never end.
+
+    Returns
+    -------
+    Changing
+        The time-varying network.
+
+    Notes
+    -----
+    A receiver uses its own value in place of a lost message. The sum over all agents is *not* preserved, so tracking
+    drifts unnoticed and the agents agree on a wrong value. The certificate detects that, and tracking restarts.
     """
     _check_base(base)
     _check_probability(p)
@@ -245,13 +356,10 @@ def lossy(base: Topology, p: float, *, seed: int = 0, until: int | None = None) 
         heard[arcs.row[lost], arcs.col[lost]] = 0.0
         return csr(heard)
 
-    return _made(f"lossy({base.name}, {p:g})", m, draw, keeps=False, links=base.adjacency)
+    return _create(f"lossy({base.name}, {p:g})", m, draw, keeps=False, links=base.adjacency)
 
 
-# ------------------------------------------------------------------------------------------------------ building
-
-
-def _made(
+def _create(
     name: str,
     m: int,
     draw: Callable[[int], Csr],
@@ -260,56 +368,32 @@ def _made(
     keeps: bool = True,
     links: Csr | None = None,
 ) -> Changing:
+    """Estimate the mean weights and the rate, and check that the links connect the agents."""
     if m == 1:
         return Changing(name, "changing", csr(np.ones((1, 1))), 0.0, 0.0, lambda r: csr(np.ones((1, 1))))
-    mean = csr(sum((draw(r) for r in range(_LOOKED_AT)), start=sparse.csr_array((m, m))) / _LOOKED_AT)
+    mean = csr(sum((draw(r) for r in range(_WINDOW)), start=sparse.csr_array((m, m))) / _WINDOW)
     found = Changing(name, "changing", mean, 0.5, -0.5, draw, one_way, keeps, links)
     found.flood_from(0)
-    left = max(_left(found, start, _LOOKED_AT) for start in _STARTS)
-    rate = min(max(left, 1e-300) ** (1.0 / _LOOKED_AT), 1.0 - 1e-9)
+    left = max(found._windows.remaining(start, _WINDOW) for start in _LONG_WINDOW_STARTS)
+    rate = min(max(left, 1e-300) ** (1.0 / _WINDOW), 1.0 - 1e-9)
     return Changing(name, "changing", mean, rate, -rate, draw, one_way, keeps, links)
-
-
-def _left(network: Changing, start: int, K: int) -> float:
-    """``‖P − y1ᵀ/m‖ / min y`` of the product P of rounds start … start + K − 1, ``y = P1``."""
-    m = network.n_agents
-    # whoever looks for a K asks for many: on from the longest product known. Entries are replaced, never changed, since
-    # agents in threads share this
-    kept = network._begun.get(start, ())
-    known = max((one for one in kept if one[0] <= K), key=lambda one: one[0], default=(0, np.eye(m)))
-    made, product = known
-    for r in range(start + made, start + K):
-        product = np.asarray(network.at(r) @ product)
-    if made < K:
-        others = tuple(one for one in kept if one is not known)
-        network._begun[start] = ((K, product), known, *others)[: min(max(_PRODUCTS // (m * m), 2), 16)]
-    if not network.keeps:  # agents may agree all the same, on something else
-        return float(np.linalg.norm(product - product.mean(axis=0), 2))
-    y = product.sum(axis=1)
-    return float(np.linalg.norm(product - y[:, None] / m, 2) / y.min()) if y.min() > 0.0 else 1.0
-
-
-def _means(partner: npt.NDArray[np.int64]) -> Csr:
-    """Everyone takes the mean with its partner; those alone are their own."""
-    m = partner.size
-    agents = np.arange(m)
-    paired = partner != agents
-    both = np.stack([np.minimum(agents, partner), np.maximum(agents, partner)], axis=1)
-    begins = np.concatenate([[0], np.cumsum(1 + paired)])
-    kept = np.stack([np.ones(m, dtype=bool), paired], axis=1)
-    return sparse.csr_array((np.repeat(1.0 / (1 + paired), 1 + paired), both[kept], begins), shape=(m, m))
 
 
 def _check_base(base: Topology) -> None:
     if not isinstance(base, Topology):
-        raise InvalidInput(f"{base!r} is no graph; give one such as deepca.topology.ring(5)")
+        raise InvalidInput(
+            f"base is {base!r}, not a topology; give one such as deepca.topology.ring(5)", parameter="base", value=base
+        )
     if base.directed or base.changing:
-        raise InvalidInput(f"{base.name}: give a graph whose links go both ways and stay")
+        kind = "directed" if base.directed else "time-varying"
+        raise InvalidInput(
+            f"{base.name} is {kind}; give an undirected graph that does not change", parameter="base", value=base.name
+        )
 
 
 def _check_probability(p: float) -> None:
     if not isinstance(p, (int, float, np.number)) or not 0.0 <= p < 1.0:
-        raise InvalidInput(f"p = {p!r}: the probability of a failure must lie in [0, 1)")
+        raise InvalidInput(f"p = {p!r}: the probability of a failure must be in [0, 1)", parameter="p", value=p)
 
 
 def _check_seed(seed: int) -> None:
