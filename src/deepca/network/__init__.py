@@ -1,4 +1,4 @@
-"""One exchange with the neighbours: ``gossip``, ``total`` and ``reduce`` over all agents in one array, or one agent."""
+"""Networks: exchanges between agents, for all agents in one process or for a single agent."""
 
 from deepca.network.agent import AgentNetwork, run_agents
 from deepca.network.base import Network

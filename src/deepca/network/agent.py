@@ -1,4 +1,4 @@
-"""One agent alone: it knows its row of 𝐋 and talks to its neighbours through a transport."""
+"""Run a single agent, which knows its row of 𝐋 and reaches its neighbours through a transport."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scipy import sparse
 from deepca._util.machine import one_blas_thread
 from deepca._util.typing import Array, Csr
 from deepca.errors import BadArray, NotFiniteError, PeerFailed, TopologyError
-from deepca.network.arrivals import SAME, Part, fault_in, is_finite
+from deepca.network.arrivals import SAME_SETTINGS, Part, fault_in, is_finite
 from deepca.network.base import Network, Pairs
 from deepca.network.compression import Code, Copies, decode, encode
 from deepca.network.reductions import Op, Pending, neutral, reducer
@@ -26,12 +26,29 @@ from deepca.topology.graph import Topology
 __all__ = ["AgentNetwork", "run_agents"]
 
 T = TypeVar("T")
-_ENDLESS = (-np.inf, np.inf)
+_BOTH_INFINITIES = (-np.inf, np.inf)
+_POLL_SECONDS = 0.5  # between checks of running agents: a Ctrl-C may not interrupt an unlimited wait
+_INTERRUPT_SECONDS = 5.0  # for agents to stop after a Ctrl-C
 _Links = tuple[float, dict[int, float], tuple[int, ...]]  # own weight, weight by source, receivers
 
 
 class AgentNetwork(Network):
-    """Agent ``agent`` of a topology; arrays are ``(d, k)``. A single agent needs no ``transport``."""
+    """The network of a single agent; arrays are ``(d, k)``.
+
+    Parameters
+    ----------
+    topology : Topology
+        The whole graph, or the agent's :class:`~deepca.topology.Neighbourhood`.
+    agent : int
+        Index of the agent.
+    transport : Transport, optional
+        Moves messages; not needed without neighbours.
+
+    Raises
+    ------
+    TopologyError
+        If the agent has neighbours but no transport.
+    """
 
     def __init__(self, topology: Topology, agent: int, transport: Transport | None = None) -> None:
         super().__init__(topology, ())
@@ -40,17 +57,24 @@ class AgentNetwork(Network):
         self.reliable = (transport is None or transport.reliable) and topology.whole and not topology.changing
         neighbors = topology.neighbors(agent)
         if neighbors and transport is None:
-            raise TopologyError(f"agent {agent} has neighbours {neighbors} and no transport to reach them")
+            raise TopologyError(
+                f"agent {agent} has neighbours {neighbors} but no transport to reach them; pass `transport`",
+                parameter="transport",
+                agent=agent,
+            )
         self._links = _links_of(topology.gossip_sparse, agent)
 
     def gossip(self, x: Array, weights: Csr | None = None, /) -> Array:
+        """Exchange x with the neighbours and average; verify the known entry if one is followed."""
         links = self._now() if weights is None else self._prepared(weights, lambda w: _links_of(w, self.agent))
         own, incoming, _ = links
         y = own * x
         parts = self._parts if self._sweeping else ()
         riding = weights is None or self._sweeping
         known = self._followed if self._sweeping and weights is not None else None
-        for source, payload in self._swap(_sent(x), links, riding=riding, parts=parts, unit=self._unit(own)).items():
+        for source, payload in self._swap(
+            _frozen_copy(x), links, riding=riding, parts=parts, unit=self._unit(own)
+        ).items():
             if known is not None:
                 self._check_known(source, float(payload.ravel()[self._followed_at]), float(known[source]))
             y += incoming[source] * payload
@@ -61,30 +85,33 @@ class AgentNetwork(Network):
         return y
 
     def _unit(self, own: float) -> float:
-        """What counts are multiples of in the next round of an exact average, by this agent's own weight in it."""
-        if own > 0.5 or abs(own * self.n_agents - 1.0) < 1e-9:  # sums go up a tree as they are
+        """Return the unit of counts in the next round of an exact average, given this agent's own weight in it."""
+        if own > 0.5 or abs(own * self.n_agents - 1.0) < 1e-9:  # sums travel up a tree unscaled
             return 1.0
-        return 0.5**self._round if own == 0.5 else 1.0 / self.n_agents  # halved every time; or the mean comes down
+        return 0.5**self._round if own == 0.5 else 1.0 / self.n_agents  # halved in every round, or the mean going down
 
     def meet(self, x: Array, pairs: Pairs, rounds: int, /) -> Array:
+        """Exchange values in the meetings of this agent, and skip the others."""
         self._check_epoch()
         first, y = self._round, x
         for n in np.flatnonzero((pairs == self.agent).any(axis=1)):
             other = int(pairs[n].sum()) - self.agent
-            self._round = first + int(n)  # the same tag at both ends, whoever else has met before
-            [payload] = self._swap(_sent(y), (0.5, {other: 0.5}, (other,)), riding=False, counted=False).values()
+            self._round = first + int(n)  # the same tag at both ends, however many met before
+            [payload] = self._swap(_frozen_copy(y), (0.5, {other: 0.5}, (other,)), riding=False, counted=False).values()
             y = (y + payload) * 0.5
         self._round = first + len(pairs)
         self._have_met(pairs, rounds, x.nbytes)
         return y
 
     def collect(self, x: Array, /) -> Array:
+        """Return the neighbours' values; infinities are allowed."""
         beside = self.beside
-        received = self._swap(_sent(x), self._links, riding=True, infinities=_ENDLESS)
+        received = self._swap(_frozen_copy(x), self._links, riding=True, infinities=_BOTH_INFINITIES)
         self._ride(1)
         return np.array([received[int(i)] for i in beside]).reshape(*beside.shape, *x.shape)
 
     def gossip_coded(self, x: Array, copies: Copies | None, code: Code, /) -> tuple[Array, Copies]:
+        """Send the coded difference, and update the copies of this agent and of its neighbours."""
         _, incoming, _ = self._links
         before = Copies.before(x, copies, len(incoming), self._graph)
         message = encode(x - before.own, code if before is copies else "float64", 0)
@@ -101,6 +128,7 @@ class AgentNetwork(Network):
         return x + change, Copies(own, others, self._graph)
 
     def reduce(self, x: Array, op: Op, /) -> Array:
+        """Flood values to and from the neighbours, and check what they send."""
         combine, value = reducer(op), np.array(x, dtype=np.float64)
         self._check_epoch()
         for _ in range(self._flood_rounds()):
@@ -112,12 +140,13 @@ class AgentNetwork(Network):
             for source, message in received.items():
                 self._check_riders(source, message, (value,), (op,))
                 if message.payload is not None:
-                    self._blame(source, "an array where only values to agree on were due")
+                    self._blame(source, "an array where only values to agree on were expected")
             for message in received.values():
                 value = combine(value, message.riders[0])
         return value
 
     def reduce_later(self, x: Array, op: Op, /) -> Pending:
+        """Attach the value to the next gossip messages."""
         reducer(op)
         pending = Pending(np.array(x, dtype=np.float64), op, self._flood_rounds())
         if not pending.ready:
@@ -125,7 +154,7 @@ class AgentNetwork(Network):
         return pending
 
     def _now(self) -> _Links:
-        """The links of the round that begins."""
+        """Return the links of the round that begins."""
         if not self.topology.changing:
             return self._links
         self.made += 1
@@ -142,15 +171,26 @@ class AgentNetwork(Network):
         parts: tuple[Part, ...] = (),
         unit: float = 1.0,
     ) -> dict[int, npt.NDArray[Any]]:
-        """Send one array along the links, and values under way with it if ``riding``; the neighbours' arrays.
+        """Exchange one array along the links, and return the arrays of the neighbours.
 
-        infinities, parts, unit : what is expected of them, as in :func:`~deepca.network.arrivals.fault_in`.
+        Parameters
+        ----------
+        payload : ndarray
+            The array to send.
+        links : tuple
+            Own weight, weight by source, receivers.
+        riding : bool
+            Whether pending values ride along.
+        counted : bool
+            Whether to count the exchange as a round of traffic.
+        infinities, parts, unit
+            What to expect of the received arrays, as in :func:`~deepca.network.arrivals.fault_in`.
         """
         _, incoming, receivers = links
         carried = list(self._riding) if riding else []
         riders, ops = tuple(pending.value for pending in carried), tuple(pending.op for pending in carried)
         if receivers and not infinities and not is_finite(payload):
-            raise self._overflown(payload)
+            raise self._overflow(payload)
         if receivers:
             self._check_own(riders, ops)
         received = self.exchange(Message(payload, riders), receivers, tuple(incoming))
@@ -170,38 +210,54 @@ class AgentNetwork(Network):
         return arrays
 
     def _check_riders(self, source: int, message: Message, riders: tuple[Array, ...], ops: tuple[Op, ...]) -> None:
+        """Raise BadArray unless a message has pending values like the local ones."""
         if len(message.riders) != len(riders):
-            self._blame(source, f"{len(message.riders)} values to agree on where {len(riders)} were due{SAME}")
+            self._blame(
+                source, f"{len(message.riders)} values to agree on where {len(riders)} were expected{SAME_SETTINGS}"
+            )
         for value, own, op in zip(message.riders, riders, ops, strict=True):
             if fault := _rider_fault(value, own, op):
                 self._blame(source, fault)
 
     def _check_known(self, source: int, got: float, due: float) -> None:
         if not abs(got - due) <= 1e-9 * max(abs(due), 1.0):
-            self._blame(source, f"a sum of numbers that all know as {got:.6g}, where {due:.6g} was due")
+            self._blame(source, f"a sum of known numbers as {got:.6g}, where {due:.6g} was expected")
 
     def _blame(self, source: int, what: str) -> NoReturn:
         raise BadArray(f"agent {source}", what, phase=self._phase, iteration=self._t, agent=source)
 
-    def _overflown(self, payload: npt.NDArray[Any]) -> NotFiniteError:
-        """What is not finite is not sent: whoever gets it would take it for this agent's fault."""
-        place = int(np.flatnonzero(~np.isfinite(payload.ravel()))[0])
-        error = NotFiniteError(
+    def _overflow(self, payload: npt.NDArray[Any]) -> NotFiniteError:
+        """Return the error for an array that is not finite; sending it would make its receiver blame this agent."""
+        return NotFiniteError(
             f"numbers are no longer finite at agent {self.agent} in iteration {self._t} ({self._phase}): products or "
-            "sums overflow, or the mixing expands; scale the data, or use a mixer that contracts on this network"
+            "sums overflow, or the mixing expands; scale the data, or use a mixer that contracts on this network",
+            agent=self.agent,
+            place=int(np.flatnonzero(~np.isfinite(payload.ravel()))[0]),
+            phase=self._phase,
         )
-        error.place, error.phase = place, self._phase
-        return error
 
     def _check_own(self, riders: tuple[Array, ...], ops: tuple[Op, ...]) -> None:
+        """Raise NotFiniteError unless the local pending values may be sent."""
         for rider, op in zip(riders, ops, strict=True):
             if _rider_fault(rider, rider, op):
-                raise self._overflown(np.where(rider == neutral(op), 0.0, rider))
+                raise self._overflow(np.where(rider == neutral(op), 0.0, rider))
 
     def exchange(self, message: Message, receivers: tuple[int, ...], sources: tuple[int, ...]) -> dict[int, Message]:
-        """Send one message to every receiver, and return those of the sources.
+        """Send one message to every receiver, and return one from every source.
 
-        Everything that this agent says to others and hears from them passes through here, with the tag of its round.
+        All communication of this agent passes through this method, with the tag of its round.
+
+        Parameters
+        ----------
+        message : Message
+            The message to send.
+        receivers, sources : tuple of int
+            Neighbours to send to and to receive from.
+
+        Returns
+        -------
+        dict of int to Message
+            The received messages by source.
         """
         self._check_epoch()
         tag = Tag(self.epoch, self._phase, self._t, self._round)
@@ -214,10 +270,35 @@ class AgentNetwork(Network):
 def run_agents(
     topology: Topology, work: Callable[[AgentNetwork], T], *, timeout: float = 60.0, hub: MemoryHub | None = None
 ) -> list[T]:
-    """Run ``work(network)`` for every agent in a thread of its own, joined by an in-memory transport.
+    """Run every agent in a thread of its own, connected by an in-memory transport.
 
-    Returns what each agent returned, in order. If an agent raises, the others are told at once, and its error is
-    raised here with the agent's number as a note. Nobody waits for a message longer than ``timeout`` seconds.
+    Parameters
+    ----------
+    topology : Topology
+        The network.
+    work : callable
+        Function of an :class:`AgentNetwork`, called once per agent.
+    timeout : float, default=60.0
+        Longest wait for a message, in seconds.
+    hub : MemoryHub, optional
+        The hub to use instead of a new one.
+
+    Returns
+    -------
+    list
+        The return values, in the order of agents.
+
+    Raises
+    ------
+    BaseException
+        The first error of an agent, with its index as a note. The other agents are stopped at once.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from deepca import run_agents, topology
+    >>> run_agents(topology.ring(4), lambda network: float(network.reduce(np.array(network.agent), "max")))
+    [3.0, 3.0, 3.0, 3.0]
     """
     shared = hub if hub is not None else MemoryHub(topology.n_agents, timeout=timeout)
     results: dict[int, T] = {}
@@ -238,49 +319,55 @@ def run_agents(
     threads = [
         threading.Thread(target=run, args=(j,), name=f"agent-{j}", daemon=True) for j in range(topology.n_agents)
     ]
-    running: set[int] = set()
     with one_blas_thread():
-        try:
-            for agent, thread in enumerate(threads):
-                running.add(agent)
-                thread.start()
-            while running:
-                # with a timeout: a Ctrl-C that reaches Python just before it waits, or in another thread, wakes nobody
-                running -= _ended_within(0.5, ended)
-        except BaseException as error:  # Ctrl-C: the agents are told, and end with their next exchange
-            shared.fail(-1, error)
-            deadline = time.monotonic() + 5.0
-            while running and time.monotonic() < deadline:
-                running -= _ended_within(0.05, ended)
-            raise
+        _run_threads(threads, ended, shared)
     if errors:
-        # the first cause, not one of those who only heard of it
+        # prefer the cause to the errors of agents that were only told about it
         raise next(
             (error for error in errors.values() if not isinstance(error, PeerFailed)), next(iter(errors.values()))
         )
     return [results[j] for j in range(topology.n_agents)]
 
 
+def _run_threads(threads: list[threading.Thread], ended: queue.SimpleQueue[int], hub: MemoryHub) -> None:
+    """Start the threads of all agents and wait until they have ended; an interrupt ends them first."""
+    running: set[int] = set()
+    try:
+        for agent, thread in enumerate(threads):
+            running.add(agent)
+            thread.start()
+        while running:
+            running -= _ended_within(_POLL_SECONDS, ended)
+    except BaseException as error:  # Ctrl-C: the agents stop at their next exchange
+        hub.fail(-1, error)
+        deadline = time.monotonic() + _INTERRUPT_SECONDS
+        while running and time.monotonic() < deadline:
+            running -= _ended_within(0.05, ended)
+        raise
+
+
 def _ended_within(seconds: float, ended: queue.SimpleQueue[int]) -> set[int]:
+    """Return the next agent that ended, or nothing after some seconds."""
     try:
         return {ended.get(timeout=seconds)}
     except queue.Empty:
         return set()
 
 
-def _sent(x: Array) -> Array:
-    """A copy that stays as it was, whatever the sender does next."""
-    copy = np.array(x, order="C")  # an array of a scalar, too, as numpy makes of products of 0-d arrays
+def _frozen_copy(x: Array) -> Array:
+    """Return a read-only copy, independent of what the sender does next."""
+    copy = np.array(x, order="C")  # also turns a scalar, which numpy makes of 0-d products, into an array
     copy.flags.writeable = False
     return copy
 
 
 def _rider_fault(value: Array, own: Array, op: Op) -> str:
-    """Infinity may say that there is no number, but not decide what all agree on."""
+    """Describe a fault of a pending value: only the neutral infinity, which does not affect the result, is allowed."""
     return fault_in(value, own, (Part("values to agree on", own.size),), infinities=(neutral(op),))
 
 
 def _links_of(weights: Csr, agent: int) -> _Links:
+    """Return an agent's own weight, the weight of every source, and its receivers."""
     row = sparse.coo_array(weights[[agent], :])
     incoming = {int(i): float(w) for i, w in zip(row.col, row.data, strict=True) if w != 0.0}
     column = sparse.coo_array(weights[:, [agent]])

@@ -1,7 +1,7 @@
-"""Checks of what a neighbour sent against what the step expects: shape, dtype, finite, counts that rows can have.
+"""Check received arrays against what the step expects: shape, dtype, finite values, plausible counts.
 
-Whoever receives an array checks it before using it, so that the one that is named is the one that sent it; and nobody
-sends what is not finite, so that an honest agent whose numbers overflow is not named for it.
+A receiver checks an array before it uses it, so the agent that is blamed is the one that sent it. No agent sends values
+that are not finite, so an honest agent whose numbers overflow is not blamed.
 """
 
 from __future__ import annotations
@@ -16,18 +16,31 @@ import numpy.typing as npt
 
 from deepca._util.typing import Array
 
-__all__ = ["MOST_ROWS", "SAME", "Part", "described", "fault_in", "is_finite"]
+__all__ = ["MOST_ROWS", "SAME_SETTINGS", "Part", "described", "fault_in", "is_finite"]
 
 MOST_ROWS = 1 << 53
-"""Rows that can be counted: beyond, one more makes no difference to a float64."""
-SAME = " (all agents need the same columns, components, rounds, kind of messages and stop rule)"
+"""Largest count: beyond it, adding one does not change a float64."""
+SAME_SETTINGS = " (all agents need the same columns, components, rounds, kind of messages and stop rule)"
 
 
 @dataclass(frozen=True)
 class Part:
-    """``size`` numbers of an array, in their order, and what they are.
+    """Consecutive numbers of an array, and what is known about them.
 
-    whole : they count something.  repeats : they are the numbers before them once more.  zero : they are zero.
+    Parameters
+    ----------
+    name : str
+        What they are, for messages.
+    size : int
+        How many there are.
+    nonnegative : bool
+        Whether none is negative.
+    whole : bool
+        Whether they are counts.
+    repeats : bool
+        Whether they repeat the numbers before them.
+    zero : bool
+        Whether they are all zero.
     """
 
     name: str
@@ -46,32 +59,42 @@ def fault_in(
     unit: float = 1.0,
     infinities: tuple[float, ...] = (),
 ) -> str:
-    """Say what is wrong with an array that should be like one of this agent's; empty if nothing is.
+    """Describe what is wrong with a received array; empty if nothing is.
 
-    parts : what its numbers are; what they do not cover is numbers.  unit : counts are whole multiples of it.
-    infinities : those that may occur; NaN never may.
+    Parameters
+    ----------
+    got : ndarray or None
+        The array received.
+    like : ndarray or None
+        The array that this agent sent in the same exchange; shape and dtype must agree.
+    parts : sequence of Part
+        Its numbers; those beyond the last part may be any finite numbers.
+    unit : float
+        Counts are integer multiples of it.
+    infinities : tuple of float
+        Infinities that may occur. NaN never may.
     """
     if got is None or like is None:
-        return "" if got is like else f"{described(got)} where {described(like)} was due{SAME}"
+        return "" if got is like else f"{described(got)} where {described(like)} was expected{SAME_SETTINGS}"
     if got.shape != like.shape or got.dtype != like.dtype:
-        return f"{described(got)} where {described(like)} was due{SAME}"
+        return f"{described(got)} where {described(like)} was expected{SAME_SETTINGS}"
     if is_finite(got):
-        return _miscounted(got, parts, unit)
+        return _fault_in_parts(got, parts, unit)
     flat = got.ravel()
     wrong = np.flatnonzero(~(np.isfinite(flat) | np.isin(flat, infinities)))
     if not wrong.size:
-        return _miscounted(got, parts, unit)
+        return _fault_in_parts(got, parts, unit)
     at = int(wrong[0])
-    return f"{'NaN' if np.isnan(flat[at]) else 'infinity'} in its {_named(parts, at)}"
+    return f"{'NaN' if np.isnan(flat[at]) else 'infinity'} in its {_part_name(parts, at)}"
 
 
 def is_finite(array: npt.NDArray[Any]) -> bool:
-    """Whether all numbers are finite. A sum that is finite has no other parts."""
+    """Return whether all numbers are finite. A finite sum proves it in one pass."""
     with np.errstate(over="ignore", invalid="ignore"):
         return math.isfinite(float(array.sum(dtype=np.float64))) or bool(np.isfinite(array).all())
 
 
-def _miscounted(got: Array, parts: Sequence[Part], unit: float) -> str:
+def _fault_in_parts(got: Array, parts: Sequence[Part], unit: float) -> str:
     flat, at = got.ravel(), 0
     for part in parts:
         values, before = flat[at : at + part.size], flat[max(at - part.size, 0) : at]
@@ -81,17 +104,17 @@ def _miscounted(got: Array, parts: Sequence[Part], unit: float) -> str:
         if part.whole:
             counts = values / unit
             if (counts > MOST_ROWS).any():
-                return f"a number that is too large to count anything in its {part.name}"
+                return f"a number too large to be a count in its {part.name}"
             if (np.abs(counts - np.rint(counts)) > 1e-9 * np.maximum(counts, 1.0)).any():
-                return f"a number that is not whole in its {part.name}"
+                return f"a number that is not an integer in its {part.name}"
         if part.repeats and not np.array_equal(values, before):
-            return f"other numbers in its {part.name} than before them"
+            return f"{part.name} that do not repeat the numbers before them"
         if part.zero and values.any():
-            return f"a number in its {part.name} where there are none"
+            return f"a nonzero number in its {part.name}, which must be zero"
     return ""
 
 
-def _named(parts: Sequence[Part], at: int) -> str:
+def _part_name(parts: Sequence[Part], at: int) -> str:
     for part in parts:
         if at < part.size:
             return part.name
@@ -100,5 +123,5 @@ def _named(parts: Sequence[Part], at: int) -> str:
 
 
 def described(array: npt.NDArray[Any] | None) -> str:
-    """Dtype and shape, for people."""
+    """Return dtype and shape for a message."""
     return "no array" if array is None else f"{array.dtype} numbers of shape {array.shape}"

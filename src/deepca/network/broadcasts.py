@@ -1,9 +1,9 @@
-"""Numbers that one agent computes and all others take, packed for the way and checked on arrival.
+"""Broadcast numbers that the leader computes, and check them on arrival.
 
-Factorizations and matrix products give other bits on another processor, and where a block is nearly rank-deficient
-other directions altogether. What enters a sum, and what decides about shapes or about the end of a run, is therefore
-computed by the leader (:attr:`deepca.network.base.Network.leader`) and broadcast. The others check to rounding that
-it follows from what they know, and end with a :class:`~deepca.errors.Contradiction` where it does not.
+Factorizations and matrix products have different bits on different processors, and entirely different directions for
+nearly rank-deficient blocks. Everything that enters a sum, or decides about shapes or the end of a run, is therefore
+computed by the leader (:attr:`deepca.network.Network.leader`) and broadcast. The other agents check up to rounding that
+it follows from what they know, and raise :class:`~deepca.errors.Contradiction` if it does not.
 """
 
 from __future__ import annotations
@@ -34,45 +34,45 @@ __all__ = [
 ]
 
 SEMI = 1e-10
-"""Departure from orthogonality that does no harm: block Lanczos needs √eps of it to have Ritz values to rounding."""
+"""Harmless departure from orthogonality: √eps suffices for block Lanczos to have Ritz values accurate to rounding."""
 
 
 def packed(*parts: npt.ArrayLike) -> Array:
-    """All numbers of the parts, one after the other."""
+    """Concatenate the numbers of all parts."""
     return np.concatenate([np.ravel(np.asarray(part, dtype=np.float64)) for part in parts])
 
 
 def unpacked(flat: Array, *shapes: tuple[int, ...]) -> list[Array]:
-    """The parts again, by their shapes."""
+    """Split concatenated numbers into parts of the given shapes."""
     ends = np.cumsum([math.prod(shape) for shape in shapes])
     return [part.reshape(shape) for part, shape in zip(np.split(flat, ends)[:-1], shapes, strict=True)]
 
 
 def counted(sender: int, what: str, value: Array | float, most: int) -> int:
-    """A whole number that was received; Contradiction unless it is one of 0 … ``most``."""
+    """Return a received count as an int; raise Contradiction unless it is one of 0 … ``most``."""
     count = float(value)
     if not (0.0 <= count <= most and count == math.floor(count)):
-        raise Contradiction(sender, what, f"{count:g}, where 0 to {most} is possible")
+        raise Contradiction(sender, what, f"{count:g}; expected an integer from 0 to {most}")
     return int(count)
 
 
 def check_small(network: Network, what: str, departure: float, allowed: float) -> None:
-    """Contradiction unless what was received departs by no more than allowed; nothing to check for the leader."""
+    """Raise Contradiction if received numbers depart by more than allowed; the leader has nothing to check."""
     if not network.leads and not departure <= allowed + SMALLEST:
         raise Contradiction.off_by(network.leader, what, departure, allowed)
 
 
 def check_close(network: Network, what: str, received: Array | float, own: Array | float, allowed: float) -> None:
-    """The same of the largest difference to what was computed here."""
+    """Raise Contradiction if received numbers differ by more than allowed from those computed locally."""
     if not network.leads:
         check_small(network, what, float(np.abs(np.asarray(received) - np.asarray(own)).max(initial=0.0)), allowed)
 
 
 def share_spectrum(network: Network) -> None:
-    """Take the leader's eigenvalues of 𝐋, by which numbers of rounds are chosen.
+    """Use the leader's eigenvalues of 𝐋, which determine numbers of rounds, at all agents.
 
-    Nothing is sent where all agents find the same bits: in one process, and on small graphs. On directed graphs and
-    those that change, agents still go by what they find themselves.
+    Nothing is sent where all agents compute the same bits: in one process, and on small graphs. On directed and
+    time-varying graphs, every agent uses its own.
     """
     topology = network.topology
     if network.local.size == network.n_agents or network.n_agents <= PORTABLE or not topology.stays:
@@ -86,10 +86,21 @@ def share_spectrum(network: Network) -> None:
 def check_bound(
     network: Network, received: float, own: float, values: tuple[float, float], size: float, what: str = "a bound"
 ) -> None:
-    """Contradiction unless a bound reaches half as far above the largest of ``values`` as the one found here.
+    """Raise Contradiction unless a bound lies at least half as far above the largest value as the local one.
 
-    values : the largest and the smallest found; bounds beyond a thousand times their distance are as good as none.
-    size : of the numbers, relative to which they are rounded.
+    Parameters
+    ----------
+    network : Network
+        Tells whether this agent leads.
+    received, own : float
+        The leader's bound and the local one.
+    values : tuple of float
+        The largest and the smallest value found. Bounds further above than a thousand times their distance are all
+        accepted.
+    size : float
+        Magnitude relative to which numbers are rounded.
+    what : str
+        Name of the bound for the message.
     """
     if network.leads or received == math.inf:
         return
@@ -102,9 +113,22 @@ def check_bound(
 def check_basis(
     network: Network, what: str, P: Array, *without: Array, contains: Array | None = None, beyond: float = 0.0
 ) -> None:
-    """Contradiction unless P is orthonormal, orthogonal to ``without``, and contains all but short directions.
+    """Raise Contradiction unless P is orthonormal, orthogonal to other bases, and spans given columns.
 
-    contains : columns whose part outside of P is at most ``beyond``. Shorter directions may be anything.
+    Parameters
+    ----------
+    network : Network
+        Tells whether this agent leads.
+    what : str
+        Name of the basis for the message.
+    P : ndarray of shape (d, p)
+        The basis received.
+    *without : ndarray
+        Bases to which P must be orthogonal.
+    contains : ndarray, optional
+        Columns that P must span up to a residual of ``beyond``, so shorter directions are arbitrary.
+    beyond : float
+        Largest residual.
     """
     if network.leads:
         return
@@ -120,5 +144,5 @@ def _largest(M: Array) -> float:
 
 
 def everywhere(X: Array, network: Network) -> Array:
-    """X at every local agent: ``(*B, d, k)``."""
+    """Return a copy of X for every local agent, ``(*B, d, k)``."""
     return np.array(np.broadcast_to(X, (*network.batch, *X.shape)))

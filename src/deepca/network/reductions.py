@@ -1,4 +1,4 @@
-"""Minima, maxima and sums that all agents know, and those still under way."""
+"""Reductions over all agents, and values that are still being reduced."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from deepca._util.typing import Array
-from deepca.errors import InvalidInput
+from deepca.errors import ParameterError
 
 __all__ = ["Op", "Pending", "neutral", "reducer"]
 
@@ -15,23 +15,41 @@ Op = Literal["min", "max"]
 
 
 class Pending:
-    """A value on its way to agreement: flooded along with gossip messages, ready after ``flood_rounds`` of them."""
+    """A reduction in progress: its values ride along with gossip messages.
+
+    Parameters
+    ----------
+    value : ndarray
+        Value reduced so far.
+    op : {"min", "max"}
+        The reduction.
+    rounds : int
+        Full rounds until every agent's value has reached every agent.
+
+    Attributes
+    ----------
+    value : ndarray
+        The result, once `ready`.
+    rounds_left : int
+        Rounds that remain.
+    """
 
     def __init__(self, value: Array, op: Op, rounds: int) -> None:
         self.value, self.op, self.rounds_left = value, op, rounds
 
     @property
     def ready(self) -> bool:
+        """Whether the value is final."""
         return self.rounds_left <= 0
 
 
 def reducer(op: Op) -> Any:
-    """``numpy.minimum`` or ``numpy.maximum``; both carry NaN on."""
+    """Return ``numpy.minimum`` or ``numpy.maximum``; both propagate NaN."""
     if op not in ("min", "max"):
-        raise InvalidInput(f"op = {op!r}: networks reduce with 'min' or 'max'")
+        raise ParameterError("op", op, "choose 'min' or 'max'")
     return np.minimum if op == "min" else np.maximum
 
 
 def neutral(op: Op) -> float:
-    """The infinity that decides nothing; who has no number to offer sends it. The other one is never sent."""
+    """Return the neutral element, which an agent without a value sends. The opposite infinity is never sent."""
     return np.inf if op == "min" else -np.inf

@@ -1,4 +1,4 @@
-"""All agents in one process and one array: the simulator."""
+"""Simulate all agents in one process, with one array for all of them."""
 
 from __future__ import annotations
 
@@ -17,16 +17,15 @@ from deepca.topology.graph import Topology
 
 __all__ = ["SimulatedNetwork", "apart"]
 
-# A sparse multiply-add costs about this many dense ones (CSR times a tall block against dgemm).
-_SPARSE_COST = 8
-_DENSE_UP_TO = 2048
-_ALWAYS_UP_TO = 128
-_KEPT = 8  # matrices of different K
+_SPARSE_COST = 8  # dense multiply-adds that take as long as a sparse one (CSR times a tall block against dgemm)
+_MAX_DENSE_AGENTS = 2048  # a dense m × m matrix of this size takes 32 MB
+_CHEAP_COLLAPSE_AGENTS = 128  # up to which a matrix is worth making even if its K does not recur
+_CACHED_MAPS = 8  # matrices of different K
 
 
 @dataclass(frozen=True)
 class _Collapsed:
-    """K rounds of a linear mixer as one m × m matrix, and what they send."""
+    """K rounds of a linear mixer as one m × m matrix, with their traffic."""
 
     matrix: Array
     rounds: int
@@ -35,10 +34,28 @@ class _Collapsed:
 
 
 class SimulatedNetwork(Network):
-    """Arrays are ``(m, d, k)``. On a static graph a linear mixer is one matrix, found by applying it to the identity.
+    """The network of all agents in one process; arrays are ``(m, d, k)``.
 
-    Whether K rounds are collapsed to that matrix or run one by one with a sparse 𝐋 is decided by which needs fewer
-    multiplications, so large sparse graphs never meet a dense m × m matrix. Traffic is counted alike in both cases.
+    Parameters
+    ----------
+    topology : Topology
+        The network.
+
+    Notes
+    -----
+    On a static graph a linear mixer is one matrix, found by applying it to the identity. K rounds are either collapsed
+    to that matrix or run individually with a sparse 𝐋, whichever needs fewer multiplications, so large sparse graphs
+    never need a dense m × m matrix. The traffic counted is the same in both cases.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import deepca
+    >>> network = deepca.SimulatedNetwork(deepca.topology.complete(4))
+    >>> network.gossip(np.arange(4.0)).round(12).tolist()
+    [1.5, 1.5, 1.5, 1.5]
+    >>> network.traffic.messages
+    12
     """
 
     reliable = True
@@ -47,14 +64,15 @@ class SimulatedNetwork(Network):
         super().__init__(topology, (topology.n_agents,))
         self.local = np.arange(topology.n_agents)
         if topology.changing:
-            self.reliable = False  # no tree of links is there all the time
+            self.reliable = False  # no spanning tree exists in every round
         self._messages = topology.n_messages
         m, gossip = topology.n_agents, topology.gossip_sparse
-        dense = m <= _DENSE_UP_TO and gossip.nnz * _SPARSE_COST >= m * m
+        dense = m <= _MAX_DENSE_AGENTS and gossip.nnz * _SPARSE_COST >= m * m
         self._L = gossip.toarray() if dense else gossip
         self._maps: dict[object, _Collapsed] = {}
 
     def gossip(self, x: Array, weights: Csr | None = None, /) -> Array:
+        """Multiply by the weights of the round, dense or sparse."""
         self._check_epoch()
         payload = x[0].nbytes
         if weights is None:
@@ -67,6 +85,7 @@ class SimulatedNetwork(Network):
         return _apply(matrix, x)
 
     def meet(self, x: Array, pairs: Pairs, rounds: int, /) -> Array:
+        """Average disjoint pairs at once, with the same result as in sequence."""
         self._check_epoch()
         y = x.copy(order="K")
         for one, other in apart(pairs, self.n_agents):
@@ -75,6 +94,7 @@ class SimulatedNetwork(Network):
         return y
 
     def collect(self, x: Array, /) -> Array:
+        """Index the values of the neighbours."""
         self._check_epoch()
         beside = self.beside
         self._count(rounds=1, messages=self._messages, payload=x[0].nbytes, control=self._riding_bytes())
@@ -82,24 +102,25 @@ class SimulatedNetwork(Network):
         return np.where((beside >= 0).reshape(*beside.shape, *(1,) * (x.ndim - 1)), x[beside], 0.0)
 
     def gossip_coded(self, x: Array, copies: Copies | None, code: Code, /) -> tuple[Array, Copies]:
+        """Encode and decode the messages of all agents."""
         self._check_epoch()
         before = Copies.before(x, copies, 0, self._graph)
         messages = encode(x - before.own, code if before is copies else "float64", 1)
         self._count(rounds=1, messages=self._messages, payload=messages[0].nbytes, control=self._riding_bytes())
         self._ride(1)
         D = before.own + decode(messages, x.shape)
-        apart = D - D[:1]  # (𝐋 − I) D does not change, and its rounding shrinks with the differences
-        return x + (_apply(self._L, apart) - apart), Copies(D, graph=self._graph)
+        relative = D - D[:1]  # leaves (𝐋 − I) D unchanged, and its rounding shrinks with the differences
+        return x + (_apply(self._L, relative) - relative), Copies(D, graph=self._graph)
 
     def total_mean(self, x: Array, /) -> Array:
-        """Counted as ``⌈log₂ m⌉`` rounds of pairs, as a machine of m processes would make them."""
+        """Compute the mean, counted as the ``⌈log₂ m⌉`` pairwise rounds that m processes would make."""
         self._check_epoch()
         rounds = (self.n_agents - 1).bit_length()
         self._count(rounds=rounds, messages=rounds * self.n_agents, payload=x[0].nbytes)
         return np.array(np.broadcast_to(x.mean(axis=0), x.shape))
 
     def sweep(self, x: Array, derive: Callable[[Array], Array], size: int, /) -> tuple[Array, Array]:
-        """Nothing has to move where one process holds all agents; what agents apart would send is counted."""
+        """Compute the mean directly, and count what separate agents would send."""
         if self._every_round:
             return super().sweep(x, derive, size)
         self._check_epoch()
@@ -112,35 +133,39 @@ class SimulatedNetwork(Network):
         return mean + 0.0, told + 0.0
 
     def broadcast(self, x: Array, /) -> Array:
+        """Return the leader's row, and count what separate agents would send."""
         if self._every_round or not (self.reliable and self.topology.whole):
             return super().broadcast(x)
         self._check_epoch()
         self._count_along(sweeps(self.topology)[1], x[0].nbytes, riding=False)
-        return np.asarray(x[self.leader], dtype=np.float64) + 0.0  # as the others would have it: no negative zero
+        return (
+            np.asarray(x[self.leader], dtype=np.float64) + 0.0
+        )  # without negative zeros, as separate agents receive it
 
     @property
     def _every_round(self) -> bool:
-        """Whether every round has to be made: a subclass looks at messages, or the machine adds up."""
+        """Whether every round has to be made, because a subclass observes messages or sums are collective."""
         return self.collective or type(self).mix is Network.mix
 
     def _count_along(self, rounds: Sequence[Csr], payload: int, *, riding: bool) -> None:
-        """Count rounds with those weights as if each was made."""
+        """Count rounds with those weights as if each were made."""
         control = self._riding_bytes() if riding else 0
         for weights in rounds:
             _, messages = self._prepared(weights, _with_messages)
             self._count(rounds=1, messages=messages, payload=payload, control=control)
 
     def mix(self, mixer: LinearMixer, x: Array, K: int, /) -> Array:
+        """Run a mixer, collapsed to one matrix where that is cheaper."""
         m = self.n_agents
         cheaper = m * m <= _SPARSE_COST * K * self.topology.gossip_sparse.nnz
-        # a K that may not come again is worth a matrix only where making one costs nothing
-        key, again = mixer.key(K), mixer.fixed or m <= _ALWAYS_UP_TO
-        if self.topology.changing or key is None or m > _DENSE_UP_TO or not cheaper or not again:
+        # a matrix for a K that may not recur is worthwhile only if it is cheap to make
+        key, again = mixer.key(K), mixer.fixed or m <= _CHEAP_COLLAPSE_AGENTS
+        if self.topology.changing or key is None or m > _MAX_DENSE_AGENTS or not cheaper or not again:
             return super().mix(mixer, x, K)
         self._check_epoch()
         linear = self._maps.pop(key, None) or self._collapse(mixer, K)
-        self._maps[key] = linear  # the newest last
-        if len(self._maps) > _KEPT:
+        self._maps[key] = linear  # last is newest
+        if len(self._maps) > _CACHED_MAPS:
             self._maps.pop(next(iter(self._maps)))
         payload = x[0].nbytes
         self._count(rounds=linear.rounds, messages=linear.messages, payload=payload)
@@ -148,13 +173,14 @@ class SimulatedNetwork(Network):
             self._count_riding(self._riding_bytes() * linear.messages)
             self._swept(list(self._riding))
             return _apply(linear.matrix, x)
-        # a value under way rides on every message until it has arrived
+        # a pending value rides on every message until it is complete
         ridden = sum(p.value.nbytes * min(p.rounds_left, linear.full_rounds) for p in self._riding)
         self._count_riding(ridden * self._messages)
         self._ride(linear.full_rounds)
         return _apply(linear.matrix, x)
 
     def reduce(self, x: Array, op: Op, /) -> Array:
+        """Reduce directly, and count the rounds of flooding."""
         self._check_epoch()
         value = reducer(op).reduce(np.asarray(x, dtype=np.float64), axis=0)
         rounds = self._flood_rounds()
@@ -163,6 +189,7 @@ class SimulatedNetwork(Network):
         return np.asarray(value)
 
     def reduce_later(self, x: Array, op: Op, /) -> Pending:
+        """Reduce directly; the value becomes ready when flooding would have completed it."""
         value = np.asarray(reducer(op).reduce(np.asarray(x, dtype=np.float64), axis=0))
         pending = Pending(value, op, self._flood_rounds())
         if not pending.ready:
@@ -170,7 +197,7 @@ class SimulatedNetwork(Network):
         return pending
 
     def _now(self) -> tuple[Array | Csr, int]:
-        """Weights and messages of the round that begins."""
+        """Return weights and number of messages of the round that begins."""
         if not self.topology.changing:
             return self._L, self._messages
         self.made += 1
@@ -182,15 +209,17 @@ class SimulatedNetwork(Network):
     def _collapse(self, mixer: LinearMixer, K: int) -> _Collapsed:
         probe = SimulatedNetwork(self.topology)
         matrix = mixer.run(probe, np.eye(self.n_agents), K)
-        matrix += (1.0 - matrix.sum(axis=0)) / self.n_agents  # columns sum to one but for rounding: the mean stays
+        matrix += (
+            1.0 - matrix.sum(axis=0)
+        ) / self.n_agents  # make columns sum to one up to rounding, so that the mean is preserved
         sent = probe.traffic
         return _Collapsed(matrix, sent.rounds, probe.full_rounds, sent.messages)
 
 
 def apart(pairs: Pairs, m: int) -> list[Pairs]:
-    """The same meetings in few groups, in each of which nobody meets twice: ``(2, n)`` arrays, one after the other.
+    """Partition a sequence of meetings into few groups of disjoint pairs, ``(2, n)`` arrays in sequence.
 
-    Who meets next does not depend on meetings of others in between, so those of a group can be held at once.
+    The order of meetings matters only between those that share an agent, so each group can be computed at once.
     """
     made, group = [0] * m, []
     for i, j in pairs.tolist():
@@ -206,9 +235,9 @@ def _with_messages(weights: Csr) -> tuple[Csr, int]:
 
 
 def _apply(matrix: Array | Csr, x: Array) -> Array:
-    """``y_j = Σ_i matrix_ji x_i`` for x of shape ``(m, …)``, keeping the memory order of x."""
+    """Return ``y_j = Σ_i matrix_ji x_i`` for x of shape ``(m, …)``, in the memory order of x."""
     m = x.shape[0]
     if x.ndim == 3 and not x.flags.c_contiguous:
-        flipped = np.swapaxes(x, 1, 2)  # products of A_j come with the last axes swapped in memory
+        flipped = np.swapaxes(x, 1, 2)  # products of A_j have their last axes swapped in memory
         return np.swapaxes(np.asarray(matrix @ flipped.reshape(m, -1)).reshape(flipped.shape), 1, 2)
     return np.asarray(matrix @ x.reshape(m, -1)).reshape(x.shape)

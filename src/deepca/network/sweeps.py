@@ -1,4 +1,4 @@
-"""Weights of single rounds: along a spanning tree that all agents know, sums up to its root, numbers down from it."""
+"""Compute weights of rounds along a spanning tree that all agents know: sums up to its root, values down from it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from deepca.topology.graph import Topology
 __all__ = ["Tree", "check_weights", "round_between", "sweeps"]
 
 Tree = tuple[tuple[Csr, ...], tuple[Csr, ...]]
-"""Weights of the rounds up a tree to its root, and of those down from it."""
+"""Weights of the rounds up a tree to its root, and of the rounds down."""
 
-_KEPT = 16  # graphs whose weights are remembered
+_CACHED_GRAPHS = 16
 
 
-@lru_cache(maxsize=_KEPT)
+@lru_cache(maxsize=_CACHED_GRAPHS)
 def sweeps(topology: Topology) -> Tree:
-    """The tree with the root ``topology.middle``, which holds the mean after the rounds up."""
+    """Return the rounds along a tree with root ``topology.middle``, which has the mean after the rounds up."""
     m = topology.n_agents
     if m == 1:
         return (), ()
@@ -45,7 +45,7 @@ def sweeps(topology: Topology) -> Tree:
 
 
 def round_between(keep: Array, receivers: npt.NDArray[np.int64], senders: npt.NDArray[np.int64], weight: float) -> Csr:
-    """Weights of a round in which each receiver adds ``weight`` times what its sender has to ``keep`` of its own."""
+    """Return weights with which each receiver adds ``weight`` times its sender's value to ``keep`` times its own."""
     own = np.flatnonzero(keep)
     rows, columns = np.concatenate([own, receivers]), np.concatenate([own, senders])
     values = np.concatenate([keep[own], np.full(len(receivers), weight)])
@@ -53,13 +53,15 @@ def round_between(keep: Array, receivers: npt.NDArray[np.int64], senders: npt.ND
 
 
 def check_weights(weights: Csr, topology: Topology) -> None:
-    """TopologyError unless only agents with a link between them use each other's numbers."""
+    """Raise TopologyError unless nonzero weights lie on edges and the diagonal only."""
     m = topology.n_agents
     if weights.shape != (m, m):
-        raise TopologyError(f"round weights have shape {weights.shape}; expected ({m}, {m})")
+        raise TopologyError(f"round weights have shape {weights.shape}; expected ({m}, {m})", value=weights.shape)
     entries = sparse.coo_array(weights)
     used = (entries.row != entries.col) & (entries.data != 0.0)
     allowed = topology.adjacency
     for i, j in zip(entries.row[used], entries.col[used], strict=True):
         if not allowed[i, j]:
-            raise TopologyError(f"round weights use the pair ({i}, {j}), which is no edge of {topology.name}")
+            raise TopologyError(
+                f"round weights use the pair ({i}, {j}), which is not an edge of {topology.name}", edge=(int(i), int(j))
+            )

@@ -1,19 +1,36 @@
-"""What was sent: rounds, messages and bytes."""
+"""Count what agents send, and advance the values that ride along with messages."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-__all__ = ["Traffic"]
+import numpy as np
+import numpy.typing as npt
+
+from deepca.network.protocols import Pairs
+from deepca.network.reductions import Pending
+
+__all__ = ["Accounting", "Traffic"]
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """What the local agents have sent so far.
+    """Rounds, messages and bytes that the local agents have sent.
 
-    ``rounds`` are rounds of gossip; ``control_rounds`` are extra rounds, made only to agree on something.
-    ``messages`` and ``bytes_sent`` count everything that left an agent, array payloads and agreed values alike;
-    ``control_bytes`` is the part of ``bytes_sent`` that agreed values took. ``agents`` is the number of senders.
+    Parameters
+    ----------
+    rounds : int
+        Rounds of gossip.
+    control_rounds : int
+        Extra rounds made only to agree on values.
+    messages : int
+        Messages of any kind.
+    bytes_sent : int
+        Bytes of array payloads and pending values.
+    control_bytes : int
+        The part of `bytes_sent` that pending values took.
+    agents : int
+        Number of senders.
     """
 
     rounds: int = 0
@@ -25,9 +42,11 @@ class Traffic:
 
     @property
     def bytes_per_agent(self) -> float:
+        """Average number of bytes sent by an agent."""
         return self.bytes_sent / self.agents
 
     def __add__(self, other: Traffic) -> Traffic:
+        """Add the counts of a later or separate period; the number of agents stays."""
         return replace(
             self,
             rounds=self.rounds + other.rounds,
@@ -38,6 +57,7 @@ class Traffic:
         )
 
     def __sub__(self, earlier: Traffic) -> Traffic:
+        """Return the counts since an earlier time."""
         return replace(
             self,
             rounds=self.rounds - earlier.rounds,
@@ -46,3 +66,80 @@ class Traffic:
             bytes_sent=self.bytes_sent - earlier.bytes_sent,
             control_bytes=self.control_bytes - earlier.control_bytes,
         )
+
+
+class Accounting:
+    """Counters of a network, and its pending reductions.
+
+    Parameters
+    ----------
+    agents : int
+        Number of local agents.
+
+    Attributes
+    ----------
+    local : ndarray of int
+        Indices of the local agents.
+    full_rounds : int
+        Rounds so far that used every edge.
+    sweeps : int
+        Exact averages so far. Pending values travel with them and with full rounds.
+    made : int
+        Rounds so far, of all kinds: the index of the next round of a time-varying network.
+    """
+
+    local: npt.NDArray[np.int64]
+
+    def __init__(self, agents: int) -> None:
+        self._agents = agents
+        self.full_rounds = 0
+        self.sweeps = 0
+        self.made = 0
+        self._met = 0
+        self._riding: list[Pending] = []
+        self._sent = [0] * 5  # rounds, control rounds, messages, bytes, control bytes: as in Traffic
+
+    @property
+    def traffic(self) -> Traffic:
+        """Everything that the local agents have sent so far."""
+        rounds, control_rounds, messages, sent, control = self._sent
+        return Traffic(rounds, control_rounds, messages, sent, control, self._agents)
+
+    def forget(self) -> None:
+        """Drop pending values that nobody waits for any more; ``solve`` calls it before and after a run."""
+        self._riding.clear()
+
+    def _count(
+        self, *, rounds: int = 0, control_rounds: int = 0, messages: int = 0, payload: int = 0, control: int = 0
+    ) -> None:
+        """Add rounds, and messages of ``payload`` array bytes and ``control`` bytes of pending values each."""
+        sent = self._sent
+        sent[0] += rounds
+        sent[1] += control_rounds
+        sent[2] += messages
+        sent[3] += messages * (payload + control)
+        sent[4] += messages * control
+
+    def _count_riding(self, nbytes: int) -> None:
+        """Add bytes of pending values that travelled on messages counted elsewhere."""
+        self._sent[3] += nbytes
+        self._sent[4] += nbytes
+
+    def _have_met(self, pairs: Pairs, rounds: int, payload: int) -> None:
+        """Count the messages of meetings, of ``payload`` bytes each."""
+        self._met += len(pairs)
+        self._count(rounds=rounds, messages=int(np.isin(pairs, self.local).sum()), payload=payload)
+
+    def _ride(self, rounds: int) -> None:
+        """Advance pending values by rounds that used every edge."""
+        self.full_rounds += rounds
+        for pending in self._riding:
+            pending.rounds_left -= rounds
+        self._riding = [pending for pending in self._riding if not pending.ready]
+
+    def _swept(self, riding: list[Pending]) -> None:
+        """Complete the values that were pending when an exact average began."""
+        self.sweeps += 1
+        for pending in riding:
+            pending.rounds_left = 0
+        self._riding = [pending for pending in self._riding if not pending.ready]

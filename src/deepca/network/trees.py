@@ -1,7 +1,7 @@
-"""A spanning tree that agents find by themselves, and sums over it: nobody has to know the whole graph.
+"""Grow a spanning tree and sum over it, without any agent knowing the whole graph.
 
-Every agent ends with the numbers of its parent and its children. Sums go up the tree and down again, so that all agents
-hold the same bits.
+Every agent learns the indices of its parent and its children. Sums travel up the tree and down again, so all agents
+have the same bits.
 """
 
 from __future__ import annotations
@@ -20,18 +20,29 @@ from deepca.network.sweeps import Tree, round_between
 __all__ = ["SpanningTree"]
 
 
-def _nothing(total: Array) -> Array:
-    """Derive no numbers."""
+def _derive_nothing(total: Array) -> Array:
+    """Return no numbers."""
     return np.empty(0)
 
 
 @dataclass(frozen=True, eq=False)
 class SpanningTree:
-    """Sums over all agents in ``2 · depth`` rounds of at most m − 1 messages.
+    """A spanning tree for sums over all agents in ``2 · depth`` rounds of at most m − 1 messages.
 
-    n_agents : counted over the tree.  depth : of the farthest agent, from the root.
-    up, down : weights of the rounds, of which the entries of local agents are known here.
-    root : the agent at the top of the tree.
+    Use :meth:`grow` to create one.
+
+    Parameters
+    ----------
+    network : Network
+        The network.
+    n_agents : int
+        Number of agents, counted over the tree.
+    depth : int
+        Distance of the farthest agent from the root.
+    up, down : tuple of csr_array
+        Weights of the rounds; the entries of local agents are known.
+    root : int
+        Agent at the top of the tree.
     """
 
     network: Network
@@ -43,8 +54,20 @@ class SpanningTree:
 
     @classmethod
     def grow(cls, network: Network) -> SpanningTree:
-        """A tree of shortest paths from an agent near the middle, by flooding.
+        """Grow a tree of shortest paths from a central agent, by flooding.
 
+        Parameters
+        ----------
+        network : Network
+            A network on a static undirected graph.
+
+        Returns
+        -------
+        SpanningTree
+            The tree.
+
+        Notes
+        -----
         ::
 
             h_j = 0 at the source,  h_j ← min(h_j, 1 + min_i h_i) over the neighbours i      hops from a source
@@ -57,57 +80,85 @@ class SpanningTree:
         from_a, _ = _hops(network, _farthest(network, anyone))
         known = [from_a, _hops(network, _farthest(network, from_a))[0]]
         for last in (False, True):
-            least = np.max(known, axis=0)  # nobody can be nearer to all than this
+            least = np.max(known, axis=0)  # a lower bound on the eccentricity of every agent
             nearest = network.reduce(least, "min")
             hops, parent = _hops(network, _first(network, least == nearest))
             depth = int(network.reduce(hops, "max"))
             if last or depth == int(nearest):
                 break
             known.append(_hops(network, _first(network, hops == depth))[0])
-        theirs = network.collect(np.stack([parent, hops], axis=-1))  # who is whose child
+        theirs = network.collect(np.stack([parent, hops], axis=-1))  # tells parents their children
         up, down = _sweeps(network, (hops, parent), (theirs[..., 1], theirs[..., 0]), depth)
         top = round(float(network.reduce(np.where(hops == 0.0, network.local, -1.0), "max")))
-        counted, _ = network.sum_along((up, down), top, np.ones((*network.batch, 1)), _nothing, 0)
+        counted, _ = network.sum_along((up, down), top, np.ones((*network.batch, 1)), _derive_nothing, 0)
         return cls(network, round(float(counted[0])), depth, up, down, top)
 
     @property
     def leads(self) -> bool:
-        """Whether the root is held here."""
+        """Whether the root is local."""
         return bool((self.network.local == self.root).any())
 
     def sum(self, x: Array) -> Array:
-        """The sum over all agents of ``x``, shape ``(*B, …)``: the same bits at every agent.
+        """Return the sum over all agents, bit-identical at every agent.
 
-        A one of every agent travels along; if they do not come out as many as there are, a message was lost.
+        Every agent adds a one; if their sum is not the number of agents, a message was lost and NetworkError is raised.
+
+        Parameters
+        ----------
+        x : ndarray of shape (*B, …)
+            Local values.
+
+        Returns
+        -------
+        ndarray of shape (…)
+            The sum.
         """
         return self.sum_then(x)[0]
 
-    def sum_then(self, x: Array, derive: Callable[[Array], Array] = _nothing, size: int = 0) -> tuple[Array, Array]:
-        """The same, and ``size`` numbers that the root derives from the sum, the same bits at every agent.
+    def sum_then(
+        self, x: Array, derive: Callable[[Array], Array] = _derive_nothing, size: int = 0
+    ) -> tuple[Array, Array]:
+        """Return the sum over all agents, and numbers that the root derives from it.
 
-        The way down carries both: factorizations differ from one processor to another, so one agent makes them.
+        Both travel down the tree and are bit-identical at every agent: factorizations differ between processors, so
+        one agent computes them for all.
+
+        Parameters
+        ----------
+        x : ndarray of shape (*B, …)
+            Local values.
+        derive : callable, optional
+            Function of the sum, called by the root only.
+        size : int, default=0
+            Number of derived values.
+
+        Returns
+        -------
+        total : ndarray of shape (…)
+            The sum.
+        derived : ndarray of shape (size,)
+            The root's ``derive(total)``.
         """
         network, B = self.network, self.network.batch
         flat = np.concatenate([x.reshape(*B, -1), np.ones((*B, 1))], axis=-1)
 
-        def made(total: Array) -> Array:
+        def derive_from(total: Array) -> Array:
             return derive(np.asarray(total[:-1].reshape(x.shape[len(B) :])))
 
         if network.collective:
             found = network.common(network.total_mean(flat)) * self.n_agents
-            told = made(found) if self.leads else np.zeros(size)
+            told = derive_from(found) if self.leads else np.zeros(size)
             told = network.flood(np.broadcast_to(told, (*B, size)), self.root) if size else told
         else:
-            found, told = network.sum_along((self.up, self.down), self.root, flat, made, size)
+            found, told = network.sum_along((self.up, self.down), self.root, flat, derive_from, size)
         if not abs(float(found[-1]) - self.n_agents) <= 1e-9 * self.n_agents:
-            raise NetworkError(
-                f"{self.n_agents} agents were counted as {float(found[-1]):g}: a message was lost or altered"
-            )
+            counted = f"counted {float(found[-1]):g} agents instead of {self.n_agents}"
+            raise NetworkError(f"{counted}: a message was lost or altered; run again")
         return np.asarray(found[:-1].reshape(x.shape[len(B) :])), told
 
 
 def _hops(network: Network, source: npt.NDArray[np.bool_]) -> tuple[Array, Array]:
-    """How far every local agent is from the source, and the first neighbour on the way there; −1 at the source."""
+    """Return every local agent's distance from the source, and its neighbour towards it; −1 at the source."""
     beside = network.beside
     hops, parent = np.where(source, 0.0, np.inf), np.full(network.batch, -1.0)
     for _ in range(network.topology.flood_rounds):
@@ -124,22 +175,22 @@ def _farthest(network: Network, hops: Array) -> npt.NDArray[np.bool_]:
 
 
 def _first(network: Network, among: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """The agent with the smallest number of those."""
+    """Return a mask of the agent with the smallest index among those."""
     numbers = network.local.astype(np.float64)
     return np.asarray(numbers == network.reduce(np.where(among, numbers, np.inf), "min"))
 
 
 def _sweeps(network: Network, mine: tuple[Array, Array], theirs: tuple[Array, Array], depth: int) -> Tree:
-    """Weights of the rounds up and down, from the hops and parents of local agents and of their neighbours."""
+    """Return the weights of the rounds up and down, from hops and parents of local agents and their neighbours."""
     local = network.local.ravel()
     hops, parent = (part.ravel().astype(np.int64) for part in mine)
     around, beyond, beside = (part.reshape(local.size, -1) for part in (*theirs, network.beside))
     row, slot = np.nonzero((beside >= 0) & (beyond == local[:, None]) & (around > hops[:, None]))
-    has = parent >= 0  # a link is known at both of its ends
+    has = parent >= 0  # both ends know a link
     parents = np.concatenate([parent[has], local[row]])
     children = np.concatenate([local[has], beside[row, slot]])
     level = np.concatenate([hops[has], hops[row] + 1])
-    links = np.unique([level, parents, children], axis=1)  # a link between two local agents was named twice
+    links = np.unique([level, parents, children], axis=1)  # a link between two local agents occurs twice
     up: list[Csr] = []
     down: list[Csr] = []
     for at in range(1, depth + 1):

@@ -539,7 +539,7 @@ def test_all_reduce_as_a_mixer(name: str) -> None:
 
 
 def test_all_reduce_needs_an_operation_over_all_agents() -> None:
-    with pytest.raises(MixingError, match=r"AgentNetwork has no operation over all agents.*TreeSweep"):
+    with pytest.raises(MixingError, match=r"AgentNetwork has no collective operation.*TreeSweep"):
         AllReduce()(AgentNetwork(topology.complete(1), 0), np.ones((2, 1)))
 
 

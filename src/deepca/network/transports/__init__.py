@@ -1,4 +1,4 @@
-"""What moves bytes below an agent's network: a transport is one method, ``exchange``."""
+"""Transports, which move messages between agents: one method, ``exchange``."""
 
 from deepca.network.transports.base import Message, Tag, Transport
 from deepca.network.transports.memory import MemoryHub, MemoryTransport

@@ -1,4 +1,4 @@
-"""The contract between an agent's network and what moves its messages."""
+"""Define the interface between an agent's network and its transport."""
 
 from __future__ import annotations
 
@@ -15,9 +15,18 @@ __all__ = ["Message", "Tag", "Transport"]
 
 @dataclass(frozen=True, order=True)
 class Tag:
-    """Which exchange a message belongs to. The same on both sides, and the same again when a step is retried.
+    """Identifier of an exchange: equal on both sides, and again when a step is retried.
 
-    phase : what the exchange is for ("step", "restart", …); two phases of one iteration never share a tag.
+    Parameters
+    ----------
+    epoch : int
+        Incarnation of the run.
+    phase : str
+        Purpose of the exchange ("step", "restart", …); two phases of one iteration never share a tag.
+    t : int
+        Iteration.
+    round : int
+        Exchange within the phase, counted from 0.
     """
 
     epoch: int
@@ -28,10 +37,14 @@ class Tag:
 
 @dataclass(frozen=True)
 class Message:
-    """An array (or none), and the values that ride along to agreement.
+    """An array and the values that ride along with it.
 
-    The payload is float64, or float32 or float16 where messages are coded (:mod:`deepca.network.compression`), and
-    travels as it is.
+    Parameters
+    ----------
+    payload : ndarray or None
+        The array: float64, or float32 or float16 if messages are coded (:mod:`deepca.network.compression`).
+    riders : tuple of ndarray
+        Values of pending reductions.
     """
 
     payload: npt.NDArray[Any] | None
@@ -39,18 +52,37 @@ class Message:
 
 
 class Transport(Protocol):
-    """Moves messages between one agent and its neighbours.
-
-    reliable : whether a message that was sent is sure to arrive.
-    """
+    """Interface that moves messages between one agent and its neighbours."""
 
     @property
-    def reliable(self) -> bool: ...
+    def reliable(self) -> bool:
+        """Whether a message that was sent is certain to arrive."""
+        ...
 
     def exchange(self, tag: Tag, outgoing: Mapping[int, Message], sources: Collection[int], /) -> dict[int, Message]:
-        """Send ``outgoing`` (by receiver) and return one message with the same tag from each of ``sources``.
+        """Send messages to neighbours, and return one message with the same tag from each source.
 
-        Raises PeerTimeout naming who did not answer, PeerFailed if another agent gave up, EpochChanged if the
-        network has moved on to a new epoch.
+        Parameters
+        ----------
+        tag : Tag
+            Identifier of the exchange.
+        outgoing : mapping of int to Message
+            Messages by receiver.
+        sources : collection of int
+            Neighbours from which to receive.
+
+        Returns
+        -------
+        dict of int to Message
+            Received messages by source.
+
+        Raises
+        ------
+        PeerTimeout
+            If a source does not answer in time.
+        PeerFailed
+            If another agent failed.
+        EpochChanged
+            If the network has entered a new epoch.
         """
         ...

@@ -1,4 +1,4 @@
-"""Messages between threads of one process."""
+"""Move messages between threads of one process."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["MemoryHub", "MemoryTransport"]
 
 
 class _Mailbox:
-    """What has arrived at one agent and was not yet asked for."""
+    """Messages that have arrived at one agent and were not taken yet."""
 
     def __init__(self) -> None:
         self.arrived = threading.Condition()
         self.messages: dict[tuple[int, Tag], deque[Message]] = {}
 
     def take(self, sender: int, tag: Tag) -> Message:
-        """The first message with that tag; the caller knows that there is one."""
+        """Remove and return the first message with that tag, which must exist."""
         waiting = self.messages[sender, tag]
         message = waiting.popleft()
         if not waiting:
@@ -30,7 +30,15 @@ class _Mailbox:
 
 
 class MemoryHub:
-    """The common ground of the agents of one process: a mailbox for each, the epoch, and who has failed."""
+    """Shared state of agents in one process: a mailbox for each, the epoch, and failures.
+
+    Parameters
+    ----------
+    n_agents : int
+        Number of agents.
+    timeout : float, default=60.0
+        Longest wait for a message, in seconds.
+    """
 
     def __init__(self, n_agents: int, *, timeout: float = 60.0) -> None:
         self.timeout = timeout
@@ -40,21 +48,53 @@ class MemoryHub:
         self._left: set[int] = set()
 
     def transport(self, agent: int) -> MemoryTransport:
+        """Return the transport of one agent.
+
+        Parameters
+        ----------
+        agent : int
+            Index of the agent.
+
+        Returns
+        -------
+        MemoryTransport
+            Its connection to this hub.
+        """
         return MemoryTransport(self, agent)
 
     def announce_epoch(self, epoch: int) -> None:
-        """Every exchange of an older epoch ends with EpochChanged, also those that wait now."""
+        """Make every exchange of an older epoch raise EpochChanged, including those that wait now.
+
+        Parameters
+        ----------
+        epoch : int
+            The new epoch.
+        """
         self._epoch = max(self._epoch, epoch)
         self._wake()
 
     def fail(self, agent: int, error: BaseException) -> None:
-        """Agent has given up: everyone who waits for a message learns it at once."""
+        """Record that an agent failed, so that every waiting agent raises PeerFailed at once.
+
+        Parameters
+        ----------
+        agent : int
+            Index of the agent; −1 if the whole run was interrupted.
+        error : BaseException
+            Its error.
+        """
         if self._failed is None:
             self._failed = (agent, error)
         self._wake()
 
     def leave(self, agent: int) -> None:
-        """Agent has finished: who still waits for it learns that nothing will come."""
+        """Record that an agent finished, so that agents that still wait for it raise PeerFailed.
+
+        Parameters
+        ----------
+        agent : int
+            Index of the agent.
+        """
         self._left.add(agent)
         self._wake()
 
@@ -78,27 +118,43 @@ class MemoryHub:
                     raise EpochChanged(self._epoch)
                 if self._failed is not None:
                     agent, error = self._failed
-                    who = f"agent {agent} gave up" if agent >= 0 else "the run was interrupted"
-                    raise PeerFailed(f"agent {receiver}: {who} ({type(error).__name__}: {error})")
+                    what = f"agent {agent} failed" if agent >= 0 else "the run was interrupted"
+                    raise PeerFailed(
+                        f"agent {receiver} stopped: {what} ({type(error).__name__}: {error})",
+                        agent=agent if agent >= 0 else None,
+                    )
                 missing = [source for source in sources if (source, tag) not in box.messages]
                 if not missing:
                     return {source: box.take(source, tag) for source in sources}
                 if gone := self._left.intersection(missing):
                     raise PeerFailed(
                         f"agent {receiver} waits in iteration {tag.t} for agent {min(gone)}, which has finished; "
-                        "do all agents have the same stop rule and max_iter?"
+                        "check that all agents have the same stop rule and max_iter",
+                        agent=min(gone),
                     )
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise PeerTimeout(
-                        f"agent {receiver} has waited {self.timeout:g} s in iteration {tag.t}, round {tag.round} for "
-                        f"agent{'s' if len(missing) > 1 else ''} {', '.join(map(str, sorted(missing)))}"
+                        f"agent {receiver} waited {self.timeout:g} s in iteration {tag.t}, round {tag.round} for "
+                        f"agent{'s' if len(missing) > 1 else ''} {', '.join(map(str, sorted(missing)))}",
+                        agent=receiver,
+                        awaited=tuple(sorted(missing)),
+                        iteration=tag.t,
+                        round_number=tag.round,
                     )
                 box.arrived.wait(left)
 
 
 class MemoryTransport:
-    """One agent's end of a MemoryHub."""
+    """One agent's connection to a :class:`MemoryHub`.
+
+    Parameters
+    ----------
+    hub : MemoryHub
+        The hub.
+    agent : int
+        Index of the agent.
+    """
 
     reliable = True
 
@@ -106,6 +162,22 @@ class MemoryTransport:
         self._hub, self._agent = hub, agent
 
     def exchange(self, tag: Tag, outgoing: Mapping[int, Message], sources: Collection[int], /) -> dict[int, Message]:
+        """Post messages to the mailboxes of the receivers, and wait for those of the sources.
+
+        Parameters
+        ----------
+        tag : Tag
+            Identifier of the exchange.
+        outgoing : mapping of int to Message
+            Messages by receiver.
+        sources : collection of int
+            Neighbours from which to receive.
+
+        Returns
+        -------
+        dict of int to Message
+            Received messages by source.
+        """
         for receiver, message in outgoing.items():
             self._hub._post(self._agent, receiver, tag, message)
         return self._hub._collect(self._agent, tag, sources)

@@ -1,0 +1,329 @@
+"""Define the exchanges between agents that every engine implements."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+import numpy.typing as npt
+
+from deepca._util.typing import Array, Csr
+from deepca.errors import EpochChanged, MixingError, TopologyError
+from deepca.network.arrivals import Part
+from deepca.network.compression import Code, Copies, graph_of
+from deepca.network.protocols import Moment, Pairs
+from deepca.network.reductions import Op, Pending
+from deepca.network.sweeps import check_weights
+from deepca.network.traffic import Accounting
+from deepca.topology.graph import Topology
+
+__all__ = ["Exchanges"]
+
+_ROUNDS_PER_EPOCH = 1 << 32  # more than an epoch makes, so that round numbers of epochs do not overlap
+_CACHED_WEIGHTS = 256  # weight matrices of single rounds
+
+
+class Exchanges(Accounting, ABC):
+    """State of a run, and the exchanges that an engine implements; see :class:`deepca.network.Network`."""
+
+    reliable: bool = False
+    collective: bool = False
+
+    def __init__(self, topology: Topology, batch: tuple[int, ...]) -> None:
+        super().__init__(batch[0] if batch else 1)
+        self._topology, self.batch = topology, batch
+        self.epoch = 0
+        self._phase, self._t, self._round = "step", 0, 0
+        self._announced = 0
+        self._sweeping = False
+        self._parts: tuple[Part, ...] = ()
+        self._followed: Array | None = None
+        self._followed_at = 0
+        self._weights: dict[int, tuple[Csr, Any]] = {}
+
+    @property
+    def topology(self) -> Topology:
+        """Graph and gossip matrix 𝐋."""
+        return self._topology
+
+    def take_spectrum(self, spectrum: Array) -> None:
+        """Replace the eigenvalues of 𝐋 by those computed on another processor.
+
+        Parameters
+        ----------
+        spectrum : ndarray
+            Value of :attr:`deepca.topology.Topology.spectrum` there.
+        """
+        self._topology = self._topology.with_spectrum(spectrum)
+
+    @property
+    def n_agents(self) -> int:
+        """Number of agents, m."""
+        return self.topology.n_agents
+
+    @property
+    def moment(self) -> Moment:
+        """Current position in the run, equal at all agents; a retried step passes the same moments again."""
+        return self.epoch, crc32(self._phase.encode()), self._t, self._met
+
+    @property
+    def at(self) -> tuple[str, int]:
+        """Phase and iteration that began last."""
+        return self._phase, self._t
+
+    @cached_property
+    def leader(self) -> int:
+        """The agent whose numbers all others use: the root of the spanning tree if all agents know it, else 0."""
+        return self.topology.middle if self.topology.whole and not self.topology.changing else 0
+
+    @property
+    def leads(self) -> bool:
+        """Whether the leader is local; if not, its numbers are received and should be checked."""
+        return bool((self.local == self.leader).any())
+
+    @cached_property
+    def beside(self) -> npt.NDArray[np.int64]:
+        """Indices of the neighbours, ``(*B, slots)``, in the order of :meth:`collect`; −1 in unused slots."""
+        if not self.topology.stays:
+            raise TopologyError(
+                f"{self.topology.name} is {'directed' if self.topology.directed else 'time-varying'}; collecting the "
+                "values of neighbours requires a static undirected graph"
+            )
+        rows = [self.topology.neighbors(int(j)) for j in self.local.ravel()]
+        slots = max((len(row) for row in rows), default=0)
+        filled = [(*row, *(-1,) * (slots - len(row))) for row in rows]
+        return np.array(filled, dtype=np.int64).reshape(*self.batch, slots)
+
+    def begin(self, epoch: int, t: int, /, phase: str = "step") -> None:
+        """Start iteration t: rounds are numbered from 0 again, so a retried step sends the same tags.
+
+        Parameters
+        ----------
+        epoch : int
+            Incarnation of the run.
+        t : int
+            Iteration.
+        phase : str, default="step"
+            Purpose of the exchanges, to distinguish those of one iteration (a step, a restart, a mean, …).
+        """
+        if epoch != self.epoch:
+            self._riding.clear()
+            self.made = epoch * _ROUNDS_PER_EPOCH  # agents may have been interrupted in different rounds
+        self.epoch, self._phase, self._t, self._round, self._met = epoch, phase, t, 0, 0
+        self._parts = ()
+        self._announced = max(self._announced, epoch)
+
+    def expect(self, *parts: Part) -> None:
+        """Describe the arrays of this step's exact averages, until the next :meth:`begin`.
+
+        Agents in separate processes check what they receive against it, and name a neighbour that sent anything else.
+
+        Parameters
+        ----------
+        *parts : Part
+            Consecutive parts of the arrays.
+        """
+        self._parts = parts
+
+    @contextmanager
+    def following(self, known: Array, at: int, /) -> Iterator[None]:
+        """Verify exact averages by an entry that every agent knows.
+
+        Every agent can compute how these entries change from round to round, so a neighbour that alters sums is named.
+
+        Parameters
+        ----------
+        known : ndarray of shape (m,)
+            The entry of every agent.
+        at : int
+            Its position in an agent's array.
+
+        Yields
+        ------
+        None
+            Exact averages within the context are verified.
+        """
+        self._followed, self._followed_at = known, at
+        try:
+            yield
+        finally:
+            self._followed = None
+
+    def announce_epoch(self, epoch: int, /) -> None:
+        """Request a restart: rounds raise EpochChanged until ``begin(epoch, …)`` is called.
+
+        Parameters
+        ----------
+        epoch : int
+            The new epoch.
+        """
+        self._announced = max(self._announced, epoch)
+
+    @abstractmethod
+    def gossip(self, x: Array, weights: Csr | None = None, /) -> Array:
+        """Make one round of weighted averaging: ``x_j ← Σ_i 𝐋_ji x_i`` over the neighbours and the agent itself.
+
+        Pending values ride along in rounds with the default weights, which use every edge, and in exact averages.
+
+        Parameters
+        ----------
+        x : ndarray of shape (*B, …)
+            Local values.
+        weights : csr_array of shape (m, m), optional
+            Replaces 𝐋 in this round, the same at all agents. Entries may be nonzero on edges and the diagonal only;
+            nothing is sent where an entry is zero.
+
+        Returns
+        -------
+        ndarray of shape (*B, …)
+            The averages.
+        """
+
+    @abstractmethod
+    def meet(self, x: Array, pairs: Pairs, rounds: int, /) -> Array:
+        """Average pairs of neighbours in sequence: ``x_i, x_j ← (x_i + x_j)/2``.
+
+        Both agents of a pair send one message; all others send nothing. Pending values do not ride along.
+
+        Parameters
+        ----------
+        x : ndarray of shape (*B, …)
+            Local values.
+        pairs : ndarray of shape (n, 2)
+            Agents that meet, the same at all agents.
+        rounds : int
+            Number of rounds to count for all meetings together.
+
+        Returns
+        -------
+        ndarray of shape (*B, …)
+            Values after all meetings.
+        """
+
+    @abstractmethod
+    def collect(self, x: Array, /) -> Array:
+        """Return the values of the neighbours individually, in one round.
+
+        Requires a static undirected graph. Pending values ride along.
+
+        Parameters
+        ----------
+        x : ndarray of shape (*B, …)
+            Local values.
+
+        Returns
+        -------
+        ndarray of shape (*B, slots, …)
+            In the order of :attr:`beside`, with zeros in unused slots.
+        """
+
+    @abstractmethod
+    def gossip_coded(self, x: Array, copies: Copies | None, code: Code, /) -> tuple[Array, Copies]:
+        """Make one round with compressed messages: ``x_j + Σ_i 𝐋_ji (D_i − D_j)``.
+
+        Pending values ride along. See :mod:`deepca.network.compression`.
+
+        Parameters
+        ----------
+        x : ndarray of shape (*B, …)
+            Local values.
+        copies : Copies or None
+            Copies D after the previous round. If None, or if the shape of x or the edges changed, new copies start
+            with a float64 message.
+        code : {"float32", "float16"}
+            Precision of the messages.
+
+        Returns
+        -------
+        x : ndarray of shape (*B, …)
+            The averages.
+        copies : Copies
+            Copies after this round.
+        """
+
+    @abstractmethod
+    def reduce(self, x: Array, op: Op, /) -> Array:
+        """Compute the minimum or maximum over all agents now, by flooding in a diameter of control rounds.
+
+        Between separate processes, the infinity that would decide the result (+∞ for a maximum) is rejected and its
+        sender named.
+
+        Parameters
+        ----------
+        x : ndarray of shape (*B, …)
+            Local values.
+        op : {"min", "max"}
+            The reduction.
+
+        Returns
+        -------
+        ndarray of shape (…)
+            The result, identical at all agents.
+        """
+
+    @abstractmethod
+    def reduce_later(self, x: Array, op: Op, /) -> Pending:
+        """Start a reduction whose values ride along with the next gossip rounds at no extra rounds.
+
+        Parameters
+        ----------
+        x : ndarray of shape (*B, …)
+            Local values.
+        op : {"min", "max"}
+            The reduction.
+
+        Returns
+        -------
+        Pending
+            The value, which is final once it is ready.
+        """
+
+    def total_mean(self, x: Array, /) -> Array:
+        """Compute the mean over all agents with one collective operation of the machine.
+
+        Only engines on one machine or cluster provide it; sites have nobody to carry it out.
+
+        Parameters
+        ----------
+        x : ndarray of shape (*B, …)
+            Local values.
+
+        Returns
+        -------
+        ndarray of shape (*B, …)
+            The mean, at every local agent.
+        """
+        raise MixingError(
+            f"{type(self).__name__} has no collective operation: its agents exchange messages with neighbours only; "
+            "use deepca.consensus.exact.TreeSweep for exact averages"
+        )
+
+    @cached_property
+    def _graph(self) -> str:
+        """Digest that identifies the graph to which copies belong."""
+        return graph_of(self.topology)
+
+    def _check_epoch(self) -> None:
+        if self._announced > self.epoch:
+            raise EpochChanged(self._announced)
+
+    def _flood_rounds(self) -> int:
+        """Return the rounds that flooding takes from now on."""
+        return self.topology.flood_from(self.made)
+
+    def _prepared(self, weights: Csr, prepare: Callable[[Csr], Any]) -> Any:
+        """Return ``prepare(weights)``, cached; the weights are checked against the graph the first time."""
+        known = self._weights.get(id(weights))
+        if known is None or known[0] is not weights:
+            check_weights(weights, self.topology)
+            if len(self._weights) >= _CACHED_WEIGHTS:
+                self._weights.clear()
+            for part in (weights.data, weights.indices, weights.indptr):
+                part.flags.writeable = False  # the cached value would not follow a change
+            known = self._weights[id(weights)] = (weights, prepare(weights))
+        return known[1]
