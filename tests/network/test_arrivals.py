@@ -1,4 +1,4 @@
-"""Arrays are checked on arrival: the one that sent it is named, by the one that received it."""
+"""Test that received arrays are checked, and that the receiver names the sender of a bad one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from deepca.data.local_data import read
 from deepca.data.sources import ArraySource
 from deepca.decomposition.fit import decompose
 from deepca.decomposition.settings import Settings
-from deepca.errors import BadArray, DataError, NetworkError, NotFiniteError
+from deepca.errors import BadArray, DataError, NetworkError, NotFiniteError, PeerFailed, PeerTimeout
 from deepca.network.agent import AgentNetwork, run_agents
 from deepca.network.arrivals import Part, fault_in
 from deepca.network.transports.base import Message, Tag
@@ -63,7 +63,7 @@ def _rows(scale: float = 1.0) -> list[Any]:
 
 @pytest.mark.parametrize("topology", [path(M), ring(M), hypercube(2)], ids=lambda one: one.name)
 @pytest.mark.parametrize("what", ARRAYS)
-def test_the_sender_is_named(what: str, topology: Any) -> None:
+def test_the_sender_of_a_bad_array_is_named(what: str, topology: Any) -> None:
     phase, lie = ARRAYS[what]
 
     def change(message: Message) -> Message:
@@ -77,21 +77,21 @@ def test_the_sender_is_named(what: str, topology: Any) -> None:
 
 @pytest.mark.parametrize("algorithm", ["auto", "deepca", "accelerated", "covariance"])
 @pytest.mark.parametrize("topology", [path(M), ring(M), hypercube(2)], ids=lambda one: one.name)
-def test_nobody_is_named_where_nobody_lies(algorithm: str, topology: Any) -> None:
+def test_honest_agents_are_not_blamed(algorithm: str, topology: Any) -> None:
     found = run_agents(topology, _work(_rows(), Settings(2, algorithm=algorithm, tol=1e-8)), timeout=30.0)
     assert all(one.n_rows == 20 * M for one in found)
 
 
 @pytest.mark.parametrize("where", [0, 1, 3])
-def test_numbers_that_overflow_at_an_honest_agent_name_nobody(where: int) -> None:
+def test_an_overflow_at_one_agent_blames_the_data(where: int) -> None:
     rows = _rows()
     rows[where] = rows[where] * 1e160
-    with pytest.raises(DataError, match="overflow"):
+    with pytest.raises(DataError):
         run_agents(path(M), _work(rows, Settings(2)), timeout=30.0)
 
 
-def test_sums_that_overflow_between_honest_agents_name_nobody() -> None:
-    with pytest.raises(DataError, match="overflow"):
+def test_an_overflow_of_sums_blames_the_data() -> None:
+    with pytest.raises(DataError):
         run_agents(path(M), _work(_rows(2e153), Settings(2)), timeout=30.0)
 
 
@@ -112,7 +112,7 @@ PARTS = (Part("row counts", 1, True, True), Part("weights", 1, True), Part("sums
         ((1e300, 2.5, 0.0, 0.0), 1.0, False),
     ],
 )
-def test_counts_are_whole_and_not_negative(values: tuple[float, ...], unit: float, right: bool) -> None:
+def test_counts_must_be_nonnegative_integers(values: tuple[float, ...], unit: float, right: bool) -> None:
     like = np.zeros(4)
     assert (fault_in(np.array(values), like, PARTS, unit=unit) == "") is right
 
@@ -120,12 +120,12 @@ def test_counts_are_whole_and_not_negative(values: tuple[float, ...], unit: floa
 @pytest.mark.parametrize(
     ("values", "right"), [((5.0, 5.0, 0.0), True), ((5.0, 6.0, 0.0), False), ((5.0, 5.0, 1.0), False)]
 )
-def test_without_weights_they_are_the_counts(values: tuple[float, ...], right: bool) -> None:
+def test_repeated_and_zero_parts_are_checked(values: tuple[float, ...], right: bool) -> None:
     parts = Part("row counts", 1, True, True), Part("weights", 1, True, repeats=True), Part("rest", 1, zero=True)
     assert (fault_in(np.array(values), np.zeros(3), parts) == "") is right
 
 
-def test_infinity_may_be_agreed_on_and_nan_not() -> None:
+def test_infinities_can_be_allowed_but_nan_cannot() -> None:
     like = np.zeros(2)
     assert not fault_in(np.array([-np.inf, np.inf]), like, infinities=(-np.inf, np.inf))
     assert fault_in(np.array([np.nan, 0.0]), like, infinities=(-np.inf, np.inf))
@@ -134,7 +134,7 @@ def test_infinity_may_be_agreed_on_and_nan_not() -> None:
 
 
 def _agreed(place: int, value: float) -> Callable[[Message], Message]:
-    """One of the values to agree on is another."""
+    """Return a change of one of the pending values."""
 
     def change(message: Message) -> Message:
         riders = [np.array(rider) for rider in message.riders]
@@ -148,23 +148,23 @@ def _agreed(place: int, value: float) -> Callable[[Message], Message]:
 @pytest.mark.parametrize("topology", [path(M), ring(M)], ids=lambda one: one.name)
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize(("phase", "place"), [("step", 0), ("certificate", 0), ("certificate", 1)])
-def test_values_to_agree_on_are_checked_too(phase: str, place: int, value: float, topology: Any) -> None:
-    """Infinity would decide what all agree on, and an honest agent would be named for what follows from it."""
+def test_pending_values_are_checked(phase: str, place: int, value: float, topology: Any) -> None:
+    """Reject the infinity that would decide a reduction, since an honest agent would be blamed for its effects."""
     with pytest.raises(BadArray) as caught:
         run_agents(topology, _work(_rows(), Settings(2, algorithm="deepca")), hub=_Hub(phase, _agreed(place, value)))
     assert (caught.value.agent, caught.value.by) == (LIAR, None)
 
 
 @pytest.mark.parametrize("value", [1e300, 1e3])
-def test_an_angle_that_one_agent_makes_up_is_no_result(value: float) -> None:
+def test_an_invented_angle_gives_no_result(value: float) -> None:
     work = _work(_rows(), Settings(2, tol=1e-9))
     for found in run_agents(path(M), work, hub=_Hub("certificate", _agreed(0, value)), timeout=30.0):
         assert not found.result.status.ok, found.result.status
 
 
 @pytest.mark.parametrize("op", ["min", "max"])
-def test_infinity_that_decides_is_not_even_sent(op: Any) -> None:
-    """Whoever got it would take it for the sender's fault; the other one only says that there is no number."""
+def test_the_infinity_that_decides_a_reduction_is_not_sent(op: Any) -> None:
+    """Raise at the sender, since the receiver would blame it; the opposite infinity means that there is no value."""
     sign = 1.0 if op == "min" else -1.0
 
     def work(network: AgentNetwork) -> Any:
@@ -175,8 +175,8 @@ def test_infinity_that_decides_is_not_even_sent(op: Any) -> None:
         run_agents(path(M), lambda network: network.reduce(np.array([-sign * np.inf]), op))
 
 
-def test_agents_at_right_angles_name_nobody() -> None:
-    """The tangent is infinite, and that is agreed on."""
+def test_orthogonal_agents_are_not_blamed() -> None:
+    """Reduce an infinite tangent, which is allowed."""
     A = np.diag([3.0, 2.0, 1.0, 0.5])
 
     def work(network: AgentNetwork) -> Any:
@@ -189,24 +189,21 @@ def test_agents_at_right_angles_name_nobody() -> None:
 @pytest.mark.parametrize(
     ("phase", "place", "value"), [("mean", 0, 1000.0), ("mean", 1, 5.0), ("mean", 2, 0.5), ("mean", 0, 1e300)]
 )
-def test_counts_that_do_not_fit_each_other_name_their_sender(phase: str, place: int, value: float) -> None:
+def test_inconsistent_counts_name_their_sender(phase: str, place: int, value: float) -> None:
     with pytest.raises(BadArray) as caught:
         run_agents(path(M), _work(_rows(), Settings(2), weighted=False), hub=_Hub(phase, _payload(place, value)))
     assert caught.value.agent == LIAR
 
 
 @pytest.mark.parametrize(
-    ("phase", "place", "value", "said"),
-    [
-        ("spread", 1, 1e300, "the variance of all columns together"),
-        ("spread", 1, 1e5, "the variance of all columns together"),
-        ("certificate", 6 * 2 + 1, 1000.0, "rows were counted first"),
-    ],
+    ("phase", "place", "value"),
+    [("spread", 1, 1e300), ("spread", 1, 1e5), ("certificate", 6 * 2 + 1, 1000.0)],
 )
-def test_who_says_one_thing_and_then_another_gets_no_result(phase: str, place: int, value: float, said: str) -> None:
-    """The numbers cannot be those of the same rows: nobody ends with a result."""
-    with pytest.raises(NetworkError, match=said):
+def test_numbers_that_contradict_earlier_ones_give_no_result(phase: str, place: int, value: float) -> None:
+    """Change numbers so that they cannot belong to the same rows as those sent before."""
+    with pytest.raises(NetworkError) as caught:
         run_agents(star(M), _work(_rows(), Settings(2), weighted=False), hub=_Hub(phase, _payload(place, value)))
+    assert not isinstance(caught.value, (PeerFailed, PeerTimeout))
 
 
 def _payload(place: int, value: float) -> Callable[[Message], Message]:

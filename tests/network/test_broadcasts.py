@@ -1,4 +1,4 @@
-"""What one agent computes and all others take: the same bits everywhere, checked on arrival, and counted."""
+"""Test broadcasts: the same bits everywhere, checked on arrival, and counted."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ PLACES = {
 
 @pytest.mark.parametrize("place", PLACES.values(), ids=list(PLACES))
 @pytest.mark.parametrize("engine", ENGINES)
-def test_everyone_has_what_the_leader_gave(engine: str, place: Topology) -> None:
-    """Bit for bit, negative zeros and infinities included, whatever others gave; m − 1 messages down a tree."""
+def test_every_agent_receives_the_values_of_the_leader(engine: str, place: Topology) -> None:
+    """Compare bits, including negative zeros and infinities, and expect m − 1 messages down a tree."""
     m = place.n_agents
     x = np.random.default_rng(1).standard_normal((m, 4, 3))
     x[:, 0] = -0.0
@@ -62,8 +62,8 @@ def test_everyone_has_what_the_leader_gave(engine: str, place: Topology) -> None
 
 
 @pytest.mark.parametrize("place", PLACES.values(), ids=list(PLACES))
-def test_what_local_agents_have_in_common_comes_from_the_leader_and_a_flood_from_anyone(place: Topology) -> None:
-    """Agents apart have one array each; those of a simulator have one together."""
+def test_common_arrays_come_from_the_leader_and_floods_from_any_agent(place: Topology) -> None:
+    """Give separate agents one array each, and those of a simulator one together."""
     m = place.n_agents
     x = np.random.default_rng(1).standard_normal((m, 4, 3))
 
@@ -74,14 +74,14 @@ def test_what_local_agents_have_in_common_comes_from_the_leader_and_a_flood_from
         np.testing.assert_array_equal(led, x[place.middle])
         np.testing.assert_array_equal(flooded, x[-1])
     alone = deepca.run_agents(place, lambda network: network.from_leader(np.array(float(network.agent))))
-    assert {float(one) for one in alone} == {float(place.middle)}  # numbers without axes, too
+    assert {float(one) for one in alone} == {float(place.middle)}  # scalars as well
     network = SimulatedNetwork(place)
     np.testing.assert_array_equal(network.from_leader(x[0]), x[0])
     np.testing.assert_array_equal(network.flood(x, m - 1), x[-1])
 
 
 @pytest.mark.skipif(over_mpi(), reason="agents in threads")
-def test_without_a_tree_numbers_are_flooded() -> None:
+def test_broadcasts_are_flooded_without_a_tree() -> None:
     place = PLACES["ring"]
 
     def work(network: AgentNetwork) -> Array:
@@ -94,8 +94,8 @@ def test_without_a_tree_numbers_are_flooded() -> None:
 
 @pytest.mark.parametrize("place", PLACES.values(), ids=list(PLACES))
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_sweep_brings_the_mean_and_what_follows(engine: str, place: Topology) -> None:
-    """``derive`` is called once in all, where the leader is, and costs no round."""
+def test_a_sweep_returns_the_mean_and_derived_numbers(engine: str, place: Topology) -> None:
+    """Check that ``derive`` is called once, by the leader, and costs no round."""
     m = place.n_agents
     x = np.random.default_rng(3).standard_normal((m, 5))
     called: list[int] = []
@@ -131,7 +131,7 @@ def krylov(network: Network, A: Any, W0: Array, **options: Any) -> Any:
 
 @pytest.mark.skipif(over_mpi(), reason="the simulator")
 def test_nothing_is_sent_where_one_process_holds_all_agents(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither blocks nor sums go through rounds of messages there; they are counted as if they did."""
+    """Check that the simulator computes blocks and sums directly, and counts them as messages."""
     place = PLACES["erdos-renyi"]
     A = deepca.operators.from_matrices(spectrum_problem(9, 30, 0.8 ** np.arange(30), 1))
     W0 = deepca.operators.linalg.random_orthonormal(30, 2, seed=1)
@@ -150,11 +150,11 @@ def test_nothing_is_sent_where_one_process_holds_all_agents(monkeypatch: pytest.
 
 
 @pytest.mark.skipif(over_mpi(), reason="the simulator")
-def test_it_costs_at_most_half_as_many_bytes_again() -> None:
-    """On the paper's graph, m = 50 and d = 300: a product, and a run with its proof.
+def test_broadcasts_cost_at_most_half_as_many_bytes_again() -> None:
+    """Measure a product and a certified run on the paper's graph, with m = 50 and d = 300.
 
-    Without broadcasts a product took its block up the tree and its average down, and the run 94.9 MB: there components
-    were flooded over every link.
+    Without broadcasts, a product sent its block up the tree and its average down, and the run took 94.9 MB, since
+    components were flooded over every link.
     """
     place, d, k = topology.erdos_renyi(50, 0.5, seed=1), 300, 5
     rng = np.random.default_rng(0)
@@ -172,7 +172,7 @@ def test_it_costs_at_most_half_as_many_bytes_again() -> None:
     result = krylov(network, A, deepca.operators.linalg.random_orthonormal(d, k, seed=1), observers=[Counting()])
     assert result.status.code == "converged"
     before = 2 * 49 * 8 * (d * (k + 2) + 1)
-    assert np.diff(steps)[: 12 - 2].max() <= 1.5 * before  # then some Ritz vectors are told as well
+    assert np.diff(steps)[: 12 - 2].max() <= 1.5 * before  # later, some Ritz vectors are broadcast as well
     assert steps[-1] <= 1.6 * before * len(steps)
     assert result.traffic.bytes_sent + result.certificate.traffic.bytes_sent <= 94_855_000
 
@@ -181,7 +181,7 @@ def test_it_costs_at_most_half_as_many_bytes_again() -> None:
 
 
 def in_phase(phase: str, change: Callable[[Array], Array]) -> type[AgentNetwork]:
-    """An agent that, when it leads, tells others something else in one phase of a run."""
+    """Return an agent class that, as the leader, broadcasts other numbers in one phase of a run."""
 
     class Lying(AgentNetwork):
         def sweep(self, x: Array, derive: Callable[[Array], Array], size: int, /) -> tuple[Array, Array]:
@@ -200,7 +200,7 @@ def shifted(numbers: Array) -> Array:
 
 
 def low_bound(numbers: Array) -> Array:
-    """The bound on what is outside as if nothing could be missed, where probes tell of it."""
+    """Return a bound on the complement as if probes could not miss anything."""
     at = D * P + 2
     if numbers.size == at + 3 + P:
         numbers[at] = numbers[at + 3] + 1e-9 * abs(numbers[at + 3])
@@ -208,7 +208,7 @@ def low_bound(numbers: Array) -> Array:
 
 
 def larger_gap(numbers: Array) -> Array:
-    """Smaller eigenvalues outside."""
+    """Return smaller eigenvalues in the complement."""
     at = D * P + 2
     if numbers.size == at + 3 + P:
         numbers[at + 3 :] *= 0.5
@@ -233,7 +233,7 @@ def smaller_residual(numbers: Array) -> Array:
         ("axes", shifted),
     ],
 )
-def test_numbers_that_do_not_follow_are_refused_by_name(phase: str, change: Callable[[Array], Array]) -> None:
+def test_inconsistent_numbers_name_the_leader(phase: str, change: Callable[[Array], Array]) -> None:
     place = PLACES["path"]
     A = deepca.operators.from_matrices(spectrum_problem(5, D, 0.8 ** np.arange(D), 1))
     W0 = deepca.operators.linalg.random_orthonormal(D, K, seed=1)
@@ -259,8 +259,8 @@ METHODS: dict[str, Callable[..., Any]] = {
 @pytest.mark.skipif(over_mpi(), reason="agents in threads")
 @pytest.mark.parametrize("scale", [1e-320, 1e-300, 1e-160, 1e160, 1e300, 1e307])
 @pytest.mark.parametrize("method", METHODS)
-def test_honest_numbers_of_any_size_contradict_nobody(method: str, scale: float) -> None:
-    """Agents apart end as they do in one place, where nothing is checked; underflow is called that by all."""
+def test_honest_numbers_of_any_magnitude_are_accepted(method: str, scale: float) -> None:
+    """Compare separate agents with the simulator, which checks nothing; all report underflow as such."""
     place = topology.path(4)
     stack = scale * spectrum_problem(4, 12, 0.7 ** np.arange(12), 1)
     W0 = deepca.operators.linalg.random_orthonormal(12, 2, seed=1)
@@ -281,7 +281,7 @@ def test_honest_numbers_of_any_size_contradict_nobody(method: str, scale: float)
 
 @pytest.mark.skipif(over_mpi(), reason="agents in threads")
 @pytest.mark.parametrize("scale", [1e-320, 1e-300, 1e-160, 1e160, 1e300, 1e306])
-def test_eigenpairs_of_any_size_contradict_nobody(scale: float) -> None:
+def test_eigenpairs_of_any_magnitude_are_accepted(scale: float) -> None:
     stack = scale * spectrum_problem(4, 12, np.r_[1.0, 0.5, np.linspace(0.1, -0.9, 10)], 1, indefinite=True)
 
     def work(network: AgentNetwork) -> deepca.Status:
@@ -294,8 +294,8 @@ def test_eigenpairs_of_any_size_contradict_nobody(scale: float) -> None:
 
 
 @pytest.mark.skipif(over_mpi(), reason="agents in threads")
-def test_a_residual_that_is_too_small_is_refused() -> None:
-    """Of components that are not there yet, so that the residual is more than rounding."""
+def test_a_residual_that_is_too_small_is_rejected() -> None:
+    """Use components that have not converged, so that the residual exceeds rounding."""
     place = PLACES["path"]
     A = deepca.operators.from_matrices(spectrum_problem(5, D, 0.8 ** np.arange(D), 1))
     X = deepca.operators.linalg.random_orthonormal(D, K, seed=1)
@@ -312,8 +312,8 @@ def test_a_residual_that_is_too_small_is_refused() -> None:
 
 
 @pytest.mark.skipif(over_mpi(), reason="in threads, each with a spectrum of its own")
-def test_agents_apart_go_by_one_spectrum(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where each would find other last digits, the leader's are taken."""
+def test_separate_agents_share_one_spectrum(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use the leader's spectrum where the last digits would differ."""
     monkeypatch.setattr("deepca.network.broadcasts.PORTABLE", 4)
     place = topology.erdos_renyi(6, 0.6, seed=1)
 
@@ -329,7 +329,7 @@ def test_agents_apart_go_by_one_spectrum(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.skipif(over_mpi(), reason="in threads, one of which lies")
-def test_a_false_spectrum_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_false_spectrum_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("deepca.network.broadcasts.PORTABLE", 4)
     place = topology.ring(6)
 
@@ -343,7 +343,7 @@ def test_a_false_spectrum_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert raised.value.sender == place.middle
 
 
-def test_small_graphs_have_the_same_spectrum_without_a_message() -> None:
+def test_small_graphs_need_no_message_for_the_same_spectrum() -> None:
     network = network_of(topology.ring(8))
     before = network.traffic
     share_spectrum(network)
@@ -353,7 +353,7 @@ def test_small_graphs_have_the_same_spectrum_without_a_message() -> None:
 # ----------------------------------------------------------------------------------------------------------- arithmetic
 
 
-def test_portable_functions_are_those_of_the_library() -> None:
+def test_portable_functions_match_the_math_library() -> None:
     rng = np.random.default_rng(0)
     for x in (10.0 ** rng.uniform(-300.0, 300.0, 500)).tolist():
         assert portable.log(x) == pytest.approx(math.log(x), rel=1e-14, abs=1e-15)
@@ -376,7 +376,7 @@ def test_portable_functions_are_those_of_the_library() -> None:
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 8, 40])
-def test_portable_eigenvalues_are_those_of_scipy(n: int) -> None:
+def test_portable_eigenvalues_match_scipy(n: int) -> None:
     rng = np.random.default_rng(n)
     A = rng.standard_normal((n, n))
     for S in (A + A.T, np.ones((n, n)), np.zeros((n, n)), np.diag(rng.integers(0, 3, n).astype(np.float64))):
