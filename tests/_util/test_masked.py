@@ -1,4 +1,4 @@
-"""Masked arrays are refused where something is masked, and plain data where nothing is, by whatever way they come."""
+"""Test that every entry point rejects masked entries, and accepts masked arrays without any."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 import deepca
 from deepca import DecentralizedEigen, DecentralizedPCA, DecentralizedSVD
 from deepca.errors import DataError
+from tests.support.errors import raises
 
 Make = Callable[[Any], Any]
 
@@ -55,21 +56,22 @@ WAYS: dict[str, Make] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_nothing_masked_is_plain_data(way: str) -> None:
+def test_arrays_without_masked_entries_are_plain_data(way: str) -> None:
     given = np.ma.masked_array(X, mask=np.zeros(X.shape, dtype=bool))
     np.testing.assert_array_equal(WAYS[way](given), WAYS[way](X))
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_is_masked_is_not_used(way: str) -> None:
+def test_masked_entries_are_rejected(way: str) -> None:
     mask = np.zeros(X.shape, dtype=bool)
     mask[9, 0] = True  # of the second agent
     with pytest.raises(DataError):
         WAYS[way](np.ma.masked_array(X, mask=mask))
 
 
-def test_the_agent_is_named() -> None:
+def test_the_agent_and_the_entry_are_named() -> None:
     mask = np.zeros(X.shape, dtype=bool)
     mask[9, 0] = True
-    with pytest.raises(DataError, match="agent 1"):
+    with raises(DataError, row=1, column=0) as caught:
         WAYS["fit_agents"](np.ma.masked_array(X, mask=mask))
+    assert "agent 1" in str(caught.value)

@@ -1,4 +1,4 @@
-"""Old module names: they work, warn, and say what to write instead."""
+"""Test that old module names work, warn, and name their replacement."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from deepca._util.renamed import RENAMED, replacement
 from tests.support.paths import ROOT
 
 BEFORE: dict[str, list[str]] = json.loads((ROOT / "tests/golden/v0.1.0/exports.json").read_text())
-"""What the modules of version 0.1 exported."""
+"""Names that the modules of version 0.1 exported."""
 PUBLIC = [name for name in RENAMED if "." not in name and name not in ("certificate", "model", "result")]
 
 
 @pytest.fixture(autouse=True)
 def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a fresh interpreter: no old name was used yet."""
+    """Forget all uses of old names, as in a fresh interpreter."""
     for name in RENAMED:
         monkeypatch.delitem(sys.modules, f"deepca.{name}", raising=False)
         monkeypatch.delitem(vars(deepca), name, raising=False)
@@ -45,12 +45,13 @@ def test_an_old_module_is_imported_with_a_warning(name: str) -> None:
 def test_an_old_attribute_of_the_package_warns_its_user(name: str) -> None:
     with pytest.warns(DeprecationWarning, match=f"deepca.{name}") as heard:
         module = getattr(deepca, name)
+    assert [str(one.message) for one in heard] == [replacement(name)]
     assert heard[0].filename == __file__
     assert set(module.__all__) >= set(import_module(f"deepca.{RENAMED[name][0]}").__all__)
 
 
-def test_a_name_that_an_old_module_never_had_is_an_attribute_error() -> None:
-    with pytest.warns(DeprecationWarning, match="consensus"):
+def test_unknown_names_of_old_modules_raise_attribute_error() -> None:
+    with pytest.warns(DeprecationWarning, match="deepca.mixing"):
         module = deepca.mixing
     with pytest.raises(AttributeError):
         _ = module.nothing_of_that_name
@@ -60,19 +61,19 @@ def test_a_name_that_an_old_module_never_had_is_an_attribute_error() -> None:
         import_module("deepca.nothing_of_that_name")
 
 
-def test_names_of_the_package_are_listed_without_the_old_ones() -> None:
+def test_dir_does_not_list_old_names() -> None:
     listed = set(dir(deepca))
     assert {"DecentralizedPCA", "DecentralizedEigen", "DecentralizedSVD", "solve", "topology"} <= listed
     assert not listed & set(RENAMED)
 
 
-def test_nothing_warns_where_no_old_name_is_used() -> None:
+def test_new_names_do_not_warn() -> None:
     code = "import deepca, deepca.estimators; dir(deepca); deepca.DecentralizedPCA; deepca.topology.ring(3)"
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, capture_output=True, text=True)
 
 
 @pytest.mark.parametrize("name", BEFORE)
-def test_whatever_a_module_had_is_found_under_its_old_name(name: str) -> None:
+def test_old_modules_have_all_their_former_names(name: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         module = import_module(f"deepca.{name}")
@@ -81,7 +82,7 @@ def test_whatever_a_module_had_is_found_under_its_old_name(name: str) -> None:
 
 @pytest.mark.parametrize("child", ["transports.memory", "transports.base", "networks.simulated", "networks.agent"])
 @pytest.mark.parametrize("first", [True, False])
-def test_modules_inside_old_packages_are_the_new_ones_whatever_is_imported_first(child: str, first: bool) -> None:
+def test_submodules_of_old_packages_resolve_to_the_new_ones(child: str, first: bool) -> None:
     parent = child.partition(".")[0]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)

@@ -1,4 +1,4 @@
-"""What a parameter may be: said once, checked alike, and named in the error."""
+"""Test constraints on parameters and the errors they raise."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ ACCEPTED: list[tuple[Constraint, list[Any], list[Any]]] = [
 
 
 @pytest.mark.parametrize(("constraint", "good", "bad"), ACCEPTED, ids=lambda one: str(one)[:40])
-def test_what_is_accepted(constraint: Constraint, good: list[Any], bad: list[Any]) -> None:
+def test_constraints_accept_and_reject(constraint: Constraint, good: list[Any], bad: list[Any]) -> None:
     assert all(constraint.accepts(value) for value in good)
     assert not any(constraint.accepts(value) for value in bad)
 
 
-def test_an_error_has_name_value_and_what_is_allowed() -> None:
+def test_the_error_has_parameter_value_and_accepted_values() -> None:
     check("rounds", "auto", Whole(1), OneOf("auto"))
     with pytest.raises(ParameterError) as error:
         check("rounds", 0, Whole(1), OneOf("auto"), meaning="of gossip")

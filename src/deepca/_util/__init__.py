@@ -1,1 +1,1 @@
-"""Helpers that know nothing of deepca: files, cores and BLAS threads, units, portable arithmetic."""
+"""General helpers: files, cores and BLAS threads, units, validation, logging, portable arithmetic."""

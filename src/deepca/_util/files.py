@@ -1,4 +1,4 @@
-"""Files that are whole or not there."""
+"""Write files atomically, and lock files and folders."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["alone", "sync_folder", "try_lock", "write_whole"]
 
 @contextlib.contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """One at a time in a folder, over processes: whoever comes second waits."""
+    """Hold an exclusive lock on a folder, across processes; wait until it is free (no-op on Windows)."""
     if fcntl is None:
         yield
         return
@@ -32,7 +32,7 @@ def alone(folder: Path) -> Iterator[None]:
 
 
 def try_lock(file: IO[str]) -> bool:
-    """Whether this process alone now holds the file, until it is closed; True where the system has no such locks."""
+    """Try to lock a file until it is closed; return whether it succeeded (always on systems without such locks)."""
     if fcntl is None:
         return True
     try:
@@ -43,10 +43,18 @@ def try_lock(file: IO[str]) -> bool:
 
 
 def write_whole(path: Path, content: bytes, *, mode: int = 0o644) -> None:
-    """Write under another name first, then rename; two writers do not get into each other's way.
+    """Write a file atomically and durably: to a temporary name first, which is then renamed.
 
-    What is there after the return is there after a power failure, too. ``mode`` : permissions of the file; at no
-    moment are there more of them.
+    Concurrent writers do not interfere. After the return, the content survives a power failure.
+
+    Parameters
+    ----------
+    path : Path
+        The file; its folder is created if necessary.
+    content : bytes
+        The whole content.
+    mode : int
+        Permissions of the file, which at no time has more.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
@@ -64,7 +72,7 @@ def write_whole(path: Path, content: bytes, *, mode: int = 0o644) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make new names in a folder last; does nothing on systems that cannot."""
+    """Make renames in a folder durable; does nothing on systems that do not support it."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:

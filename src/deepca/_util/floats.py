@@ -1,4 +1,4 @@
-"""Limits of float64, the numbers that everything here is computed with."""
+"""Limits of float64, the precision of all computations."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import numpy as np
 __all__ = ["EPS", "LARGEST", "SMALLEST"]
 
 EPS = float(np.finfo(np.float64).eps)
-"""From 1 to the next number."""
+"""Distance from 1 to the next larger number."""
 LARGEST = float(np.finfo(np.float64).max)
-"""The largest that is finite."""
+"""Largest finite number."""
 SMALLEST = float(np.finfo(np.float64).tiny)
-"""Numbers below this have lost digits, whoever computes them."""
+"""Smallest normal number; smaller ones have fewer digits."""

@@ -1,7 +1,7 @@
 """Log events of a site's agent, and listen to them.
 
-An event is a log record with three more attributes: ``site``, the site that it happened at; ``event``, its kind; and
-``facts``, a mapping. Several agents may run in one process: ``site`` tells their records apart.
+An event is a log record with three more attributes: ``site``, the site where it happened; ``event``, its kind; and
+``facts``, a mapping. Several agents may run in one process; ``site`` distinguishes their records.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 __all__ = ["EventHandler", "EventLogger", "is_event", "listening", "one_line"]
 
 _lock = threading.Lock()
-_levels: list[int] = []  # of the logger, before each of those that listen began; whoever ends last restores the first
+_levels: list[int] = []  # of the logger before each listener started; the last to end restores the first
 
 
 class EventLogger(logging.LoggerAdapter[logging.Logger]):
@@ -32,14 +32,19 @@ class EventLogger(logging.LoggerAdapter[logging.Logger]):
 
 
 def is_event(record: logging.LogRecord, site: str | None = None) -> bool:
-    """Return whether a record is an event, of that site if one is given."""
+    """Return whether a record is an event, and of that site if one is given."""
     return all(hasattr(record, name) for name in ("site", "event", "facts")) and site in (None, vars(record)["site"])
 
 
 class EventHandler(logging.Handler):
-    """Pass events on to ``hear(site, event, text, facts)`` as they happen.
+    """Pass events to a function as they happen.
 
-    site : the only one whose events are passed on; may be set later.
+    Parameters
+    ----------
+    hear : callable
+        Called as ``hear(site, event, text, facts)``.
+    site : str, optional
+        The only site whose events are passed on; may be set later.
     """
 
     def __init__(self, hear: Callable[[str, str, str, Mapping[str, Any]], None], site: str | None = None) -> None:
@@ -47,23 +52,23 @@ class EventHandler(logging.Handler):
         self._hear, self.site = hear, site
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Pass on an event; ignore other records."""
+        """Pass an event on, and ignore other records."""
         if is_event(record, self.site):
             more = vars(record)
             try:
                 self._hear(more["site"], more["event"], record.getMessage(), more["facts"])
-            except Exception:  # as every handler of logging: whoever logs does not pay for it
+            except Exception:  # as in all handlers, an error must not reach the code that logs
                 self.handleError(record)
 
 
 def one_line(text: str, longest: int = 1000) -> str:
-    """Return the beginning of a text that others have written as one printable line: it may go into logs."""
+    """Return the beginning of an untrusted text as one printable line, safe for logs."""
     return "".join(letter if letter.isprintable() else " " for letter in text[:longest])
 
 
 @contextmanager
 def listening(handler: logging.Handler) -> Iterator[None]:
-    """Let a handler get all records of deepca from INFO, in all threads, for as long as the context lasts."""
+    """Attach a handler to deepca's logger, at level INFO or lower, within the context."""
     logger = logging.getLogger("deepca")
     with _lock:
         _levels.append(logger.level)

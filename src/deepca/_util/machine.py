@@ -1,4 +1,4 @@
-"""What the process may use: cores, memory, BLAS threads."""
+"""Determine and limit the resources of the process: cores, memory, BLAS threads."""
 
 from __future__ import annotations
 
@@ -11,32 +11,34 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import scipy.linalg  # noqa: F401 - loads its BLAS, so that it is found
+import scipy.linalg  # noqa: F401 - loads its BLAS, so that threadpoolctl finds it
 from threadpoolctl import ThreadpoolController
 
 __all__ = ["available_memory", "keep_freed_memory", "launched_ranks", "one_blas_thread", "usable_cores"]
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of mallopt(3)
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # parameters of mallopt(3)
+_DEFAULT_MEMORY = 4 << 30  # bytes, where the system does not report what is available
 
 
 def usable_cores() -> int:
-    """Cores this process may use: those it may run on, or its share where a launcher has not bound ranks to cores."""
+    """Return the cores this process may use: those it is bound to, or its share among unbound MPI ranks."""
     every = os.cpu_count() or 1
     own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else every
     return own if own < every else max(own // _ranks_here(), 1)
 
 
 def launched_ranks() -> int:
-    """Processes of the MPI job that this one belongs to, as its launcher says; 1 without a launcher."""
-    return _said("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
+    """Return the number of processes in this MPI job according to its launcher; 1 without a launcher."""
+    return _first_count("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 
 
 def _ranks_here() -> int:
-    """Those of them on this machine."""
-    return _said("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+    """Return the number of processes of this MPI job on this machine."""
+    return _first_count("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 
 
-def _said(*names: str) -> int:
+def _first_count(*names: str) -> int:
+    """Return the first of these environment variables that is a number; 1 if none is."""
     for name in names:
         if os.environ.get(name, "").isdecimal():
             return max(int(os.environ[name]), 1)
@@ -44,21 +46,21 @@ def _said(*names: str) -> int:
 
 
 def available_memory() -> int:
-    """Bytes that this process can have without swapping (an estimate; 4 GiB where the system does not say)."""
+    """Estimate the bytes that this process can allocate without swapping (4 GiB if the system does not tell)."""
     try:
         for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024 // _ranks_here()
     except OSError:
         pass
-    return 4 << 30
+    return _DEFAULT_MEMORY
 
 
 def keep_freed_memory(largest: int = 4 << 20) -> None:
-    """Let the process keep arrays of up to ``largest`` bytes that it has freed (glibc; elsewhere nothing happens).
+    """Let malloc keep freed arrays of up to ``largest`` bytes for reuse (glibc only).
 
-    A message of a megabyte is copied a few times on its way. If each copy is given back to the system at once, taking
-    memory for the next costs a page fault for every 4 KB, and 15 times as long as the copying itself.
+    A message of a megabyte is copied a few times on its way. If each copy is returned to the system at once, allocating
+    the next costs a page fault for every 4 KB, which takes 15 times as long as the copy itself.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -70,15 +72,15 @@ def keep_freed_memory(largest: int = 4 << 20) -> None:
 
 @lru_cache(maxsize=1)
 def _libraries() -> ThreadpoolController:
-    """The BLAS libraries of this process; finding them takes milliseconds. numpy's and scipy's are loaded by then."""
+    """Find the BLAS libraries of this process, once: it takes milliseconds. numpy and scipy have loaded theirs."""
     return ThreadpoolController()
 
 
 class _BlasLimit:
-    """One limit shared by nested and concurrent users, since BLAS threads belong to the process.
+    """A limit of one BLAS thread, shared by nested and concurrent users, since it applies to the whole process.
 
-    First in sets it, last out lifts it. Agents of one process enter and leave at different times; if each restored
-    what it found, the process would be left with the wrong number.
+    The first user sets it and the last one lifts it. Agents of one process enter and leave at different times; if each
+    restored the limit it found, the process could be left with the wrong one.
     """
 
     def __init__(self) -> None:
@@ -87,12 +89,14 @@ class _BlasLimit:
         self._limit: Any = None
 
     def __enter__(self) -> None:
+        """Set the limit for the first user."""
         with self._lock:
             if self._users == 0:
                 self._limit = _libraries().limit(limits=1, user_api="blas")
             self._users += 1
 
     def __exit__(self, *_: object) -> None:
+        """Lift the limit after the last user."""
         with self._lock:
             self._users -= 1
             if self._users == 0 and self._limit is not None:
@@ -105,6 +109,6 @@ _BLAS = _BlasLimit()
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """One BLAS thread inside: d × k products are too small to share, and agents are what runs in parallel."""
+    """Use one BLAS thread within the context: d × k products are too small to split, and agents run in parallel."""
     with _BLAS:
         yield

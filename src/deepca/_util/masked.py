@@ -1,4 +1,4 @@
-"""Masked arrays: plain data where nothing is masked, refused where something is."""
+"""Convert masked arrays without masked entries to plain arrays, and reject others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["all_unmasked", "unmasked"]
 
 
 def unmasked(X: Any, name: str) -> Any:
-    """X itself, or the array behind a masked one without masked entries; a DataError names the first that there is."""
+    """Return X as a plain array; raise DataError, which names the first masked entry, if there is one."""
     if isinstance(X, (list, tuple)):
         for i, row in enumerate(X):
             if np.ma.isMaskedArray(row):
@@ -22,16 +22,18 @@ def unmasked(X: Any, name: str) -> Any:
         return X
     places = np.argwhere(np.ma.getmaskarray(X))
     if len(places):
-        place = ", ".join(map(str, places[0]))
+        place = [int(index) for index in places[0]]
+        first = ", ".join(map(str, place))
         raise DataError(
-            f"{name}: a masked array with {len(places):,} masked entries, the first at ({place}); fill them in, or "
-            "drop their rows, first"
+            f"{name}: {len(places):,} entries are masked, the first at ({first}); fill them in, or drop their rows",
+            row=place[0],
+            column=place[1] if len(place) == 2 else None,
         )
     return np.ma.getdata(X)
 
 
 def all_unmasked(given: Any) -> Any:
-    """The same for a sequence, or an array, with one entry per agent."""
+    """Apply :func:`unmasked` to every agent's entry of a sequence or array."""
     if isinstance(given, Sequence) and not isinstance(given, (str, bytes)):
         return [unmasked(X, f"agent {j}") for j, X in enumerate(given)]
     if np.ma.isMaskedArray(given) and given.ndim == 3:

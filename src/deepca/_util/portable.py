@@ -1,10 +1,10 @@
-"""Arithmetic whose bits do not depend on the processor, for decisions that all agents have to make alike.
+"""Arithmetic whose bits do not depend on the processor, for decisions that all agents must make alike.
 
-Sums, products, quotients and square roots of single numbers are rounded the same way everywhere (IEEE 754), and so are
-``math.fsum``, ``math.frexp`` and ``math.ldexp``. Logarithms, powers and hyperbolic functions of a C library are not:
-the last digit differs with the library, and with the instructions it finds. Those below are made of the former alone.
-They are good to a few units in the last place, and a thousand times slower than a vector of them would be: they are for
-the few numbers on which a number of rounds or the end of a run depends.
+Sums, products, quotients and square roots of single numbers are rounded in the same way everywhere (IEEE 754), and so
+are ``math.fsum``, ``math.frexp`` and ``math.ldexp``. Logarithms, powers and hyperbolic functions of a C library are
+not: their last digit depends on the library and on the instructions it uses. The functions below use the former only. They
+are accurate to a few units in the last place, and a thousand times slower than vectorized ones: they are meant for the
+few numbers that determine a number of rounds or the end of a run.
 """
 
 from __future__ import annotations
@@ -20,31 +20,29 @@ from deepca._util.typing import Array
 
 __all__ = ["acosh", "cosh", "eigenvalues", "exp", "hypot", "length", "log", "median", "power", "total"]
 
-_LOG2 = (
-    0.6931471803691238,
-    1.9082149292705877e-10,
-)  # its upper bits, times which every exponent is exact, and the rest
-_TERMS = 14  # of the series for the logarithm: x² ≤ 0.0295 there
-_ROOT = math.sqrt(0.5)
-_PLACES = 32  # into which an interval is cut at a time to find an eigenvalue
+# log 2 in two parts: the product of the first with any exponent is exact
+_LOG2 = (0.6931471803691238, 1.9082149292705877e-10)
+_LOG_TERMS = 14  # enough for the series of the logarithm, where z² ≤ 0.0295
+_SQRT_HALF = math.sqrt(0.5)
+_SECTIONS = 32  # into which an interval that contains an eigenvalue is divided at a time
 
 
 def log(x: float) -> float:
-    """The natural logarithm of a number that is not negative; −inf of zero."""
+    """Return the natural logarithm of a nonnegative number; −inf for zero."""
     if not 0.0 < x < math.inf:
         return -math.inf if x == 0.0 else math.nan if not x > 0.0 else math.inf
     mantissa, exponent = math.frexp(x)
-    if mantissa < _ROOT:
+    if mantissa < _SQRT_HALF:
         mantissa, exponent = 2.0 * mantissa, exponent - 1
     z = (mantissa - 1.0) / (mantissa + 1.0)  # log m = 2 artanh z
     square, series = z * z, 0.0
-    for n in range(2 * _TERMS + 1, 1, -2):
+    for n in range(2 * _LOG_TERMS + 1, 1, -2):
         series = (series + 1.0 / n) * square
     return exponent * _LOG2[0] + (2.0 * z + (2.0 * z * series + exponent * _LOG2[1]))
 
 
 def exp(x: float) -> float:
-    """``e^x``; 0 or inf where that does not fit."""
+    """Return ``e^x``; 0 or inf on underflow or overflow."""
     if not -746.0 < x < 710.0:
         return math.nan if math.isnan(x) else math.inf if x > 0.0 else 0.0
     n = round(x / (_LOG2[0] + _LOG2[1]))
@@ -52,7 +50,7 @@ def exp(x: float) -> float:
     series = 1.0
     for i in range(20, 0, -1):
         series = 1.0 + series * rest / i
-    half = n // 2  # in two steps: 2^n may not fit where the result does
+    half = n // 2  # in two steps, since 2^n may overflow where the result does not
     try:
         return math.ldexp(math.ldexp(series, half), n - half)
     except OverflowError:
@@ -60,7 +58,7 @@ def exp(x: float) -> float:
 
 
 def power(x: float, y: float) -> float:
-    """``x^y`` of a number that is not negative."""
+    """Return ``x^y`` for nonnegative x."""
     if y == 0.0:
         return 1.0
     if x == 0.0:
@@ -69,7 +67,7 @@ def power(x: float, y: float) -> float:
 
 
 def acosh(x: float) -> float:
-    """``log(x + √(x²−1))`` for ``x ≥ 1``."""
+    """Return ``log(x + √(x²−1))`` for ``x ≥ 1``."""
     above = x - 1.0
     if above > 1e8:
         return log(x) + _LOG2[0] + _LOG2[1]
@@ -79,13 +77,13 @@ def acosh(x: float) -> float:
 
 
 def cosh(x: float) -> float:
-    """``(e^x + e^{−x})/2``."""
+    """Return ``(e^x + e^{−x})/2``."""
     grown = exp(abs(x))
     return grown / 2.0 + 0.5 / grown
 
 
 def hypot(x: float, y: float) -> float:
-    """``√(x² + y²)``, also where squares do not fit."""
+    """Return ``√(x² + y²)`` without overflow of the squares."""
     large, small = max(abs(x), abs(y)), min(abs(x), abs(y))
     if large == 0.0 or not math.isfinite(large):
         return large
@@ -94,15 +92,15 @@ def hypot(x: float, y: float) -> float:
 
 
 def total(values: Array | Sequence[float]) -> float:
-    """The sum, rounded once."""
+    """Return the sum, rounded once."""
     try:
         return math.fsum(np.asarray(values, dtype=np.float64).ravel().tolist())
-    except (OverflowError, ValueError):  # beyond the largest number, or infinities of both signs
+    except (OverflowError, ValueError):  # overflow, or infinities of both signs
         return float(np.sum(values))
 
 
 def length(x: npt.NDArray[np.float64]) -> float:
-    """Root of the sum of squares of all entries, also where squares do not fit."""
+    """Return the root of the sum of squares of all entries, without overflow of the squares."""
     peak = float(np.abs(x).max(initial=0.0))
     if peak == 0.0 or not math.isfinite(peak):
         return peak
@@ -112,30 +110,37 @@ def length(x: npt.NDArray[np.float64]) -> float:
 
 
 def median(values: Sequence[float]) -> float:
-    """The middle one, or the mean of the two in the middle."""
+    """Return the middle value, or the mean of the two in the middle."""
     ordered = sorted(values)
     half = len(ordered) // 2
     return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2.0
 
 
 def eigenvalues(A: Array, *places: int) -> Array:
-    """Eigenvalues of a symmetric matrix, ascending, or those at some places; for up to a few hundred rows.
+    """Return the eigenvalues of a symmetric matrix in ascending order, for up to a few hundred rows.
 
-    Householder reflections to a tridiagonal matrix, then how many eigenvalues lie below a number (Sturm sequences),
-    all by operations on single entries, and by sums in a fixed order.
+    Householder reflections give a tridiagonal matrix, and Sturm sequences the number of eigenvalues below a value. All
+    operations are on single entries, with sums in a fixed order.
+
+    Parameters
+    ----------
+    A : ndarray of shape (n, n)
+        The matrix.
+    *places : int
+        Positions of the eigenvalues to return; all by default.
     """
     n = len(A)
     diagonal, beside = _tridiagonal(np.array(A, dtype=np.float64))
     wanted = np.array([place % n for place in places] if places else range(n))
     reach = np.abs(diagonal) + np.append(np.abs(beside), 0.0) + np.append(0.0, np.abs(beside))
     span = 1.0001 * float(reach.max()) + SMALLEST
-    low, step = np.full(wanted.size, -span), np.full(wanted.size, 2.0 * span / _PLACES)
-    inner = np.arange(1.0, _PLACES)
+    low, step = np.full(wanted.size, -span), np.full(wanted.size, 2.0 * span / _SECTIONS)
+    inner = np.arange(1.0, _SECTIONS)
     for _ in range(12):  # 5 bits each
         below = _below(diagonal, np.square(beside), low[:, None] + step[:, None] * inner)
         low = low + step * np.count_nonzero(below <= wanted[:, None], axis=1)
-        step = step / _PLACES
-    near = [low]  # what is below every eigenvalue but those before it, to the last digit
+        step = step / _SECTIONS
+    near = [low]  # neighbouring numbers, among which the last bit is decided
     for _ in range(4):
         near = [np.nextafter(near[0], -np.inf), *near, np.nextafter(near[-1], np.inf)]
     around = np.stack(near, axis=1)
@@ -144,7 +149,7 @@ def eigenvalues(A: Array, *places: int) -> Array:
 
 
 def _tridiagonal(A: Array) -> tuple[Array, Array]:
-    """Diagonal and subdiagonal of a tridiagonal matrix with the eigenvalues of A, which is overwritten."""
+    """Return diagonal and subdiagonal of a tridiagonal matrix with the eigenvalues of A, which is overwritten."""
     n = len(A)
     beside = np.zeros(max(n - 1, 0))
     for j in range(n - 1):
@@ -162,7 +167,7 @@ def _tridiagonal(A: Array) -> tuple[Array, Array]:
 
 
 def _below(diagonal: Array, squares: Array, x: Array) -> npt.NDArray[np.int64]:
-    """How many eigenvalues of a tridiagonal matrix lie below each of x."""
+    """Count the eigenvalues of a tridiagonal matrix below each of x."""
     count = np.zeros(x.shape, dtype=np.int64)
     pivot = np.ones_like(x)
     for i, entry in enumerate(diagonal.tolist()):

@@ -1,6 +1,6 @@
-"""Module names of version 0.1 that still work, with a warning, for one release.
+"""Resolve module names of version 0.1, with a deprecation warning, for one release.
 
-They are the modules that were public, and those that pickled estimators name.
+These are the modules that were public, and those that pickled estimators refer to.
 """
 
 from __future__ import annotations
@@ -68,17 +68,17 @@ RENAMED: dict[str, tuple[str, ...]] = {
     "transports.base": ("network.transports.base",),
     "transports.memory": ("network.transports.memory",),
 }
-"""Where the names of a module are now; both without ``deepca.``"""
+"""New modules that contain the names of an old one; both without ``deepca.``."""
 
 
 def replacement(name: str) -> str:
-    """Describe what to write instead of an old module name."""
+    """Return a message that says what to use instead of an old module name."""
     places = " and ".join(f"deepca.{new}" for new in RENAMED[name])
-    return f"deepca.{name} is now {places}; the old name goes in version 0.3"
+    return f"deepca.{name} is now {places}; the old name will be removed in version 0.3"
 
 
 def renamed_module(name: str) -> ModuleType:
-    """Import the module that an old name stands for: its attributes are those of the new ones."""
+    """Return a module for an old name, with the attributes of the new modules."""
     full = f"deepca.{name}"
     if full not in sys.modules:
         sys.modules[full] = _filled(ModuleType(full, replacement(name)), name)
@@ -86,8 +86,10 @@ def renamed_module(name: str) -> ModuleType:
 
 
 def _filled(module: ModuleType, name: str) -> ModuleType:
+    """Make a module resolve its attributes in the new modules."""
+
     def attribute(wanted: str) -> Any:
-        if wanted.startswith("__"):  # what the import system asks for is not that of another module
+        if wanted.startswith("__"):  # attributes of the import system belong to the module itself
             raise AttributeError(wanted)
         for new in RENAMED[name]:
             found = getattr(import_module(f"deepca.{new}"), wanted, module)
@@ -107,21 +109,23 @@ def _has_children(name: str) -> bool:
 
 
 class _Finder(MetaPathFinder, Loader):
-    """Find old names where nothing else of that name is found."""
+    """Find old module names after all other finders failed."""
 
     def find_spec(self, fullname: str, path: object, target: object = None) -> ModuleSpec | None:
+        """Return a spec for an old name, else None."""
         name = fullname.removeprefix("deepca.")
         if name == fullname or name not in RENAMED:
             return None
         return ModuleSpec(fullname, self, is_package=_has_children(name))
 
     def exec_module(self, module: ModuleType) -> None:
+        """Warn, and make the module resolve its attributes in the new ones."""
         name = module.__name__.removeprefix("deepca.")
         warnings.warn(replacement(name), DeprecationWarning, stacklevel=2)
         _filled(module, name)
 
 
 def install() -> None:
-    """Let ``import`` find old names, once."""
+    """Register the finder of old names, once."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.append(_Finder())

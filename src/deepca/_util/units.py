@@ -1,4 +1,4 @@
-"""Numbers with units, for people."""
+"""Format numbers with units."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ __all__ = ["bit_rate", "duration", "size"]
 
 
 def size(nbytes: float) -> str:
-    """Bytes."""
+    """Format a number of bytes."""
     return _in_units(nbytes, ("B", "kB", "MB", "GB"), 3)
 
 
 def bit_rate(bits: float) -> str:
-    """Bits per second."""
+    """Format a number of bits per second."""
     return _in_units(bits, ("bit/s", "kbit/s", "Mbit/s", "Gbit/s"), 4)
 
 
 def _in_units(value: float, units: Sequence[str], digits: int) -> str:
-    """With the unit that suits, each a thousand times the one before."""
+    """Format a number with a suitable unit, each a thousand times the one before."""
     for unit in units[:-1]:
         if value < 1000:
             return f"{value:.{digits}g} {unit}"
@@ -29,18 +29,18 @@ def _in_units(value: float, units: Sequence[str], digits: int) -> str:
 
 
 def duration(time: float) -> str:
-    """Return a time in seconds with three digits and a unit that suits it."""
+    """Format a time in seconds with three digits and a suitable unit."""
     if time == 0.0:
         return "0 s"
     for unit, length in (("µs", 1e-6), ("ms", 1e-3)):
         if time < 999.5 * length:
-            return f"{_three(time / length)} {unit}"
+            return f"{_three_digits(time / length)} {unit}"
     for unit, length, most in (("s", 1.0, 120.0), ("min", 60.0, 7200.0), ("h", 3600.0, 259_200.0)):
         if time < most:
-            return f"{_three(time / length)} {unit}"
-    return f"{_three(time / 86_400.0)} days"
+            return f"{_three_digits(time / length)} {unit}"
+    return f"{_three_digits(time / 86_400.0)} days"
 
 
-def _three(value: float) -> str:
-    """Three digits, and no exponent."""
+def _three_digits(value: float) -> str:
+    """Format with three significant digits, without exponent."""
     return np.format_float_positional(float(f"{value:.3g}"), trim="-")
