@@ -91,7 +91,7 @@ class DeepcaError(Exception):
     Attributes
     ----------
     report : str
-        Path of the error report that was written, to attach to a bug report; empty if there is none.
+        Path of the error report that was written, to attach to a bug report; empty if none was.
     """
 
     report: str = ""
@@ -435,7 +435,7 @@ class EnrolmentError(InvalidInput):
         "unconfirmed" (nobody compared the fingerprint), "fingerprint" (it differs), "certificate exists", or
         "passphrase".
     site, fingerprint : str, optional
-        Site and fingerprint of the request; empty if there is none.
+        Site and fingerprint of the request; empty without a request.
     """
 
     def __init__(self, why: str, *, reason: str, site: str = "", fingerprint: str = "") -> None:

@@ -2,9 +2,9 @@
 
 Sums, products, quotients and square roots of single numbers are rounded in the same way everywhere (IEEE 754), and so
 are ``math.fsum``, ``math.frexp`` and ``math.ldexp``. Logarithms, powers and hyperbolic functions of a C library are
-not: their last digit depends on the library and on the instructions it uses. The functions below use the former only. They
-are accurate to a few units in the last place, and a thousand times slower than vectorized ones: they are meant for the
-few numbers that determine a number of rounds or the end of a run.
+not: their last digit depends on the library and on the instructions it uses. The functions below use the former only.
+They are accurate to a few units in the last place, and a thousand times slower than vectorized ones: they are meant for
+the few numbers that determine a number of rounds or the end of a run.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ class SpanningTree:
         else:
             found, told = network.sum_along((self.up, self.down), self.root, flat, derive_from, size)
         if not abs(float(found[-1]) - self.n_agents) <= 1e-9 * self.n_agents:
-            counted = f"counted {float(found[-1]):g} agents instead of {self.n_agents}"
+            counted = f"{self.n_agents} agents were counted as {float(found[-1]):g}"
             raise NetworkError(f"{counted}: a message was lost or altered; run again")
         return np.asarray(found[:-1].reshape(x.shape[len(B) :])), told
 

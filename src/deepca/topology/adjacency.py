@@ -50,13 +50,14 @@ def checked_pairs(edges: Iterable[tuple[int, int]], m: int, what: str) -> npt.ND
         given = np.array(pairs).reshape(-1, 2)
     except ValueError:
         raise TopologyError(
-            f"the {what}s are not pairs; give pairs of agents, such as [(0, 1), (1, 2)]", parameter=f"{what}s"
+            f"some {what} is not a pair; {what}s must be pairs of agents, such as [(0, 1), (1, 2)]",
+            parameter=f"{what}s",
         ) from None
     numeric = given.dtype.kind in "iufb"
     ends = given.astype(np.int64) if numeric else np.full((1, 2), -1)
     if given.size and (not numeric or (ends != given).any()):
         raise TopologyError(
-            f"the {what}s contain entries that are not integers; give indices of agents, such as [(0, 1), (1, 2)]",
+            f"some {what} is not a pair of integers; {what}s must name agents by number, such as [(0, 1), (1, 2)]",
             parameter=f"{what}s",
         )
     for i, j in ends[(ends < 0).any(axis=1) | (ends >= m).any(axis=1)].tolist():
@@ -147,7 +148,7 @@ def check_connected(adjacency: Csr) -> None:
     shown = ", ".join(map(format_agents, components[:_SHOWN_COMPONENTS]))
     more = f" and {count - _SHOWN_COMPONENTS} more" if count > _SHOWN_COMPONENTS else ""
     raise DisconnectedError(
-        f"the graph has {count} connected components: {shown}{more}; add edges between them", components=components
+        f"the graph has {count} components: {shown}{more}; add edges between them", components=components
     )
 
 

@@ -94,8 +94,8 @@ class Neighbourhood(Topology):
         others, own = list(weights), 1.0 - sum(weights.values())
         if agent in weights or not all(0 <= i < n_agents for i in (agent, *others)):
             raise TopologyError(
-                f"agent {agent} with neighbours {others}: indices must be in 0 … {n_agents - 1}, and an agent "
-                "cannot be its own neighbour",
+                f"agent {agent} with neighbours {others}: agent numbers are 0 … {n_agents - 1}, and an agent is "
+                "not its own neighbour",
                 agent=agent,
                 value=others,
             )
