@@ -14,7 +14,7 @@ import numpy as np
 
 from deepca.errors import ParameterError
 
-__all__ = ["NOTHING", "Constraint", "Nothing", "OneOf", "Real", "Whole", "check", "is_whole"]
+__all__ = ["NOTHING", "Constraint", "Nothing", "OneOf", "Real", "Whole", "check", "is_integer"]
 
 
 class Constraint(Protocol):
@@ -38,7 +38,7 @@ class Whole:
 
     def accepts(self, value: Any, /) -> bool:
         """Return whether value is one of them."""
-        return is_whole(value) and self.low <= value and (self.high is None or value <= self.high)
+        return is_integer(value) and self.low <= value and (self.high is None or value <= self.high)
 
     def __str__(self) -> str:
         """Describe the accepted values."""
@@ -107,7 +107,7 @@ NOTHING = Nothing()
 """None, without a particular meaning."""
 
 
-def is_whole(value: Any) -> bool:
+def is_integer(value: Any) -> bool:
     """Return whether value is a Python or numpy integer."""
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 

@@ -71,20 +71,20 @@ class AgentNetwork(Network):
         y = own * x
         parts = self._parts if self._sweeping else ()
         riding = weights is None or self._sweeping
-        known = self._followed if self._sweeping and weights is not None else None
-        for source, payload in self._swap(
-            _frozen_copy(x), links, riding=riding, parts=parts, unit=self._unit(own)
+        known = self._known_entries if self._sweeping and weights is not None else None
+        for source, payload in self._exchange_array(
+            _frozen_copy(x), links, riding=riding, parts=parts, unit=self._count_unit(own)
         ).items():
             if known is not None:
-                self._check_known(source, float(payload.ravel()[self._followed_at]), float(known[source]))
+                self._check_known(source, float(payload.ravel()[self._known_at]), float(known[source]))
             y += incoming[source] * payload
         if known is not None and weights is not None:
-            self._followed = np.asarray(weights @ known, dtype=np.float64)
+            self._known_entries = np.asarray(weights @ known, dtype=np.float64)
         if weights is None:
             self._ride(1)
         return y
 
-    def _unit(self, own: float) -> float:
+    def _count_unit(self, own: float) -> float:
         """Return the unit of counts in the next round of an exact average, given this agent's own weight in it."""
         if own > 0.5 or abs(own * self.n_agents - 1.0) < 1e-9:  # sums travel up a tree unscaled
             return 1.0
@@ -97,7 +97,9 @@ class AgentNetwork(Network):
         for n in np.flatnonzero((pairs == self.agent).any(axis=1)):
             other = int(pairs[n].sum()) - self.agent
             self._round = first + int(n)  # the same tag at both ends, however many met before
-            [payload] = self._swap(_frozen_copy(y), (0.5, {other: 0.5}, (other,)), riding=False, counted=False).values()
+            [payload] = self._exchange_array(
+                _frozen_copy(y), (0.5, {other: 0.5}, (other,)), riding=False, counted=False
+            ).values()
             y = (y + payload) * 0.5
         self._round = first + len(pairs)
         self._have_met(pairs, rounds, x.nbytes)
@@ -106,7 +108,7 @@ class AgentNetwork(Network):
     def collect(self, x: Array, /) -> Array:
         """Return the neighbours' values; infinities are allowed."""
         beside = self.beside
-        received = self._swap(_frozen_copy(x), self._links, riding=True, infinities=_BOTH_INFINITIES)
+        received = self._exchange_array(_frozen_copy(x), self._links, riding=True, infinities=_BOTH_INFINITIES)
         self._ride(1)
         return np.array([received[int(i)] for i in beside]).reshape(*beside.shape, *x.shape)
 
@@ -116,7 +118,7 @@ class AgentNetwork(Network):
         before = Copies.before(x, copies, len(incoming), self._graph)
         message = encode(x - before.own, code if before is copies else "float64", 0)
         message.flags.writeable = False
-        received = self._swap(message, self._links, riding=True)
+        received = self._exchange_array(message, self._links, riding=True)
         self._ride(1)
         own = before.own + decode(message, x.shape)
         others = tuple(
@@ -160,7 +162,7 @@ class AgentNetwork(Network):
         self.made += 1
         return _links_of(self.topology.at(self.made - 1), self.agent)
 
-    def _swap(
+    def _exchange_array(
         self,
         payload: npt.NDArray[Any],
         links: _Links,

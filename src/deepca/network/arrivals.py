@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 from deepca._util.typing import Array
 
-__all__ = ["MOST_ROWS", "SAME_SETTINGS", "Part", "described", "fault_in", "is_finite"]
+__all__ = ["MAX_COUNT", "SAME_SETTINGS", "Part", "describe", "fault_in", "is_finite"]
 
-MOST_ROWS = 1 << 53
+MAX_COUNT = 1 << 53
 """Largest count: beyond it, adding one does not change a float64."""
 SAME_SETTINGS = " (all agents need the same columns, components, rounds, kind of messages and stop rule)"
 
@@ -75,9 +75,9 @@ def fault_in(
         Infinities that may occur. NaN never may.
     """
     if got is None or like is None:
-        return "" if got is like else f"{described(got)} where {described(like)} was expected{SAME_SETTINGS}"
+        return "" if got is like else f"{describe(got)} where {describe(like)} was expected{SAME_SETTINGS}"
     if got.shape != like.shape or got.dtype != like.dtype:
-        return f"{described(got)} where {described(like)} was expected{SAME_SETTINGS}"
+        return f"{describe(got)} where {describe(like)} was expected{SAME_SETTINGS}"
     if is_finite(got):
         return _fault_in_parts(got, parts, unit)
     flat = got.ravel()
@@ -103,7 +103,7 @@ def _fault_in_parts(got: Array, parts: Sequence[Part], unit: float) -> str:
             return f"a negative number in its {part.name}"
         if part.whole:
             counts = values / unit
-            if (counts > MOST_ROWS).any():
+            if (counts > MAX_COUNT).any():
                 return f"a number too large to be a count in its {part.name}"
             if (np.abs(counts - np.rint(counts)) > 1e-9 * np.maximum(counts, 1.0)).any():
                 return f"a number that is not an integer in its {part.name}"
@@ -122,6 +122,6 @@ def _part_name(parts: Sequence[Part], at: int) -> str:
     return "numbers"
 
 
-def described(array: npt.NDArray[Any] | None) -> str:
+def describe(array: npt.NDArray[Any] | None) -> str:
     """Return dtype and shape for a message."""
     return "no array" if array is None else f"{array.dtype} numbers of shape {array.shape}"

@@ -61,7 +61,7 @@ class Network(Exchanges):
             The leader's values, bit-identical at all agents.
         """
         if self.reliable and self.topology.whole:
-            return self._down(np.where(self._is(self.leader, x), x, 0.0), sweeps(self.topology)[1])
+            return self._down(np.where(self._mask(self.leader, x), x, 0.0), sweeps(self.topology)[1])
         return _restore_infinities(self.flood(np.clip(x, -LARGEST, LARGEST), self.leader) + 0.0)  # only finite ones
 
     def from_leader(self, x: Array, /) -> Array:
@@ -94,7 +94,7 @@ class Network(Exchanges):
         ndarray of shape (…)
             The values of `source`.
         """
-        return self.reduce(np.where(self._is(source, x), x, neutral("max")), "max")
+        return self.reduce(np.where(self._mask(source, x), x, neutral("max")), "max")
 
     def common(self, x: Array, /) -> Array:
         """Return the one array behind x, which is the same for all local agents.
@@ -111,7 +111,7 @@ class Network(Exchanges):
         """
         return np.asarray(x[(0,) * len(self.batch)])
 
-    def _is(self, agent: int, x: Array) -> npt.NDArray[np.bool_]:
+    def _mask(self, agent: int, x: Array) -> npt.NDArray[np.bool_]:
         """Return a mask, which broadcasts against x of shape ``(*B, …)``, of that agent's values."""
         return np.reshape(self.local == agent, (*self.batch, *(1,) * (x.ndim - len(self.batch))))
 
@@ -190,8 +190,8 @@ class Network(Exchanges):
         """Send the root's x down a tree, by rounds with those weights; other agents pass zeros."""
         # no negative zero, which another zero could turn positive, and no infinity, which a zero weight turns into NaN
         x = np.clip(x + 0.0, -LARGEST, LARGEST)
-        if self._followed is not None:  # along the leader's tree: sums over other trees are not verified
-            self._followed = np.where(np.arange(self.n_agents) == self.leader, self._followed, 0.0)
+        if self._known_entries is not None:  # along the leader's tree: sums over other trees are not verified
+            self._known_entries = np.where(np.arange(self.n_agents) == self.leader, self._known_entries, 0.0)
         for weights in rounds:
             x = self.gossip(x, weights)
         return _restore_infinities(self.common(x))

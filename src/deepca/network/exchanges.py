@@ -42,8 +42,8 @@ class Exchanges(Accounting, ABC):
         self._announced = 0
         self._sweeping = False
         self._parts: tuple[Part, ...] = ()
-        self._followed: Array | None = None
-        self._followed_at = 0
+        self._known_entries: Array | None = None
+        self._known_at = 0
         self._weights: dict[int, tuple[Csr, Any]] = {}
 
     @property
@@ -148,11 +148,11 @@ class Exchanges(Accounting, ABC):
         None
             Exact averages within the context are verified.
         """
-        self._followed, self._followed_at = known, at
+        self._known_entries, self._known_at = known, at
         try:
             yield
         finally:
-            self._followed = None
+            self._known_entries = None
 
     def announce_epoch(self, epoch: int, /) -> None:
         """Request a restart: rounds raise EpochChanged until ``begin(epoch, …)`` is called.

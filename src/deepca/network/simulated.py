@@ -121,7 +121,7 @@ class SimulatedNetwork(Network):
 
     def sweep(self, x: Array, derive: Callable[[Array], Array], size: int, /) -> tuple[Array, Array]:
         """Compute the mean directly, and count what separate agents would send."""
-        if self._every_round:
+        if self._makes_every_round:
             return super().sweep(x, derive, size)
         self._check_epoch()
         up, down = sweeps(self.topology)
@@ -134,7 +134,7 @@ class SimulatedNetwork(Network):
 
     def broadcast(self, x: Array, /) -> Array:
         """Return the leader's row, and count what separate agents would send."""
-        if self._every_round or not (self.reliable and self.topology.whole):
+        if self._makes_every_round or not (self.reliable and self.topology.whole):
             return super().broadcast(x)
         self._check_epoch()
         self._count_along(sweeps(self.topology)[1], x[0].nbytes, riding=False)
@@ -143,7 +143,7 @@ class SimulatedNetwork(Network):
         )  # without negative zeros, as separate agents receive it
 
     @property
-    def _every_round(self) -> bool:
+    def _makes_every_round(self) -> bool:
         """Whether every round has to be made, because a subclass observes messages or sums are collective."""
         return self.collective or type(self).mix is Network.mix
 
