@@ -164,7 +164,7 @@ def test_an_invented_angle_gives_no_result(value: float) -> None:
 
 @pytest.mark.parametrize("op", ["min", "max"])
 def test_the_infinity_that_decides_a_reduction_is_not_sent(op: Any) -> None:
-    """Raise at the sender, since the receiver would blame it; the opposite infinity means that there is no value."""
+    """Raise at the sender, since the receiver would blame it; the opposite infinity stands for a missing value."""
     sign = 1.0 if op == "min" else -1.0
 
     def work(network: AgentNetwork) -> Any:

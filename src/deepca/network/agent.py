@@ -72,9 +72,9 @@ class AgentNetwork(Network):
         parts = self._parts if self._sweeping else ()
         riding = weights is None or self._sweeping
         known = self._known_entries if self._sweeping and weights is not None else None
-        for source, payload in self._exchange_array(
-            _frozen_copy(x), links, riding=riding, parts=parts, unit=self._count_unit(own)
-        ).items():
+        unit = self._count_unit(own)
+        received = self._exchange_array(_frozen_copy(x), links, riding=riding, parts=parts, unit=unit)
+        for source, payload in received.items():
             if known is not None:
                 self._check_known(source, float(payload.ravel()[self._known_at]), float(known[source]))
             y += incoming[source] * payload
@@ -97,9 +97,8 @@ class AgentNetwork(Network):
         for n in np.flatnonzero((pairs == self.agent).any(axis=1)):
             other = int(pairs[n].sum()) - self.agent
             self._round = first + int(n)  # the same tag at both ends, however many met before
-            [payload] = self._exchange_array(
-                _frozen_copy(y), (0.5, {other: 0.5}, (other,)), riding=False, counted=False
-            ).values()
+            links = (0.5, {other: 0.5}, (other,))
+            [payload] = self._exchange_array(_frozen_copy(y), links, riding=False, counted=False).values()
             y = (y + payload) * 0.5
         self._round = first + len(pairs)
         self._have_met(pairs, rounds, x.nbytes)
@@ -324,7 +323,7 @@ def run_agents(
     with one_blas_thread():
         _run_threads(threads, ended, shared)
     if errors:
-        # prefer the cause to the errors of agents that were only told about it
+        # prefer the cause to the errors of agents that it stopped
         raise next(
             (error for error in errors.values() if not isinstance(error, PeerFailed)), next(iter(errors.values()))
         )

@@ -78,9 +78,9 @@ def share_spectrum(network: Network) -> None:
     if network.local.size == network.n_agents or network.n_agents <= PORTABLE or not topology.stays:
         return
     own = topology.spectrum
-    told = network.from_leader(own)
-    check_close(network, "eigenvalues of the gossip matrix", told, own, SEMI)
-    network.take_spectrum(told)
+    received = network.from_leader(own)
+    check_close(network, "eigenvalues of the gossip matrix", received, own, SEMI)
+    network.take_spectrum(received)
 
 
 def check_bound(

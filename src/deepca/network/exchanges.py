@@ -286,7 +286,7 @@ class Exchanges(Accounting, ABC):
     def total_mean(self, x: Array, /) -> Array:
         """Compute the mean over all agents with one collective operation of the machine.
 
-        Only engines on one machine or cluster provide it; sites have nobody to carry it out.
+        Only engines on one machine or cluster provide it; separate sites cannot.
 
         Parameters
         ----------

@@ -127,10 +127,10 @@ class SimulatedNetwork(Network):
         up, down = sweeps(self.topology)
         self._count_along(up, x[0].nbytes, riding=True)
         mean = x.sum(axis=0) / self.n_agents
-        told = np.asarray(derive(mean), dtype=np.float64)
-        self._count_along(down, x[0].nbytes + told.nbytes, riding=True)
+        derived = np.asarray(derive(mean), dtype=np.float64)
+        self._count_along(down, x[0].nbytes + derived.nbytes, riding=True)
         self._swept(list(self._riding))
-        return mean + 0.0, told + 0.0
+        return mean + 0.0, derived + 0.0
 
     def broadcast(self, x: Array, /) -> Array:
         """Return the leader's row, and count what separate agents would send."""
@@ -209,9 +209,8 @@ class SimulatedNetwork(Network):
     def _collapse(self, mixer: LinearMixer, K: int) -> _Collapsed:
         probe = SimulatedNetwork(self.topology)
         matrix = mixer.run(probe, np.eye(self.n_agents), K)
-        matrix += (
-            1.0 - matrix.sum(axis=0)
-        ) / self.n_agents  # make columns sum to one up to rounding, so that the mean is preserved
+        # make columns sum to one up to rounding, so that the mean is preserved
+        matrix += (1.0 - matrix.sum(axis=0)) / self.n_agents
         sent = probe.traffic
         return _Collapsed(matrix, sent.rounds, probe.full_rounds, sent.messages)
 

@@ -85,7 +85,7 @@ class Accounting:
     sweeps : int
         Exact averages so far. Pending values travel with them and with full rounds.
     made : int
-        Rounds so far, of all kinds: the index of the next round of a time-varying network.
+        Index of the next round of a time-varying network; not advanced on static ones.
     """
 
     local: npt.NDArray[np.int64]
@@ -106,7 +106,7 @@ class Accounting:
         return Traffic(rounds, control_rounds, messages, sent, control, self._agents)
 
     def forget(self) -> None:
-        """Drop pending values that nobody waits for any more; ``solve`` calls it before and after a run."""
+        """Drop pending values that are no longer needed; ``solve`` calls it before and after a run."""
         self._riding.clear()
 
     def _count(

@@ -147,14 +147,14 @@ class SpanningTree:
 
         if network.collective:
             found = network.common(network.total_mean(flat)) * self.n_agents
-            told = derive_from(found) if self.leads else np.zeros(size)
-            told = network.flood(np.broadcast_to(told, (*B, size)), self.root) if size else told
+            derived = derive_from(found) if self.leads else np.zeros(size)
+            derived = network.flood(np.broadcast_to(derived, (*B, size)), self.root) if size else derived
         else:
-            found, told = network.sum_along((self.up, self.down), self.root, flat, derive_from, size)
+            found, derived = network.sum_along((self.up, self.down), self.root, flat, derive_from, size)
         if not abs(float(found[-1]) - self.n_agents) <= 1e-9 * self.n_agents:
             counted = f"{self.n_agents} agents were counted as {float(found[-1]):g}"
             raise NetworkError(f"{counted}: a message was lost or altered; run again")
-        return np.asarray(found[:-1].reshape(x.shape[len(B) :])), told
+        return np.asarray(found[:-1].reshape(x.shape[len(B) :])), derived
 
 
 def _hops(network: Network, source: npt.NDArray[np.bool_]) -> tuple[Array, Array]:

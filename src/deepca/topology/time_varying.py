@@ -351,10 +351,10 @@ def lossy(base: Topology, p: float, *, seed: int = 0, until: int | None = None) 
         if until is not None and r >= until:
             return base.gossip_sparse
         lost = np.random.default_rng((63, seed, r)).random(arcs.row.size) < p
-        heard = weights.copy()
-        np.add.at(heard, (arcs.row[lost], arcs.row[lost]), weights[arcs.row[lost], arcs.col[lost]])
-        heard[arcs.row[lost], arcs.col[lost]] = 0.0
-        return csr(heard)
+        received = weights.copy()
+        np.add.at(received, (arcs.row[lost], arcs.row[lost]), weights[arcs.row[lost], arcs.col[lost]])
+        received[arcs.row[lost], arcs.col[lost]] = 0.0
+        return csr(received)
 
     return _create(f"lossy({base.name}, {p:g})", m, draw, keeps=False, links=base.adjacency)
 
