@@ -263,8 +263,8 @@ def test_columns_that_differ_are_named_at_all_ranks() -> None:
     assert check((DATA[0], None), (narrow, None)) == (
         "rank 1: agent 1 has 6 columns, agent 0 has 7; all agents need the same columns"
     )
-    assert "rank 1: agent 1 names its columns and agent 0 does not" in check((DATA[0], None), (DATA[1], NAMES))
-    assert "rank 1: agent 0 names its columns and agent 1 does not" in check((DATA[0], NAMES), (DATA[1], None))
+    assert "rank 1: agent 1 has column names and agent 0 does not" in check((DATA[0], None), (DATA[1], NAMES))
+    assert "rank 1: agent 0 has column names and agent 1 does not" in check((DATA[0], NAMES), (DATA[1], None))
     assert "rank 2: agent 2 has no column 'g'" in check((DATA[0], NAMES), (DATA[1], NAMES), (narrow, NAMES[:6]))
     assert "rank 0: agent 0 has more than one column 'a'" in check((DATA[0], ("a", *NAMES[:6])), (DATA[1], NAMES))
 

@@ -173,7 +173,7 @@ def test_an_error_is_raised_at_all_ranks(folder: Path) -> None:
     files[2].write_bytes(b"")
     found = run_ranks(2, lambda ranks: open_shares(ranks, files, (2, 2)))
     assert [type(error) for error in found] == [DataError, DataError]
-    assert [str(error) for error in found] == ["rank 1: 2.npy is empty; leave it out or give it data"] * 2
+    assert [str(error) for error in found] == ["rank 1: 2.npy is empty; omit it, or provide rows"] * 2
     found = run_ranks(4, lambda ranks: open_shares(ranks, [Path("no"), *files[1:]], (1, 1, 1, 1)))
     assert {str(error).split(";")[0].split(" does")[0] for error in found} == {"rank 0: no"}
     assert all("; 1 other rank failed as well" in str(error) for error in found)

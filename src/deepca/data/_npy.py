@@ -1,4 +1,4 @@
-"""The .npy format where numpy's own calls want the whole array: reading a header, and files that grow."""
+"""Read headers of .npy files, and write .npy files row by row."""
 
 from __future__ import annotations
 
@@ -12,17 +12,20 @@ __all__ = ["GrowingNpy", "read_header"]
 
 
 def read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Shape, whether columns lie together, and dtype; the stream is left at the first value."""
+    """Return shape, whether the order is Fortran's, and dtype; the stream is left at the first value."""
     version = np.lib.format.read_magic(stream)
     if version == (1, 0):
         return np.lib.format.read_array_header_1_0(stream)
     if version == (2, 0):
         return np.lib.format.read_array_header_2_0(stream)
-    raise ValueError(f"version {version} of the .npy format is for named fields, not for numbers")
+    raise ValueError(f".npy format version {version} stores named fields, not plain numbers")
 
 
 class GrowingNpy:
-    """A .npy file that rows are appended to. Its header is written again at the end, when their number is known."""
+    """A .npy file that rows are appended to.
+
+    The header is rewritten at the end, when the number of rows is known.
+    """
 
     def __init__(self, path: Path, row_shape: tuple[int, ...], dtype: npt.DTypeLike) -> None:
         self.rows = 0
@@ -32,18 +35,20 @@ class GrowingNpy:
         self._first = self._file.tell()
 
     def append(self, rows: npt.NDArray[Any]) -> None:
+        """Write more rows."""
         self._file.write(np.ascontiguousarray(rows, dtype=self._dtype).data)
         self.rows += len(rows)
 
     def finish(self) -> None:
+        """Write the final header and close the file."""
         self._file.seek(0)
-        self._write_header()  # numpy leaves room for any number of rows
+        self._write_header()  # numpy pads it, so that any number of rows fits
         if self._file.tell() != self._first:
-            raise RuntimeError("the .npy header has another length now than when it was begun")
+            raise RuntimeError("the final .npy header does not have the length of the first one")
         self._file.close()
 
     def close(self) -> None:
-        """Leave the file as it is; nothing to do after `finish`."""
+        """Close the file as it is; does nothing after `finish`."""
         self._file.close()
 
     def _write_header(self) -> None:

@@ -1,4 +1,4 @@
-"""Who holds which rows, where files do not say it by themselves: one file over many agents, or by a column."""
+"""Allocate rows to agents: in equal shares, or by the values of a label column."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from deepca.errors import DataError
 __all__ = ["by_label", "in_equal_shares"]
 
 
-class Pieces(Source):
-    """Several sources, one after the other, as one."""
+class ConcatenatedSource(Source):
+    """Several sources, one after the other."""
 
     def __init__(self, parts: Sequence[Source], name: str) -> None:
         first = parts[0]
@@ -26,15 +26,26 @@ class Pieces(Source):
         self.n, self.first_index = sum(part.n or 0 for part in parts), first.first_index
 
     def blocks(self) -> Iterator[Block]:
+        """Yield the blocks of all parts."""
         for part in self._parts:
             yield from part.blocks()
 
+    def locate(self, row: int) -> tuple[str | None, int | None]:
+        """Ask the part that holds the row."""
+        for part in self._parts:
+            if row < (part.n or 0):
+                return part.locate(row)
+            row -= part.n or 0
+        return None, None
 
-class Picked(Source):
-    """Some rows of an array, by their numbers, without copying them all at once."""
 
-    def __init__(self, X: Matrix, rows: npt.NDArray[np.int64], name: str, columns: tuple[str, ...] | None) -> None:
-        self._X, self._rows, self.name, self.columns = X, rows, name, columns
+class RowSubset(Source):
+    """Selected rows of an array, copied block by block."""
+
+    def __init__(self, source: ArraySource, rows: npt.NDArray[np.int64], name: str) -> None:
+        X = source.matrix()
+        self._source, self._X, self._rows, self.name, self.columns = source, X, rows, name, source.columns
+        self.file = source.file
         self.n, self.d, self.is_sparse = len(rows), int(X.shape[1]), not isinstance(X, np.ndarray)
         self.dtype = float_type(X.dtype)
         self.kept = not isinstance(X, np.memmap)
@@ -42,23 +53,33 @@ class Picked(Source):
             self.entries = int(np.diff(X.indptr)[rows].sum())
 
     def blocks(self) -> Iterator[Block]:
+        """Yield copies of the selected rows."""
         step = block_rows(self.d)
         for first in range(0, len(self._rows), step):
             yield self._X[self._rows[first : first + step]]
 
     def matrix(self) -> Matrix | None:
+        """Return a copy of the selected rows if the array is in memory."""
         return self._X[self._rows] if self.kept else None
+
+    def locate(self, row: int) -> tuple[str | None, int | None]:
+        """Ask the source that the rows were selected from."""
+        return self._source.locate(int(self._rows[row]))
 
 
 def in_equal_shares(sources: Sequence[ArraySource], m: int) -> tuple[Source, ...]:
-    """All rows in their order, dealt to m agents in blocks that differ by at most one row.
+    """Partition all rows, in their order, over m agents whose shares differ by at most one row.
 
-    Columns must be the same and in the same order in all sources (:func:`deepca.data.columns.common_columns`).
+    All sources must have the same columns in the same order (:func:`deepca.data.columns.common_columns`).
     """
     ends = np.cumsum([0, *(source.n or 0 for source in sources)])
     n = int(ends[-1])
     if m < 1 or m > n:
-        raise DataError(f"{n} rows cannot be spread over {m} agents: every agent needs at least one row")
+        raise DataError(
+            f"{n} rows cannot be distributed over {m} agents; use at most {n} agents, so that each has a row",
+            parameter="agents",
+            value=m,
+        )
     shares: list[Source] = []
     for j, (low, high) in enumerate(pairwise(n * i // m for i in range(m + 1))):
         pieces: list[Source] = []
@@ -67,42 +88,64 @@ def in_equal_shares(sources: Sequence[ArraySource], m: int) -> tuple[Source, ...
             if first < last:
                 name = f"agent {j} ({source.name} from row {first})"
                 rows = source.matrix()[first:last]
-                pieces.append(ArraySource(rows, name, source.columns, first_index=source.first_index))
-        shares.append(_joined(f"agent {j}", pieces))
+                pieces.append(
+                    ArraySource(
+                        rows,
+                        name,
+                        source.columns,
+                        first_index=source.first_index,
+                        agent=j,
+                        origin=source,
+                        first_row=first,
+                    )
+                )
+        shares.append(_as_one(f"agent {j}", j, pieces))
     return tuple(shares)
 
 
 def by_label(sources: Sequence[ArraySource]) -> tuple[Source, ...]:
-    """One agent for each value of the column set apart as label, by rising value."""
+    """Allocate rows by label, one agent for each value of the label column, in ascending order."""
     columns = [_labels(source) for source in sources]
     if len({labels.dtype.kind for labels in columns}) > 1 or any(labels.dtype.kind == "O" for labels in columns):
-        columns = [labels.astype(str) for labels in columns]  # numbers here and text there are compared as written
-    holders = np.unique(np.concatenate(columns))
+        columns = [
+            labels.astype(str) for labels in columns
+        ]  # numbers in one file and text in another are compared as text
+    values = np.unique(np.concatenate(columns))
     shares: list[Source] = []
-    for holder in holders:
+    for j, value in enumerate(values):
         pieces: list[Source] = []
         for source, labels in zip(sources, columns, strict=True):
-            rows = np.flatnonzero(labels == holder)
+            rows = np.flatnonzero(labels == value)
             if rows.size:
-                pieces.append(Picked(source.matrix(), rows, f"agent {holder} ({source.name})", source.columns))
-        shares.append(_joined(f"agent {holder}", pieces))
+                pieces.append(RowSubset(source, rows, f"agent {value} ({source.name})"))
+        shares.append(_as_one(f"agent {value}", j, pieces))
     return tuple(shares)
 
 
-def _joined(name: str, pieces: Sequence[Source]) -> Source:
-    """Return one source of all that an agent holds; its name tells where that comes from."""
-    if len(pieces) == 1:
-        return pieces[0]
-    places = ", then ".join(piece.name.split("(", 1)[-1].rstrip(")") for piece in pieces)
-    return Pieces(pieces, f"{name} (rows of {places})")
+def _as_one(name: str, agent: int, pieces: Sequence[Source]) -> Source:
+    """Return one source for everything an agent holds, with a name that says where it comes from."""
+    whole = pieces[0]
+    if len(pieces) > 1:
+        places = ", then ".join(piece.name.split("(", 1)[-1].rstrip(")") for piece in pieces)
+        whole = ConcatenatedSource(pieces, f"{name} (rows of {places})")
+    whole.agent = agent
+    return whole
 
 
 def _labels(source: Source) -> npt.NDArray[Any]:
+    """Return the labels of a source; every row must have one."""
     labels = source.labels()
     if labels is None:
-        raise DataError(f"{source.name}: no column of it says who holds a row")
+        raise DataError(f"{source.name} has no label column; open it with label_column", file=source.file)
     missing = np.array([value is None or value == "" or value != value for value in labels], dtype=bool)
     if missing.any():
         row = int(np.flatnonzero(missing)[0])
-        raise DataError(f"{source.name}: row {row} does not say which agent holds it; fill the column in")
+        file, line = source.locate(row)
+        where = source.name if line is None else f"{source.name}, line {line}"
+        raise DataError(
+            f"{where}: row {row} has no label, so its agent is unknown; fill in the label column",
+            file=file,
+            line=line,
+            row=row,
+        )
     return labels

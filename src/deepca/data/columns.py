@@ -1,4 +1,4 @@
-"""Columns that mean the same everywhere: put in order where they can be, an error that names them where not."""
+"""Give all agents the same columns in the same order, or say how their columns differ."""
 
 from __future__ import annotations
 
@@ -17,23 +17,30 @@ from deepca.network.base import Network
 
 __all__ = ["Header", "Reordered", "agree_on_columns", "common_columns", "in_order_of", "named_columns"]
 
-_SHOWN = 6
+_MAX_NAMES_SHOWN = 6  # keeps messages to a line or two
 
 
 def common_columns(sources: Sequence[Source]) -> tuple[Source, ...]:
-    """The sources with their columns in the order of the first; an error names who differs, and in what."""
+    """Return the sources with their columns in the order of the first.
+
+    Raises DataError if a column name occurs twice, or if the columns of two sources differ.
+    """
     for source in sources:
         twice = [name for name, count in Counter(source.columns or ()).items() if count > 1]
         if twice:
             raise DataError(
-                f"{source.name} has more than one {named_columns(twice)}; give every column a name of its own"
+                f"{source.name} has more than one {named_columns(twice)}; give every column a unique name",
+                discreet=f"{source.name} uses a column name more than once; give every column a unique name",
+                agent=source.agent,
+                file=source.file,
+                column=twice[0],
             )
     return tuple(in_order_of(sources[0], source) for source in sources)
 
 
 @dataclass(frozen=True)
 class Header:
-    """What another process says of its columns."""
+    """Name, number and names of the columns of a source in another process."""
 
     name: str
     d: int
@@ -41,39 +48,51 @@ class Header:
 
 
 def in_order_of(first: Source | Header, source: Source) -> Source:
-    """``source`` with its columns in the order of ``first``."""
+    """Return ``source`` with its columns in the order of ``first``."""
     if source.d != first.d and (source.columns is None or first.columns is None):
         raise DataError(
-            f"{source.name} has {source.d} columns, {first.name} has {first.d}; all agents need the same columns"
+            f"{source.name} has {source.d} columns, {first.name} has {first.d}; all agents need the same columns",
+            agent=source.agent,
+            file=source.file,
+            value=source.d,
         )
     if (source.columns is None) != (first.columns is None):
         named, bare = (source.name, first.name) if first.columns is None else (first.name, source.name)
         raise DataError(
-            f"{named} names its columns and {bare} does not, so nobody can tell whether they are the same; "
-            "name them everywhere, or nowhere"
+            f"{named} has column names and {bare} does not, so the columns cannot be compared; "
+            "name the columns at all agents, or at none",
+            agent=source.agent,
+            file=source.file,
         )
     if source.columns == first.columns:
         return source
     have, want = source.columns or (), first.columns or ()
     missing, extra = [c for c in want if c not in set(have)], [c for c in have if c not in set(want)]
     if missing or extra:
-        said = [f"has no {named_columns(missing)}"] if missing else []
-        said += [f"has {named_columns(extra)}, which {first.name} has not"] if extra else []
-        raise DataError(f"{source.name} {' and '.join(said)}; all agents need the same columns")
+        differences = [f"has no {named_columns(missing)}"] if missing else []
+        differences += [f"has {named_columns(extra)}, which {first.name} does not have"] if extra else []
+        raise DataError(
+            f"{source.name} {' and '.join(differences)}; all agents need the same columns",
+            discreet=f"{source.name} and {first.name} have different columns; all agents need the same columns",
+            agent=source.agent,
+            file=source.file,
+            column=(missing or extra)[0],
+        )
     place = {name: i for i, name in enumerate(have)}
     return Reordered(source, want, np.array([place[name] for name in want]))
 
 
 def agree_on_columns(network: Network, source: Source) -> None:
-    """An error that names the agents whose columns (number, names, order) are not those of agent 0.
+    """Raise DataError unless all agents have the columns (number, names, order) of agent 0.
 
-    Hashes are compared, so names are not shown to others. Nothing is sent where all agents are in one process.
+    Agents compare hashes, so that no names are disclosed. Nothing is sent if all agents are in one process.
     """
-    who = differing(network, repr((source.d, source.columns)), "columns")
-    if who.size:
+    others = differing(network, repr((source.d, source.columns)), "columns")
+    if others.size:
         raise DataError(
-            f"agents {listed(who)} and agent 0 differ in the number, names or order of their columns; all need the "
-            "same, in the same order"
+            f"agents {listed(others)} and agent 0 differ in the number, names or order of their columns; give all "
+            "agents the same columns in the same order",
+            agent=int(others[0]),
         )
 
 
@@ -85,21 +104,29 @@ class Reordered(Source):
         self.name, self.columns, self.d, self.n = source.name, columns, len(order), source.n
         self.dtype, self.is_sparse, self.once = source.dtype, source.is_sparse, source.once
         self.kept, self.entries = source.kept, source.entries
+        self.file, self.agent = source.file, source.agent
 
     def blocks(self) -> Iterator[Block]:
+        """Yield the blocks with their columns reordered."""
         for block in self._source.blocks():
             yield block[:, self._order]
 
     def matrix(self) -> Block | None:
+        """Return a reordered copy if the rows are in memory."""
         X = self._source.matrix()
         return X[:, self._order] if X is not None and self.kept else None
 
     def labels(self) -> npt.NDArray[Any] | None:
+        """Return the labels of the source."""
         return self._source.labels()
+
+    def locate(self, row: int) -> tuple[str | None, int | None]:
+        """Ask the source."""
+        return self._source.locate(row)
 
 
 def named_columns(names: Sequence[str | int]) -> str:
-    """Return names of columns, or their numbers, as a text; of many, the first six."""
-    shown = ", ".join(map(repr, names[:_SHOWN]))
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    """Return the names (or indices) of columns as text; of many, only the first six."""
+    shown = ", ".join(map(repr, names[:_MAX_NAMES_SHOWN]))
+    more = f" and {len(names) - _MAX_NAMES_SHOWN} more" if len(names) > _MAX_NAMES_SHOWN else ""
     return f"column{'s' if len(names) > 1 else ''} {shown}{more}"

@@ -1,11 +1,11 @@
-"""The LIBSVM sets w8a and a9a: read from a folder or downloaded, checked, and kept in a fast form.
+"""Load the LIBSVM data sets w8a and a9a from a folder or the network, verify them, and cache them.
 
-The rows are read once by scikit-learn and then kept as plain arrays in a cache folder, which is the environment
-variable ``DEEPCA_CACHE`` or, without it, the user's cache folder of the system (``~/.cache/deepca`` on Linux).
+scikit-learn parses the rows once; afterwards they are cached as plain arrays, in the folder named by the environment
+variable ``DEEPCA_CACHE`` or else in the user's cache folder (``~/.cache/deepca`` on Linux).
 
-Copies of these files go round with other labels and other compression, so what is checked is neither: it is the
-features of the rows that the paper uses (see `features_digest`). Of a9a there are two editions: LIBSVM's, and one
-that goes round without row 19,610, the only row with feature 123. Both are accepted; `Rows.digest` tells which it was.
+Copies of these files differ in labels and compression, so neither is verified, only the features of the rows that the
+paper uses (see `features_digest`). There are two editions of a9a: LIBSVM's, and one without row 19,610, the only row
+with feature 123. Both are accepted; `LibsvmRows.digest` tells which one was read.
 """
 
 from __future__ import annotations
@@ -16,54 +16,73 @@ import json
 import os
 import tempfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 import numpy as np
 from scipy import sparse
 
 from deepca._util.typing import Array, Csr
-from deepca.data.readers._common import unpacked
+from deepca.data.downloads import Progress, download, download_advice, import_pooch
+from deepca.data.readers._common import open_decompressed
 from deepca.data.readers.svmlight import line_fault
-from deepca.errors import DataError, MissingExtraError, NetworkError
+from deepca.errors import DataError, Facts, MissingExtraError
 
 __all__ = ["SETS", "LibsvmRows", "LibsvmSet", "Progress", "features_digest", "load"]
 
-Progress = Callable[[int, int | None], None]
-"""Told ``(bytes so far, bytes in all)`` while a file comes in; the second is None where the server does not say."""
-
-_FORMAT = 1  # of the files in the cache: raise it when what is in them changes
+_CACHE_FORMAT = 1  # increase it whenever the contents of cached files change
 _PAGE = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/"
 
 
 @dataclass(frozen=True)
 class LibsvmSet:
-    """What is known of a data set before it is there."""
+    """Description of a data set.
+
+    Parameters
+    ----------
+    name : str
+        Name of the data set and of its file.
+    url : str
+        Address of the file.
+    n_features : int
+        Number of columns.
+    n_rows_used : int
+        Number of leading rows that the paper uses: agents times rows per agent.
+    digests : tuple of str
+        `features_digest` of the rows used, one for each accepted edition of the file.
+    """
 
     name: str
     url: str
     n_features: int
     n_rows_used: int
-    """How many rows, from the first on, the paper uses: agents times rows per agent."""
     digests: tuple[str, ...]
-    """`features_digest` of the rows used, one for each edition of the file that is accepted."""
 
 
 @dataclass(frozen=True)
 class LibsvmRows:
-    """All rows of a file."""
+    """All rows of a data set.
+
+    Parameters
+    ----------
+    X : csr_array
+        The features.
+    labels : ndarray
+        One label per row.
+    source : str
+        Name of the file that the rows come from.
+    digest : str
+        `features_digest` of the rows that the paper uses; tells which edition of the file this is.
+    """
 
     X: Csr
     labels: Array
     source: str
-    """Name of the file that the rows come from."""
     digest: str
-    """`features_digest` of the rows that the paper uses: tells which edition of the file this is."""
 
 
 SETS: Mapping[str, LibsvmSet] = MappingProxyType(
@@ -83,7 +102,7 @@ SETS: Mapping[str, LibsvmSet] = MappingProxyType(
         ),
     }
 )
-"""The data sets of the paper, with 50 agents of 800 and of 600 rows."""
+"""The data sets of the paper: 50 agents with 800 rows each (w8a) or 600 rows each (a9a)."""
 
 
 def load(
@@ -95,16 +114,39 @@ def load(
     timeout: float = 30.0,
     sets: Mapping[str, LibsvmSet] = SETS,
 ) -> LibsvmRows:
-    """All rows of the set ``name``, from ``folder`` or, without one, from the network.
+    """Load all rows of a data set from a folder or, without one, from the network.
 
-    A folder holds the file as plain text, ``.bz2`` or ``.gz``, with or without ``.txt`` before that. A download is
-    kept in ``cache`` and used from there the next time; ``timeout`` is how many seconds the server may be silent, and
-    ``progress`` is told how far it has come.
+    Parameters
+    ----------
+    name : str
+        Name of the data set, a key of ``sets``.
+    folder : Path, optional
+        Folder that contains the file as plain text, ``.bz2`` or ``.gz``, with or without ``.txt`` before that.
+    cache : Path, optional
+        Folder for downloads and parsed rows.
+    progress : callable, optional
+        Called with ``(bytes so far, total bytes)`` during a download.
+    timeout : float, default=30.0
+        Seconds for which the server may be silent.
+    sets : mapping of str to LibsvmSet
+        The known data sets.
 
-    Raises `DataError` for a file that cannot be used and `NetworkError` for one that did not arrive.
+    Returns
+    -------
+    LibsvmRows
+        The verified rows.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be used.
+    NetworkError
+        If the download fails.
     """
     if name not in sets:
-        raise DataError(f"there is no data set {name!r}; choose one of {', '.join(sorted(sets))}")
+        raise DataError(
+            f"unknown data set {name!r}; choose one of {', '.join(sorted(sets))}", parameter="name", value=name
+        )
     wanted, store = sets[name], cache if cache is not None else _default_cache()
     fresh = f"get a fresh copy from {wanted.url}"
     if folder is not None:
@@ -112,16 +154,16 @@ def load(
         return _read(wanted, _File(path, str(path), fresh), store)
     kept = store / name
     if kept.is_file():
-        with suppress(DataError):  # damaged since it was fetched: fetched again
+        with suppress(DataError):  # damaged since the download: download it again
             return _read(wanted, _File(kept, str(kept), fresh), store)
     return _fetch(wanted, store, progress, timeout)
 
 
 def features_digest(X: Csr) -> str:
-    """SHA-256 of a sparse matrix: equal for equal matrices, however the file that held them was written.
+    """Return the SHA-256 digest of a sparse matrix, which does not depend on how the matrix is stored.
 
-    Over a line that names the form, then the shape, row pointers (int64), columns (int32) and values (float64) in
-    little-endian order, columns ascending, no duplicates and no stored zeros.
+    It covers a line that names the format, then the shape, row pointers (int64), columns (int32) and values (float64)
+    in little-endian order, with ascending columns, no duplicates and no stored zeros.
     """
     X = X.copy()
     X.sum_duplicates()
@@ -137,61 +179,71 @@ def features_digest(X: Csr) -> str:
 
 @dataclass(frozen=True)
 class _File:
+    """A file to read, the name that messages use for it, and advice for when it cannot be used."""
+
     path: Path
     label: str
-    """How an error names it."""
-    way_out: str
-    """What to do when it cannot be used."""
+    advice: str
+
+    def error(self, found: str, **facts: Unpack[Facts]) -> DataError:
+        """Return the error for this file."""
+        return DataError(f"{self.label}{found}; {self.advice}", file=self.label, **facts)
 
 
 def _find(wanted: LibsvmSet, folder: Path) -> Path:
     if not folder.is_dir():
-        what = "is a file; give the folder that it is in" if folder.exists() else "does not exist; give one that does"
-        raise DataError(f"the data folder {folder} {what}")
+        what = "is a file; give the folder that contains it" if folder.exists() else "does not exist; give another"
+        raise DataError(f"the data folder {folder} {what}", parameter="folder", file=str(folder))
     names = [f"{wanted.name}{text}{packed}" for packed in ("", ".bz2", ".gz") for text in ("", ".txt")]
     for name in names:
         if (folder / name).is_file():
             return folder / name
     raise DataError(
-        f"{wanted.name} is not in {folder}: looked for {', '.join(names)}; put one of them there "
-        f"(from {wanted.url}), or give no folder to have it downloaded"
+        f"{wanted.name} is not in {folder}: looked for {', '.join(names)}; put one of these files there "
+        f"(from {wanted.url}), or omit the folder to download it",
+        parameter="folder",
+        file=str(folder),
+        value=tuple(names),
     )
 
 
 def _read(wanted: LibsvmSet, file: _File, store: Path) -> LibsvmRows:
-    """The rows of a file: from the fast form if it was read before, else parsed, checked and kept."""
-    fast = store / _fast_name(wanted, file)
-    rows = _load_fast(wanted, file, fast)
+    """Return the rows of a file, from the cache or else parsed, verified and cached."""
+    cached = store / _cache_name(wanted, file)
+    rows = _load_cached(wanted, file, cached)
     if rows is None:
         rows = _parse(wanted, file)
-        _save_fast(rows, fast)
+        _save_cached(rows, cached)
     return rows
 
 
 def _parse(wanted: LibsvmSet, file: _File) -> LibsvmRows:
-    """The rows of a file that is what it should be."""
+    """Parse and verify a file."""
     try:
         from sklearn.datasets import load_svmlight_file
     except ImportError as error:
-        raise MissingExtraError("reading LIBSVM files needs scikit-learn; pip install 'deepca[data]'") from error
-    text = _unpacked(file)
+        message = "reading LIBSVM files needs scikit-learn; pip install 'deepca[data]'"
+        raise MissingExtraError(message, name="scikit-learn") from error
+    text = _decompressed(file)
     try:
         X, labels = load_svmlight_file(io.BytesIO(text), n_features=wanted.n_features, zero_based=False)
     except (ValueError, OverflowError) as error:
-        raise DataError(_first_fault(wanted, file, text) or f"{file.label}: {error}; {file.way_out}") from error
+        raise _first_fault(wanted, file, text) or file.error(" is not svmlight text") from error
     if not (np.isfinite(X.data).all() and np.isfinite(labels).all()):
-        raise DataError(_first_fault(wanted, file, text) or f"{file.label} is not finite throughout; {file.way_out}")
+        raise _first_fault(wanted, file, text) or file.error(" contains values that are not finite")
     n = X.shape[0]
     if n < wanted.n_rows_used:
-        raise DataError(
-            f"{file.label} has {n:,} rows, and the paper uses the first {wanted.n_rows_used:,}: "
-            f"it was cut short or is another data set; {file.way_out}"
+        raise file.error(
+            f" has {n:,} rows, but the paper uses the first {wanted.n_rows_used:,}: "
+            "it is truncated or is another data set",
+            value=n,
         )
     rows = _rows(wanted, (X.data, X.indices, X.indptr), labels, file)
     if rows.digest not in wanted.digests:
-        raise DataError(
-            f"{file.label} is not the data set that the paper used: the checksum of the features of its first "
-            f"{wanted.n_rows_used:,} rows is {rows.digest}, expected {' or '.join(wanted.digests)}; {file.way_out}"
+        raise file.error(
+            " is not the data set that the paper used: the checksum of the features of its first "
+            f"{wanted.n_rows_used:,} rows is {rows.digest}, expected {' or '.join(wanted.digests)}",
+            value=rows.digest,
         )
     return rows
 
@@ -205,149 +257,105 @@ def _rows(wanted: LibsvmSet, parts: tuple[Any, Any, Any], labels: Any, file: _Fi
     return LibsvmRows(X, np.asarray(labels, dtype=np.float64), file.path.name, used)
 
 
-def _unpacked(file: _File) -> bytes:
+def _decompressed(file: _File) -> bytes:
+    """Return the text of a file."""
     try:
-        with unpacked(file.path) as stream:
+        with open_decompressed(file.path) as stream:
             return stream.read()
     except EOFError as error:
-        raise DataError(f"{file.label} ends too early: it was cut short; {file.way_out}") from error
+        raise file.error(" is truncated") from error
     except (OSError, zlib.error) as error:
-        if isinstance(error, OSError) and error.errno is not None:  # from the system, not from the unpacking
-            raise DataError(f"{file.label} cannot be read ({error.strerror}); see to its permissions") from error
-        raise DataError(f"{file.label} is damaged ({error}); {file.way_out}") from error
+        if isinstance(error, OSError) and error.errno is not None:  # raised by the system, not by the decompressor
+            raise _unreadable(file, error) from error
+        raise file.error(f" is damaged ({error})") from error
 
 
-def _first_fault(wanted: LibsvmSet, file: _File, text: bytes) -> str | None:
-    """The first line that cannot be used, and why; scikit-learn does not say which one it was."""
-    for number, line in enumerate(text.split(b"\n"), 1):
-        fault = line_fault(line, 1, wanted.n_features, finite=True)
+def _unreadable(file: _File, error: OSError) -> DataError:
+    return DataError(f"{file.label} cannot be read ({error.strerror}); check its permissions", file=file.label)
+
+
+def _first_fault(wanted: LibsvmSet, file: _File, text: bytes) -> DataError | None:
+    """Return the error for the first malformed line, which scikit-learn does not report."""
+    for line, content in enumerate(text.split(b"\n"), 1):
+        fault = line_fault(content, 1, wanted.n_features, finite=True)
         if fault is not None:
-            return f"{file.label}, line {number}: {fault}; {file.way_out}"
+            where = f"{file.label}, line {line}"
+            return DataError(
+                f"{where}: {fault.message}; {file.advice}",
+                discreet=f"{where} is not valid svmlight text; {file.advice}",
+                file=file.label,
+                line=line,
+                column=fault.column,
+                value=fault.word,
+            )
     return None
 
 
-# --- the fast form ---------------------------------------------------------------------------------------------------
+# --- the cache -------------------------------------------------------------------------------------------------------
 
 
 def _default_cache() -> Path:
     chosen = os.environ.get("DEEPCA_CACHE")
     if chosen:
         return Path(chosen).expanduser()
-    return Path(_pooch().os_cache("deepca"))
+    return Path(import_pooch().os_cache("deepca"))
 
 
-def _fast_name(wanted: LibsvmSet, file: _File) -> str:
-    """Another name whenever the source, what is asked of it or the form is another."""
+def _cache_name(wanted: LibsvmSet, file: _File) -> str:
+    """Return a file name that changes with the source file, the data set description and the format."""
     try:
         stat = file.path.stat()
     except OSError as error:
-        raise DataError(f"{file.label} cannot be read ({error.strerror}); see to its permissions") from error
-    key = [file.path.name, stat.st_size, stat.st_mtime_ns, _FORMAT]
+        raise _unreadable(file, error) from error
+    key = [file.path.name, stat.st_size, stat.st_mtime_ns, _CACHE_FORMAT]
     key += [wanted.n_features, wanted.n_rows_used, *wanted.digests]
     return f"{file.path.name}-{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]}.npz"
 
 
-def _load_fast(wanted: LibsvmSet, file: _File, fast: Path) -> LibsvmRows | None:
-    """The rows as kept; None if they are not there or not whole."""
+def _load_cached(wanted: LibsvmSet, file: _File, cached: Path) -> LibsvmRows | None:
+    """Return the cached rows; None if they are missing or damaged."""
     try:
-        with fast.open("rb") as stream, np.load(stream, allow_pickle=False) as kept:
+        with cached.open("rb") as stream, np.load(stream, allow_pickle=False) as kept:
             parts = (kept["data"], kept["indices"], kept["indptr"])
             rows = _rows(wanted, parts, kept["labels"], file)
-    except Exception:  # whatever is wrong with it, the way out is the same: read the source again
+    except Exception:  # whatever is wrong with it, the remedy is to parse the file again
         return None
     return rows if rows.digest in wanted.digests else None
 
 
-def _save_fast(rows: LibsvmRows, fast: Path) -> None:
-    """Keep the rows, whole or not at all. A folder that cannot be written is no fault: they are parsed again then."""
-    with suppress(OSError), _folder_in(fast.parent) as place:
-        new = Path(place) / fast.name
+def _save_cached(rows: LibsvmRows, cached: Path) -> None:
+    """Cache the rows atomically. If the folder cannot be written, they are parsed again next time."""
+    with suppress(OSError), _temporary_folder(cached.parent) as place:
+        new = Path(place) / cached.name
         np.savez(new, data=rows.X.data, indices=rows.X.indices, indptr=rows.X.indptr, labels=rows.labels)
-        new.replace(fast)
+        new.replace(cached)
 
 
-def _folder_in(store: Path) -> tempfile.TemporaryDirectory[str]:
-    """A folder that goes away by itself, in the store, from which a finished file can be moved at one stroke."""
+def _temporary_folder(store: Path) -> tempfile.TemporaryDirectory[str]:
+    """Return a temporary folder in the cache, from which a finished file can be renamed atomically."""
     store.mkdir(parents=True, exist_ok=True)
     return tempfile.TemporaryDirectory(prefix=".new-", dir=store)
 
 
-# --- fetching --------------------------------------------------------------------------------------------------------
+# --- downloads -------------------------------------------------------------------------------------------------------
 
 
 def _fetch(wanted: LibsvmSet, store: Path, progress: Progress | None, timeout: float) -> LibsvmRows:
-    """Download, check, and only then keep under its name."""
+    """Download and verify a file, and only then store it under its name."""
     try:
-        folder = _folder_in(store)
-    except OSError:  # not kept then
+        folder = _temporary_folder(store)
+    except OSError:  # the cache cannot be written: do not keep the download
         folder = tempfile.TemporaryDirectory(prefix="deepca-")
     with folder as place:
-        file = _File(Path(place) / wanted.name, f"what came from {wanted.url}", f"nothing was kept; {_by_hand(wanted)}")
-        _download(wanted, file.path, progress, timeout)
+        file = _File(
+            Path(place) / wanted.name,
+            f"the download from {wanted.url}",
+            f"nothing was stored; {download_advice(wanted.name)}",
+        )
+        download(wanted.name, wanted.url, file.path, progress, timeout)
         rows = _parse(wanted, file)
         with suppress(OSError):
             file.path.replace(store / wanted.name)
             kept = _File(store / wanted.name, wanted.name, "")
-            _save_fast(rows, store / _fast_name(wanted, kept))
+            _save_cached(rows, store / _cache_name(wanted, kept))
     return rows
-
-
-def _download(wanted: LibsvmSet, target: Path, progress: Progress | None, timeout: float) -> None:
-    pooch, failed = _pooch(), import_module("requests.exceptions")  # requests comes with pooch
-    url, bar, way_out = wanted.url, _Bar(progress), _by_hand(wanted)
-    # asked for as it is, so that the length announced is the length of the file
-    get = pooch.HTTPDownloader(
-        progressbar=bar, chunk_size=1 << 16, timeout=timeout, headers={"Accept-Encoding": "identity"}
-    )
-    try:
-        get(url, str(target), None)
-    except failed.HTTPError as error:
-        status = f"{error.response.status_code} {error.response.reason}"
-        raise NetworkError(f"the server answered {status!r} for {url}; {way_out}") from error
-    except (failed.ChunkedEncodingError, failed.ContentDecodingError) as error:
-        raise NetworkError(_broken_off(wanted, bar)) from error
-    except (failed.Timeout, failed.ConnectionError) as error:
-        if isinstance(error, failed.Timeout) or "timed out" in str(error):
-            raise NetworkError(f"no answer within {timeout:g} s from {url}; {way_out}") from error
-        raise NetworkError(f"{url} cannot be reached: is there a network? Otherwise {way_out} ({error})") from error
-    except failed.RequestException as error:
-        raise NetworkError(f"{url} could not be downloaded ({error}); {way_out}") from error
-    except OSError as error:
-        raise DataError(f"{url} cannot be stored ({error.strerror}); make room or choose another cache") from error
-    if target.stat().st_size < bar.total:  # an older urllib3 does not notice
-        raise NetworkError(_broken_off(wanted, bar))
-
-
-def _broken_off(wanted: LibsvmSet, bar: _Bar) -> str:
-    announced = f"before the {bar.total:,} bytes announced had come" if bar.total else "in the middle"
-    return f"the download of {wanted.url} broke off {announced}; nothing was kept; {_by_hand(wanted)}"
-
-
-def _by_hand(wanted: LibsvmSet) -> str:
-    return f"try again later, or get {wanted.name} by other means and give the folder that it is in"
-
-
-class _Bar:
-    """What pooch expects of a progress bar, handed on to a plain function."""
-
-    def __init__(self, progress: Progress | None) -> None:
-        self.total = 0  # set by pooch; 0 where the server does not say
-        self._done, self._progress = 0, progress
-
-    def update(self, n: int) -> None:
-        self._done = min(self._done + n, self.total) if self.total else self._done + n
-        if self._progress is not None:
-            self._progress(self._done, self.total or None)
-
-    def reset(self) -> None:
-        """Pooch starts anew at the end to fill the bar; there is no need."""
-
-    def close(self) -> None:
-        """Nothing to close."""
-
-
-def _pooch() -> Any:
-    try:
-        return import_module("pooch")
-    except ImportError as error:
-        raise MissingExtraError("data sets need pooch; pip install 'deepca[data]'") from error

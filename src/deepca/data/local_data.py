@@ -1,6 +1,6 @@
-"""What the local agents hold, checked against each other, and the ``A_j`` that follow from it.
+"""The rows of the local agents after one pass, and the operators ``A_j`` built from them.
 
-Nothing here talks to a network: moments are taken at home, and operators are made at home from what was agreed.
+Nothing here uses a network: moments and operators are computed locally, the latter from agreed statistics.
 """
 
 from __future__ import annotations
@@ -31,14 +31,25 @@ from deepca.operators.sparse_rows import SparseRows
 
 __all__ = ["LocalData", "form_of", "read"]
 
-_FULL = 0.5  # share of entries from which sparse rows are kept as dense ones
+_DENSE_ABOVE = 0.5  # share of nonzero entries above which dense storage takes less memory and time
 
 
 @dataclass(frozen=True)
 class LocalData:
-    """The rows of the local agents after one pass over them: their moments, and whatever later products need.
+    """Rows of the local agents after one pass: their moments, and what later products need.
 
-    single : whether the rows of all agents, not only of these, were given in float32.
+    Parameters
+    ----------
+    sources : tuple of Source
+        The rows of each agent.
+    weights : tuple of ndarray or None
+        Their weights.
+    form : {"covariance", "rows"}
+        Whether the ``A_j`` are explicit matrices or products with the rows.
+    moments : tuple of Moments
+        Moments of each agent.
+    single : bool, default=False
+        Whether the rows of all agents, not only of the local ones, are float32.
     """
 
     sources: tuple[Source, ...]
@@ -56,11 +67,11 @@ class LocalData:
         scale: float,
         unit_rounding: Array | None = None,
     ) -> Operator:
-        """``A_j = scale · Σ_i w_i y_i y_iᵀ`` with ``y = (x − mean) / units``, ``mean = reference + shift``.
+        """Return ``A_j = scale · Σ_i w_i y_i y_iᵀ``, ``y = (x − mean) / units``, ``mean = reference + shift``.
 
-        unit_rounding : ``(d,)``, relative errors of the units.
+        ``unit_rounding``, ``(d,)``, are the relative errors of the units.
         """
-        slips = None if unit_rounding is None or units is None else (units, unit_rounding)
+        scaling = None if unit_rounding is None or units is None else (units, unit_rounding)
         counts = np.array([of.n for of in self.moments], dtype=np.int64).reshape(batch)
         if self.form == "covariance":
             d = shift.size
@@ -69,15 +80,15 @@ class LocalData:
                 np.multiply(of.scatter_about(reference, shift), scale, out=A)
                 if units is not None:
                     A /= units[:, None] * units
-            formed = self._rounding(batch, reference, shift, slips, scale)
+            formed = self._rounding(batch, reference, shift, scaling, scale)
             again = can_be_read_again(self.sources, self.moments)
             rows = Rereading(self.sources, self.weights, reference, shift, units, scale) if again else None
             return Covariances(stack.reshape(*batch, d, d), row_counts=counts, formed=formed, rows=rows)
-        kept = [_kept(source) for source in self.sources]
+        kept = [_in_memory(source) for source in self.sources]
         scales = np.full(len(kept), scale)
         centre = (reference, shift) if reference.any() or shift.any() else None
         dense = [isinstance(X, np.ndarray) for X in kept]
-        formed = self._rounding((len(kept),), reference, shift, slips, scale, dense)
+        formed = self._rounding((len(kept),), reference, shift, scaling, scale, dense)
         prepare = Preparation(centre, units, self.weights, formed)
         if all(dense):
             arrays = cast("list[npt.NDArray[Any]]", kept)
@@ -106,7 +117,7 @@ class LocalData:
         kinds = [None] * len(self.moments) if dense is None else dense
         errors = [_error(of, reference, shift, units, kind) for of, kind in zip(self.moments, kinds, strict=True)]
         sums = np.array([growth(max(of.n, shift.size)) for of in self.moments])
-        if any(of.weight != of.n for of in self.moments):  # weights that sum to hardly more than one lose digits there
+        if any(of.weight != of.n for of in self.moments):  # digits are lost where weights sum to little more than one
             sums = sums + UNIT * scale
         return Rounding((scale * np.square(errors)).reshape(batch), np.zeros(batch), sums.reshape(batch))
 
@@ -118,11 +129,11 @@ def read(
     form: Form = "auto",
     tell: Callable[[int], None] | None = None,
 ) -> LocalData:
-    """Read every source once. Sources of several agents are read side by side, one core each."""
+    """Read every source once; the sources of several agents are read in parallel, one core each."""
     given = None if weights is None else tuple(weights)
     chosen = form_of(sources, form)
     if chosen == "rows":
-        _check_kept(sources)
+        _check_rereadable(sources)
 
     def one(j: int) -> Moments:
         return moments(sources[j], None if given is None else given[j], scatter=chosen == "covariance", tell=tell)
@@ -131,10 +142,10 @@ def read(
 
 
 def form_of(sources: Sequence[Source], form: Form = "auto") -> Form:
-    """Whether the ``A_j`` become explicit matrices, or rows are multiplied again in every iteration.
+    """Choose between explicit matrices ``A_j`` and products with the rows in every iteration.
 
-    Rows that are not in memory would have to be read again in every iteration; there, matrices are taken whenever they
-    fit into a quarter of what is available.
+    Rows that are not in memory would have to be read in every iteration, so matrices are used for them whenever these
+    fit into a quarter of the available memory.
     """
     if form != "auto":
         return form
@@ -147,10 +158,10 @@ def form_of(sources: Sequence[Source], form: Form = "auto") -> Form:
 
 
 def _error(of: Moments, reference: Array, shift: Array, units: tuple[Array, Array] | None, dense: bool | None) -> float:
-    """The length of what may be wrong with the rows; or with products, where rows (``dense`` or not) make them."""
+    """Return the norm of the errors of the rows, or of products with them (``dense`` or sparse)."""
     sizes, rounding = np.sqrt(of.squares_about(reference, shift)), of.rounding_about(reference, shift)
     if dense is not None:
-        # sparse rows are multiplied uncentred, where that does not lose more than this
+        # sparse rows are multiplied uncentred where that loses no more than this
         away = 0.0 if dense else np.minimum(np.sqrt(of.weight) * np.abs(reference + shift), np.sqrt(CANCELS) * sizes)
         rounding = rounding + UNIT * (sizes + away)
     if units is not None:
@@ -159,23 +170,26 @@ def _error(of: Moments, reference: Array, shift: Array, units: tuple[Array, Arra
     return float(frobenius(rounding))
 
 
-def _kept(source: Source) -> Block:
-    """All rows; sparse ones with few zeros as dense ones, which take less memory and time."""
+def _in_memory(source: Source) -> Block:
+    """Return all rows as one matrix; sparse rows with few zeros become dense."""
     X = source.matrix()
     if X is None:
         from deepca.data.readers import spool
 
         X = spool(source).matrix()
-    if isinstance(X, np.ndarray) or X.nnz <= _FULL * X.shape[0] * X.shape[1]:
+    if isinstance(X, np.ndarray) or X.nnz <= _DENSE_ABOVE * X.shape[0] * X.shape[1]:
         return X
     fits = 8 * int(X.shape[0]) * int(X.shape[1]) <= available_memory() // 4
     return X.toarray() if fits else X
 
 
-def _check_kept(sources: Sequence[Source]) -> None:
+def _check_rereadable(sources: Sequence[Source]) -> None:
+    """Raise DataError if the rows of a source can be read only once."""
     for source in sources:
         if source.once:
             raise DataError(
-                f"{source.name}: its iterator can be read once, but with d = {source.d:,} columns the rows are needed "
-                "again in every iteration; give a function that returns a new iterator, or an array"
+                f"{source.name}: its iterator can be read only once, but with d = {source.d:,} columns the rows are "
+                "needed in every iteration; pass a function that returns a new iterator, or an array",
+                agent=source.agent,
+                value=source.d,
             )

@@ -1,13 +1,13 @@
 """Count, mean and scatter of one agent's rows, in one pass and without cancellation.
 
-The rows of a block are first shifted by a reference near them, and centred on what is left of their mean before
-products are formed; blocks are joined by the update of Chan, Golub & LeVeque
+The rows of a block are shifted by a reference near them and centred on the remainder of their mean before products are
+formed. Blocks are combined by the update of Chan, Golub and LeVeque,
 
     S = S₁ + S₂ + (w₁ w₂ / (w₁ + w₂)) (m₂ − m₁)(m₂ − m₁)ᵀ.
 
-The mean is kept as ``reference + shift``: the sum of the two has the precision of the spread of the data, not of their
-distance from zero. So data a million standard deviations away lose nothing, and rows that come only once suffice. What
-rounding may have done to all of this is counted along (:mod:`deepca.operators.rounding`).
+The mean is stored as ``reference + shift``, so that it is as precise as the spread of the data allows, whatever their
+distance from zero. Data a million standard deviations from zero lose nothing, and a single pass is enough. Bounds on
+the rounding errors are accumulated along the way (:mod:`deepca.operators.rounding`).
 """
 
 from __future__ import annotations
@@ -21,25 +21,36 @@ from scipy import sparse
 
 from deepca._util.floats import EPS
 from deepca._util.typing import Array, Csr, csr
-from deepca.data.sources import Block, Source, dense, without_rows
+from deepca.data.sources import Block, Source, at_agent, dense, no_rows_error
 from deepca.errors import DataError
 from deepca.operators.rounding import UNIT, growth
 from deepca.operators.sparse_centring import column_squares, far_columns, without_reference
 
 __all__ = ["Moments", "check_finite", "moments", "no_rows"]
 
-_FULL = 0.3  # share of entries from which a sparse block is handled faster as a dense one
+_DENSE_ABOVE = 0.3  # share of nonzero entries above which a sparse block is processed faster as a dense one
 
 
 @dataclass(frozen=True)
 class Moments:
-    """Of one agent's rows.
+    """Moments of one agent's rows.
 
-    n : rows with a weight.  weight : their weights together (n without weights).
-    reference, shift : ``(d,)``, whose sum is the mean.  squares : ``(d,)``, ``Σ w (x − mean)²``.
-    scatter : ``(d, d)``, ``Σ w (x − mean)(x − mean)ᵀ``, if asked for.
-    rounding : ``(d,)``, what rounding may have done to the scatter, as :mod:`deepca.operators.rounding` has it.
-    mean_rounding : ``(d,)``, what it may have done to the mean.
+    Parameters
+    ----------
+    n : int
+        Number of rows with a nonzero weight.
+    weight : float
+        Sum of the weights; n if there are none.
+    reference, shift : ndarray of shape (d,)
+        Their sum is the mean.
+    squares : ndarray of shape (d,)
+        ``Σ w (x − mean)²``.
+    scatter : ndarray of shape (d, d) or None
+        ``Σ w (x − mean)(x − mean)ᵀ``; None unless it was requested.
+    rounding : ndarray of shape (d,)
+        Bound on the rounding error of the scatter, in the form of :mod:`deepca.operators.rounding`.
+    mean_rounding : ndarray of shape (d,)
+        Bound on the rounding error of the mean.
     """
 
     n: int
@@ -52,7 +63,7 @@ class Moments:
     mean_rounding: Array
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Estimators stored before roundings were counted have rows about as far from the reference as from zero."""
+        """Restore a pickle; those of versions without rounding bounds get bounds for a reference at zero."""
         if "rounding" not in state:
             weight, mean = state["weight"], state["reference"] + state["shift"]
             rounding = UNIT * np.sqrt(state["squares"] + weight * np.square(mean))
@@ -61,46 +72,47 @@ class Moments:
 
     @property
     def mean(self) -> Array:
-        """Rounded to one number each."""
+        """The mean, rounded to one number per column."""
         return self.reference + self.shift
 
     def apart(self, reference: Array, shift: Array) -> Array:
-        """``mean − (reference + shift)``, with the precision of the difference."""
+        """Return ``mean − (reference + shift)`` with the precision of the difference."""
         return (self.reference - reference) + (self.shift - shift)
 
     def squares_about(self, reference: Array, shift: Array) -> Array:
-        """``Σ w (x − centre)²`` by column, ``centre = reference + shift``."""
-        with np.errstate(over="ignore", invalid="ignore"):  # the caller looks for what does not fit
+        """Return ``Σ w (x − centre)²`` by column, ``centre = reference + shift``."""
+        with np.errstate(over="ignore", invalid="ignore"):  # the caller checks for overflow
             return self.squares + self.weight * np.square(self.apart(reference, shift))
 
     def scatter_about(self, reference: Array, shift: Array) -> Array:
-        """``Σ w (x − centre)(x − centre)ᵀ``, ``centre = reference + shift``."""
+        """Return ``Σ w (x − centre)(x − centre)ᵀ``, ``centre = reference + shift``."""
         if self.scatter is None:
-            raise ValueError("the scatter was not formed")
+            raise ValueError("the scatter was not computed; request it with scatter=True")
         apart = self.apart(reference, shift)
         return self.scatter + self.weight * np.outer(apart, apart)
 
     def rounding_about(self, reference: Array, shift: Array) -> Array:
-        """What rounding may have done to the scatter about ``centre = reference + shift``, ``(d,)``."""
+        """Return a bound on the rounding error of the scatter about ``centre = reference + shift``, ``(d,)``."""
         apart = self.apart(reference, shift)
         error = self.mean_rounding + 2.0 * EPS * (np.abs(apart) + np.abs(self.shift) + np.abs(shift))
         sizes = EPS * np.sqrt(self.squares_about(reference, shift))
-        return _together(self.rounding, np.sqrt(self.weight) * error, sizes)
+        return _root_sum_squares(self.rounding, np.sqrt(self.weight) * error, sizes)
 
     def faded(self, share: float) -> Moments:
-        """Of the same rows, each with ``share`` of the weight that it had."""
+        """Return the moments of the same rows with all weights multiplied by ``share``."""
         return replace(
             self,
             weight=share * self.weight,
             squares=share * self.squares,
             scatter=None if self.scatter is None else share * self.scatter,
-            rounding=np.sqrt(share) * _together(self.rounding, EPS * np.sqrt(self.squares)),
+            rounding=np.sqrt(share) * _root_sum_squares(self.rounding, EPS * np.sqrt(self.squares)),
         )
 
     def joined(self, more: Moments, *, reuse: bool = False) -> Moments:
-        """Of these rows and ``more`` together; with a scatter if both have one, which may ``reuse`` this one's memory.
+        """Return the moments of these rows and ``more`` together.
 
-        The mean is split anew into what it rounds to and the rest, so that it may wander far from the first reference.
+        The result has a scatter if both have one; with ``reuse`` it takes the memory of this one. The reference is
+        updated to the rounded mean, so that the mean may drift far from the first reference.
         """
         both = self.weight + more.weight
         if self.weight == 0.0 or more.weight == 0.0:
@@ -122,7 +134,7 @@ class Moments:
             shift,
             squares,
             scatter,
-            _together(self.rounding, more.rounding, np.sqrt(share) * error, EPS * np.sqrt(squares)),
+            _root_sum_squares(self.rounding, more.rounding, np.sqrt(share) * error, EPS * np.sqrt(squares)),
             self.mean_rounding + part * (more.mean_rounding - self.mean_rounding) + part * moved,
         )
 
@@ -134,7 +146,29 @@ def moments(
     scatter: bool = True,
     tell: Callable[[int], None] | None = None,
 ) -> Moments:
-    """Read ``source`` once. ``tell`` hears of the rows of every block; what is no finite number is named."""
+    """Read ``source`` once and return its moments.
+
+    Parameters
+    ----------
+    source : Source
+        The rows. A DataError names the first value that is not a finite number.
+    weights : ndarray of shape (n,), optional
+        Weights of the rows.
+    scatter : bool, default=True
+        Whether to compute the ``(d, d)`` scatter.
+    tell : callable, optional
+        Called with the number of rows of every block.
+
+    Returns
+    -------
+    Moments
+        Moments of all rows.
+    """
+    with at_agent(source.agent):
+        return _moments(source, weights, scatter=scatter, tell=tell)
+
+
+def _moments(source: Source, weights: Array | None, *, scatter: bool, tell: Callable[[int], None] | None) -> Moments:
     n, found = 0, no_rows(source.d, scatter=scatter)
     for block in source.blocks():
         rows = int(block.shape[0])
@@ -142,38 +176,53 @@ def moments(
             continue
         w = None if weights is None else weights[n : n + rows]
         if w is not None and w.size != rows:
-            raise DataError(f"{source.name}: {weights.size if weights is not None else 0} weights for more rows")
-        with np.errstate(over="ignore", invalid="ignore"):  # what does not fit is looked for at the end
+            given = 0 if weights is None else weights.size
+            raise DataError(
+                f"{source.name} has {given} weights and at least {n + rows} rows; give one weight per row",
+                parameter="sample_weight",
+                file=source.file,
+                value=given,
+            )
+        with np.errstate(over="ignore", invalid="ignore"):  # overflow is checked at the end
             weight = float(rows if w is None else w.sum())
             sums = _sums(block, w)
             if not np.isfinite(sums).all():
-                raise _bad_value(source, block, n)
+                raise _not_finite(source, block, n)
             if weight > 0.0:
-                found = found.joined(_of_block(block, w, weight, sums / weight, scatter), reuse=True)
+                found = found.joined(_block_moments(block, w, weight, sums / weight, scatter), reuse=True)
         n += rows
         if tell is not None:
             tell(rows)
     if n == 0:
-        raise without_rows(source.name, "the agent")
+        raise no_rows_error(source.name, "the agent", file=source.file)
     if weights is not None and weights.size != n:
-        raise DataError(f"{source.name}: {weights.size} weights for {n} rows")
+        raise DataError(
+            f"{source.name} has {weights.size} weights and {n} rows; give one weight per row",
+            parameter="sample_weight",
+            file=source.file,
+            value=weights.size,
+        )
     if not np.isfinite(found.squares).all():
-        raise DataError(f"{source.name}: the squares of its values overflow; scale the data")
+        column = int(np.flatnonzero(~np.isfinite(found.squares))[0])
+        name = column if source.columns is None else source.columns[column]
+        raise DataError(
+            f"{source.name}: the squares of column {name!r} overflow; scale the data", file=source.file, column=name
+        )
     return found
 
 
 def no_rows(d: int, *, scatter: bool = True) -> Moments:
-    """Of an agent that has none yet."""
+    """Return the moments of an agent that has no rows yet."""
     zeros = np.zeros(d)
     return Moments(0, 0.0, zeros, zeros, zeros, np.zeros((d, d)) if scatter else None, zeros, zeros)
 
 
-def _together(*roundings: Array) -> Array:
+def _root_sum_squares(*roundings: Array) -> Array:
     return np.sqrt(sum(np.square(one) for one in roundings))
 
 
 def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
-    """``a + b`` rounded, and what rounding left out, exactly (Knuth)."""
+    """Return ``a + b`` rounded, and its exact rounding error (Knuth's TwoSum)."""
     rounded = a + b
     of_b = rounded - a
     return rounded, (a - (rounded - of_b)) + (b - of_b)
@@ -182,28 +231,28 @@ def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
 def _sums(block: Block, w: Array | None) -> Array:
     if isinstance(block, np.ndarray):
         return block.sum(axis=0, dtype=np.float64) if w is None else w @ block
-    given = csr(block)  # in double precision
+    given = csr(block)  # sums in double precision
     return np.asarray(given.sum(axis=0) if w is None else w @ given, dtype=np.float64).ravel()
 
 
-def _of_block(block: Block, w: Array | None, weight: float, mean: Array, scatter: bool) -> Moments:
-    """About the block's own mean; a sparse one about zero in columns that are near enough to it."""
+def _block_moments(block: Block, w: Array | None, weight: float, mean: Array, scatter: bool) -> Moments:
+    """Return moments about the block's mean; a sparse block keeps zero as its reference where the mean is near it."""
     if isinstance(block, np.ndarray):
-        return _dense(block, w, weight, mean, scatter)
+        return _dense_moments(block, w, weight, mean, scatter)
     block = csr(block)
     far = far_columns(weight, mean, column_squares(block, w, mean))
-    if block.nnz + int(far.sum()) * block.shape[0] > _FULL * block.shape[0] * block.shape[1]:
-        return _dense(block.toarray(), w, weight, mean, scatter)
+    if block.nnz + int(far.sum()) * block.shape[0] > _DENSE_ABOVE * block.shape[0] * block.shape[1]:
+        return _dense_moments(block.toarray(), w, weight, mean, scatter)
     reference = np.where(far, mean, 0.0)
-    return _sparse(without_reference(block, far, reference), w, weight, reference, scatter)
+    return _sparse_moments(without_reference(block, far, reference), w, weight, reference, scatter)
 
 
-def _dense(block: Array, w: Array | None, weight: float, reference: Array, scatter: bool) -> Moments:
+def _dense_moments(block: Array, w: Array | None, weight: float, reference: Array, scatter: bool) -> Moments:
     centred = np.subtract(block, reference, dtype=np.float64)
     shift = _mean(centred, w, weight)
     centred -= shift
     squares = _squares(centred, w)
-    if (weight * np.square(shift) > 4.0 * squares).any():  # a sum of large numbers, or few with any weight: once more
+    if (weight * np.square(shift) > 4.0 * squares).any():  # the sum lost digits: centre once more
         reference, shift = _two_sum(reference, shift)
         centred = np.subtract(block, reference, dtype=np.float64) - shift
         more = _mean(centred, w, weight)
@@ -231,8 +280,11 @@ def _squares(centred: Array, w: Array | None) -> Array:
     return np.asarray(np.einsum("ij,ij->j", centred * w[:, None], centred))
 
 
-def _sparse(block: Csr, w: Array | None, weight: float, reference: Array, scatter: bool) -> Moments:
-    """Of ``x − reference`` as given. Products of uncentred entries are off by ``u q_a q_b``, ``q² = Σ w x²``."""
+def _sparse_moments(block: Csr, w: Array | None, weight: float, reference: Array, scatter: bool) -> Moments:
+    """Return the moments of a sparse block that is already ``x − reference``.
+
+    Products of uncentred entries have errors of ``u q_a q_b`` with ``q² = Σ w x²``.
+    """
     shift = _sums(block, w) / weight
     squares, products = column_squares(block, w, shift), None
     q = np.sqrt(squares + weight * np.square(shift))
@@ -246,22 +298,37 @@ def _sparse(block: Csr, w: Array | None, weight: float, reference: Array, scatte
 
 
 def check_finite(source: Source, block: Block, first: int) -> None:
-    """An error that names the first value of a block, whose first row has number ``first``, that is no number."""
+    """Raise DataError for the first value of a block that is not finite; ``first`` is the index of its first row."""
     values = block if isinstance(block, np.ndarray) else block.data
     if not np.isfinite(values).all():
-        raise _bad_value(source, block, first)
+        raise _not_finite(source, block, first)
 
 
-def _bad_value(source: Source, block: Block, first: int) -> DataError:
-    """Names the first value that is no finite number."""
+def _not_finite(source: Source, block: Block, first: int) -> DataError:
+    """Return the error for the first value of a block that is not finite."""
     values = dense(block)
     places = np.argwhere(~np.isfinite(values))
     if not len(places):
-        return DataError(f"{source.name}: the sum of its values, or of their weights, overflows; scale the data")
-    row, column = (int(i) for i in places[0])
-    name = repr(source.columns[column]) if source.columns is not None else str(column)
-    value = "NaN (missing)" if np.isnan(values[row, column]) else "infinite"
-    more = f" ({len(places):,} such values in its block)" if len(places) > 1 else ""
+        return DataError(
+            f"{source.name}: the sum of its values, or of their weights, overflows; scale the data",
+            agent=source.agent,
+            file=source.file,
+        )
+    row, place = (int(i) for i in places[0])
+    column = place if source.columns is None else source.columns[place]
+    file, line = source.locate(first + row)
+    where = source.name if line is None else f"{source.name}, line {line}"
+    where = f"{where}: row {first + row}, column {column!r} is"
+    kind = "NaN (missing)" if np.isnan(values[row, place]) else "infinite"
+    more = f" ({len(places):,} such values in this block)" if len(places) > 1 else ""
+    advice = "remove the row, or impute the value"
     return DataError(
-        f"{source.name}: row {first + row}, column {name} is {value}{more}; remove the row, or fill the value in first"
+        f"{where} {kind}{more}; {advice}",
+        discreet=f"{where} not a finite number{more}; {advice}",
+        agent=source.agent,
+        file=file,
+        line=line,
+        row=first + row,
+        column=column,
+        value=float(values[row, place]),
     )

@@ -1,4 +1,4 @@
-"""Rows read once more, where the products of them that were kept do not tell enough."""
+"""Read rows a second time, where their stored products are not precise enough."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T_ = TypeVar("T_")
 
 
 def read_each(one: Callable[[int], T_], sources: int) -> tuple[T_, ...]:
-    """Call ``one`` with the number of every source: side by side, one core each."""
+    """Call ``one`` with the index of every source, in parallel, one core each."""
     cores = min(usable_cores(), sources)
     with one_blas_thread() if cores > 1 else nullcontext(), ThreadPoolExecutor(cores, "deepca-read") as pool:
         return tuple(pool.map(one, range(sources)))
@@ -32,7 +32,7 @@ def read_each(one: Callable[[int], T_], sources: int) -> tuple[T_, ...]:
 class Rereading:
     """Prepared rows ``y = √(scale·w) (x − reference − shift) / units`` of the local agents, block by block.
 
-    What :class:`deepca.operators.RowsAgain` asks for, in one more pass over every source for each call.
+    Implements :class:`deepca.operators.RowsAgain`; every call is one more pass over every source.
     """
 
     sources: tuple[Source, ...]
@@ -43,6 +43,7 @@ class Rereading:
     scale: float
 
     def scatters(self, V: Array) -> Array:
+        """Return ``Σ z zᵀ`` of every agent, ``(agents, d, d)``, where z is y without its components along V."""
         d = self.shift.size
 
         def one(j: int) -> Array:
@@ -55,6 +56,8 @@ class Rereading:
         return np.stack(read_each(one, len(self.sources)))
 
     def grams(self, V: Array) -> Array:
+        """Return ``Vᵀ (Σ y yᵀ) V`` of every agent, ``(agents, k, k)``."""
+
         def one(j: int) -> Array:
             total = np.zeros((V.shape[1], V.shape[1]))
             for Y in self._blocks(j):
@@ -76,5 +79,5 @@ class Rereading:
 
 
 def can_be_read_again(sources: Sequence[Source], moments: Sequence[Moments]) -> bool:
-    """Whether every source still has the rows that its moments were made from."""
+    """Return whether every source can still deliver the rows that its moments were computed from."""
     return all(not source.once and (of.n == 0 or source.n != 0) for source, of in zip(sources, moments, strict=True))

@@ -1,7 +1,7 @@
-"""Where rows come from: one contract, blocks of rows, for arrays, tables, iterators and files.
+"""Sources of rows: one interface over arrays, tables, iterators and files.
 
-A :class:`Source` is what one agent (or one file) holds. It can be read as often as needed, block by block, so that a
-file larger than memory is no special case. Files are opened by :mod:`deepca.data.readers`.
+A :class:`Source` is what one agent (or one file) holds. It is read block by block, as often as needed, so files larger
+than memory need no special treatment. Files are opened by :mod:`deepca.data.readers`.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from typing import Any, cast
 
@@ -28,37 +29,52 @@ __all__ = [
     "Source",
     "add_rows",
     "as_source",
+    "at_agent",
     "block_rows",
     "check_matrix",
     "dense",
     "float_type",
+    "no_rows_error",
     "numeric",
     "stored_parts",
-    "without_rows",
 ]
 
 Block = npt.NDArray[Any] | Csr
-"""Some rows, ``(rows, d)``: dense or CSR, float32 or float64."""
+"""Consecutive rows, ``(rows, d)``: dense or CSR, float32 or float64."""
 Matrix = Block
-"""All rows of a source at once, of the same kinds; dense ones may be memory-mapped."""
-BLOCK_BYTES = 4 << 20
+"""All rows of a source at once, in the same formats; a dense matrix may be memory-mapped."""
+BLOCK_BYTES = 4 << 20  # a block fits into cache beside its products, and passes over it are few
 
 
 class Source(ABC):
-    """Rows of one holder.
+    """The rows that one agent or one file holds.
 
     Attributes
     ----------
-    name : as messages name it: a path, ``"agent 3"``.
-    columns : names of the columns, where there are any.
-    d : number of columns.
-    n : number of rows; None where only reading would tell.
-    dtype : float32 or float64, what the values are given as.
-    is_sparse : whether blocks are CSR.
-    once : whether the rows can be read a single time only.
-    kept : whether all rows are in memory already.
-    entries : how many values are stored, where fewer than ``n · d``.
-    first_index : from which number a format without names counts its columns, where that is open (svmlight).
+    name : str
+        Name used in messages: a path, or ``"agent 3"``.
+    columns : tuple of str or None
+        Column names, where there are any.
+    d : int
+        Number of columns.
+    n : int or None
+        Number of rows; None where only reading would tell.
+    dtype : numpy.dtype
+        Type of the values, float32 or float64.
+    is_sparse : bool
+        Whether blocks are CSR.
+    once : bool
+        Whether the rows can be read only once.
+    kept : bool
+        Whether all rows are in memory already.
+    entries : int or None
+        Number of stored values, where it is less than ``n · d``.
+    first_index : int or None
+        Index of the first column in a format that leaves it open (svmlight: 0 or 1).
+    file : str or None
+        The file that the rows come from, as the caller named it.
+    agent : int or None
+        Index of the agent that holds the rows, where it is known.
     """
 
     name: str
@@ -71,27 +87,57 @@ class Source(ABC):
     kept: bool = False
     entries: int | None = None
     first_index: int | None = None
+    file: str | None = None
+    agent: int | None = None
     _labels: npt.NDArray[Any] | None = None
 
     @abstractmethod
     def blocks(self) -> Iterator[Block]:
-        """All rows from the first on, some megabytes at a time; a new pass with every call. Values are not checked."""
+        """Yield all rows in order, a few megabytes at a time.
+
+        Every call starts a new pass. Values are not checked.
+        """
 
     def matrix(self) -> Matrix | None:
-        """All rows as one (perhaps memory-mapped) array, where that costs nothing; else None."""
+        """Return all rows as one (perhaps memory-mapped) array if that costs nothing, else None."""
         return None
 
     def labels(self) -> npt.NDArray[Any] | None:
-        """The column set apart when the source was opened (``label_column``), one entry per row; else None."""
+        """Return the column selected as ``label_column``, one entry per row; None if there is none."""
         return self._labels
 
+    def locate(self, row: int) -> tuple[str | None, int | None]:
+        """Return the file and the line, counted from 1, on which a row begins; None for what does not apply."""
+        return self.file, None
+
     def __repr__(self) -> str:
+        """Show class, name and shape."""
         rows = "?" if self.n is None else f"{self.n:,}"
         return f"{type(self).__name__}({self.name}: {rows} × {self.d})"
 
 
 class ArraySource(Source):
-    """Rows that are an array already: dense, memory-mapped or CSR."""
+    """Rows of an array: dense, memory-mapped or CSR.
+
+    Parameters
+    ----------
+    X : ndarray or csr_array
+        The rows, float32 or float64. Duplicate entries of a CSR array are summed in a copy.
+    name : str
+        Name used in messages.
+    columns : tuple of str, optional
+        Column names.
+    labels : ndarray, optional
+        One label per row.
+    first_index : int, optional
+        See :class:`Source`.
+    agent : int, optional
+        Index of the agent that holds the rows.
+    origin : Source, optional
+        The source that the rows were copied from, which knows their file and lines.
+    first_row : int, default=0
+        Row of ``origin`` that is the first row here.
+    """
 
     def __init__(
         self,
@@ -100,9 +146,13 @@ class ArraySource(Source):
         columns: tuple[str, ...] | None = None,
         labels: npt.NDArray[Any] | None = None,
         first_index: int | None = None,
+        *,
+        agent: int | None = None,
+        origin: Source | None = None,
+        first_row: int = 0,
     ) -> None:
         if not isinstance(X, np.ndarray) and not X.has_canonical_format:
-            X = X.copy()  # entries given in parts are summed, but not in the caller's arrays
+            X = X.copy()  # sum_duplicates works in place, and the arrays are the caller's
             X.sum_duplicates()
         self._X, self.name, self.columns, self._labels = X, name, columns, labels
         self.n, self.d = int(X.shape[0]), int(X.shape[1])
@@ -110,20 +160,37 @@ class ArraySource(Source):
         self.dtype, self.first_index = float_type(X.dtype), first_index
         self.kept = not isinstance(X, np.memmap)
         self.entries = None if isinstance(X, np.ndarray) else int(X.nnz)
+        self.agent, self.file = agent, None if origin is None else origin.file
+        self._origin, self._first_row = origin, first_row
 
     def blocks(self) -> Iterator[Block]:
+        """Yield slices of the array."""
         step = block_rows(self.d)
         for first in range(0, self._X.shape[0], step):
             yield self._X[first : first + step]
 
     def matrix(self) -> Matrix:
+        """Return the array itself."""
         return self._X
+
+    def locate(self, row: int) -> tuple[str | None, int | None]:
+        """Ask the source that the rows were copied from."""
+        return super().locate(row) if self._origin is None else self._origin.locate(self._first_row + row)
 
 
 class IteratorSource(Source):
-    """Rows that somebody else delivers block by block: a function that begins anew, or an iterator to be read once.
+    """Rows that the caller delivers block by block.
 
-    Names of columns, and whether blocks are dense or sparse, follow the first block that has rows.
+    Parameters
+    ----------
+    give : callable or iterator
+        A function that returns a new iterator of blocks for every pass, or an iterator, which can be read once.
+    name : str
+        Name used in messages.
+
+    Notes
+    -----
+    The first block that has rows determines the column names, and whether blocks are dense or sparse.
     """
 
     n = None
@@ -134,7 +201,7 @@ class IteratorSource(Source):
         self._rest: Iterator[Any] | None = iter(give()) if callable(give) else iter(give)
         self._first = next((block for block in self._rest if _rows_of(block) != 0), None)
         if self._first is None:
-            raise DataError(f"{name} has no rows: its iterator of blocks is empty; leave the agent out or give it data")
+            raise DataError(f"{name} has no rows: its iterator yields no blocks; omit the agent, or provide rows")
         self._head = as_source(self._first, name)
         head = self._head
         self.columns, self.d, self.dtype, self.is_sparse = head.columns, head.d, head.dtype, head.is_sparse
@@ -142,39 +209,76 @@ class IteratorSource(Source):
             self._first = self._rest = None
 
     def blocks(self) -> Iterator[Block]:
+        """Yield the blocks with their columns in the order of the first one."""
         from deepca.data.columns import in_order_of
 
-        for number, block in enumerate(self._begun()):
+        for number, block in enumerate(self._start_pass()):
             if _rows_of(block) == 0:
                 continue
             part = as_source(block, f"{self.name}, block {number}")
             if part.d != self.d and part.columns is None:
                 raise DataError(
-                    f"{self.name}: block {number} has {part.d} columns, the first one has {self.d}; all need the same"
+                    f"{self.name}: block {number} has {part.d} columns, the first block has {self.d}; "
+                    "give all blocks the same columns",
+                    value=part.d,
                 )
             if part.dtype != np.float32:
                 self.dtype = np.dtype(np.float64)
             for rows in in_order_of(self._head, part).blocks():
-                yield self._alike(rows)
+                yield self._in_format(rows)
 
-    def _begun(self) -> Iterator[Any]:
+    def _start_pass(self) -> Iterator[Any]:
         if callable(self._give):
             return iter(self._give())
         if self._rest is None:
-            raise DataError(f"{self.name}: its iterator has been read; give a function that returns a new one")
+            raise DataError(f"{self.name}: its iterator is exhausted; pass a function that returns a new iterator")
         given = chain([self._first], self._rest)
         self._first = self._rest = None
         return given
 
-    def _alike(self, rows: Block) -> Block:
-        """Dense or sparse, as the first block."""
+    def _in_format(self, rows: Block) -> Block:
+        """Return the rows dense or sparse, as the first block is."""
         if self.is_sparse:
             return cast("Csr", sparse.csr_array(cast("Any", rows)))
         return dense(rows)
 
 
-def as_source(X: Any, name: str) -> Source:
-    """A Source from whatever holds rows: a Source, array, sparse matrix, data frame, iterator, function, or path."""
+@contextmanager
+def at_agent(agent: int | None) -> Iterator[None]:
+    """Add the index of the agent to every DataError that leaves the block without one."""
+    try:
+        yield
+    except DataError as error:
+        if error.agent is None:
+            error.agent = agent
+        raise
+
+
+def as_source(X: Any, name: str, *, agent: int | None = None) -> Source:
+    """Return a source for anything that holds rows.
+
+    Parameters
+    ----------
+    X : Source, array, sparse matrix, data frame, iterator, callable, str or path
+        The rows. A path is opened by its suffix; a callable returns an iterator of blocks.
+    name : str
+        Name used in messages, unless X has a name of its own.
+    agent : int, optional
+        Index of the agent that holds the rows.
+
+    Returns
+    -------
+    Source
+        X itself if it is a source.
+    """
+    with at_agent(agent):
+        source = _as_source(X, name)
+    if agent is not None:
+        source.agent = agent
+    return source
+
+
+def _as_source(X: Any, name: str) -> Source:
     if isinstance(X, Source):
         return X
     if isinstance(X, str) or hasattr(X, "__fspath__"):
@@ -191,7 +295,7 @@ def as_source(X: Any, name: str) -> Source:
 
 
 def numeric(X: Any, name: str, columns: tuple[str, ...] | None = None) -> Matrix:
-    """X as a two-dimensional array of float32 or float64, or a float64 CSR array; not copied where it is one."""
+    """Return X as a matrix of float32 or float64, dense or CSR; it is not copied if it is one already."""
     if sparse.issparse(X):
         kind = np.dtype(getattr(X, "dtype", None))
         check_matrix(cast("Any", X).shape, kind, name)
@@ -201,18 +305,18 @@ def numeric(X: Any, name: str, columns: tuple[str, ...] | None = None) -> Matrix
         try:
             given = given.astype(np.float64)
         except (TypeError, ValueError):
-            raise _no_number(given, columns, name) from None
+            raise _first_non_number(given, columns, name) from None
     check_matrix(given.shape, given.dtype, name)
     return given if given.dtype in (np.float32, np.float64) else given.astype(np.float64)
 
 
 def float_type(*given: np.dtype[Any]) -> np.dtype[Any]:
-    """Return float32 where all of these are, else float64."""
+    """Return float32 if all of these types are, else float64."""
     return np.dtype(np.float32 if all(kind == np.float32 for kind in given) else np.float64)
 
 
 def dense(block: Block) -> npt.NDArray[Any]:
-    """Return the rows of a block as an array; not copied where they are one."""
+    """Return a block as a dense array; a dense block is not copied."""
     return block if isinstance(block, np.ndarray) else block.toarray()
 
 
@@ -222,14 +326,14 @@ def stored_parts(block: Block) -> tuple[npt.NDArray[Any], ...]:
 
 
 def block_rows(d: int) -> int:
-    """Rows of a block, so that it takes some megabytes."""
+    """Return the number of rows of a block of `BLOCK_BYTES`."""
     return max(1, BLOCK_BYTES // (8 * max(d, 1)))
 
 
 def _from_table(table: Any, name: str) -> ArraySource:
-    """pandas, polars or Arrow: columns with names."""
+    """Return the rows of a pandas, polars or Arrow table."""
     names = list(table.column_names if hasattr(table, "column_names") else table.columns)
-    columns = tuple(names) if all(isinstance(column, str) for column in names) else None  # numbers are no names
+    columns = tuple(names) if all(isinstance(column, str) for column in names) else None  # as in scikit-learn
     if hasattr(table, "to_numpy"):
         values = table.to_numpy()
     else:
@@ -238,46 +342,58 @@ def _from_table(table: Any, name: str) -> ArraySource:
 
 
 def _rows_of(block: Any) -> int | None:
-    """How many rows a block has, where it tells; 0 for an empty one."""
+    """Return the number of rows of a block, or None if it has no shape."""
     shape = getattr(block, "shape", None)
     return int(shape[0]) if shape else None
 
 
 def check_matrix(shape: Sequence[int], kind: np.dtype[Any], name: str, holder: str = "the agent") -> None:
-    """Raise DataError unless an array of this shape and type holds rows of real numbers. holder : as without_rows."""
+    """Raise DataError unless an array of this shape and type holds rows of real numbers.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        Its shape.
+    kind : numpy.dtype
+        Its type.
+    name : str
+        Name used in messages.
+    holder : str, optional
+        What the advice says to omit, as in :func:`no_rows_error`.
+    """
     if kind.kind not in "fiub":
-        raise DataError(f"{name}: rows have dtype {kind}; real numbers are needed")
+        raise DataError(f"{name}: rows have dtype {kind}; real numbers are required", value=kind)
     if len(shape) != 2:
-        raise DataError(f"{name}: rows have shape {tuple(shape)}; expected (rows, columns)")
+        raise DataError(f"{name}: rows have shape {tuple(shape)}; expected (rows, columns)", value=tuple(shape))
     if shape[0] == 0:
-        raise without_rows(name, holder)
+        raise no_rows_error(name, holder)
     if shape[1] == 0:
-        raise DataError(f"{name} has no columns")
+        raise DataError(f"{name} has no columns; provide at least one", value=tuple(shape))
 
 
-def without_rows(name: str, holder: str = "it") -> DataError:
-    """Return the error of a source that is empty. holder : who may be left out, "it" or "the agent"."""
-    return DataError(f"{name} has no rows; leave {holder} out or give it data")
+def no_rows_error(name: str, holder: str = "it", *, file: str | None = None) -> DataError:
+    """Return the error for a source without rows; ``holder`` is what to omit, "it" or "the agent"."""
+    return DataError(f"{name} has no rows; omit {holder}, or provide rows", file=file)
 
 
-def _no_number(values: npt.NDArray[Any], columns: tuple[str, ...] | None, name: str) -> DataError:
-    """Name the first entry that is none."""
+def _first_non_number(values: npt.NDArray[Any], columns: tuple[str, ...] | None, name: str) -> DataError:
+    """Return the error for the first entry that is not a number."""
     for place, value in np.ndenumerate(values):
         try:
             float(value)
         except (TypeError, ValueError):
             if len(place) != 2:
-                where = f"{name}: entry {place} is"
+                where, advice = f"{name}: entry {place} is", "numbers are required"
                 return DataError(
-                    f"{where} {value!r}; numbers are needed", discreet=f"{where} not a number", value=value
+                    f"{where} {value!r}; {advice}", discreet=f"{where} not a number; {advice}", value=value
                 )
             row, column = place[0], place[1] if columns is None else columns[place[1]]
-            return DataError.at_entry(name, row, column, value, "numbers are needed")
-    return DataError(f"{name}: not all entries are numbers; numbers are needed")
+            return DataError.at_entry(name, row, column, value, "numbers are required")
+    return DataError(f"{name}: not all entries are numbers; numbers are required")
 
 
 def add_rows(digest: hashlib._Hash, source: Source) -> None:
-    """All numbers of a source, block by block, to a digest."""
+    """Update a digest with all values of a source, block by block."""
     for block in source.blocks():
         for part in stored_parts(block):
             digest.update(np.ascontiguousarray(part).data)

@@ -1,8 +1,8 @@
-"""Row counts, mean and spread of all rows, agreed among neighbours.
+"""Row count, mean and spread of all rows, agreed on by all agents.
 
-What leaves an agent: its number of rows, its weight, its weighted sum of rows and, about the agreed mean, its sum of
-rows (what rounding left out), and of squares by column with what they may be off by; each averaged exactly, the same
-bits at every agent (:mod:`deepca.consensus.exact`).
+An agent discloses its number of rows, its weight and its weighted sum of rows; then, about the agreed mean, its sum of
+rows (the rounding error of the mean) and its sums of squares by column with their error bounds. Each is averaged
+exactly, with the same bits at every agent (:mod:`deepca.consensus.exact`).
 """
 
 from __future__ import annotations
@@ -28,12 +28,20 @@ __all__ = ["Totals", "agreed_totals"]
 
 @dataclass(frozen=True)
 class Totals:
-    """Of all rows together, the same bits at every agent.
+    """Statistics of the rows of all agents, with the same bits at every agent.
 
-    n_rows : rows with a weight.  weight : their weights together.
-    reference, shift : ``(d,)``, whose sum is the mean.
-    squares : ``(d,)``, ``Σ w (x − mean)²``.
-    rounding : ``(d,)``, what rounding may have done to their roots, as :mod:`deepca.operators.rounding` has it.
+    Parameters
+    ----------
+    n_rows : int
+        Number of rows with a nonzero weight.
+    weight : float
+        Sum of the weights.
+    reference, shift : ndarray of shape (d,)
+        Their sum is the mean.
+    squares : ndarray of shape (d,)
+        ``Σ w (x − mean)²``.
+    rounding : ndarray of shape (d,)
+        Bound on the rounding error of their square roots, in the form of :mod:`deepca.operators.rounding`.
     """
 
     n_rows: int
@@ -45,11 +53,11 @@ class Totals:
 
     @property
     def mean(self) -> Array:
-        """``(d,)``, rounded to one number each."""
+        """The mean ``(d,)``, rounded to one number per column."""
         return self.reference + self.shift
 
     def squares_about_zero(self) -> Array:
-        """Return ``Σ w x²`` by column; a DataError names the first that overflows."""
+        """Return ``Σ w x²`` by column, or raise PooledDataError for the first that overflows."""
         with np.errstate(over="ignore"):
             squares = self.squares + self.weight * np.square(self.mean)
         _check_squares(squares)
@@ -57,33 +65,47 @@ class Totals:
 
     @property
     def constant(self) -> npt.NDArray[np.bool_]:
-        """Which columns have one value only: all that is left of them is rounding.
+        """Mask of the columns with a single value, whose squares are rounding errors only.
 
-        Numbers that differ at all differ by a part of eps, and all but one of 1e15 of them may be equal.
+        Distinct numbers differ by a relative eps at least, and all but one of 1e15 numbers may be equal.
         """
         spacing = np.square(EPS**1.5 * self.mean)
         return np.asarray(self.squares <= np.maximum(4.0 * np.square(self.rounding), self.weight * spacing))
 
     @property
     def unit_rounding(self) -> Array:
-        """Relative errors of the columns' standard deviations, ``(d,)``."""
+        """Relative rounding errors ``(d,)`` of the columns' standard deviations."""
         return np.divide(self.rounding, np.sqrt(self.squares), out=np.zeros_like(self.squares), where=self.squares > 0)
 
     @property
     def n_counted(self) -> int:
-        """Rows, each as often as its weight says; where weights are small, at least as many as there are."""
+        """Number of rows, each counted as often as its weight says, but at least ``n_rows``."""
         return max(self.n_rows, int(self.weight))
 
 
 def agreed_totals(network: Network, local: Sequence[Moments], *, weighted: bool = True) -> Totals:
-    """Counts, mean and squares over all agents from the moments of the local ones.
+    """Compute counts, mean and squares over all agents from the moments of the local ones.
 
-    weighted : whether rows of any agent may have weights; if not, who says otherwise is named.
+    Parameters
+    ----------
+    network : Network
+        The network of the agents.
+    local : sequence of Moments
+        Moments of the local agents.
+    weighted : bool, default=True
+        Whether the rows of any agent may have weights; if not, an agent that sends weights is reported.
 
-    The squares are taken about the agreed mean, not about zero: nothing cancels for data far away from zero.
+    Returns
+    -------
+    Totals
+        The same at every agent.
+
+    Notes
+    -----
+    Squares are taken about the agreed mean, not about zero, so that nothing cancels for data far from zero.
     """
     m, d, B = network.n_agents, local[0].shift.size, network.batch
-    with np.errstate(over="ignore", invalid="ignore"), _overflow(d):  # what does not fit is looked for and named
+    with np.errstate(over="ignore", invalid="ignore"), _overflow(d):  # overflow is checked below
         sums = np.array([[of.n, *_parts(of.weight), *(of.weight * of.mean)] for of in local]).reshape(*B, d + 3)
         network.begin(network.epoch, 0, "mean")
         weights = Part("weights", 1, True, repeats=not weighted), Part("parts of weights", 1, True, zero=not weighted)
@@ -91,7 +113,7 @@ def agreed_totals(network: Network, local: Sequence[Moments], *, weighted: bool 
         found = common_average(network, sums)
         n_rows, weight = round(float(found[0]) * m), float(round(float(found[1]) * m)) + float(found[2]) * m
         reference = found[3:] / (weight / m) if weight > 0.0 else np.zeros(d)
-        # what rounding left out of the mean: it would enter products of the agents' own means to first order
+        # the rounding error of the mean would enter products with the agents' own means to first order
         left = np.array([of.weight * of.apart(reference, np.zeros(d)) for of in local]).reshape(*B, d)
         network.begin(network.epoch, 0, "remainder")
         network.expect(Part("sums of columns", d))
@@ -106,24 +128,27 @@ def agreed_totals(network: Network, local: Sequence[Moments], *, weighted: bool 
 
 
 def _check_squares(squares: Array) -> None:
-    """Raise PooledDataError unless all of these are finite."""
+    """Raise PooledDataError unless all squares are finite."""
     if (overflown := np.flatnonzero(~np.isfinite(squares))).size:
         raise _overflow_of(overflown[0])
 
 
 def _overflow_of(column: int) -> PooledDataError:
-    return PooledDataError(f"the squares of column {column} overflow when taken over all agents; scale the data")
+    column = int(column)
+    return PooledDataError(
+        f"the squares of column {column} overflow when summed over all agents; scale the data", column=column
+    )
 
 
 def _parts(weight: float) -> tuple[float, float]:
-    """The whole part and the rest. Means of whole parts tell their sum exactly, so that whole weights stay whole."""
+    """Split a weight into its integer and fractional parts; sums of integers are exact, so integer weights stay so."""
     whole = math.floor(weight)
     return float(whole), weight - whole
 
 
 @contextmanager
 def _overflow(d: int) -> Iterator[None]:
-    """Agents that are apart do not even send what is not finite; in the first message three counts come first."""
+    """Turn NotFiniteError, raised before sending, into PooledDataError; the first message starts with three counts."""
     try:
         yield
     except NotFiniteError as error:

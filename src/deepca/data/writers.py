@@ -1,7 +1,7 @@
-"""Rows written to files, block by block, with a name for every column. A file is whole or not there.
+"""Write rows with named columns to files, block by block and atomically.
 
-CSV and Parquet hold labels as a first column, HDF5 as a vector beside the matrix; .npy has no room for them.
-What is written here is read again by :func:`deepca.data.readers.open_source`.
+CSV and Parquet store labels as the first column, HDF5 as a vector beside the matrix; .npy cannot store labels.
+:func:`deepca.data.readers.open_source` reads the files.
 """
 
 from __future__ import annotations
@@ -22,33 +22,48 @@ import numpy as np
 import numpy.typing as npt
 
 from deepca.data._npy import GrowingNpy
-from deepca.data.readers._common import extra, listed
+from deepca.data.readers._common import import_extra, listed
 from deepca.errors import DataError
 
 __all__ = ["Writer", "open_writer"]
 
-_HDF5_CHUNK = 1 << 20
-_HDF5_ROOM = 4 * _HDF5_CHUNK  # that a chunk begun and the library's own notes may take besides the rows
+_HDF5_CHUNK_BYTES = 1 << 20
+_HDF5_SPARE_BYTES = 4 * _HDF5_CHUNK_BYTES  # disk space for an unfinished chunk and the library's own metadata
 
 
 @contextmanager
 def open_writer(
     path: str | os.PathLike[str], columns: Sequence[str], *, dtype: npt.DTypeLike, label: str = "label"
 ) -> Iterator[Writer]:
-    """A file that blocks of rows are written to; ``.parquet``, ``.csv``, ``.npy``, ``.h5`` or ``.hdf5``.
+    """Open a file to write blocks of rows to.
 
-    It is written under another name in the same folder and takes its own, in place of what was there, when the block
-    ends well; otherwise nothing is left of it. Values are stored as ``dtype``, float32 or float64, and labels, where
-    the first block comes with them, under the name ``label``.
+    The file is written under a temporary name in the same folder and renamed, replacing any existing file, when the
+    ``with`` block succeeds; otherwise nothing remains of it.
+
+    Parameters
+    ----------
+    path : str or path
+        The file: ``.parquet``, ``.csv``, ``.npy``, ``.h5`` or ``.hdf5``.
+    columns : sequence of str
+        Column names.
+    dtype : dtype
+        Type of the stored values, float32 or float64.
+    label : str, default="label"
+        Name of the labels, which are stored if the first block comes with labels.
+
+    Yields
+    ------
+    Writer
+        Its ``write`` method appends rows.
     """
     target, name = Path(path), os.fspath(path)
     kind = _WRITERS.get(target.suffix.lower())
     if kind is None:
-        shown = target.suffix or "no suffix"
-        raise DataError(f"{name}: {shown} is not known; names of files to write end in {', '.join(_WRITERS)}")
+        shown = f"unknown suffix {target.suffix}" if target.suffix else "no suffix"
+        raise DataError(f"{name}: {shown}; use one of {', '.join(_WRITERS)}", file=name, value=target.suffix)
     form = _form(name, columns, dtype, label)
     if target.is_dir():
-        raise DataError(f"{name} is a folder; give the name of a file")
+        raise DataError(f"{name} is a folder; give the name of a file", parameter="path", file=name)
     with _writing(name):
         target.parent.mkdir(parents=True, exist_ok=True)
         handle, made = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
@@ -64,14 +79,14 @@ def open_writer(
             part.replace(target)
     finally:
         if writer is not None:
-            with suppress(Exception):  # whole by now, or given up for another reason
+            with suppress(Exception):  # complete by now, or abandoned because of another error
                 writer.close()
         part.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
 class _Form:
-    """What a file is to hold."""
+    """Name, columns, type and label name of a file."""
 
     name: str
     columns: tuple[str, ...]
@@ -80,7 +95,7 @@ class _Form:
 
 
 class Writer(ABC):
-    """What `open_writer` gives."""
+    """A file that rows are appended to; made by `open_writer`."""
 
     def __init__(self, path: Path, form: _Form) -> None:
         self._path, self._form = path, form
@@ -88,19 +103,32 @@ class Writer(ABC):
         self._begun = False
 
     def write(self, block: npt.NDArray[Any], labels: npt.NDArray[Any] | None = None) -> None:
-        """Append rows, and their labels if the first rows had some."""
+        """Append rows, with labels if the first block had labels."""
         values = np.asarray(block)
         d, name = len(self._form.columns), self._form.name
         if values.ndim != 2 or values.shape[1] != d:
-            raise DataError(f"{name}: a block of shape {values.shape} does not fit; expected (rows, {d})")
+            raise DataError(
+                f"{name}: a block has shape {values.shape}; expected (rows, {d})", file=name, value=values.shape
+            )
         given = None if labels is None else np.asarray(labels)
         if given is not None:
             given = given.astype(str) if given.dtype.kind == "O" else given
             if given.shape != values.shape[:1]:
-                raise DataError(f"{name}: labels of shape {given.shape} for {len(values)} rows")
+                raise DataError(
+                    f"{name}: labels of shape {given.shape} for {len(values)} rows; give one label per row",
+                    parameter="labels",
+                    file=name,
+                    value=given.shape,
+                )
         kind = None if given is None else given.dtype
         if self._begun and (getattr(kind, "kind", None) != getattr(self._label_kind, "kind", None)):
-            raise DataError(f"{name}: labels are {kind or 'none'} here and {self._label_kind or 'none'} in rows before")
+            raise DataError(
+                f"{name}: this block has labels of type {kind or 'none'}, earlier blocks {self._label_kind or 'none'}; "
+                "give all blocks labels of the same type",
+                parameter="labels",
+                file=name,
+                value=kind,
+            )
         with _writing(name):
             if not self._begun:
                 self._label_kind, self._begun = kind, True
@@ -109,68 +137,77 @@ class Writer(ABC):
                 self._append(values.astype(self._form.dtype, copy=False), given)
 
     def finish(self) -> None:
-        """Complete the file and let go of it. `open_writer` calls it."""
+        """Complete the file and close it; called by `open_writer`."""
         if not self._begun:
             self._begin()
         self.close()
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of the file as it is."""
+        """Close the file as it is."""
 
     @abstractmethod
     def _begin(self) -> None:
-        """Called when it is known whether there are labels."""
+        """Start the file; called when it is known whether there are labels."""
 
     @abstractmethod
     def _append(self, values: npt.NDArray[Any], labels: npt.NDArray[Any] | None) -> None: ...
 
 
 class _NpyWriter(Writer):
+    """A .npy file."""
+
     def __init__(self, path: Path, form: _Form) -> None:
         super().__init__(path, form)
         self._file = GrowingNpy(path, (len(form.columns),), form.dtype)
 
     def _begin(self) -> None:
         if self._label_kind is not None:
-            raise DataError(f"{self._form.name}: .npy has no room for labels; write .parquet, .csv or .h5")
+            raise DataError(
+                f"{self._form.name}: .npy cannot store labels; write .parquet, .csv or .h5",
+                parameter="labels",
+                file=self._form.name,
+            )
 
     def _append(self, values: npt.NDArray[Any], labels: npt.NDArray[Any] | None) -> None:
         self._file.append(values)
 
     def finish(self) -> None:
+        """Write the final header."""
         self._file.finish()
         super().finish()
 
     def close(self) -> None:
+        """Close the file as it is."""
         self._file.close()
 
 
 class _TableWriter(Writer):
-    """CSV or Parquet, through Arrow."""
+    """A CSV or Parquet file, written by Arrow."""
 
     def __init__(self, path: Path, form: _Form) -> None:
         super().__init__(path, form)
-        self._arrow = extra("pyarrow", "writing tables")
+        self._arrow = import_extra("pyarrow", "writing tables")
         self._file: Any = None
         self._schema: Any = None
 
     def _begin(self) -> None:
-        fields = [(self._form.label, self._arrow_kind(self._label_kind))] if self._label_kind is not None else []
+        fields = [(self._form.label, self._arrow_type(self._label_kind))] if self._label_kind is not None else []
         values = self._arrow.from_numpy_dtype(self._form.dtype)
         self._schema = self._arrow.schema([*fields, *((column, values) for column in self._form.columns)])
         self._file = self._open()
 
     def _append(self, values: npt.NDArray[Any], labels: npt.NDArray[Any] | None) -> None:
         arrays = [np.ascontiguousarray(column) for column in values.T]
-        held = arrays if labels is None else [labels, *arrays]
-        columns = [self._arrow.array(part, type=of.type) for part, of in zip(held, self._schema, strict=True)]
+        parts = arrays if labels is None else [labels, *arrays]
+        columns = [self._arrow.array(part, type=of.type) for part, of in zip(parts, self._schema, strict=True)]
         self._file.write_batch(self._arrow.record_batch(columns, schema=self._schema))
 
-    def _arrow_kind(self, kind: np.dtype[Any]) -> Any:
+    def _arrow_type(self, kind: np.dtype[Any]) -> Any:
         return self._arrow.string() if kind.kind in "US" else self._arrow.from_numpy_dtype(kind)
 
     def close(self) -> None:
+        """Close the file as it is."""
         if self._file is not None:
             file, self._file = self._file, None
             file.close()
@@ -180,29 +217,38 @@ class _TableWriter(Writer):
 
 
 class _CsvWriter(_TableWriter):
+    """A CSV file with a header."""
+
     def _open(self) -> Any:
-        return extra("pyarrow.csv", "writing CSV").CSVWriter(str(self._path), self._schema)
+        return import_extra("pyarrow.csv", "writing CSV").CSVWriter(str(self._path), self._schema)
 
 
 class _ParquetWriter(_TableWriter):
+    """A Parquet file."""
+
     def _open(self) -> Any:
-        return extra("pyarrow.parquet", "writing Parquet").ParquetWriter(str(self._path), self._schema)
+        return import_extra("pyarrow.parquet", "writing Parquet").ParquetWriter(str(self._path), self._schema)
 
 
 class _Hdf5Writer(Writer):
-    """The matrix as ``X``, its column names as ``columns``, labels under their own name."""
+    """An HDF5 file with the matrix ``X``, its column names ``columns``, and labels under their own name."""
 
     def __init__(self, path: Path, form: _Form) -> None:
         super().__init__(path, form)
-        self._h5py = extra("h5py", "writing HDF5")
+        self._h5py = import_extra("h5py", "writing HDF5")
         if form.label in ("X", "columns"):
-            raise DataError(f"{form.name}: {form.label!r} is taken by HDF5; give the label another name")
+            raise DataError(
+                f"{form.name}: {form.label!r} is a reserved name in HDF5 files; give the label another name",
+                parameter="label",
+                file=form.name,
+                value=form.label,
+            )
         self._file = self._h5py.File(str(path), "w")
 
     def _begin(self) -> None:
         d = len(self._form.columns)
-        self._expect_room(0)
-        tall = max(1, min(1 << 12, _HDF5_CHUNK // (8 * d)))
+        self._check_disk_space(0)
+        tall = max(1, min(1 << 12, _HDF5_CHUNK_BYTES // (8 * d)))
         self._file.create_dataset("X", (0, d), self._form.dtype, maxshape=(None, d), chunks=(tall, d))
         self._file["columns"] = np.array(self._form.columns, dtype=self._h5py.string_dtype())
         if self._label_kind is not None:
@@ -210,15 +256,15 @@ class _Hdf5Writer(Writer):
             self._file.create_dataset(self._form.label, (0,), kind, maxshape=(None,), chunks=(1 << 12,))
 
     def _append(self, values: npt.NDArray[Any], labels: npt.NDArray[Any] | None) -> None:
-        self._expect_room(values.nbytes + (0 if labels is None else labels.nbytes))
+        self._check_disk_space(values.nbytes + (0 if labels is None else labels.nbytes))
         self._extend("X", values)
         if labels is not None:
             self._extend(self._form.label, labels.astype(object) if labels.dtype.kind in "US" else labels)
         self._file.flush()
 
-    def _expect_room(self, size: int) -> None:
-        """The HDF5 library does not survive a disk that fills up under it, so it must not come to that."""
-        if shutil.disk_usage(self._path.parent).free < size + _HDF5_ROOM:
+    def _check_disk_space(self, size: int) -> None:
+        """Raise OSError before the disk is full, since the HDF5 library crashes when it is."""
+        if shutil.disk_usage(self._path.parent).free < size + _HDF5_SPARE_BYTES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _extend(self, key: str, rows: npt.NDArray[Any]) -> None:
@@ -227,6 +273,7 @@ class _Hdf5Writer(Writer):
         stored[-len(rows) :] = rows
 
     def close(self) -> None:
+        """Close the file as it is."""
         self._file.close()
 
 
@@ -237,20 +284,32 @@ _WRITERS: Mapping[str, type[Writer]] = MappingProxyType(
 
 @contextmanager
 def _writing(name: str) -> Iterator[None]:
-    """Disks that are full and folders that may not be written."""
+    """Turn errors of the file system into DataError."""
     try:
         yield
-    except (OSError, RuntimeError) as error:  # the second is how HDF5 tells of a file that cannot be completed
-        said = getattr(error, "strerror", None) or error
-        raise DataError(f"{name} cannot be written ({said}); make room or name another") from error
+    except (OSError, RuntimeError) as error:  # h5py raises RuntimeError if it cannot complete a file
+        reason = getattr(error, "strerror", None) or error
+        raise DataError(
+            f"{name} cannot be written ({reason}); free disk space, or choose another file", file=name
+        ) from error
 
 
 def _form(name: str, columns: Sequence[str], dtype: npt.DTypeLike, label: str) -> _Form:
     kind, names = np.dtype(dtype), tuple(columns)
     if kind not in (np.float32, np.float64):
-        raise DataError(f"{name}: values of dtype {kind} cannot be written; float32 and float64 can")
+        raise DataError(
+            f"{name}: values cannot be written as {kind}; use float32 or float64",
+            parameter="dtype",
+            file=name,
+            value=kind,
+        )
     if not names:
-        raise DataError(f"{name}: there are no columns to write")
+        raise DataError(f"{name}: no columns to write; name at least one", parameter="columns", file=name)
     if len({*names, label}) <= len(names):
-        raise DataError(f"{name}: columns and label need different names; they are {listed([label, *names])}")
+        raise DataError(
+            f"{name}: columns and label are named {listed([label, *names])}; give each a unique name",
+            parameter="columns",
+            file=name,
+            value=names,
+        )
     return _Form(name, names, kind, label)

@@ -1,6 +1,6 @@
-"""Files as sources: what the name of a file says about its format, and one module per format.
+"""Open files as sources of rows; the suffix of a file determines its format, and every format has a module.
 
-Packages that a format needs come with the ``files`` extra and are imported when a file of that format is opened.
+The packages that a format needs come with the ``files`` extra and are imported when such a file is opened.
 """
 
 from __future__ import annotations
@@ -23,19 +23,21 @@ __all__ = ["SUFFIXES", "common_indices", "open_source", "open_sources", "spool"]
 
 @dataclass(frozen=True)
 class _Format:
+    """A file format: its name, reader, the options that apply to it, and whether it may be compressed."""
+
     kind: str
     open: Callable[[Path, str, Options], Source]
     options: frozenset[str]
-    """Which options mean something for it."""
-    packed: bool = False
-    """Whether it may be packed with gzip or bzip2."""
+    may_be_compressed: bool = False
 
 
 _NPY = _Format(".npy", arrays.open_npy, frozenset())
 _NPZ = _Format(".npz", arrays.open_npz, frozenset({"dataset", "label_column"}))
-_CSV = _Format("CSV", delimited.open_delimited, frozenset({"columns", "label_column"}), packed=True)
+_CSV = _Format("CSV", delimited.open_delimited, frozenset({"columns", "label_column"}), may_be_compressed=True)
 _PARQUET = _Format("Parquet", parquet.open_parquet, frozenset({"columns", "label_column"}))
-_SVMLIGHT = _Format("svmlight", svmlight.open_svmlight, frozenset({"n_features", "first_index"}), packed=True)
+_SVMLIGHT = _Format(
+    "svmlight", svmlight.open_svmlight, frozenset({"n_features", "first_index"}), may_be_compressed=True
+)
 _HDF5 = _Format("HDF5", hdf5.open_hdf5, frozenset({"dataset", "label_column"}))
 _H5AD = _Format("AnnData", h5ad.open_h5ad, frozenset({"columns", "dataset", "label_column"}))
 
@@ -59,7 +61,7 @@ _FORMATS: Mapping[str, _Format] = MappingProxyType(
     }
 )
 SUFFIXES = tuple(suffix for suffix in _FORMATS if suffix)
-"""How the names of files end that can be read; text may have .gz or .bz2 behind it."""
+"""Suffixes of the files that can be read; those of text formats may be followed by .gz or .bz2."""
 
 
 def open_source(
@@ -71,39 +73,77 @@ def open_source(
     n_features: int | None = None,
     first_index: int | None = None,
 ) -> Source:
-    """The rows of a file, whose name says what it is.
+    r"""Open a file as a source of rows.
 
     Parameters
     ----------
-    path : ends in one of `SUFFIXES`; ``.csv``, ``.tsv``, ``.txt`` and svmlight may be packed (``.gz``, ``.bz2``). A
-        file without a suffix is svmlight, as LIBSVM names them (``a9a``, ``a9a.bz2``); so is a ``.txt`` that looks like
-        it.
-    label_column : set apart from the values, for `Source.labels`: a column of CSV and Parquet, a column of ``obs`` in
-        AnnData, a vector in .npz and HDF5. In svmlight the target is the label.
-    dataset : which matrix of an .npz, HDF5 or AnnData file; needed where there are several (AnnData has ``X``).
-    columns : names of columns to take, in this order.
-    n_features : number of columns of svmlight, where this file may lack the last ones.
-    first_index : 0 or 1, from which svmlight counts its columns; 0 if one is found, else 1, unless told.
+    path : str or path
+        The file. Its suffix, one of `SUFFIXES`, determines the format; ``.csv``, ``.tsv``, ``.txt`` and svmlight may
+        be compressed (``.gz``, ``.bz2``). A file without a suffix is svmlight, as LIBSVM names them (``a9a``,
+        ``a9a.bz2``), and so is a ``.txt`` file that looks like it.
+    label_column : str, optional
+        Labels to exclude from the values and return from `Source.labels`: a column of CSV and Parquet, a column of
+        ``obs`` in AnnData, a vector in .npz and HDF5. In svmlight the target is always the label.
+    dataset : str, optional
+        Matrix of an .npz, HDF5 or AnnData file; required if there are several (AnnData defaults to ``X``).
+    columns : sequence of str, optional
+        Names of the columns to read, in this order.
+    n_features : int, optional
+        Number of columns of an svmlight file that may lack the last ones.
+    first_index : {0, 1}, optional
+        Index of the first column in svmlight; by default 0 if it occurs in the file, else 1.
 
-    Rows are numbered from 0 in messages. Raises `DataError` for what cannot be used, when it is opened or in the middle
-    of reading, and `MissingExtraError` where a package is not installed.
+    Returns
+    -------
+    Source
+        The rows, to be read block by block.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be used, on opening or while reading. It has the attributes ``file``, ``line`` (counted
+        from 1, header and blank lines included), ``row`` (counted from 0), ``column`` and ``value`` where they apply.
+    MissingExtraError
+        If a package that the format needs is not installed.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from tempfile import mkdtemp
+    >>> path = Path(mkdtemp()) / "north.csv"
+    >>> size = path.write_text("site,age,height\nN,61,1.72\nN,47,1.80\n")
+    >>> source = open_source(path, label_column="site")
+    >>> source.columns
+    ('age', 'height')
+    >>> [block.shape for block in source.blocks()]
+    [(2, 2)]
     """
     file, name = Path(path), os.fspath(path)
     form, suffix = _format(file, name)
     if isinstance(columns, str):
-        raise DataError(f"{name}: columns is one text, {columns!r}; give a list of names")
+        raise DataError(
+            f"{name}: columns is a string, {columns!r}; give a list of names",
+            parameter="columns",
+            file=name,
+            value=columns,
+        )
     options = Options(label_column, dataset, None if columns is None else tuple(columns), n_features, first_index)
     for option, given in vars(options).items():
         if given is not None and option not in form.options:
-            raise DataError(f"{name}: {option} means nothing for {form.kind} files{_why(form, option)}; leave it out")
+            raise DataError(
+                f"{name}: {option} does not apply to {form.kind} files{_why(form, option)}; omit it",
+                parameter=option,
+                file=name,
+                value=given,
+            )
     try:
         return form.open(file, name, options)
     except DataError as error:
         if suffix:
             raise
         others = ", ".join(SUFFIXES)
-        more = f"; a file without a suffix is read as svmlight, others need one of {others}"
-        raise error.with_hint(more) from error
+        hint = f" (a file without a suffix is read as svmlight; other formats need one of {others})"
+        raise error.with_hint(hint) from error
 
 
 def open_sources(
@@ -114,10 +154,28 @@ def open_sources(
     n_features: int | None = None,
     first_index: int | None = None,
 ) -> list[Source]:
-    """Several files that hold the same columns.
+    """Open several files that have the same columns.
 
-    svmlight leaves out zeros, so a single file may tell neither how many columns there are nor whether they are counted
-    from 0 or from 1. All files together do: what one of them shows holds for the others.
+    Parameters
+    ----------
+    paths : sequence of str or path
+        The files.
+    label_column, dataset : str, optional
+        As for `open_source`.
+    n_features : int, optional
+        Least number of columns of svmlight files.
+    first_index : {0, 1}, optional
+        Index of the first column in svmlight files.
+
+    Returns
+    -------
+    list of Source
+        One source per file.
+
+    Notes
+    -----
+    svmlight omits zeros, so that a single file may show neither the number of columns nor whether they are counted
+    from 0 or from 1. What one of the files shows is applied to all of them.
     """
     opened = [open_source(path, label_column=label_column, dataset=dataset) for path in paths]
     common = common_indices([(source.first_index, source.d) for source in opened], first_index, n_features)
@@ -133,41 +191,55 @@ def open_sources(
 
 
 def common_indices(
-    told: Sequence[tuple[int | None, int]], first_index: int | None = None, n_features: int | None = None
+    found: Sequence[tuple[int | None, int]], first_index: int | None = None, n_features: int | None = None
 ) -> tuple[int, int] | None:
-    """Return the first index of svmlight files and the number of columns, as all files together show them.
+    """Determine the first index and the number of columns of svmlight files from all files together.
 
-    told : ``first_index`` and ``d`` of every source.  first_index, n_features : what else is known.  None where no file
-    is svmlight.
+    Parameters
+    ----------
+    found : sequence of (int or None, int)
+        ``first_index`` and ``d`` of every source.
+    first_index : {0, 1}, optional
+        First index, where it is known otherwise.
+    n_features : int, optional
+        Least number of columns, where it is known otherwise.
+
+    Returns
+    -------
+    tuple of (int, int) or None
+        First index and number of columns; None if no file is svmlight.
     """
-    firsts = [first for first, _ in told if first is not None]
+    firsts = [first for first, _ in found if first is not None]
     if not firsts:
         return None
     begin = min(firsts if first_index is None else [*firsts, first_index])
-    return begin, max(n_features or 0, *(d + (begin if first is None else first) - begin for first, d in told))
+    return begin, max(n_features or 0, *(d + (begin if first is None else first) - begin for first, d in found))
 
 
 def _format(path: Path, name: str) -> tuple[_Format, str]:
-    """What a file is, and the suffix that says so."""
+    """Return the format of a file, and the suffix that determines it."""
     with reading(name, "a file"):
         try:
-            held = path.stat()
-        except FileNotFoundError:
-            raise DataError(f"{name} does not exist") from None
-    if stat.S_ISDIR(held.st_mode):
-        raise DataError(f"{name} is a folder; give the files in it")
-    if not stat.S_ISREG(held.st_mode):
-        raise DataError(f"{name} is no regular file, so it cannot be read twice; save it in one first")
-    packing = path.suffix.lower() if path.suffix.lower() in (".gz", ".bz2") else ""
-    suffix = (path.with_suffix("") if packing else path).suffix.lower()
+            status = path.stat()
+        except FileNotFoundError as error:
+            raise DataError(f"{name} does not exist", file=name) from error
+    if stat.S_ISDIR(status.st_mode):
+        raise DataError(f"{name} is a folder; give the files in it", parameter="path", file=name)
+    if not stat.S_ISREG(status.st_mode):
+        message = f"{name} is not a regular file, so it cannot be read twice; save it to a file first"
+        raise DataError(message, parameter="path", file=name)
+    compression = path.suffix.lower() if path.suffix.lower() in (".gz", ".bz2") else ""
+    suffix = (path.with_suffix("") if compression else path).suffix.lower()
     form = _FORMATS.get(suffix)
-    if form is None or (packing and not form.packed):
+    if form is None or (compression and not form.may_be_compressed):
         raise DataError(
-            f"{name}: {suffix}{packing} is not known; files end in {', '.join(SUFFIXES)}, "
-            "and text may have .gz or .bz2 behind that"
+            f"{name}: unknown suffix {suffix}{compression}; use one of {', '.join(SUFFIXES)}, followed by .gz or .bz2 "
+            "for compressed text",
+            file=name,
+            value=f"{suffix}{compression}",
         )
-    if held.st_size == 0:
-        raise DataError(f"{name} is empty; leave it out or give it data")
+    if status.st_size == 0:
+        raise DataError(f"{name} is empty; omit it, or provide rows", file=name)
     if suffix == ".txt":
         with reading(name, "text"):
             if svmlight.looks_like_svmlight(delimited.first_line(path, name)):
@@ -176,8 +248,9 @@ def _format(path: Path, name: str) -> tuple[_Format, str]:
 
 
 def _why(form: _Format, option: str) -> str:
+    """Return the reason why an option does not apply to a format, if it needs one."""
     if form is _SVMLIGHT and option == "label_column":
-        return ", whose label is always set apart"
+        return ", whose target is always the label"
     if option in ("label_column", "columns"):
         return ", whose columns have no names"
     return ""

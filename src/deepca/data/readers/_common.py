@@ -1,4 +1,4 @@
-"""What all readers share: how faults are told, how columns are chosen, which numbers become what."""
+"""What all readers share: options, selection of columns and arrays, and errors that name the file."""
 
 from __future__ import annotations
 
@@ -16,15 +16,28 @@ import numpy as np
 from deepca.data.sources import check_matrix
 from deepca.errors import DataError, DeepcaError, MissingExtraError
 
-__all__ = ["SET_APART", "Choice", "Options", "choose", "extra", "listed", "pick", "reading", "unpacked", "value_type"]
+__all__ = [
+    "NUMBERS_REQUIRED",
+    "Options",
+    "Selection",
+    "damaged",
+    "import_extra",
+    "listed",
+    "open_decompressed",
+    "pick_array",
+    "reading",
+    "select_columns",
+    "value_type",
+]
 
-_SHOWN = 8
-SET_APART = "numbers are needed (or set the column apart with --label-column)"
+_MAX_NAMES_SHOWN = 8  # keeps messages to a line or two
+_MAX_LIBRARY_MESSAGE = 200  # characters of a library's own message to show
+NUMBERS_REQUIRED = "numbers are required; make it the label column to exclude it"
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the caller asked for; None where nothing was said."""
+    """Options of `open_source`; None where the caller gave none."""
 
     label_column: str | None = None
     dataset: str | None = None
@@ -34,93 +47,162 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Choice:
-    """Which of the named columns are values, in order, and which is the label."""
+class Selection:
+    """The columns that are values, in order, and the label column."""
 
     values: tuple[str, ...]
     label: str | None
 
 
-def choose(
+def select_columns(
     names: Sequence[str],
-    name: str,
+    file: str,
     options: Options,
     *,
     hidden: Iterable[str] = (),
-    if_twice: str = "rename one of them",
-) -> Choice:
-    """Columns by name; ``hidden`` ones are no values unless they are asked for."""
+    if_duplicate: str = "rename one of them",
+) -> Selection:
+    """Select the columns of a file by name.
+
+    Parameters
+    ----------
+    names : sequence of str
+        All columns of the file.
+    file : str
+        The file, for messages.
+    options : Options
+        The columns and the label that were requested.
+    hidden : iterable of str, optional
+        Columns that are not values unless they are requested.
+    if_duplicate : str, optional
+        Advice for when two columns have the same name.
+
+    Returns
+    -------
+    Selection
+        Values and label.
+    """
     label, wanted = options.label_column, options.columns
-    _refuse_twice(names, f"{name}: two columns are called", if_twice)
+    if (name := _first_duplicate(names)) is not None:
+        raise DataError(
+            f"{file}: two columns are named {name!r}; {if_duplicate}",
+            discreet=f"{file}: two columns have the same name; {if_duplicate}",
+            file=file,
+            column=name,
+        )
     known = set(names)
-    for asked in (*(() if label is None else (label,)), *(wanted or ())):
-        if asked not in known:
-            raise DataError(f"{name} has no column {asked!r}; there are {listed(names)}")
+    requested = [("label_column", label)] if label is not None else []
+    for option, name in (*requested, *(("columns", column) for column in wanted or ())):
+        if name not in known:
+            missing = f"{file} has no column {name!r}"
+            raise DataError(
+                f"{missing}; its columns are {listed(names)}",
+                discreet=f"{missing}; choose one of its columns",
+                parameter=option,
+                file=file,
+                column=name,
+            )
     if wanted is not None:
-        _refuse_twice(wanted, f"{name}: columns names", "give every column once")
+        if (name := _first_duplicate(wanted)) is not None:
+            message = f"{file}: columns contains {name!r} twice; name every column once"
+            raise DataError(message, parameter="columns", file=file, column=name)
         if label in wanted:
-            raise DataError(f"{name}: column {label!r} cannot be a value and the label; take it out of one")
+            message = f"{file}: column {label!r} is requested both as a value and as the label; choose one"
+            raise DataError(message, parameter="label_column", file=file, column=label)
         values = wanted
     else:
-        without = {*hidden, label}
-        values = tuple(column for column in names if column not in without)
+        excluded = {*hidden, label}
+        values = tuple(column for column in names if column not in excluded)
     if not values:
-        raise DataError(f"{name} has no columns" + ("" if label is None else f" besides the label {label!r}"))
-    return Choice(values, label)
+        besides = "" if label is None else f" besides the label {label!r}"
+        raise DataError(f"{file} has no columns{besides}; select at least one", file=file, value=())
+    return Selection(values, label)
 
 
-def pick(name: str, shapes: Mapping[str, tuple[int, ...]], wanted: str | None, *, ndim: int = 2) -> str:
-    """The array called ``wanted``, or the only one that is a matrix."""
+def pick_array(
+    file: str,
+    shapes: Mapping[str, tuple[int, ...]],
+    wanted: str | None,
+    *,
+    ndim: int = 2,
+    parameter: str = "dataset",
+) -> str:
+    """Return the key of the array ``wanted``, or of the only matrix; ``parameter`` is the option that named it."""
     if wanted is not None:
         if wanted not in shapes:
-            raise DataError(f"{name} has no array {wanted!r}; there are {listed(list(shapes))}")
+            raise DataError(
+                f"{file} has no array {wanted!r}; its arrays are {listed(list(shapes))}",
+                parameter=parameter,
+                file=file,
+                value=wanted,
+            )
         if len(shapes[wanted]) != ndim:
             expected = "(rows, columns)" if ndim == 2 else "one entry per row"
-            raise DataError(f"{name}: {wanted!r} has shape {shapes[wanted]}; expected {expected}")
+            raise DataError(
+                f"{file}: {wanted!r} has shape {shapes[wanted]}; expected {expected}",
+                parameter=parameter,
+                file=file,
+                value=shapes[wanted],
+            )
         return wanted
     matrices = [key for key, shape in shapes.items() if len(shape) == 2]
     if len(matrices) == 1:
         return matrices[0]
     if matrices:
-        raise DataError(f"{name} holds {len(matrices)} matrices, {listed(matrices)}; say which one with dataset")
-    held = ", ".join(f"{key!r} {shape}" for key, shape in list(shapes.items())[:_SHOWN])
-    raise DataError(f"{name} holds no matrix of shape (rows, columns), but {held or 'nothing'}")
+        message = f"{file} contains {len(matrices)} matrices, {listed(matrices)}; select one as the dataset"
+        raise DataError(message, parameter=parameter, file=file, value=tuple(matrices))
+    found = ", ".join(f"{key!r} {shape}" for key, shape in list(shapes.items())[:_MAX_NAMES_SHOWN])
+    message = f"{file} contains no matrix of shape (rows, columns), only {found or 'nothing'}; add one"
+    raise DataError(message, file=file, value=())
 
 
-def value_type(shape: tuple[int, ...], kind: np.dtype[Any], name: str) -> np.dtype[Any]:
-    """What an array is given as: float32 stays, all other real numbers become float64."""
+def value_type(shape: tuple[int, ...], kind: np.dtype[Any], file: str) -> np.dtype[Any]:
+    """Return the type in which an array is read: float32 stays, all other real numbers become float64."""
     if kind.kind == "O":
-        raise DataError(f"{name} holds Python objects, not numbers; save it as an array of float64")
-    check_matrix(shape, kind, name, "it")
+        raise DataError(
+            f"{file} contains Python objects, not numbers; save it as an array of float64", file=file, value=kind
+        )
+    try:
+        check_matrix(shape, kind, file, "it")
+    except DataError as error:
+        error.file = file
+        raise
     return np.dtype(np.float32 if kind.kind == "f" and kind.itemsize == 4 else np.float64)
 
 
-def extra(module: str, kind: str) -> Any:
-    """An optional package, or how to get it."""
+def import_extra(module: str, purpose: str) -> Any:
+    """Import an optional package, or say how to install it."""
     try:
         return import_module(module)
     except ImportError as error:
         package = {"sklearn": "scikit-learn"}.get(module.partition(".")[0], module.partition(".")[0])
-        raise MissingExtraError(f"{kind} needs {package}; pip install 'deepca[files]'") from error
+        raise MissingExtraError(f"{purpose} needs {package}; pip install 'deepca[files]'", name=package) from error
 
 
 @contextmanager
-def reading(name: str, kind: str) -> Iterator[None]:
-    """Whatever a library raises about a file becomes one sentence that names the file."""
+def reading(file: str, kind: str) -> Iterator[None]:
+    """Turn whatever a library raises about a file into a one-line DataError that names the file."""
     try:
         yield
     except (DeepcaError, MemoryError):
         raise
     except OSError as error:
-        if error.errno is not None and error.strerror:  # from the system, not from the library
-            raise DataError(f"{name} cannot be read ({error.strerror})") from error
-        raise _not_what_it_should_be(name, kind, error) from error
-    except Exception as error:  # libraries raise all sorts on damaged files
-        raise _not_what_it_should_be(name, kind, error) from error
+        if error.errno is not None and error.strerror:  # raised by the system, not by the library
+            raise DataError(f"{file} cannot be read ({error.strerror}); check the file", file=file) from error
+        raise damaged(file, kind, str(error) or type(error).__name__) from error
+    except Exception as error:  # libraries raise errors of any type for damaged files
+        raise damaged(file, kind, str(error) or type(error).__name__) from error
 
 
-def unpacked(path: Path) -> IO[bytes]:
-    """The bytes of a file, unpacked on the way if its name ends so."""
+def damaged(file: str, kind: str, reason: str) -> DataError:
+    """Return the error for a file that a library cannot parse; the library's reason may quote data."""
+    found, advice = f"{file} cannot be read as {kind}: it is damaged, truncated or in another format", "check the file"
+    reason = " ".join(reason.split())[:_MAX_LIBRARY_MESSAGE]
+    return DataError(f"{found} ({reason}); {advice}", discreet=f"{found}; {advice}", file=file)
+
+
+def open_decompressed(path: Path) -> IO[bytes]:
+    """Open a file for reading, decompressed if its name ends in .gz or .bz2."""
     suffix = path.suffix.lower()
     if suffix == ".gz":
         return cast("IO[bytes]", gzip.open(path))
@@ -128,22 +210,13 @@ def unpacked(path: Path) -> IO[bytes]:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Some names, and how many there are where that is not all."""
-    shown = ", ".join(repr(str(n)) for n in names[:_SHOWN])
-    return f"{shown}, … ({len(names):,} in all)" if len(names) > _SHOWN else shown or "none"
+    """Return names as text; of many, the first few and their number."""
+    shown = ", ".join(repr(str(n)) for n in names[:_MAX_NAMES_SHOWN])
+    return f"{shown}, … ({len(names):,} in all)" if len(names) > _MAX_NAMES_SHOWN else shown or "none"
 
 
-def _not_what_it_should_be(name: str, kind: str, error: Exception) -> DataError:
-    said = " ".join(str(error).split())[:200] or type(error).__name__
-    wrong = f"{name} cannot be read as {kind}: it is damaged, cut short or something else"
-    return DataError(f"{wrong} ({said})", discreet=wrong)
-
-
-def _refuse_twice(names: Sequence[str], what: str, way_out: str) -> None:
+def _first_duplicate(names: Sequence[str]) -> str | None:
     if len(set(names)) == len(names):
-        return
+        return None
     seen: set[str] = set()
-    for column in names:
-        if column in seen:
-            raise DataError(f"{what} {column!r}; {way_out}")
-        seen.add(column)
+    return next(name for name in names if name in seen or seen.add(name))  # type: ignore[func-returns-value]

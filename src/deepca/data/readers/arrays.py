@@ -1,7 +1,7 @@
-""".npy and .npz: arrays of numpy, and the sparse matrices that scipy saves.
+"""Read .npy and .npz files: arrays of numpy, and the sparse matrices that scipy saves.
 
-A .npy file is memory-mapped. An array in a .npz file is unpacked block by block with every pass, unless its columns lie
-together (Fortran order): then it is read whole, as are sparse matrices.
+A .npy file is memory-mapped. An array in a .npz file is decompressed block by block in every pass, unless it is in
+Fortran order: then it is read whole, as are sparse matrices.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from scipy import sparse
 
 from deepca.data._npy import read_header
-from deepca.data.readers._common import Options, pick, reading, value_type
+from deepca.data.readers._common import Options, pick_array, reading, value_type
 from deepca.data.sources import ArraySource, Block, Source, block_rows, numeric
 from deepca.errors import DataError
 
@@ -26,34 +26,43 @@ _NPY, _NPZ = "a .npy array", "an .npz archive"
 
 
 def open_npy(path: Path, name: str, options: Options) -> Source:
-    """Memory-mapped; whole numbers become floats one block at a time."""
+    """Memory-map a .npy file; integers become floats block by block."""
     with reading(name, _NPY):
         with path.open("rb") as stream:
             shape, by_column, kind = read_header(stream)
             first = stream.tell()
         dtype = value_type(shape, kind, name)
         values = np.memmap(path, kind, mode="r", offset=first, shape=shape, order="F" if by_column else "C")
-    return ArraySource(values, name) if kind == dtype else _CastSource(values, name, dtype)
+    source: Source = ArraySource(values, name) if kind == dtype else _CastSource(values, name, dtype)
+    source.file = name
+    return source
 
 
 def open_npz(path: Path, name: str, options: Options) -> Source:
+    """Open a matrix of an .npz archive, or the sparse matrix that it stores."""
+    source = _open_npz(path, name, options)
+    source.file = name
+    return source
+
+
+def _open_npz(path: Path, name: str, options: Options) -> Source:
     with reading(name, _NPZ):
         with zipfile.ZipFile(path) as archive:
             headers = dict(_headers(archive))
         if {"format", "shape", "data"} <= set(headers) and options.dataset is None:
             matrix = _sparse(path, name)
             return ArraySource(matrix, name, labels=_labels(path, name, headers, options, matrix.shape[0]))
-        key = pick(name, {key: shape for key, (shape, _, _) in headers.items()}, options.dataset)
+        key = pick_array(name, {key: shape for key, (shape, _, _) in headers.items()}, options.dataset)
         shape, by_column, kind = headers[key]
         dtype, labels = value_type(shape, kind, name), _labels(path, name, headers, options, shape[0])
         if by_column:
             with np.load(path, allow_pickle=False) as archive:
                 return ArraySource(archive[key].astype(dtype, copy=False), name, labels=labels)
-    return _PackedSource(path, name, key, shape, kind, dtype, labels)
+    return _ArchivedSource(path, name, key, shape, kind, dtype, labels)
 
 
 class _CastSource(Source):
-    """An array on disk whose numbers become floats block by block, so that it is never in memory as a whole."""
+    """A memory-mapped array that is converted to floats block by block, so that it never is in memory as a whole."""
 
     columns = None
     is_sparse = False
@@ -63,13 +72,14 @@ class _CastSource(Source):
         self.n, self.d = values.shape
 
     def blocks(self) -> Iterator[Block]:
+        """Yield converted copies of slices."""
         step = block_rows(self.d)
         for first in range(0, len(self._values), step):
             yield np.asarray(self._values[first : first + step]).astype(self.dtype)
 
 
-class _PackedSource(Source):
-    """One array of an .npz file, row by row."""
+class _ArchivedSource(Source):
+    """One array of an .npz file, read block by block."""
 
     columns = None
     is_sparse = False
@@ -89,6 +99,7 @@ class _PackedSource(Source):
         self.n, self.d = shape
 
     def blocks(self) -> Iterator[Block]:
+        """Yield rows as they are decompressed."""
         step, left, row_bytes = block_rows(self.d), cast("int", self.n), self.d * self._kind.itemsize
         with (
             reading(self.name, _NPZ),
@@ -98,10 +109,13 @@ class _PackedSource(Source):
             read_header(stream)
             while left:
                 rows = min(step, left)
-                held = stream.read(rows * row_bytes)
-                if len(held) != rows * row_bytes:
-                    raise DataError(f"{self.name}: {self._key!r} ends {left:,} rows too early; it was cut short")
-                yield np.frombuffer(held, self._kind).reshape(rows, self.d).astype(self.dtype)
+                values = stream.read(rows * row_bytes)
+                if len(values) != rows * row_bytes:
+                    raise DataError(
+                        f"{self.name}: {self._key!r} is truncated, {left:,} rows are missing; save it again",
+                        file=self.name,
+                    )
+                yield np.frombuffer(values, self._kind).reshape(rows, self.d).astype(self.dtype)
                 left -= rows
 
 
@@ -113,14 +127,20 @@ def _headers(archive: zipfile.ZipFile) -> Iterator[tuple[str, tuple[tuple[int, .
 
 
 def _labels(path: Path, name: str, headers: dict[str, Any], options: Options, n: int) -> npt.NDArray[Any] | None:
-    """Return the array that was named, if it has one entry for each of the n rows."""
+    """Return the array selected as label, which must have one entry for each of the n rows."""
     if options.label_column is None:
         return None
-    key = pick(name, {key: shape for key, (shape, _, _) in headers.items()}, options.label_column, ndim=1)
+    shapes = {key: shape for key, (shape, _, _) in headers.items()}
+    key = pick_array(name, shapes, options.label_column, ndim=1, parameter="label_column")
     with np.load(path, allow_pickle=False) as archive:
         labels = cast("npt.NDArray[Any]", archive[key])
     if len(labels) != n:
-        raise DataError(f"{name}: {options.label_column!r} has {len(labels)} entries for {n} rows")
+        raise DataError(
+            f"{name}: {options.label_column!r} has {len(labels)} entries for {n} rows; one per row is required",
+            parameter="label_column",
+            file=name,
+            value=len(labels),
+        )
     return labels
 
 

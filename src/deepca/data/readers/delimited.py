@@ -1,16 +1,17 @@
-"""CSV and its relatives, read by Arrow in blocks of about a megabyte; packed files (.gz, .bz2) are unpacked on the way.
+"""Read CSV and similar text with Arrow, in blocks of about a megabyte; .gz and .bz2 are decompressed on the fly.
 
-- The first line names the columns, unless every cell of it is a number (or empty): then it is a row, and columns have
-  no names. A first line 0, 1, 2, … counts as names, since that is what data frames without names write.
-- The delimiter is a tab in .tsv files. Elsewhere it is the comma, or what the first line has instead of it: a
-  semicolon, a tab or (in .txt files) a space.
-- Empty cells and what is usually written for missing values (NA, nan, null, …) become NaN; empty lines are no rows.
-- Labels are text, unless all of them are numbers written in the usual way.
+- The first line names the columns, unless all of its cells are numbers (or empty): then it is a row, and the columns
+  have no names. A first line 0, 1, 2, … is a header, since data frames without column names are written like that.
+- The delimiter is a tab in .tsv files. In other files it is the comma or, if the first line has none, a semicolon, a
+  tab or (in .txt files) a space.
+- Empty cells and the usual codes for missing values (NA, nan, null, …) become NaN; empty lines are skipped.
+- Labels are text, unless all of them are ordinary numbers.
 """
 
 from __future__ import annotations
 
 import csv
+import io
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -21,18 +22,28 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from deepca.data.readers._common import SET_APART, Choice, Options, choose, extra, reading, unpacked
+from deepca.data.readers._common import (
+    NUMBERS_REQUIRED,
+    Options,
+    Selection,
+    damaged,
+    import_extra,
+    open_decompressed,
+    reading,
+    select_columns,
+)
 from deepca.data.readers._tables import TableSource, as_numpy
-from deepca.data.sources import without_rows
+from deepca.data.sources import no_rows_error
 from deepca.errors import DataError
 
 __all__ = ["first_line", "open_delimited"]
 
 _CSV = "CSV"
-_LONGEST_LINE = 64 << 20
-# a block is some rows, of so much text at least, unless they are long: then it is fewer rows, of so much at most
-ROWS_OF_BLOCK, LEAST_TEXT, MOST_TEXT = 256, 1 << 20, 32 << 20
-_CELL = 26  # characters of a number with its delimiter, at most
+_MAX_LINE_BYTES = 64 << 20  # a longer first line means that the file is not text
+# a block has ROWS_PER_BLOCK rows, or more to reach MIN_BLOCK_BYTES of text; MAX_BLOCK_BYTES limits blocks of long rows
+ROWS_PER_BLOCK, MIN_BLOCK_BYTES, MAX_BLOCK_BYTES = 256, 1 << 20, 32 << 20
+_MAX_CELL_BYTES = 26  # the longest number in double precision, with its delimiter
+_MAX_VALUE_SHOWN = 40  # characters of a cell in a message
 _CONVERSION = re.compile(r"In CSV column #(\d+): Row #(\d+): CSV conversion error to [^:]*: invalid value '(.*)'", re.S)
 _RAGGED = re.compile(r"Row #(\d+): Expected (\d+) columns, got (\d+)")
 _LINE_END = re.compile("[\r\n]")
@@ -40,105 +51,142 @@ _LEADING_ZERO = re.compile(r"\s*[+-]?0\d")
 
 
 @dataclass(frozen=True)
-class _Form:
+class _Dialect:
+    """How a file is written; ``names`` are the columns as Arrow reads them, spaces included."""
+
     delimiter: str
-    has_names: bool
+    has_header: bool
     block_size: int
     names: tuple[str, ...]
-    """As Arrow calls the columns, spaces and all."""
 
 
 def open_delimited(path: Path, name: str, options: Options) -> TableSource:
-    arrow, arrow_csv = extra("pyarrow", "reading CSV"), extra("pyarrow.csv", "reading CSV")
+    """Open a CSV file; its first block is read to check it."""
+    arrow, arrow_csv = import_extra("pyarrow", "reading CSV"), import_extra("pyarrow.csv", "reading CSV")
     with reading(name, _CSV):
         line = first_line(path, name)
         delimiter = _delimiter(line, path)
         cells = next(csv.reader([line], delimiter=delimiter))
-        has_names = _is_header(cells)
-        row = max(len(line), _CELL * len(cells))
-        form = _Form(delimiter, has_names, min(max(ROWS_OF_BLOCK * row, LEAST_TEXT), max(2 * row, MOST_TEXT)), ())
+        has_header = _is_header(cells)
+        row = max(len(line), _MAX_CELL_BYTES * len(cells))
+        size = min(max(ROWS_PER_BLOCK * row, MIN_BLOCK_BYTES), max(2 * row, MAX_BLOCK_BYTES))
+        dialect = _Dialect(delimiter, has_header, size, ())
         try:
-            names = tuple(_opened(arrow_csv, path, form).schema.names)
+            names = tuple(_open_reader(arrow_csv, path, dialect).schema.names)
         except arrow.ArrowInvalid as error:
-            raise _told(name, form, str(error)) from error
-        form = replace(form, names=names)
-    if not has_names and (options.label_column is not None or options.columns is not None):
-        raise DataError(f"{name} has no header, so columns have no names; put a line with names first")
-    source = _CsvSource(path, name, form, choose([column.strip() for column in names], name, options))
+            raise _translated(path, name, dialect, str(error)) from error
+        dialect = replace(dialect, names=names)
+    if not has_header and (options.label_column is not None or options.columns is not None):
+        option = "columns" if options.label_column is None else "label_column"
+        message = f"{name} has no header, so {option} cannot name a column; add a first line with the column names"
+        raise DataError(message, parameter=option, file=name, line=1)
+    selection = select_columns([column.strip() for column in names], name, options)
+    source = _CsvSource(path, name, dialect, selection)
     if next(source.blocks(), None) is None:
-        raise without_rows(name)
+        raise no_rows_error(name, file=name)
     return source
 
 
 def first_line(path: Path, name: str) -> str:
-    """The first line that is not empty, however the file is packed."""
-    with unpacked(path) as stream:
-        while line := stream.readline(_LONGEST_LINE):
-            if len(line) == _LONGEST_LINE:
-                raise DataError(f"{name} has a first line of more than {_LONGEST_LINE >> 20} MB; is it a text file?")
+    """Return the first line that is not empty."""
+    with open_decompressed(path) as stream:
+        while line := stream.readline(_MAX_LINE_BYTES):
+            if len(line) == _MAX_LINE_BYTES:
+                message = f"{name}: the first line has more than {_MAX_LINE_BYTES >> 20} MB; give a text file"
+                raise DataError(message, file=name, line=1)
             text = line.decode("utf-8-sig", "replace").replace("\0", " ")
             if text.strip():
                 return _LINE_END.split(text.lstrip("\r\n"), maxsplit=1)[0]
-    raise without_rows(name)
+    raise no_rows_error(name, file=name)
 
 
 class _CsvSource(TableSource):
-    def __init__(self, path: Path, name: str, form: _Form, choice: Choice) -> None:
-        super().__init__(name, choice, np.dtype(np.float64), None)
-        self._path, self._form = path, form
-        if not form.has_names:
+    """Columns of a CSV file."""
+
+    def __init__(self, path: Path, name: str, dialect: _Dialect, selection: Selection) -> None:
+        super().__init__(name, selection, np.dtype(np.float64), None)
+        self._path, self._dialect = path, dialect
+        if not dialect.has_header:
             self.columns = None
 
+    def locate(self, row: int) -> tuple[str | None, int | None]:
+        """Read the file again up to the row."""
+        return self.file, _line_of_record(self._path, self._dialect, row + 1 + self._dialect.has_header)
+
     def _batches(self, names: Sequence[str]) -> Iterator[Sequence[Any]]:
-        arrow, arrow_csv = extra("pyarrow", "reading CSV"), extra("pyarrow.csv", "reading CSV")
-        written = {column.strip(): column for column in self._form.names}
-        kinds = {written[c]: arrow.string() if c == self._choice.label else arrow.float64() for c in names}
+        arrow, arrow_csv = import_extra("pyarrow", "reading CSV"), import_extra("pyarrow.csv", "reading CSV")
+        written = {column.strip(): column for column in self._dialect.names}
+        kinds = {written[c]: arrow.string() if c == self._selection.label else arrow.float64() for c in names}
         wanted = arrow_csv.ConvertOptions(column_types=kinds, include_columns=list(kinds))
         with reading(self.name, _CSV):
             try:
-                for batch in _opened(arrow_csv, self._path, self._form, wanted):
+                for batch in _open_reader(arrow_csv, self._path, self._dialect, wanted):
                     if batch.num_rows:
                         yield batch.columns
             except arrow.ArrowInvalid as error:
-                raise _told(self.name, self._form, str(error)) from error
+                raise _translated(self._path, self.name, self._dialect, str(error)) from error
 
-    def _joined(self, parts: list[Any]) -> npt.NDArray[Any]:
-        arrow = extra("pyarrow", "reading CSV")
-        return _typed(arrow, arrow.chunked_array(parts, type=arrow.string()))
+    def _join_labels(self, parts: list[Any]) -> npt.NDArray[Any]:
+        arrow = import_extra("pyarrow", "reading CSV")
+        return _typed_labels(arrow, arrow.chunked_array(parts, type=arrow.string()))
 
 
-def _opened(arrow_csv: Any, path: Path, form: _Form, convert: Any = None) -> Any:
-    """A reader from the first row on. One thread: that is as fast, and it knows the row in which something is wrong."""
-    packing = {".gz": "gzip", ".bz2": "bz2"}.get(path.suffix.lower())
+def _open_reader(arrow_csv: Any, path: Path, dialect: _Dialect, convert: Any = None) -> Any:
+    """Return an Arrow reader. It has one thread, which is as fast and makes errors report the row."""
+    compression = {".gz": "gzip", ".bz2": "bz2"}.get(path.suffix.lower())
     return arrow_csv.open_csv(
-        extra("pyarrow", "reading CSV").input_stream(str(path), compression=packing),
+        import_extra("pyarrow", "reading CSV").input_stream(str(path), compression=compression),
         read_options=arrow_csv.ReadOptions(
-            use_threads=False, block_size=form.block_size, autogenerate_column_names=not form.has_names
+            use_threads=False, block_size=dialect.block_size, autogenerate_column_names=not dialect.has_header
         ),
-        parse_options=arrow_csv.ParseOptions(delimiter=form.delimiter, newlines_in_values=True),
+        parse_options=arrow_csv.ParseOptions(delimiter=dialect.delimiter, newlines_in_values=True),
         convert_options=convert,
     )
 
 
-def _told(name: str, form: _Form, said: str) -> DataError:
-    """What Arrow found, in terms of the file; rows count from 0 behind the header."""
-    before = 2 if form.has_names else 1
-    if found := _CONVERSION.search(said):
-        place, row, value = int(found[1]), int(found[2]) - before, found[3][:40]
-        return DataError.at_entry(name, row, form.names[place].strip() if form.has_names else place, value, SET_APART)
-    if found := _RAGGED.search(said):
-        row = int(found[1]) - before
-        return DataError(f"{name}: row {row} has {found[3]} cells instead of {found[2]}; mend or remove it")
-    if "Empty CSV file" in said:
-        return without_rows(name)
-    if "UTF8" in said:
-        return DataError(f"{name} is not UTF-8 throughout; save it as UTF-8")
-    said = " ".join(said.split())[:200]
-    wrong = f"{name} cannot be read as CSV: it is damaged, cut short or something else"
-    return DataError(f"{wrong} ({said})", discreet=wrong)
+def _translated(path: Path, name: str, dialect: _Dialect, reason: str) -> DataError:
+    """Return the error for what Arrow reports; rows are counted from 0 after the header, lines as an editor does."""
+    before = 2 if dialect.has_header else 1
+    if found := _CONVERSION.search(reason):
+        place, row, value = int(found[1]), int(found[2]) - before, found[3][:_MAX_VALUE_SHOWN]
+        line = _line_of_record(path, dialect, int(found[2]))
+        column = dialect.names[place].strip() if dialect.has_header else place
+        error = DataError.at_entry(_where(name, line), row, column, value, NUMBERS_REQUIRED)
+        error.file, error.line = name, line
+        return error
+    if found := _RAGGED.search(reason):
+        row, line = int(found[1]) - before, _line_of_record(path, dialect, int(found[1]))
+        message = f"{_where(name, line)}: row {row} has {found[3]} cells instead of {found[2]}; correct or remove it"
+        return DataError(message, file=name, line=line, row=row, value=int(found[3]))
+    if "Empty CSV file" in reason:
+        return no_rows_error(name, file=name)
+    if "UTF8" in reason:
+        return DataError(f"{name} is not encoded in UTF-8; save it as UTF-8", file=name)
+    return damaged(name, _CSV, reason)
+
+
+def _where(name: str, line: int | None) -> str:
+    return name if line is None else f"{name}, line {line}"
+
+
+def _line_of_record(path: Path, dialect: _Dialect, record: int) -> int | None:
+    """Return the line on which a record starts, both counted from 1; None if it cannot be determined.
+
+    Like Arrow, this counts the header as a record, but not empty lines; a record may span several lines.
+    """
+    with suppress(csv.Error, OSError, EOFError), open_decompressed(path) as stream:
+        records = csv.reader(io.TextIOWrapper(stream, "utf-8", "replace", newline=""), delimiter=dialect.delimiter)
+        line = 1
+        for cells in records:
+            record -= bool(cells)
+            if not record:
+                return line
+            line = records.line_num + 1
+    return None
 
 
 def _delimiter(line: str, path: Path) -> str:
+    """Guess the delimiter from the suffix and the first line."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     if ".tsv" in suffixes:
         return "\t"
@@ -147,7 +195,7 @@ def _delimiter(line: str, path: Path) -> str:
 
 
 def _is_header(cells: list[str]) -> bool:
-    """Whether the first line names the columns; a line of numbers is a row."""
+    """Return whether the first line names the columns; a line of numbers is a row."""
     filled = [cell for cell in map(str.strip, cells) if cell]
     if len(filled) > 2 and filled == [str(i) for i in range(len(filled))]:
         return True
@@ -159,11 +207,11 @@ def _is_number(cell: str) -> bool:
         float(cell)
     except ValueError:
         return False
-    return "_" not in cell  # Python takes 1_000 for a number, files do not
+    return "_" not in cell  # Python accepts 1_000, CSV files do not
 
 
-def _typed(arrow: Any, labels: Any) -> npt.NDArray[Any]:
-    """Whole numbers, numbers, or text as it stands; 007 is text."""
+def _typed_labels(arrow: Any, labels: Any) -> npt.NDArray[Any]:
+    """Return labels as integers, floats or text, whichever fits first; 007 is text."""
     text = as_numpy(labels)
     if any(map(_LEADING_ZERO.match, text)):
         return text

@@ -1,9 +1,9 @@
-"""AnnData (.h5ad): the matrix X, or another one named by ``dataset`` (``layers/counts``, ``raw/X``, ``obsm/X_pca``).
+"""Read AnnData files (.h5ad): X, or another matrix named by ``dataset`` (``layers/counts``, ``raw/X``, ``obsm/X_pca``).
 
-The file is read through h5py, as AnnData's backed mode does, but without the layers and annotations that it would load.
-Dense and CSR matrices are read in row blocks. A CSC matrix is stored by columns, so rows cannot be read one after the
-other: it is read whole and turned into CSR where that takes less than a quarter of the memory, and refused elsewhere.
-Names of columns are ``var_names``; a label is a column of ``obs``.
+The file is read with h5py, as in AnnData's backed mode, but without loading layers and annotations. Dense and CSR
+matrices are read in blocks of rows. A CSC matrix is stored by columns, so it is read whole and converted to CSR if that
+takes less than a quarter of the memory, and rejected otherwise. Column names are ``var_names``; a label is a column of
+``obs``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from scipy import sparse
 
 from deepca._util.machine import available_memory
 from deepca._util.typing import Csr
-from deepca.data.readers._common import Options, choose, extra, listed, reading, value_type
+from deepca.data.readers._common import Options, import_extra, listed, reading, select_columns, value_type
 from deepca.data.readers.hdf5 import DenseSource, opened
 from deepca.data.sources import BLOCK_BYTES, ArraySource, Block, Source
 from deepca.errors import DataError
@@ -27,14 +27,26 @@ from deepca.errors import DataError
 __all__ = ["open_h5ad"]
 
 _H5AD = "AnnData (.h5ad)"
-ROWS_AT_ONCE = 1 << 14  # whose beginnings are read at once: they are few bytes beside the rows
+ROW_POINTERS_AT_ONCE = 1 << 14  # row pointers read at a time, few bytes compared with the rows
 
 
 def open_h5ad(path: Path, name: str, options: Options) -> Source:
+    """Open a matrix of an AnnData file."""
+    source = _open_h5ad(path, name, options)
+    source.file = name
+    return source
+
+
+def _open_h5ad(path: Path, name: str, options: Options) -> Source:
     with reading(name, _H5AD), opened(path) as file:
         key = options.dataset or "X"
         if key not in file:
-            raise DataError(f"{name} has no {key!r}; there are {listed(_matrices(file))}")
+            raise DataError(
+                f"{name} has no matrix {key!r}; its matrices are {listed(_matrices(file))}",
+                parameter="dataset",
+                file=name,
+                value=key,
+            )
         item = file[key]
         if hasattr(item, "shape"):
             shape, form = tuple(item.shape), "dense"
@@ -47,12 +59,12 @@ def open_h5ad(path: Path, name: str, options: Options) -> Source:
         dtype = value_type(shape, item["data"].dtype, name)
         if form == "csr":
             return _CsrSource(path, name, key, shape, dtype, columns, places, labels)
-        whole = _turned(item, shape, name).astype(dtype, copy=False)
+        whole = _csc_to_csr(item, shape, name).astype(dtype, copy=False)
         return ArraySource(whole if places is None else whole[:, places], name, columns, labels)
 
 
 class _CsrSource(Source):
-    """Rows of a CSR matrix, as many at a time as some megabytes of entries take."""
+    """Rows of a CSR matrix, a few megabytes of entries at a time."""
 
     is_sparse = True
 
@@ -72,6 +84,7 @@ class _CsrSource(Source):
         self.n, self.d = shape[0], shape[1] if places is None else len(places)
 
     def blocks(self) -> Iterator[Block]:
+        """Yield rows in blocks of limited size."""
         with reading(self.name, _H5AD), opened(self._path) as file:
             item = file[self._key]
             for starts in _row_blocks(item["indptr"], cast("int", self.n)):
@@ -82,19 +95,23 @@ class _CsrSource(Source):
         first, last = int(starts[0]), int(starts[-1])
         data, indices = item["data"][first:last], item["indices"][first:last]
         if len(data) != last - first or len(indices) != last - first:
-            raise DataError(f"{self.name}: {self._key!r} has fewer entries than its rows say; it was cut short")
+            raise DataError(
+                f"{self.name}: {self._key!r} has fewer entries than its row pointers announce, so it is truncated; "
+                "save it again",
+                file=self.name,
+            )
         small = np.int32 if max(self._width, last - first) < 2**31 else np.int64
-        held = (data.astype(self.dtype, copy=False), indices.astype(small), (starts - first).astype(small))
-        X = sparse.csr_array(held, shape=(len(starts) - 1, self._width))
-        X.check_format(full_check=True)  # an index out of bounds would reach into foreign memory later
+        arrays = (data.astype(self.dtype, copy=False), indices.astype(small), (starts - first).astype(small))
+        X = sparse.csr_array(arrays, shape=(len(starts) - 1, self._width))
+        X.check_format(full_check=True)  # an index out of bounds would access foreign memory later
         return cast("Csr", X)
 
 
 def _row_blocks(indptr: Any, n: int) -> Iterator[npt.NDArray[np.int64]]:
-    """Where the rows of each block begin and the last one ends."""
-    most = BLOCK_BYTES // 12  # of a value and its index
-    for chunk in range(0, n, ROWS_AT_ONCE):
-        starts = indptr[chunk : min(chunk + ROWS_AT_ONCE, n) + 1].astype(np.int64)
+    """Yield the row pointers of each block, including the end of its last row."""
+    most = BLOCK_BYTES // 12  # entries of a value and its index
+    for chunk in range(0, n, ROW_POINTERS_AT_ONCE):
+        starts = indptr[chunk : min(chunk + ROW_POINTERS_AT_ONCE, n) + 1].astype(np.int64)
         first = 0
         while first < len(starts) - 1:
             last = int(np.searchsorted(starts, starts[first] + most, side="right")) - 1
@@ -104,27 +121,40 @@ def _row_blocks(indptr: Any, n: int) -> Iterator[npt.NDArray[np.int64]]:
 
 
 def _sparse_form(item: Any, name: str) -> tuple[tuple[int, ...], str]:
-    """Shape, and "csr" or "csc", as any version of AnnData wrote it."""
-    said = str(item.attrs.get("encoding-type", item.attrs.get("h5sparse_format", "")))
+    """Return the shape, and "csr" or "csc", as written by any version of AnnData."""
+    encoding = str(item.attrs.get("encoding-type", item.attrs.get("h5sparse_format", "")))
     shape = item.attrs.get("shape", item.attrs.get("h5sparse_shape"))
-    form = said.removesuffix("_matrix")
+    form = encoding.removesuffix("_matrix")
     if form not in ("csr", "csc") or shape is None:
-        raise DataError(f"{name}: {item.name!r} is no matrix that can be read (it says {said!r})")
+        raise DataError(
+            f"{name}: {item.name!r} has encoding {encoding!r}; a dense, CSR or CSC matrix is required",
+            parameter="dataset",
+            file=name,
+            value=encoding,
+        )
     rows, columns = (int(size) for size in shape)
     if len(item["indptr"]) != (rows if form == "csr" else columns) + 1:
-        raise DataError(f"{name}: {item.name!r} says that it is {rows} × {columns}, and its rows say otherwise")
+        raise DataError(
+            f"{name}: {item.name!r} has shape {rows} × {columns}, but its pointers are for "
+            f"{len(item['indptr']) - 1} {'rows' if form == 'csr' else 'columns'}; save it again",
+            file=name,
+            value=(rows, columns),
+        )
     return (rows, columns), form
 
 
-def _turned(item: Any, shape: tuple[int, ...], name: str) -> Csr:
+def _csc_to_csr(item: Any, shape: tuple[int, ...], name: str) -> Csr:
+    """Return a CSC matrix as CSR if it fits into memory."""
     taken = 2 * sum(item[part].size * item[part].dtype.itemsize for part in ("data", "indices"))
     if taken > available_memory() // 4:
         raise DataError(
-            f"{name}: {item.name!r} is stored by columns (CSC) and too large to be turned round in memory; "
-            "save it by rows first: adata.X = adata.X.tocsr(); adata.write_h5ad(…)"
+            f"{name}: {item.name!r} is stored by columns (CSC) and is too large to convert in memory; save it by rows "
+            "first: adata.X = adata.X.tocsr(); adata.write_h5ad(…)",
+            file=name,
+            value="csc",
         )
-    held = (item["data"][:], item["indices"][:], item["indptr"][:])
-    matrix = sparse.csc_array(held, shape=(shape[0], shape[1]))
+    arrays = (item["data"][:], item["indices"][:], item["indptr"][:])
+    matrix = sparse.csc_array(arrays, shape=(shape[0], shape[1]))
     matrix.check_format(full_check=True)
     return cast("Csr", matrix.tocsr())
 
@@ -132,17 +162,24 @@ def _turned(item: Any, shape: tuple[int, ...], name: str) -> Csr:
 def _columns(
     file: Any, key: str, shape: tuple[int, ...], name: str, options: Options
 ) -> tuple[tuple[str, ...] | None, npt.NDArray[np.intp] | None]:
-    """Names of the values, and their places where not all were asked for."""
-    of = "raw/var" if key.startswith("raw/") else "var"
-    if key.startswith("obsm") or of not in file or len(shape) != 2:
+    """Return the column names, and the indices of the selected columns unless all are selected."""
+    group = "raw/var" if key.startswith("raw/") else "var"
+    if key.startswith("obsm") or group not in file or len(shape) != 2:
         if options.columns is not None:
-            raise DataError(f"{name}: the columns of {key!r} have no names; leave columns out")
+            raise DataError(
+                f"{name}: the columns of {key!r} have no names; omit columns", parameter="columns", file=name
+            )
         return None, None
-    names = _index(file[of])
+    names = _index(file[group])
     if len(names) != shape[1]:
-        raise DataError(f"{name}: {key!r} has {shape[1]} columns, and {of} names {len(names)}; the file is damaged")
-    way_out = "call adata.var_names_make_unique() and save it again"
-    values = choose(names, name, Options(columns=options.columns), if_twice=way_out).values
+        raise DataError(
+            f"{name}: {key!r} has {shape[1]} columns, but {group} has {len(names)} names; the file is damaged, save it "
+            "again",
+            file=name,
+            value=shape[1],
+        )
+    advice = "call adata.var_names_make_unique() and save it again"
+    values = select_columns(names, name, Options(columns=options.columns), if_duplicate=advice).values
     if options.columns is None:
         return values, None
     at = {column: place for place, column in enumerate(names)}
@@ -150,7 +187,7 @@ def _columns(
 
 
 def _index(frame: Any) -> list[str]:
-    """Names of the rows of a stored data frame; before AnnData 0.7 that was a table of records."""
+    """Return the index of a stored data frame, which was a table of records before AnnData 0.7."""
     if hasattr(frame, "dtype"):
         names = frame[next(field for field in ("_index", "index") if field in frame.dtype.names)]
         return [one.decode() if isinstance(one, bytes) else str(one) for one in names]
@@ -159,34 +196,46 @@ def _index(frame: Any) -> list[str]:
 
 
 def _labels(file: Any, name: str, n: int, options: Options) -> npt.NDArray[Any] | None:
+    """Return the column of obs that is selected as label."""
     wanted = options.label_column
     if wanted is None:
         return None
     frame = file["obs"]
     names = [str(one) for one in (frame.dtype.names if hasattr(frame, "dtype") else frame.attrs["column-order"])]
     if wanted not in names:
-        raise DataError(f"{name} has no column {wanted!r} in obs; there are {listed(names)}")
-    anndata = extra("anndata", "reading the labels of .h5ad")
+        raise DataError(
+            f"{name} has no column {wanted!r} in obs; its columns are {listed(names)}",
+            parameter="label_column",
+            file=name,
+            column=wanted,
+        )
+    anndata = import_extra("anndata", "reading the labels of .h5ad")
     read = anndata.io.read_elem if hasattr(anndata, "io") else anndata.experimental.read_elem
     alone = not hasattr(frame, "dtype") and "encoding-type" in frame[wanted].attrs
-    held = read(frame[wanted]) if alone else read(frame)[wanted]
-    found = _plain(import_module("pandas").Series(held))  # which anndata comes with
+    column = read(frame[wanted]) if alone else read(frame)[wanted]
+    found = _as_numpy(import_module("pandas").Series(column))  # pandas is a dependency of anndata
     if len(found) != n:
-        raise DataError(f"{name}: {wanted!r} has {len(found)} entries for {n} rows; the file is damaged")
+        raise DataError(
+            f"{name}: {wanted!r} has {len(found)} entries for {n} rows; the file is damaged, save it again",
+            parameter="label_column",
+            file=name,
+            value=len(found),
+        )
     return found
 
 
-def _plain(column: Any) -> npt.NDArray[Any]:
-    """A column of pandas as an array; numbers that are missing become NaN, and text becomes empty."""
+def _as_numpy(column: Any) -> npt.NDArray[Any]:
+    """Convert a pandas column; missing numbers become NaN, missing text becomes empty."""
     found = np.asarray(column)
     if found.dtype != object:
         return found
     missing = np.asarray(column.isna())
-    if column.dtype.kind in "iufb":  # may hold NA
+    if column.dtype.kind in "iufb":  # nullable types, which may contain NA
         return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
     return np.array(["" if gap else str(one) for one, gap in zip(found, missing, strict=True)], dtype=str)
 
 
 def _matrices(file: Any) -> list[str]:
-    held = [key for key in ("X", "raw/X") if key in file]
-    return held + [f"{group}/{key}" for group in ("layers", "obsm") if group in file for key in file[group]]
+    """Return the names of all matrices of a file."""
+    found = [key for key in ("X", "raw/X") if key in file]
+    return found + [f"{group}/{key}" for group in ("layers", "obsm") if group in file for key in file[group]]

@@ -1,4 +1,4 @@
-"""HDF5: one matrix of a file, read in blocks of whole chunks. A vector of the file can be the label."""
+"""Read a matrix of an HDF5 file in blocks of whole chunks; a vector of the file can be the label."""
 
 from __future__ import annotations
 
@@ -9,31 +9,40 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from deepca.data.readers._common import Options, extra, pick, reading, value_type
+from deepca.data.readers._common import Options, import_extra, pick_array, reading, value_type
 from deepca.data.sources import Block, Source, block_rows
 from deepca.errors import DataError
 
 __all__ = ["DenseSource", "open_hdf5", "opened"]
 
 _HDF5 = "HDF5"
-_LARGEST_READ = 64 << 20
+_MAX_READ_BYTES = 64 << 20  # chunks taller than this are read in parts, to bound memory
 
 
 def open_hdf5(path: Path, name: str, options: Options) -> Source:
+    """Open the matrix named by ``dataset``, or the only one."""
     with reading(name, _HDF5), opened(path) as file:
         shapes = _shapes(file)
-        key = pick(name, shapes, _found(options.dataset, shapes))
+        key = pick_array(name, shapes, _without_slashes(options.dataset, shapes))
         labels = None
         if options.label_column is not None:
-            label = pick(name, shapes, _found(options.label_column, shapes), ndim=1)
+            wanted = _without_slashes(options.label_column, shapes)
+            label = pick_array(name, shapes, wanted, ndim=1, parameter="label_column")
             labels = _values(file[label])
             if len(labels) != shapes[key][0]:
-                raise DataError(f"{name}: {label!r} has {len(labels)} entries for {shapes[key][0]} rows")
-        return DenseSource(path, name, _HDF5, file[key], columns=_names(file, shapes, shapes[key][1]), labels=labels)
+                raise DataError(
+                    f"{name}: {label!r} has {len(labels)} entries for {shapes[key][0]} rows; one per row is required",
+                    parameter="label_column",
+                    file=name,
+                    value=len(labels),
+                )
+        return DenseSource(
+            path, name, _HDF5, file[key], columns=_column_names(file, shapes, shapes[key][1]), labels=labels
+        )
 
 
-def _names(file: Any, shapes: Mapping[str, tuple[int, ...]], d: int) -> tuple[str, ...] | None:
-    """Names of the columns, where a vector of texts called ``columns`` has one for each, as our own writer puts it."""
+def _column_names(file: Any, shapes: Mapping[str, tuple[int, ...]], d: int) -> tuple[str, ...] | None:
+    """Return the column names stored as a vector ``columns`` (by :mod:`deepca.data.writers`), if there is one."""
     if shapes.get("columns") != (d,):
         return None
     values = _values(file["columns"])
@@ -41,7 +50,7 @@ def _names(file: Any, shapes: Mapping[str, tuple[int, ...]], d: int) -> tuple[st
 
 
 class DenseSource(Source):
-    """A two-dimensional dataset of an HDF5 file."""
+    """A two-dimensional dataset of an HDF5 file; ``places`` selects some of its columns."""
 
     is_sparse = False
 
@@ -57,13 +66,14 @@ class DenseSource(Source):
         labels: npt.NDArray[Any] | None = None,
     ) -> None:
         self.dtype = value_type(dataset.shape, dataset.dtype, name)
-        self.name, self.columns = name, columns
+        self.name, self.file, self.columns = name, name, columns
         self.n = int(dataset.shape[0])
         self.d = int(dataset.shape[1]) if places is None else len(places)
         self._path, self._kind, self._key, self._places, self._labels = path, kind, dataset.name, places, labels
         self._step = _step(dataset)
 
     def blocks(self) -> Iterator[Block]:
+        """Yield rows in whole chunks."""
         with reading(self.name, self._kind), opened(self._path) as file:
             values = file[self._key]
             for first in range(0, cast("int", self.n), self._step):
@@ -72,19 +82,21 @@ class DenseSource(Source):
 
 
 def opened(path: Path) -> Any:
-    return extra("h5py", "reading HDF5").File(str(path), "r")
+    """Open an HDF5 file for reading."""
+    return import_extra("h5py", "reading HDF5").File(str(path), "r")
 
 
 def _step(dataset: Any) -> int:
-    """Rows to read at once: whole chunks where they are not too tall, since a chunk is unpacked as a whole."""
+    """Return the number of rows to read at once: whole chunks if possible, since a chunk is decompressed as a whole."""
     step = block_rows(dataset.shape[1])
     tall = dataset.chunks[0] if dataset.chunks else 1
     whole = -(-step // tall) * tall
-    return int(whole if whole * dataset.shape[1] * 8 <= _LARGEST_READ else step)
+    return int(whole if whole * dataset.shape[1] * 8 <= _MAX_READ_BYTES else step)
 
 
 def _shapes(file: Any) -> dict[str, tuple[int, ...]]:
-    h5py = extra("h5py", "reading HDF5")
+    """Return the shapes of all datasets of a file."""
+    h5py = import_extra("h5py", "reading HDF5")
     found: dict[str, tuple[int, ...]] = {}
 
     def note(key: str, item: Any) -> None:
@@ -95,12 +107,13 @@ def _shapes(file: Any) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def _found(key: str | None, shapes: dict[str, tuple[int, ...]]) -> str | None:
+def _without_slashes(key: str | None, shapes: dict[str, tuple[int, ...]]) -> str | None:
+    """Return a key without leading and trailing slashes if that is how the file names it."""
     return key.strip("/") if key is not None and key.strip("/") in shapes else key
 
 
 def _values(dataset: Any) -> npt.NDArray[Any]:
-    """All of a vector; text as str."""
+    """Return a vector as an array; text becomes str."""
     if dataset.dtype.kind in "SO":
         return np.array(dataset.asstr()[:], dtype=str)
     return cast("npt.NDArray[Any]", dataset[:])

@@ -1,4 +1,4 @@
-"""A source that can only be read through, kept as one array: in memory, or memory-mapped where that is too small."""
+"""Copy a source into one array: in memory, or memory-mapped if it does not fit."""
 
 from __future__ import annotations
 
@@ -17,17 +17,32 @@ from scipy import sparse
 from deepca._util.machine import available_memory
 from deepca._util.typing import Csr
 from deepca.data._npy import GrowingNpy
-from deepca.data.sources import ArraySource, Block, Source, stored_parts, without_rows
+from deepca.data.sources import ArraySource, Block, Source, no_rows_error, stored_parts
 from deepca.errors import DataError
 
 __all__ = ["spool"]
 
 
 def spool(source: Source, folder: Path | None = None) -> ArraySource:
-    """Read a source once and keep it as an array, with its columns and labels.
+    """Read a source once and return its rows as an array, with columns and labels.
 
-    The array is in memory if it takes less than a quarter of what is available. Otherwise it is in temporary .npy files
-    in ``folder`` (by default the system's) without a name, which go away with the array or the process.
+    Parameters
+    ----------
+    source : Source
+        The rows.
+    folder : Path, optional
+        Folder for temporary files; the system's by default.
+
+    Returns
+    -------
+    ArraySource
+        The rows: in memory if they take less than a quarter of what is available, otherwise in unnamed temporary .npy
+        files, which vanish with the array or the process.
+
+    Raises
+    ------
+    DataError
+        If the source has no rows, or if they cannot be stored.
     """
     whole = source.matrix()
     if whole is None:
@@ -36,15 +51,27 @@ def spool(source: Source, folder: Path | None = None) -> ArraySource:
             whole = store.fill()
         except OSError as error:
             raise DataError(
-                f"{source.name} cannot be kept on disk ({error.strerror or error}); make room, or name another folder"
+                f"{source.name} cannot be stored on disk ({error.strerror or error}); free disk space, or choose "
+                "another folder",
+                parameter="folder",
+                agent=source.agent,
+                file=source.file,
             ) from error
         finally:
-            store.drop()
-    return ArraySource(whole, source.name, source.columns, source.labels(), source.first_index)
+            store.discard()
+    return ArraySource(
+        whole,
+        source.name,
+        source.columns,
+        source.labels(),
+        source.first_index,
+        agent=source.agent,
+        origin=source,
+    )
 
 
 class _Store:
-    """Blocks as they come: in a list while that is small, then in files."""
+    """Blocks of a source, collected in a list while they are small, then in files."""
 
     def __init__(self, source: Source, folder: Path | None) -> None:
         self._source, self._folder = source, folder
@@ -53,6 +80,7 @@ class _Store:
         self._files: list[tuple[Path, GrowingNpy]] = []
 
     def fill(self) -> Block:
+        """Read the source and return all rows."""
         taken = rows = entries = 0
         for block in self._source.blocks():
             rows += block.shape[0]
@@ -63,27 +91,27 @@ class _Store:
                     entries = self._append(one, entries)
                 self._held.clear()
         if not rows:
-            raise without_rows(self._source.name)
+            raise no_rows_error(self._source.name, file=self._source.file)
         if self._files:
             return self._mapped(rows)
         return self._joined()
 
-    def drop(self) -> None:
-        """Files that did not become part of an array."""
+    def discard(self) -> None:
+        """Delete the files that did not become part of an array."""
         for path, file in self._files:
             with suppress(OSError):  # a full disk fails here again
                 file.close()
             path.unlink(missing_ok=True)
 
     def _append(self, block: Block, entries: int) -> int:
-        """Adds a block to the files; returns how many sparse entries there are now."""
+        """Append a block to the files and return the number of sparse entries so far."""
         if isinstance(block, np.ndarray):
-            files = self._begun([((self._source.d,), self._source.dtype)])
+            files = self._open_files([((self._source.d,), self._source.dtype)])
             files[0].append(block)
             return 0
-        # one type of index for both, as scipy would otherwise copy them into memory to make it so
+        # the same index type for both, or scipy would copy them into memory to convert one
         kinds: list[tuple[tuple[int, ...], npt.DTypeLike]] = [((), self._source.dtype), ((), np.int64), ((), np.int64)]
-        files = self._begun(kinds)
+        files = self._open_files(kinds)
         if files[2].rows == 0:
             files[2].append(np.zeros(1, dtype=np.int64))
         files[0].append(block.data)
@@ -91,7 +119,7 @@ class _Store:
         files[2].append(block.indptr[1:] + np.int64(entries))
         return entries + int(block.indptr[-1])
 
-    def _begun(self, kinds: Sequence[tuple[tuple[int, ...], npt.DTypeLike]]) -> list[GrowingNpy]:
+    def _open_files(self, kinds: Sequence[tuple[tuple[int, ...], npt.DTypeLike]]) -> list[GrowingNpy]:
         if not self._files:
             for shape, dtype in kinds:
                 with tempfile.NamedTemporaryFile(
@@ -102,6 +130,7 @@ class _Store:
         return [file for _, file in self._files]
 
     def _mapped(self, rows: int) -> Block:
+        """Return the files as one memory-mapped matrix."""
         arrays = []
         while self._files:
             path, file = self._files[0]
@@ -113,6 +142,7 @@ class _Store:
         return cast("Csr", sparse.csr_array(tuple(arrays), shape=(rows, self._source.d), copy=False))
 
     def _joined(self) -> Block:
+        """Return the collected blocks as one matrix."""
         if self._source.is_sparse:
             return cast("Csr", sparse.vstack(cast("list[Csr]", self._held), format="csr"))
         return np.concatenate(cast("list[npt.NDArray[Any]]", self._held))
@@ -121,7 +151,9 @@ class _Store:
 def _map(path: Path) -> npt.NDArray[Any]:
     array = np.load(path, mmap_mode="r")
     if os.name == "posix":
-        path.unlink()  # what is mapped stays; a process that is killed leaves no rows of anybody behind
+        path.unlink()  # the mapping stays valid, and a killed process leaves no data behind
     else:
-        weakref.finalize(array, path.unlink, missing_ok=True)  # views hold the array: the file outlives none of them
+        weakref.finalize(
+            array, path.unlink, missing_ok=True
+        )  # views keep the array alive, so the file is deleted after the last
     return cast("npt.NDArray[Any]", array)

@@ -1,8 +1,8 @@
-"""svmlight, the text form of LIBSVM: ``label index:value index:value …``. The label is always set apart.
+"""Read svmlight files, the text format of LIBSVM: ``label index:value index:value …``.
 
-Indices count from 1, unless a 0 is found. Rows are parsed by scikit-learn some megabytes at a time, whatever the file
-is packed with. As the number of columns is known only at the end, opening reads the whole file; what it finds is kept
-where it takes less than a quarter of the memory, and parsed again with every pass elsewhere.
+Indices are counted from 1, unless a 0 occurs. scikit-learn parses a few megabytes at a time, also of compressed files.
+The number of columns is known only at the end, so opening reads the whole file; the rows are kept if they take less
+than a quarter of the memory, and are parsed again in every pass otherwise.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import io
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -19,23 +19,33 @@ from scipy import sparse
 
 from deepca._util.machine import available_memory
 from deepca._util.typing import Csr
-from deepca.data.readers._common import Options, extra, reading, unpacked
-from deepca.data.sources import ArraySource, Block, Source, without_rows
+from deepca.data.readers._common import Options, import_extra, open_decompressed, reading
+from deepca.data.sources import ArraySource, Block, Source, no_rows_error
 from deepca.errors import DataError
 
-__all__ = ["line_fault", "looks_like_svmlight", "open_svmlight"]
+__all__ = ["Fault", "line_fault", "looks_like_svmlight", "open_svmlight"]
 
 _SVMLIGHT = "svmlight text"
-TEXT_AT_ONCE = 2 << 20  # bytes of lines that become one block
-_LONGEST_LINE = 64 << 20
-_HIGHEST = 2**31 - 2
-_ALWAYS = 1 << 28  # bytes that one number per column may take in any case
+BLOCK_TEXT_BYTES = 2 << 20  # text that becomes one block
+_MAX_LINE_BYTES = 64 << 20  # a longer line means that the file is not svmlight
+_MAX_INDEX = 2**31 - 2  # the largest that scikit-learn can parse
+_MIN_COLUMN_BYTES = 1 << 28  # one float64 per column may always take this much, whatever memory is available
+_MAX_VALUE_SHOWN = 40  # characters of a word in a message
 _Parts = tuple[npt.NDArray[np.float64], npt.NDArray[Any], npt.NDArray[Any]]
-"""Values, indices as written, and where rows begin."""
+"""Values, indices as written, and row pointers."""
+
+
+class Fault(NamedTuple):
+    """What is wrong with a line: a message, the word at fault, and its index if it has one."""
+
+    message: str
+    word: str
+    column: int | None
 
 
 def open_svmlight(path: Path, name: str, options: Options) -> Source:
-    load = extra("sklearn.datasets", "reading svmlight").load_svmlight_file
+    """Open an svmlight file, reading it once."""
+    load = import_extra("sklearn.datasets", "reading svmlight").load_svmlight_file
     budget = available_memory() // 4
     kept: list[_Parts] | None = []
     targets: list[npt.NDArray[Any]] = []
@@ -49,30 +59,33 @@ def open_svmlight(path: Path, name: str, options: Options) -> Source:
             kept.append(parts)
             kept = kept if taken < budget else None
     if not targets:
-        raise without_rows(name)
+        raise no_rows_error(name, file=name)
     base = min(lowest, 1 if options.first_index is None else options.first_index)
-    d = _width(highest - base + 1, name, options)
-    if 8 * d > max(budget, _ALWAYS):
+    d = _column_count(highest - base + 1, name, options)
+    if 8 * d > max(budget, _MIN_COLUMN_BYTES):
         raise DataError(
-            f"{name}: index {highest} means {d:,} columns, more than fit into memory; look for a slip in it"
+            f"{name}: index {highest} implies {d:,} columns, which do not fit into memory; check the index",
+            discreet=f"{name}: an index implies more columns than fit into memory; check the indices",
+            file=name,
+            column=highest,
         )
     source = _SvmlightSource(load, path, name, (base, d), np.concatenate(targets))
     if kept is None:
         return source
-    data, indices, counts = (np.concatenate(part) for part in zip(*map(_counted, kept), strict=True))
+    data, indices, counts = (np.concatenate(part) for part in zip(*map(_with_row_lengths, kept), strict=True))
     kept.clear()
     whole = _csr((data, indices, np.concatenate([[0], np.cumsum(counts)])), base, d)
-    return ArraySource(whole, name, labels=source.labels(), first_index=base)
+    return ArraySource(whole, name, labels=source.labels(), first_index=base, origin=source)
 
 
 def looks_like_svmlight(line: str) -> bool:
-    """Whether a line is ``label index:value …``, for files whose names do not say."""
+    """Return whether a line is ``label index:value …``, for files whose suffix leaves the format open."""
     words = line.split("#", 1)[0].split()
-    return len(words) > 1 and all(_fault(word.encode(), place) is None for place, word in enumerate(words))
+    return len(words) > 1 and all(_word_fault(word.encode(), place) is None for place, word in enumerate(words))
 
 
 class _SvmlightSource(Source):
-    """A file too large to be kept: parsed with every pass."""
+    """An svmlight file, parsed in every pass."""
 
     columns = None
     is_sparse = True
@@ -84,30 +97,44 @@ class _SvmlightSource(Source):
         self._load, self._path, self._labels = load, path, labels
         self._base, self.d = form
         self.first_index = self._base
-        self.name, self.n = name, len(labels)
+        self.name, self.file, self.n = name, name, len(labels)
 
     def blocks(self) -> Iterator[Block]:
+        """Yield rows as they are parsed."""
         for parts, _ in _parsed(self._load, self._path, self.name):
             if parts[1].size and not self._base <= parts[1].min() <= parts[1].max() < self._base + self.d:
-                raise DataError(f"{self.name} has other columns than when it was opened; open it again")
+                message = f"{self.name} has changed: its columns are not those that it was opened with; open it again"
+                raise DataError(message, file=self.name)
             yield _csr(parts, self._base, self.d)
+
+    def locate(self, row: int) -> tuple[str | None, int | None]:
+        """Read the file again up to the row."""
+        with reading(self.name, _SVMLIGHT), open_decompressed(self._path) as stream:
+            for line, content in enumerate(stream, 1):
+                row -= bool(_words(content))
+                if row < 0:
+                    return self.file, line
+        return self.file, None
 
 
 def _parsed(load: Callable[..., Any], path: Path, name: str) -> Iterator[tuple[_Parts, npt.NDArray[Any]]]:
-    lines = 0
-    with reading(name, _SVMLIGHT), unpacked(path) as stream:
-        while text := stream.read(TEXT_AT_ONCE):
-            rest = stream.readline(_LONGEST_LINE)
-            if len(rest) == _LONGEST_LINE:
-                raise DataError(f"{name} has a line of more than {_LONGEST_LINE >> 20} MB; is it svmlight text?")
+    """Yield the rows of a file and their labels, a few megabytes of text at a time."""
+    lines = rows = 0
+    with reading(name, _SVMLIGHT), open_decompressed(path) as stream:
+        while text := stream.read(BLOCK_TEXT_BYTES):
+            rest = stream.readline(_MAX_LINE_BYTES)
+            if len(rest) == _MAX_LINE_BYTES:
+                message = f"{name} has a line of more than {_MAX_LINE_BYTES >> 20} MB; give svmlight text"
+                raise DataError(message, file=name, line=lines + text.count(b"\n") + 1)
             text += rest
             try:
                 X, labels = load(io.BytesIO(text), zero_based=True)
             except (ValueError, OverflowError) as error:
-                wrong = f"{name} is no svmlight text"
-                none = DataError(f"{wrong} ({error})", discreet=wrong)
-                raise (_first_fault(name, text, lines) or none) from error
+                found, advice = f"{name} is not svmlight text", "check the file"
+                unknown = DataError(f"{found} ({error}); {advice}", discreet=f"{found}; {advice}", file=name)
+                raise (_first_fault(name, text, lines, rows) or unknown) from error
             lines += text.count(b"\n")
+            rows += len(labels)
             if len(labels):
                 yield (X.data, X.indices, X.indptr), labels
 
@@ -115,62 +142,109 @@ def _parsed(load: Callable[..., Any], path: Path, name: str) -> Iterator[tuple[_
 def _csr(parts: _Parts, base: int, d: int) -> Csr:
     data, indices, starts = parts
     small = np.int32 if max(d, data.size) < 2**31 else np.int64
-    held = (data, (indices - base).astype(small), starts.astype(small))
-    return cast("Csr", sparse.csr_array(held, shape=(len(starts) - 1, d)))
+    arrays = (data, (indices - base).astype(small), starts.astype(small))
+    return cast("Csr", sparse.csr_array(arrays, shape=(len(starts) - 1, d)))
 
 
-def _counted(parts: _Parts) -> _Parts:
-    """Row lengths in place of where rows begin, so that parts can be put one after the other."""
+def _with_row_lengths(parts: _Parts) -> _Parts:
+    """Return parts with row lengths instead of row pointers, so that they can be concatenated."""
     return parts[0], parts[1], np.diff(parts[2])
 
 
-def _width(found: int, name: str, options: Options) -> int:
+def _column_count(found: int, name: str, options: Options) -> int:
+    """Return the number of columns, from the indices found and ``n_features``."""
     wanted = options.n_features
     if wanted is not None and found > wanted:
-        raise DataError(f"{name} has {found} columns, more than the {wanted} of n_features")
+        raise DataError(
+            f"{name} has {found} columns, more than n_features = {wanted}; increase n_features",
+            parameter="n_features",
+            file=name,
+            value=wanted,
+        )
     if not (wanted or found):
-        raise DataError(f"{name} has no columns")
+        raise DataError(f"{name} has no columns; give n_features", parameter="n_features", file=name)
     return wanted or found
 
 
-def _first_fault(name: str, text: bytes, lines: int) -> DataError | None:
-    """The first line that cannot be used, and why; scikit-learn does not say which one it was."""
-    for number, line in enumerate(text.split(b"\n"), lines + 1):
-        where, fault = f"{name}, line {number}", line_fault(line, 0, _HIGHEST)
+def _first_fault(name: str, text: bytes, lines: int, rows: int) -> DataError | None:
+    """Return the error for the first malformed line of a text, which scikit-learn does not report.
+
+    ``lines`` and ``rows`` are the numbers of lines and rows before the text.
+    """
+    row = rows
+    for line, content in enumerate(text.split(b"\n"), lines + 1):
+        where, fault = f"{name}, line {line}", line_fault(content, 0, _MAX_INDEX)
         if fault is not None:
-            return DataError(f"{where}: {fault}", discreet=f"{where} is not svmlight text", row=number)
+            return DataError(
+                f"{where}: {fault.message}; correct or remove the line",
+                discreet=f"{where} is not valid svmlight text; correct or remove the line",
+                file=name,
+                line=line,
+                row=row,
+                column=fault.column,
+                value=fault.word,
+            )
+        row += bool(_words(content))
     return None
 
 
-def line_fault(line: bytes, lowest: int, highest: int, *, finite: bool = False) -> str | None:
-    """Return what is wrong with a line; None if nothing is. lowest, highest : indices.  finite : as values must be."""
+def line_fault(line: bytes, lowest: int, highest: int, *, finite: bool = False) -> Fault | None:
+    """Return what is wrong with a line, or None.
+
+    Parameters
+    ----------
+    line : bytes
+        The line.
+    lowest, highest : int
+        Range of the indices.
+    finite : bool, default=False
+        Whether all values must be finite.
+
+    Returns
+    -------
+    Fault or None
+        The first fault.
+    """
     before = lowest - 1
-    for place, word in enumerate(line.split(b"#", 1)[0].split()):
-        fault = _fault(word, place, lowest, highest, finite=finite)
+    for place, word in enumerate(_words(line)):
+        fault = _word_fault(word, place, lowest, highest, finite=finite)
         if fault is not None:
             return fault
         if place == 0 or _is_query(word, place):
             continue
         index = int(word.partition(b":")[0])
         if index <= before:
-            return f"index {index} comes after {before}, and indices must ascend"
+            return Fault(f"index {index} follows {before}, but indices must ascend", _shown(word), index)
         before = index
     return None
 
 
-def _fault(word: bytes, place: int, lowest: int = 0, highest: int = _HIGHEST, *, finite: bool = False) -> str | None:
-    """What is wrong with a word of a line; None if nothing is."""
+def _words(line: bytes) -> list[bytes]:
+    """Return the words of a line without its comment."""
+    return line.split(b"#", 1)[0].split()
+
+
+def _word_fault(
+    word: bytes, place: int, lowest: int = 0, highest: int = _MAX_INDEX, *, finite: bool = False
+) -> Fault | None:
+    """Return what is wrong with the word at a place of a line, or None."""
     if _is_query(word, place):
         return None
     index, _, value = word.partition(b":") if place else (str(lowest).encode(), b":", word)
-    shown = repr(word[:40].decode("ascii", "replace"))
+    shown = _shown(word)
     try:
         column, number = int(index), float(value)
     except ValueError:
-        return f"{shown} is not {'index:value' if place else 'a label'}, so this is no svmlight"
+        return Fault(f"{shown!r} is not {'index:value' if place else 'a label'}", shown, None)
     if finite and not math.isfinite(number):
-        return f"{shown} is not finite"
-    return None if lowest <= column <= highest else f"index {column} is outside {lowest} … {highest:,}"
+        return Fault(f"{shown!r} is not finite", shown, column if place else None)
+    if lowest <= column <= highest:
+        return None
+    return Fault(f"index {column} is outside {lowest} … {highest:,}", shown, column)
+
+
+def _shown(word: bytes) -> str:
+    return word[:_MAX_VALUE_SHOWN].decode("ascii", "replace")
 
 
 def _is_query(word: bytes, place: int) -> bool:
