@@ -1,4 +1,4 @@
-"""What estimators share: who the agents are and how they are joined, what they ask for, and how it is told."""
+"""Base classes of the estimators: agents and their network, checks of the input, warnings and progress."""
 
 from __future__ import annotations
 
@@ -19,21 +19,29 @@ from deepca._util.validation import Whole, check
 from deepca.data.moments import check_finite
 from deepca.data.sources import ArraySource, numeric
 from deepca.decomposition.settings import SearchOptions
-from deepca.errors import DataError, InvalidInput, TopologyError
+from deepca.errors import DataError, Facts, InvalidInput, ParameterError, TopologyError
 from deepca.solver.observers import Observer
 from deepca.solver.result import Status
 from deepca.topology.graph import Topology
 from deepca.topology.names import from_name, named_agents
 
-__all__ = ["Index", "OverAgents", "RowTransformer", "checked_labels", "default_topology", "warn_unless_ok", "watchers"]
+__all__ = [
+    "Index",
+    "OverAgents",
+    "RowTransformer",
+    "checked_labels",
+    "default_topology",
+    "progress_observers",
+    "warn_unless_ok",
+]
 
 Index = npt.NDArray[np.int64]
-_DEFAULT_AGENTS = 10
-_FLOATS = [np.float64, np.float32]
+_DEFAULT_AGENTS = 10  # enough to be decentralized, few enough to be fast
+_FLOATS = [np.float64, np.float32]  # scikit-learn converts other types to the first
 
 
 class OverAgents:
-    """An estimator that spreads data over agents for the occasion. Its parameters are the attributes."""
+    """Mixin of estimators that distribute data over agents; its attributes are constructor parameters."""
 
     topology: str | Topology
     n_agents: int | None
@@ -44,14 +52,14 @@ class OverAgents:
     random_state: Any
     verbose: bool | int
 
-    def _understood(self, X: Any, **asked: int) -> tuple[Any, tuple[str, ...] | None]:
-        """A whole matrix, checked, and the names of its columns, if any. ``asked`` : as for validate_data."""
+    def _validated(self, X: Any, **asked: int) -> tuple[Any, tuple[str, ...] | None]:
+        """Return a checked matrix and its column names, if any; ``asked`` is passed on to validate_data."""
         X = validate_data(
             self,
             unmasked(X, "X"),
             accept_sparse="csr",
             dtype=_FLOATS,
-            ensure_all_finite=False,  # looked for below, where it can be named
+            ensure_all_finite=False,  # checked below, with an error that names row and column
             **asked,
         )
         X = numeric(X, "X")
@@ -61,46 +69,67 @@ class OverAgents:
         return X, named
 
     def _seed(self) -> int:
+        """Return an integer seed from ``random_state``."""
         if Whole(0).accepts(self.random_state):
             return int(self.random_state)
         return int(check_random_state(self.random_state).randint(2**31 - 1))
 
     def _search_options(self, seed: int) -> SearchOptions:
+        """Return the parameters of the search as options of the decompositions."""
         return SearchOptions(
             algorithm=self.algorithm, rounds=self.rounds, tol=self.tol, max_iter=self.max_iter, seed=seed
         )
 
     def _check_agents(self, agents: int, found: str) -> None:
-        """Raise InvalidInput where ``n_agents`` is not the number that the data say. found : what they say."""
+        """Raise ParameterError if ``n_agents`` contradicts the data; ``found`` says what the data show."""
         if self.n_agents is not None and self.n_agents != agents:
-            raise InvalidInput(f"n_agents = {self.n_agents}, but {found}")
+            raise ParameterError("n_agents", self.n_agents, f"{found}; use n_agents={agents} or None")
 
     def _by_label(
         self, labels: npt.NDArray[Any], seed: int, of: str = "row"
     ) -> tuple[Topology, list[str], list[Index]]:
-        """Return the network of those who hold a row (or column), their names, and the numbers of what each holds."""
+        """Return the network, the names of the agents, and the indices of the rows (or columns) of each."""
         found, index = np.unique(labels, return_inverse=True)
         m = len(found)
         self._check_agents(m, f"agents has {m} different labels")
-        held = [np.flatnonzero(index == j) for j in range(m)]
-        return self._topology(m, most=m, seed=seed, of=of), [f"agent {label}" for label in found], held
+        indices = [np.flatnonzero(index == j) for j in range(m)]
+        return self._topology(m, most=m, seed=seed, of=of), [f"agent {label}" for label in found], indices
 
     def _topology(self, agents: int | None, *, most: int, seed: int, ranks: int = 1, of: str = "row") -> Topology:
-        """agents : how many there are, where the data say so.  most : how many of what is spread, called ``of``."""
+        """Return the network of the agents.
+
+        Parameters
+        ----------
+        agents : int or None
+            Number of agents, if the data determine it.
+        most : int
+            Number of rows (or columns) to distribute, which limits the number of agents.
+        seed : int
+            Seed of random networks.
+        ranks : int, default=1
+            Number of MPI ranks.
+        of : str, default="row"
+            What is distributed, for messages.
+        """
         given, asked = self.topology, agents if agents is not None else self.n_agents
         if isinstance(given, Topology):
             m: int | None = given.n_agents
             if asked is not None and asked != m:
-                raise InvalidInput(f"the topology has {m} agents, the data has {asked}")
+                message = f"the topology has {m} agents, but the data have {asked}; use a topology of {asked} agents"
+                raise InvalidInput(message, parameter="topology", value=m)
         elif not isinstance(given, str):
-            raise InvalidInput(f"topology = {given!r}: give a name such as 'ring', or a deepca.Topology")
+            raise ParameterError("topology", given, "expected a name such as 'ring', or a deepca.Topology")
         elif asked is None:
             m = named_agents(given)
         else:
             check("n_agents", asked, Whole(1))
             m = int(asked)
         if m is not None and m > most:
-            raise DataError(f"{most} {of}s cannot be spread over {m} agents: every agent needs at least one {of}")
+            raise DataError(
+                f"{most} {of}s cannot be distributed over {m} agents; use at most {most} agents, so that each has one",
+                parameter="n_agents",
+                value=m,
+            )
         if isinstance(given, Topology):
             return given
         if m is None:
@@ -109,9 +138,9 @@ class OverAgents:
 
 
 def default_topology(name: str, most: int, seed: int, ranks: int) -> Topology:
-    """Return a network of ten agents, or of the next smaller number that has such a network.
+    """Return a named network of ten agents, or of the next smaller number for which it exists.
 
-    On more ranks than ten, of as many as there are, or of the next larger number.
+    With more than ten ranks it has as many agents as ranks, or the next larger number for which it exists.
     """
     tried = [*range(min(_DEFAULT_AGENTS, most), 1, -1)]
     if ranks > _DEFAULT_AGENTS:
@@ -123,17 +152,18 @@ def default_topology(name: str, most: int, seed: int, ranks: int) -> Topology:
 
 
 class RowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OverAgents, BaseEstimator):
-    """An estimator with ``components_``, dense or sparse rows to transform, and ``warm_start``."""
+    """Base of estimators with ``components_`` and ``warm_start`` that transform dense or sparse rows."""
 
     warm_start: bool
     components_: npt.NDArray[Any]
 
-    def _known(self, size: int | None) -> Array | None:
-        """Where the fit before ended, if that is a start for vectors with so many entries."""
+    def _warm_start_directions(self, size: int | None) -> Array | None:
+        """Return the directions of the previous fit if ``warm_start`` applies and they have this size."""
         known: Array | None = getattr(self, "_directions", None)
         return known if self.warm_start and known is not None and known.shape[1] == size else None
 
     def _name_columns(self, d: int, columns: tuple[str, ...] | None) -> None:
+        """Set ``n_features_in_`` and ``feature_names_in_``."""
         self.n_features_in_ = d
         if columns is not None:
             self.feature_names_in_ = np.array(columns, dtype=object)
@@ -141,13 +171,13 @@ class RowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OverAgen
             del self.feature_names_in_
 
     def _rows(self, X: Any, *, sparse: bool = True) -> Any:
-        """Rows to apply the fit to, checked."""
+        """Return checked rows to transform."""
         check_is_fitted(self)
         accepted = ("csr", "csc") if sparse else False
         return validate_data(self, unmasked(X, "X"), accept_sparse=accepted, dtype=_FLOATS, reset=False)
 
     def _scores(self, X: Any) -> npt.NDArray[Any]:
-        """Scores to turn into rows again, checked."""
+        """Return checked scores to transform back."""
         check_is_fitted(self)
         return np.asarray(check_array(unmasked(X, "X"), dtype=_FLOATS))
 
@@ -156,6 +186,7 @@ class RowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OverAgen
         return int(self.components_.shape[0])
 
     def __sklearn_tags__(self) -> Any:
+        """Declare that sparse input is accepted and float32 is preserved."""
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
@@ -163,31 +194,39 @@ class RowTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OverAgen
 
 
 def warn_unless_ok(status: Status) -> None:
-    """Warn whoever called the method of an estimator that calls this."""
+    """Warn the caller of an estimator's method, which must call this directly, unless the run succeeded."""
     if not status.ok:
         warnings.warn(str(status), ConvergenceWarning, stacklevel=3)
 
 
-def watchers(wanted: bool) -> tuple[Observer, ...]:
-    """A progress bar where somebody wants one."""
+def progress_observers(wanted: bool) -> tuple[Observer, ...]:
+    """Return a progress bar if it is wanted."""
     if not wanted:
         return ()
     try:
         from deepca.solver.progress import ProgressBar
     except ModuleNotFoundError:
-        warnings.warn("progress is shown with rich only; pip install 'deepca[cli]'", stacklevel=4)
+        warnings.warn("verbose needs rich to show progress; pip install 'deepca[cli]'", stacklevel=4)
         return ()
     return (ProgressBar(),)
 
 
 def checked_labels(agents: Any, n: int, of: str = "row") -> npt.NDArray[Any]:
-    """One label for each of n rows, or columns, saying who holds it."""
+    """Return the labels that assign n rows (or columns) to agents, checked."""
     labels = np.asarray(agents)
     if labels.shape != (n,):
-        raise DataError(f"agents has shape {labels.shape}; one label for each of the {n} {of}s is needed")
-    missing = np.array([label is None or label != label for label in labels.tolist()], dtype=bool)  # NaN is not itself
+        raise DataError(
+            f"agents has shape {labels.shape}; give one label for each of the {n} {of}s",
+            parameter="agents",
+            value=labels.shape,
+        )
+    missing = np.array(
+        [label is None or label != label for label in labels.tolist()], dtype=bool
+    )  # NaN differs from NaN
     if missing.any():
-        raise DataError(f"agents: {of} {int(np.flatnonzero(missing)[0])} has no label")
-    if labels.dtype == object:  # text and numbers side by side have no order, but their texts do
+        place = int(np.flatnonzero(missing)[0])
+        facts: Facts = {"row": place} if of == "row" else {"column": place}
+        raise DataError(f"agents: {of} {place} has no label; give every {of} a label", parameter="agents", **facts)
+    if labels.dtype == object:  # text and numbers cannot be compared with each other, but their texts can
         labels = labels.astype(str)
     return labels

@@ -1,4 +1,4 @@
-"""``DecentralizedEigen``: eigenpairs of a mean or sum of operators that agents hold. Needs the ``sklearn`` extra."""
+"""Eigenpairs of a mean or sum of distributed operators, as an estimator. Needs the ``sklearn`` extra."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sklearn.base import BaseEstimator
 
 from deepca.decomposition.eigen import Of, Which, eigenpairs, symmetric_operators
 from deepca.errors import DataError, InvalidInput
-from deepca.estimators.base import OverAgents, warn_unless_ok, watchers
+from deepca.estimators.base import OverAgents, progress_observers, warn_unless_ok
 from deepca.network.simulated import SimulatedNetwork
 from deepca.operators.base import Operator
 from deepca.operators.construction import as_operator
@@ -22,44 +22,63 @@ __all__ = ["DecentralizedEigen"]
 
 
 class DecentralizedEigen(OverAgents, BaseEstimator):
-    """Eigenpairs of the mean, or the sum, of symmetric operators of which every agent holds one.
+    """Eigenpairs of the mean, or the sum, of symmetric operators, one per agent.
 
-    The answer is that of ``scipy.linalg.eigh`` on the mean, which nobody forms. Operators, and their mean, may be
-    indefinite: agents agree on a shift first. Where agents are processes of their own, or ranks,
-    :func:`deepca.eigenpairs` makes the same over their network.
+    The result is that of :func:`scipy.linalg.eigh` on the mean, which is never formed. Operators and their mean may be
+    indefinite: agents agree on a shift first.
 
     Parameters
     ----------
-    n_components : int
-        How many eigenpairs.
-    which : "LA", "SA" or "LM"
-        The algebraically largest, the smallest, or the largest in modulus.
-    of : "mean" or "sum"
-        Of the agents' operators.
-    topology : str or Topology
-        Who talks to whom: ``"ring"``, ``"erdos-renyi:0.5"``, … or a :class:`deepca.Topology`.
-    algorithm : "auto", "krylov", "accelerated", "deepca", "depca" or "covariance"
-        As for :class:`deepca.DecentralizedPCA`. With "LM", "deepca" is the paper's way: QR, SignAdjust, no shift.
-    rounds : int or "auto"
-        Rounds of gossip per iteration of methods that gossip.
-    tol : float
-        Largest acceptable tangent of the angle between the span of the eigenvectors and the true one.
-    max_iter : int
-        Iterations at most. A run that ends without reaching ``tol`` warns and says why.
-    random_state : int, RandomState or None
-        For random networks and the start.
-    verbose : bool or int
-        Show progress.
+    n_components : int, default=1
+        Number of eigenpairs.
+    which : {"LA", "SA", "LM"}, default="LA"
+        Eigenvalues to find: the algebraically largest, the smallest, or the largest in modulus.
+    of : {"mean", "sum"}, default="mean"
+        Whether to decompose the mean or the sum of the operators.
+    topology : str or Topology, default="erdos-renyi:0.5"
+        The network: ``"ring"``, ``"erdos-renyi:0.5"``, … or a :class:`deepca.Topology`.
+    algorithm : {"auto", "krylov", "accelerated", "deepca", "depca", "covariance"}, default="auto"
+        As for :class:`DecentralizedPCA`. With "LM", "deepca" is as in the paper: QR, SignAdjust, no shift.
+    rounds : int or "auto", default="auto"
+        Gossip rounds per iteration, for algorithms that gossip; "auto" adapts the number during the run.
+    tol : float, default=1e-10
+        Largest acceptable tangent of the angle between the span of the eigenvectors and the exact one.
+    max_iter : int, default=10000
+        Maximum number of iterations. A run that ends without reaching ``tol`` warns and says why.
+    random_state : int, RandomState instance or None, default=0
+        Seed of random networks and of the start.
+    verbose : bool or int, default=False
+        Whether to show progress.
 
     Attributes
     ----------
-    eigenvalues_ : ``(k,)``: falling for LA, rising for SA, by falling modulus for LM.
-    eigenvectors_ : ``(d, k)``, orthonormal, the largest entry of each positive.
-    residuals_ : ``(k,)``, ``‖A x − λ x‖`` of each pair, from fresh averages, their rounding included.
-    angles_ : ``(k,)``, bound on the tangent between each vector and an eigenvector.
-    clusters_ : groups of pairs whose eigenvalues cannot be told apart; only the span of each is defined.
-    result_ : the :class:`deepca.Eigenpairs`.  certificates_ : of the runs behind it.
-    n_iter_, topology_, traffic_ : iterations, the network, and all that was sent.
+    eigenvalues_ : ndarray of shape (n_components,)
+        Eigenvalues: decreasing for "LA", increasing for "SA", by decreasing modulus for "LM".
+    eigenvectors_ : ndarray of shape (n_features_in_, n_components)
+        Orthonormal eigenvectors; the largest entry of each is positive.
+    residuals_ : ndarray of shape (n_components,)
+        ``‖A x − λ x‖`` of each pair, from fresh averages, including their rounding.
+    angles_ : ndarray of shape (n_components,)
+        Bound on the tangent of the angle between each vector and an eigenvector.
+    clusters_ : tuple
+        Groups of pairs whose eigenvalues cannot be distinguished; only the span of each group is defined.
+    n_features_in_ : int
+        Dimension of the operators.
+    n_iter_ : int
+        Number of iterations.
+    result_ : Eigenpairs
+        Result of the run.
+    certificates_ : tuple
+        Proofs of the error bounds of the runs behind it.
+    topology_ : Topology
+        The network.
+    traffic_ : Traffic
+        All communication.
+
+    See Also
+    --------
+    DecentralizedPCA : Principal components of distributed rows.
+    deepca.eigenpairs : The same for agents in processes of their own, or MPI ranks.
 
     Examples
     --------
@@ -95,15 +114,22 @@ class DecentralizedEigen(OverAgents, BaseEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    n_agents = None  # as many as there are operators
+    n_agents = None  # the number of operators determines it
 
     def fit(self, operators: Any, y: Any = None) -> Self:
-        """Find the eigenpairs.
+        """Compute the eigenpairs.
 
         Parameters
         ----------
-        operators : one symmetric array, sparse matrix or LinearOperator per agent, in any mixture; or ``(m, d, d)``.
-        y : ignored.
+        operators : sequence or ndarray of shape (m, d, d)
+            One symmetric array, sparse matrix or LinearOperator per agent, in any mixture.
+        y : Ignored
+            Not used, present for consistency with scikit-learn.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
         """
         A = _per_agent(operators)
         seed = self._seed()
@@ -114,7 +140,7 @@ class DecentralizedEigen(OverAgents, BaseEstimator):
             self.n_components,
             which=self.which,
             of=self.of,
-            observers=watchers(bool(self.verbose)),
+            observers=progress_observers(bool(self.verbose)),
             **self._search_options(seed),
         ).required()
         self.eigenvalues_, self.eigenvectors_ = found.values, found.vectors
@@ -126,14 +152,18 @@ class DecentralizedEigen(OverAgents, BaseEstimator):
 
 
 def _per_agent(operators: Any) -> Operator:
-    """The operators of all agents, or an error that says what is missing."""
+    """Return the operators of all agents; raise an error unless there is one per agent."""
     if isinstance(operators, LinearOperator) or sparse.issparse(operators):
-        raise DataError("one operator alone: give a list with one per agent")
+        message = f"got a single operator of shape {operators.shape}; give a list with one per agent"
+        raise DataError(message, parameter="operators", value=operators.shape)
     if isinstance(operators, np.ndarray) and operators.ndim == 2:
-        raise DataError(f"one matrix of shape {operators.shape} alone: give a list with one per agent, or (m, d, d)")
+        message = f"got a single matrix of shape {operators.shape}; give a list with one per agent, or (m, d, d)"
+        raise DataError(message, parameter="operators", value=operators.shape)
     if isinstance(operators, Sequence) and not operators:
-        raise InvalidInput("no agents: give one operator per agent")
+        raise InvalidInput("no agents; give one operator per agent", parameter="operators", value=())
     A = as_operator(symmetric_operators(operators))
     if not A.batch:
-        raise DataError("an operator of one agent alone: give those of all agents")
+        raise DataError(
+            "got the operator of a single agent; give those of all agents", parameter="operators", value=A.d
+        )
     return A

@@ -1,6 +1,7 @@
-"""From what an estimator is given to a fitted model: checks, agents and their network, the run, what is kept of it.
+"""The steps behind the fit methods of :class:`deepca.estimators.pca.DecentralizedPCA`.
 
-The public methods are those of :class:`deepca.estimators.pca.DecentralizedPCA`. Needs the ``sklearn`` extra.
+Input is checked and allocated to agents, the decomposition runs over their network, and its results become attributes.
+Needs the ``sklearn`` extra.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from deepca.decomposition.settings import Settings
 from deepca.engines.keeping import Keeping
 from deepca.engines.local import Engine, engine_of
 from deepca.errors import DataError
-from deepca.estimators.base import RowTransformer, checked_labels, watchers
+from deepca.estimators.base import RowTransformer, checked_labels, progress_observers
 from deepca.estimators.inputs import blocks_of_agents, numbered
 from deepca.network.base import Network
 from deepca.network.compression import Messages
@@ -38,7 +39,7 @@ __all__ = ["Fitting"]
 
 
 class Fitting(RowTransformer):
-    """What stands behind ``fit`` and ``partial_fit`` of an estimator. Its parameters are the attributes."""
+    """Base of estimators with ``fit`` and ``partial_fit``; its attributes are constructor parameters."""
 
     n_components: int | float | None
     whiten: bool
@@ -51,13 +52,13 @@ class Fitting(RowTransformer):
     checkpoints: str | os.PathLike[str] | None
     _stream: Stream | None
 
-    # -------------------------------------------------------------------------------------------------- what is given
+    # ---------------------------------------------------------------------------------------------------------- input
 
     def _checked(
         self, X: Any, agents: Any, sample_weight: Any, *, least: int, reset: bool
     ) -> tuple[Any, npt.NDArray[Any] | None, Array | None, tuple[str, ...] | None]:
-        """Rows that have a weight, who holds each of them, their weights, and names of the columns."""
-        X, named = self._understood(X, ensure_min_samples=least, reset=reset)
+        """Return the rows with a nonzero weight, their agents' labels, their weights, and the column names."""
+        X, named = self._validated(X, ensure_min_samples=least, reset=reset)
         n = X.shape[0]
         weights = None if sample_weight is None else self._checked_weights(sample_weight, X)
         holders = None if agents is None else checked_labels(agents, n)
@@ -69,15 +70,16 @@ class Fitting(RowTransformer):
 
     @staticmethod
     def _checked_weights(sample_weight: Any, X: Any) -> Array:
+        """Return the weights of all rows, checked by scikit-learn."""
         weights = _check_sample_weight(
             unmasked(sample_weight, "sample_weight"), X, dtype=np.float64, ensure_non_negative=True
         )
         return np.asarray(weights, dtype=np.float64)
 
-    def _dealt(
+    def _allocated(
         self, X: Any, agents: Any, sample_weight: Any, seed: int, ranks: int
     ) -> tuple[list[Source], Topology, list[Array] | None]:
-        """Rows that are all here, by agent, with their network and their weights."""
+        """Return the rows of each agent, the network, and the weights of each agent."""
         X, holders, weights, named = self._checked(X, agents, sample_weight, least=2, reset=True)
         if holders is None:
             topology = self._topology(None, most=X.shape[0], seed=seed, ranks=ranks)
@@ -87,49 +89,54 @@ class Fitting(RowTransformer):
             topology, names, rows = self._by_label(holders, seed)
             parts = [X[i] for i in rows]
             shares = None if weights is None else [weights[i] for i in rows]
-        sources: list[Source] = [ArraySource(part, name, named) for part, name in zip(parts, names, strict=True)]
+        sources: list[Source] = [
+            ArraySource(part, name, named, agent=j) for j, (part, name) in enumerate(zip(parts, names, strict=True))
+        ]
         return sources, topology, shares
 
-    def _dealt_more(
+    def _allocated_more(
         self, X: Any, agents: Any, sample_weight: Any, seed: int, ranks: int, before: Stream | None
     ) -> tuple[Sequence[str], list[Source | None], list[Array] | None]:
-        """Names of all agents, and the rows and weights that each is given."""
+        """Return the names of all agents, and the additional rows and weights of each."""
         X, holders, weights, named = self._checked(X, agents, sample_weight, least=1, reset=before is None)
         if before is not None:
             names: Sequence[str] = before.names
         elif holders is not None:
             names = [f"agent {label}" for label in np.unique(holders)]
-        else:  # an agent may go without for now, so there may be more of them than rows
+        else:  # agents without new rows are allowed, so there may be more agents than rows
             names = numbered(self._topology(None, most=sys.maxsize, seed=seed, ranks=ranks).n_agents)
         rows = dealt(X.shape[0], names, holders)
         sources: list[Source | None] = [
-            ArraySource(X[i], name, named) if i.size else None for i, name in zip(rows, names, strict=True)
+            ArraySource(X[i], name, named, agent=j) if i.size else None
+            for j, (i, name) in enumerate(zip(rows, names, strict=True))
         ]
         return names, sources, None if weights is None else [weights[i] for i in rows]
 
-    def _before(self) -> Stream | None:
-        """What earlier calls have left; None if there were none."""
+    def _previous(self) -> Stream | None:
+        """Return the moments that earlier calls have left, or None."""
         known: Stream | None = getattr(self, "_stream", None)
         if known is None and hasattr(self, "model_"):
             raise DataError(
-                f"partial_fit cannot add to this fit: with {self.n_samples_:,} rows of {self.n_features_in_:,} columns "
-                "it worked with the rows themselves, and has kept none; give them to partial_fit of a new estimator "
-                "(sklearn.base.clone) instead, and then those that follow"
+                f"partial_fit cannot extend this fit: with {self.n_samples_:,} rows of {self.n_features_in_:,} columns "
+                "it used the rows themselves and stored no moments; pass these rows to partial_fit of a new estimator "
+                "(sklearn.base.clone), and then the additional rows",
+                value=self.n_features_in_,
             )
         return known
 
-    # ------------------------------------------------------------------------------------------ from there to a model
+    # --------------------------------------------------------------------------------------------- from rows to model
 
     def _fit_agents(self, engine: Engine, Xs: Any, sample_weight: Any) -> None:
+        """Fit rows that are given by agent."""
         each, sources, weights = blocks_of_agents(engine, Xs, sample_weight, as_source)
         agents = sum(each)
         self._check_agents(agents, f"rows of {agents} agents were given")
         seed = self._common_seed(engine)
         topology = self._topology(agents, most=agents, seed=seed)
-        self._fitted(engine, each, numbered(agents), sources, topology, weights, seed)
+        self._fit_sources(engine, each, numbered(agents), sources, topology, weights, seed)
         self._name_columns(sources[0].d, self.model_.columns)
 
-    def _fitted(
+    def _fit_sources(
         self,
         engine: Engine,
         each: Sequence[int],
@@ -139,12 +146,12 @@ class Fitting(RowTransformer):
         weights: Sequence[Array] | None,
         seed: int,
     ) -> None:
-        """``each`` : how many agents every rank has.  names : of all.  sources, weights : of the local ones."""
-        known = self._known(sources[0].d)
-        fitted = self._decomposed(engine, engine.network(topology, each), self._settings(seed), sources, weights, known)
+        """Fit the local ``sources``; ``each`` is the number of agents of every rank, ``names`` those of all agents."""
+        known = self._warm_start_directions(sources[0].d)
+        fitted = self._decompose(engine, engine.network(topology, each), self._settings(seed), sources, weights, known)
         self._stream = kept_of(fitted.held, names)
 
-    def _went_on(
+    def _extend_fit(
         self,
         engine: Engine,
         each: Sequence[int],
@@ -154,14 +161,16 @@ class Fitting(RowTransformer):
         seed: int,
         before: Stream | None,
     ) -> None:
+        """Add the local ``sources`` to the moments of earlier calls and fit all rows so far."""
         self._check_agents(len(names), f"rows of {len(names)} agents were given")
         topology, settings = self._topology(len(names), most=len(names), seed=seed), self._settings(seed)
         now = read_more(engine, names, sources, weights, before, check_forgetting(self.forgetting))
         start = None if before is None else self._directions
-        self._decomposed(engine, engine.network(topology, each), settings, now.held(), None, start)
+        self._decompose(engine, engine.network(topology, each), settings, now.held(), None, start)
         self._stream = now
 
     def _settings(self, seed: int) -> Settings:
+        """Return the constructor parameters as settings of a fit."""
         return Settings(
             n_components=self.n_components,
             center=bool(self.center),
@@ -170,7 +179,7 @@ class Fitting(RowTransformer):
             **self._search_options(seed),
         )
 
-    def _decomposed(
+    def _decompose(
         self,
         engine: Engine,
         network: Network,
@@ -179,13 +188,14 @@ class Fitting(RowTransformer):
         weights: Sequence[Array] | None,
         start: Array | None,
     ) -> Fitted:
+        """Run the decomposition and set the fitted attributes."""
         fitted = fit(
             rows,
             network,
             settings,
             weights=weights,
             start=start,
-            observers=watchers(bool(self.verbose) and engine.speaks),
+            observers=progress_observers(bool(self.verbose) and engine.speaks),
             engine=engine,
             keeping=None if self.checkpoints is None else Keeping(Path(self.checkpoints), warn=_warn),
             whiten=bool(self.whiten),
@@ -201,6 +211,7 @@ class Fitting(RowTransformer):
         return fitted
 
     def _keep(self, model: Model) -> None:
+        """Set the attributes that scikit-learn's PCA has."""
         self.model_ = model
         self.components_, self.mean_, self.scale_ = model.components, model.mean, model.scale
         self.explained_variance_ = model.explained_variance
@@ -208,13 +219,14 @@ class Fitting(RowTransformer):
         self.noise_variance_ = model.dtype.type(model.noise_variance)
         self.n_components_, self.n_samples_ = model.n_components, model.n_samples
 
-    # ------------------------------------------------------------------------------------------- where and among whom
+    # --------------------------------------------------------------------------------------------------------- engine
 
     def _engine(self) -> Engine:
+        """Return the engine named by the constructor parameters."""
         return engine_of(self.engine, allreduce=bool(self.allreduce))
 
     def _common_seed(self, engine: Engine) -> int:
-        """Rank 0's, at all ranks."""
+        """Return rank 0's seed at all ranks."""
         return int(engine.texts(str(self._seed()))[0])
 
 

@@ -1,4 +1,4 @@
-"""What callers give: labels and weights of rows, blocks of agents. Checked, with errors that name row and agent."""
+"""Check the rows and weights that callers pass to estimators, one entry per agent."""
 
 from __future__ import annotations
 
@@ -22,39 +22,48 @@ S_ = TypeVar("S_", Source, Source | None)
 
 
 def numbered(agents: int) -> list[str]:
+    """Return the default names of agents."""
     return [f"agent {j}" for j in range(agents)]
 
 
 def blocks_of_agents(
-    engine: Engine, Xs: Any, sample_weight: Any, source_of: Callable[[Any, str], S_]
+    engine: Engine, Xs: Any, sample_weight: Any, source_of: Callable[..., S_]
 ) -> tuple[tuple[int, ...], list[S_], list[Any] | None]:
-    """How many agents every rank has, and the sources and weights of the local ones."""
+    """Return the number of agents of every rank, and the sources and weights of the local agents.
+
+    ``source_of`` makes a source from an entry of ``Xs``, a name and the index of the agent.
+    """
     with engine.together():
-        given = [Xs] if engine.name == "mpi" and _is_one_agent(Xs) else _one_per_agent(Xs, "rows")
+        given = [Xs] if engine.name == "mpi" and _is_one_agent(Xs) else _one_per_agent(Xs, "Xs")
     each = engine.counted(len(given))
     first = engine.own(each).start
     with engine.together():
         if not given:
-            raise DataError("no agents: one block of rows per agent is needed")
-        sources = [source_of(X, f"agent {first + j}") for j, X in enumerate(given)]
+            raise DataError("no agents; give one block of rows per agent", parameter="Xs", value=())
+        sources = [source_of(X, f"agent {j}", agent=j) for j, X in enumerate(given, first)]
         if sample_weight is None:
             return each, sources, None
-        shares = [sample_weight] if given[0] is Xs else _one_per_agent(sample_weight, "weights")
+        shares = [sample_weight] if given[0] is Xs else _one_per_agent(sample_weight, "sample_weight")
         if len(shares) != len(sources):
-            raise DataError(f"weights of {len(shares)} agents for {len(sources)} agents")
+            raise DataError(
+                f"sample_weight has entries for {len(shares)} agents, but there are {len(sources)} agents; give one "
+                "array of weights per agent",
+                parameter="sample_weight",
+                value=len(shares),
+            )
         pairs = zip(shares, sources, strict=True)
         return each, sources, [None if source is None else _agent_weights(w, source) for w, source in pairs]
 
 
-def source_if_any(X: Any, name: str) -> Source | None:
-    """None where there are no rows, which is told without reading a file or an iterator."""
+def source_if_any(X: Any, name: str, *, agent: int | None = None) -> Source | None:
+    """Return a source, or None if X evidently has no rows; files and iterators are not read to find out."""
     shape = getattr(X, "shape", None)
-    without = X is None or (shape is not None and len(shape) == 2 and shape[0] == 0) or (isinstance(X, list) and not X)
-    return None if without else as_source(X, name)
+    empty = X is None or (shape is not None and len(shape) == 2 and shape[0] == 0) or (isinstance(X, list) and not X)
+    return None if empty else as_source(X, name, agent=agent)
 
 
 def check_alike(engine: Engine, sources: Sequence[Source], weights: Sequence[Array] | None) -> None:
-    """Whether all ranks were given the same rows, and the same weights of them."""
+    """Raise DataError unless all ranks were given the same rows and weights."""
     if engine.ranks == 1:
         return
     digest = hashlib.sha256()
@@ -65,34 +74,58 @@ def check_alike(engine: Engine, sources: Sequence[Source], weights: Sequence[Arr
     other = engine.differing(digest.hexdigest())
     if other is not None:
         raise DataError(
-            f"rank {other} was given other rows than rank 0: fit(X) needs all rows at every rank; where each rank has "
-            "rows of its own, use fit_agents"
+            f"rank {other} was given other rows than rank 0, but fit(X) needs all rows at every rank; use fit_agents "
+            "if each rank has rows of its own",
+            parameter="X",
+            value=other,
         )
 
 
 def _agent_weights(given: npt.ArrayLike, source: Source) -> Array:
+    """Return the weights of one agent's rows, checked."""
     given = unmasked(given, f"{source.name}, weights")
     try:
         weights = np.asarray(given, dtype=np.float64)
     except (TypeError, ValueError):
-        raise DataError(f"{source.name}: its weights are not one number per row") from None
+        raise DataError(
+            f"{source.name}: its weights are not numbers; give one number per row",
+            parameter="sample_weight",
+            agent=source.agent,
+        ) from None
     if weights.ndim != 1 or (source.n is not None and weights.size != source.n):
-        raise DataError(f"{source.name}: weights of shape {weights.shape} for {source.n} rows")
+        raise DataError(
+            f"{source.name}: weights have shape {weights.shape} for {source.n} rows; give one number per row",
+            parameter="sample_weight",
+            agent=source.agent,
+            value=weights.shape,
+        )
     bad = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0.0)))
     if bad.size:
-        raise DataError(f"{source.name}: the weight of row {int(bad[0])} is {weights[bad[0]]}; weights are 0 or more")
+        row = int(bad[0])
+        where, advice = f"{source.name}: the weight of row {row} is", "weights must be finite and not negative"
+        raise DataError(
+            f"{where} {weights[row]}; {advice}",
+            discreet=f"{where} negative or not finite; {advice}",
+            parameter="sample_weight",
+            agent=source.agent,
+            row=row,
+            value=float(weights[row]),
+        )
     return weights
 
 
-def _one_per_agent(given: Any, what: str) -> list[Any]:
+def _one_per_agent(given: Any, parameter: str) -> list[Any]:
+    """Return the entries of an argument that has one per agent."""
     try:
         return list(given)
     except TypeError:
         raise DataError(
-            f"{what} of the agents: {given!r} is no collection; give a list with one entry per agent"
+            f"{parameter} is of type {type(given).__name__}; give a list with one entry per agent",
+            parameter=parameter,
+            value=type(given),
         ) from None
 
 
 def _is_one_agent(Xs: Any) -> bool:
-    """Whether these are the rows of one agent, not a collection of agents."""
+    """Return whether these are the rows of one agent, rather than a list of agents."""
     return isinstance(Xs, (str, os.PathLike)) or getattr(Xs, "ndim", 0) == 2

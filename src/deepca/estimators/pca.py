@@ -1,91 +1,124 @@
-"""``DecentralizedPCA``: PCA as scikit-learn has it, from rows that were never pooled. Needs the ``sklearn`` extra."""
+"""PCA of distributed rows with the interface of scikit-learn. Needs the ``sklearn`` extra."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any, Literal, Self
 
-import numpy as np
 import numpy.typing as npt
-from sklearn.decomposition import PCA
-from sklearn.pipeline import Pipeline
-from sklearn.utils.validation import check_is_fitted
 
-from deepca._util.typing import Array
-from deepca.decomposition.model import Model
 from deepca.errors import DataError
 from deepca.estimators.base import warn_unless_ok
 from deepca.estimators.fitting import Fitting
 from deepca.estimators.inputs import blocks_of_agents, check_alike, numbered, source_if_any
+from deepca.estimators.projection import Projection
 from deepca.network.compression import Messages
 from deepca.topology.graph import Topology
 
 __all__ = ["DecentralizedPCA"]
 
 
-class DecentralizedPCA(Fitting):
-    """Principal components of rows that are spread over agents, who talk to their neighbours only.
+class DecentralizedPCA(Projection, Fitting):
+    """Principal component analysis (PCA) of rows that are distributed over agents.
 
-    The answer is that of ``sklearn.decomposition.PCA`` on the pooled rows, but no row leaves its agent, and there is no
-    server. What does cross an agent's border, and what its neighbours can learn from it, is listed in docs/privacy.md.
+    Agents communicate with their neighbours only. The result is that of :class:`sklearn.decomposition.PCA` on the
+    pooled rows, but no row leaves its agent, and there is no server. docs/privacy.md lists what an agent does send, and
+    what its neighbours can learn from it.
 
     Parameters
     ----------
-    n_components : int, float in (0, 1) or None
-        How many; or the share of variance to explain (as few as explain more); or ``min(rows, columns)``.
-    whiten : bool
-        Divide scores by their standard deviation.
-    center, scale : bool
-        Subtract the agreed mean; divide columns by their agreed standard deviation (ddof 0, as StandardScaler).
-    topology : str or Topology
-        Who talks to whom: ``"ring"``, ``"erdos-renyi:0.5"``, ``"torus"``, … or a :class:`deepca.Topology`.
-    n_agents : int or None
-        Over how many agents ``fit`` spreads the rows; at most 10, or one per rank, and never more than there are rows,
-        by default.
-    rounds : int or "auto"
-        Rounds of gossip per iteration of methods that gossip; "auto" chooses while running.
-    algorithm : "auto", "krylov", "accelerated", "deepca", "depca" or "covariance"
-        Block Krylov iterations over exact averages need the fewest products; "auto" takes them, since within one
-        process every message arrives. "accelerated" is tracking with momentum, the choice for networks that may fail.
-        DeEPCA is the paper's method; DePCA, without tracking, is there to compare with. "covariance" averages the
-        covariance matrices themselves: few rounds, but it shows them to neighbours, so it is never chosen by itself.
-    messages : "float64", "float32" or "float16"
-        What a number takes in a message of gossip. The answer is as exact; the last two halve and quarter the bytes.
-    tol : float
-        Largest acceptable tangent of the angle between any agent's subspace and the true one.
-    max_iter : int
-        Iterations at most. A run that ends without reaching ``tol`` warns and says why.
-    random_state : int, RandomState or None
-        For random networks and the start. The answer does not depend on it beyond ``tol``.
-    warm_start : bool
-        Begin with the components of the fit before, as far as they go. ``partial_fit`` always does.
-    forgetting : float in (0, 1]
-        What earlier rows keep of their weight with every call of ``partial_fit``; 1 forgets nothing.
-    verbose : bool or int
-        Show progress and time left.
-    engine : "simulator" or "mpi"
-        All agents in this process, or spread over the ranks of an MPI job. There, every rank makes the same calls:
-        ``fit_agents`` with the rows of its own agents (one array is one agent), ``fit`` with all rows.
-    allreduce : bool
-        With "mpi": exact averages by MPI_Allreduce over all ranks, instead of messages between neighbours.
-    checkpoints : path or None
-        Folder in which the run is kept while it lasts; a run that was interrupted goes on from there.
+    n_components : int, float or None, default=None
+        Number of components; or, in (0, 1), the share of variance to explain (as few components as explain more);
+        or ``min(n_samples, n_features)`` if None.
+    whiten : bool, default=False
+        Whether to divide scores by their standard deviation.
+    center : bool, default=True
+        Whether to subtract the agreed mean.
+    scale : bool, default=False
+        Whether to divide columns by their agreed standard deviation (ddof 0, as StandardScaler does).
+    topology : str or Topology, default="erdos-renyi:0.5"
+        The network: ``"ring"``, ``"erdos-renyi:0.5"``, ``"torus"``, … or a :class:`deepca.Topology`.
+    n_agents : int or None, default=None
+        Number of agents over which ``fit`` distributes the rows. If None, at most 10, or one per rank, and never more
+        than there are rows.
+    rounds : int or "auto", default="auto"
+        Gossip rounds per iteration, for algorithms that gossip; "auto" adapts the number during the run.
+    algorithm : {"auto", "krylov", "accelerated", "deepca", "depca", "covariance"}, default="auto"
+        Block Krylov iterations over exact averages need the fewest products; "auto" selects them, since within one
+        process every message arrives. "accelerated" is tracking with momentum, for networks that may fail. "deepca" is
+        the method of the paper; "depca", without tracking, is for comparison. "covariance" averages the covariance
+        matrices themselves: it needs few rounds, but discloses them to neighbours, so "auto" never selects it.
+    messages : {"float64", "float32", "float16"}, default="float64"
+        Precision of gossip messages. The result is equally exact; the last two halve and quarter the bytes.
+    tol : float, default=1e-10
+        Largest acceptable tangent of the angle between any agent's subspace and the exact one.
+    max_iter : int, default=10000
+        Maximum number of iterations. A run that ends without reaching ``tol`` warns and says why.
+    random_state : int, RandomState instance or None, default=0
+        Seed of random networks and of the start. The result does not depend on it beyond ``tol``.
+    warm_start : bool, default=False
+        Whether ``fit`` starts with the components of the previous fit; ``partial_fit`` always does.
+    forgetting : float, default=1.0
+        Factor in (0, 1] by which every call of ``partial_fit`` multiplies the weight of earlier rows.
+    verbose : bool or int, default=False
+        Whether to show progress and the remaining time.
+    engine : {"simulator", "mpi"}, default="simulator"
+        Whether all agents are in this process or distributed over the ranks of an MPI job. With "mpi" every rank makes
+        the same calls: ``fit_agents`` with the rows of its own agents (one array is one agent), ``fit`` with all rows.
+    allreduce : bool, default=False
+        With "mpi", whether exact averages use MPI_Allreduce over all ranks instead of messages between neighbours.
+    checkpoints : str, path or None, default=None
+        Folder for checkpoints of the run; an interrupted run resumes from there.
 
     Attributes
     ----------
-    components_, explained_variance_, explained_variance_ratio_, singular_values_, mean_, noise_variance_,
-    n_components_, n_features_in_, feature_names_in_, n_samples_ : as in scikit-learn's PCA. Variances are good to
-        rounding relative to the root of the largest, as those of a pooled SVD. Where only products of rows are at hand
-        (after ``partial_fit``), those beyond ``model_.n_known`` are lost in the rounding of the largest: the status is
-        then "below_rounding", with a warning, and these entries are no more than orders of magnitude.
-    n_samples_seen_ : rows of all agents so far. What they still weigh together is ``model_.weight``.
-    scale_ : ``(d,)`` standard deviations if ``scale=True``, else None.
-    n_iter_ : iterations of the (last) run.
-    result_ : the :class:`deepca.Result`; ``result_.certificate`` is the proof.
-    topology_ : the network.  traffic_ : all that was sent, in counting, centring, iterating and proving.
-    model_ : everything that a model file holds; ``model_.save("model.npz")``.
+    components_ : ndarray of shape (n_components_, n_features_in_)
+        Principal axes, by decreasing explained variance.
+    explained_variance_ : ndarray of shape (n_components_,)
+        Variance explained by each component.
+    explained_variance_ratio_ : ndarray of shape (n_components_,)
+        Share of the total variance explained by each component.
+    singular_values_ : ndarray of shape (n_components_,)
+        Singular values of the centred pooled rows.
+    mean_ : ndarray of shape (n_features_in_,)
+        Mean of each column over all agents.
+    scale_ : ndarray of shape (n_features_in_,) or None
+        Standard deviations if ``scale=True``.
+    noise_variance_ : float
+        Noise variance of the probabilistic PCA model.
+    n_components_ : int
+        Number of components.
+    n_features_in_ : int
+        Number of columns.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Column names, if all of them are strings.
+    n_samples_ : int
+        Number of rows of all agents.
+    n_samples_seen_ : int
+        Number of rows over all calls of ``partial_fit``; their current total weight is ``model_.weight``.
+    n_iter_ : int
+        Number of iterations of the last run.
+    result_ : Result
+        Result of the run; ``result_.certificate`` proves its error bound.
+    topology_ : Topology
+        The network.
+    traffic_ : Traffic
+        All communication: counting, centring, iterating and proving.
+    model_ : Model
+        The contents of a model file; ``model_.save("model.npz")`` writes it.
+
+    See Also
+    --------
+    DecentralizedSVD : Singular value decomposition without centring, of distributed rows or columns.
+    DecentralizedEigen : Eigenpairs of a mean or sum of distributed symmetric operators.
+    deepca.eigenpairs : The same for agents in processes of their own.
+
+    Notes
+    -----
+    Variances are accurate to rounding relative to the square root of the largest, as those of a pooled SVD. If only
+    products of rows are available (after ``partial_fit``), variances beyond ``model_.n_known`` are lost in the rounding
+    of the largest one: the status is then "below_rounding", with a warning, and they are orders of magnitude only.
 
     Examples
     --------
@@ -96,8 +129,8 @@ class DecentralizedPCA(Fitting):
     >>> pca = DecentralizedPCA(n_components=2, scale=True, topology="ring").fit_agents(hospitals)
     >>> pca.explained_variance_ratio_.round(4)
     array([0.362 , 0.1921])
-    >>> pca.result_.status.code
-    'converged'
+    >>> pca.result_.status.ok
+    True
     """
 
     def __init__(
@@ -144,41 +177,59 @@ class DecentralizedPCA(Fitting):
     # ----------------------------------------------------------------------------------------------------- fitting
 
     def fit(self, X: Any, y: Any = None, agents: Any = None, sample_weight: Any = None) -> Self:
-        """Fit rows that are all here, spread over agents for the occasion.
+        """Distribute rows over agents and fit the model.
 
         Parameters
         ----------
-        X : ``(n, d)`` array, sparse matrix or data frame.
-        y : ignored.
-        agents : one label per row, saying who holds it; without them the rows are dealt in equal blocks.
-        sample_weight : one per row; a weight of 2 counts as a row given twice.
+        X : array-like, sparse matrix or data frame of shape (n_samples, n_features)
+            All rows.
+        y : Ignored
+            Not used, present for consistency with scikit-learn.
+        agents : array-like of shape (n_samples,), optional
+            Label of the agent that holds each row. By default the rows are partitioned into equal blocks.
+        sample_weight : array-like of shape (n_samples,), optional
+            Weights of the rows; a row of weight 2 counts as two equal rows.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
         """
         engine = self._engine()
         with engine.guard():
             seed = self._common_seed(engine)
             with engine.together():
-                sources, topology, shares = self._dealt(X, agents, sample_weight, seed, engine.ranks)
+                sources, topology, shares = self._allocated(X, agents, sample_weight, seed, engine.ranks)
             check_alike(engine, sources, shares)
             each = engine.shares(len(sources))
-            here = engine.own(each)
+            own = engine.own(each)
             names = [source.name for source in sources]
-            self._fitted(engine, each, names, sources[here], topology, None if shares is None else shares[here], seed)
+            weights = None if shares is None else shares[own]
+            self._fit_sources(engine, each, names, sources[own], topology, weights, seed)
         warn_unless_ok(self.result_.status)
         return self
 
     def fit_agents(
         self, Xs: Iterable[Any], y: Any = None, *, sample_weight: npt.ArrayLike | Sequence[npt.ArrayLike] | None = None
     ) -> Self:
-        """Fit rows that are apart already: one entry of ``Xs`` per agent, in any mixture of kinds.
+        """Fit the model with rows that are already distributed.
 
         Parameters
         ----------
-        Xs : arrays (memory-mapped ones too), sparse matrices, data frames, paths of files, iterators of blocks of rows,
-            or functions that return such an iterator. Row counts may differ; columns must be the same, and are put
-            into the order of the first agent where they have names. On a rank of an MPI job, the agents of that rank;
-            one array alone is one agent.
-        y : ignored.
-        sample_weight : one array per agent; one alone where Xs is.
+        Xs : iterable
+            One entry per agent, of any of these types: array (also memory-mapped), sparse matrix, data frame, path of
+            a file, iterator of blocks of rows, or function that returns such an iterator. Row counts may differ.
+            Columns must be the same; named columns are put into the order of the first agent. On a rank of an MPI job,
+            the agents of that rank; a single array is one agent.
+        y : Ignored
+            Not used, present for consistency with scikit-learn.
+        sample_weight : sequence of array-like, optional
+            Weights of the rows, one array per agent; a single array if ``Xs`` is one.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
         """
         engine = self._engine()
         with engine.guard():
@@ -189,30 +240,42 @@ class DecentralizedPCA(Fitting):
     # --------------------------------------------------------------------------------------------------- streaming
 
     def partial_fit(self, X: Any, y: Any = None, agents: Any = None, sample_weight: Any = None) -> Self:
-        """Add rows to those of earlier calls, of ``fit`` too, and find the components of all rows so far.
-
-        The answer is that of ``fit`` on everything, with ``sample_weight`` ``forgetting ** age``, where a row of the
-        call before has age 1, and so on; as exact, and proven likewise. Agents keep count, mean and scatter of their
-        own rows (``d × d`` numbers), and no row. Iterations begin at the components so far. A call that raises changes
-        nothing.
+        """Add rows to those of earlier calls, including ``fit``, and fit all rows so far.
 
         Parameters
         ----------
-        X : ``(n, d)`` array, sparse matrix or data frame; one row is enough, once there are some.
-        y : ignored.
-        agents : one label per row, saying who holds it; an agent may have none this time. Without them the rows are
-            dealt in equal blocks.
-        sample_weight : one per row, before any forgetting.
+        X : array-like, sparse matrix or data frame of shape (n_samples, n_features)
+            Additional rows; a single row is enough if there are earlier ones.
+        y : Ignored
+            Not used, present for consistency with scikit-learn.
+        agents : array-like of shape (n_samples,), optional
+            Label of the agent that holds each row; agents without new rows are allowed. By default the rows are
+            partitioned into equal blocks.
+        sample_weight : array-like of shape (n_samples,), optional
+            Weights of the rows, before any forgetting.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
+
+        Notes
+        -----
+        The result is that of ``fit`` on all rows with ``sample_weight`` ``forgetting ** age``, where rows of the
+        previous call have age 1, and so on; it is as exact and has the same proof. Agents store count, mean and
+        scatter of their rows (``d × d`` numbers), but no rows. Iterations start at the current components. A call that
+        raises changes nothing.
         """
-        engine, before = self._engine(), self._before()
+        engine, before = self._engine(), self._previous()
         with engine.guard():
             seed = self._common_seed(engine)
             with engine.together():
-                names, sources, shares = self._dealt_more(X, agents, sample_weight, seed, engine.ranks, before)
+                names, sources, shares = self._allocated_more(X, agents, sample_weight, seed, engine.ranks, before)
             check_alike(engine, [source for source in sources if source is not None], shares)
             each = engine.shares(len(names)) if before is None else engine.counted(len(before.moments))
-            here = engine.own(each)
-            self._went_on(engine, each, names, sources[here], None if shares is None else shares[here], seed, before)
+            own = engine.own(each)
+            weights = None if shares is None else shares[own]
+            self._extend_fit(engine, each, names, sources[own], weights, seed, before)
         warn_unless_ok(self.result_.status)
         return self
 
@@ -223,76 +286,40 @@ class DecentralizedPCA(Fitting):
         *,
         sample_weight: npt.ArrayLike | Sequence[npt.ArrayLike | None] | None = None,
     ) -> Self:
-        """As :meth:`partial_fit`, of rows that are apart: one entry of ``Xs`` per agent, the same agents in every call.
+        """Add distributed rows to those of earlier calls and fit all rows so far.
 
         Parameters
         ----------
-        Xs : as for :meth:`fit_agents`; None, or a block without rows, for an agent that has nothing this time.
-        y : ignored.
-        sample_weight : one array per agent, before any forgetting; None for an agent that has nothing.
+        Xs : iterable
+            One entry per agent, as for :meth:`fit_agents`, for the same agents in every call. Agents without new rows
+            pass None or a block without rows.
+        y : Ignored
+            Not used, present for consistency with scikit-learn.
+        sample_weight : sequence of array-like or None, optional
+            Weights of the rows, one array per agent, before any forgetting; None for agents without new rows.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
+
+        See Also
+        --------
+        partial_fit : The same for rows that are not distributed yet.
         """
-        engine, before = self._engine(), self._before()
+        engine, before = self._engine(), self._previous()
         with engine.guard():
             each, sources, weights = blocks_of_agents(engine, Xs, sample_weight, source_if_any)
             names = numbered(sum(each)) if before is None else before.names
             if before is not None and each != engine.counted(len(before.moments)):
                 raise DataError(
-                    f"rows of {sum(each)} agents, but the calls before had {len(names)}; give one entry for each of "
-                    "them, in the same order, and None for those who have nothing this time"
+                    f"Xs has entries for {sum(each)} agents, but earlier calls had {len(names)}; give one entry per "
+                    "agent in the same order, and None for agents without new rows",
+                    parameter="Xs",
+                    value=sum(each),
                 )
-            self._went_on(engine, each, names, sources, weights, self._common_seed(engine), before)
+            self._extend_fit(engine, each, names, sources, weights, self._common_seed(engine), before)
             if before is None:
                 self._name_columns(self.model_.n_features, self.model_.columns)
         warn_unless_ok(self.result_.status)
         return self
-
-    # ---------------------------------------------------------------------------------------------------- applying
-
-    def transform(self, X: Any) -> npt.NDArray[Any]:
-        """Scores ``(n, k)`` of rows. Every agent can do this at home, with what it has after the fit."""
-        rows = self._rows(X)
-        return self._current().transform(rows)
-
-    def inverse_transform(self, X: Any) -> npt.NDArray[Any]:
-        """The rows that scores stand for, in the units of the data."""
-        scores = self._scores(X)
-        return self._current().inverse_transform(scores)
-
-    def _current(self) -> Model:
-        """The model, with ``whiten`` as it stands now, as scikit-learn has it."""
-        return self.model_ if self.model_.whiten == self.whiten else replace(self.model_, whiten=bool(self.whiten))
-
-    def score_samples(self, X: Any) -> Array:
-        """Log-likelihood of each row under the probabilistic PCA model; of scaled rows, if columns are scaled."""
-        X = self._rows(X, sparse=False)
-        if self.scale_ is not None:
-            X = (X - self.mean_) / self.scale_
-        return np.asarray(self._pca().score_samples(X))
-
-    def score(self, X: Any, y: Any = None) -> float:
-        """Mean log-likelihood of the rows."""
-        return float(np.mean(self.score_samples(X)))
-
-    def get_covariance(self) -> npt.NDArray[Any]:
-        """Covariance matrix ``(d, d)`` of the probabilistic PCA model; of scaled columns, if columns are scaled."""
-        check_is_fitted(self)
-        return np.asarray(self._pca().get_covariance())
-
-    def get_precision(self) -> npt.NDArray[Any]:
-        """Its inverse."""
-        check_is_fitted(self)
-        return np.asarray(self._pca().get_precision())
-
-    def to_sklearn(self) -> PCA:
-        """A fitted ``sklearn.decomposition.PCA`` that gives the same scores; an error with ``scale=True``."""
-        check_is_fitted(self)
-        return self._current().to_sklearn()
-
-    def to_sklearn_pipeline(self) -> Pipeline:
-        """A fitted Pipeline of StandardScaler (with ``scale=True``) and PCA."""
-        check_is_fitted(self)
-        return self._current().to_sklearn_pipeline()
-
-    def _pca(self) -> PCA:
-        """For what only the model of the (scaled) data is needed."""
-        return self._current().to_sklearn_pipeline()[-1]

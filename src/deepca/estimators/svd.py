@@ -1,4 +1,4 @@
-"""``DecentralizedSVD``: scikit-learn's TruncatedSVD, of a matrix that was never pooled. Needs the ``sklearn`` extra."""
+"""Truncated SVD of a distributed matrix with the interface of scikit-learn. Needs the ``sklearn`` extra."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import check_is_fitted
 
 from deepca._util.typing import Array
-from deepca._util.validation import Whole, check
+from deepca._util.validation import OneOf, Whole, check
 from deepca.data.sources import ArraySource, Source, as_source, float_type, numeric
 from deepca.decomposition.svd import Partition, SingularTriplets, singular_triplets
-from deepca.errors import DataError, InvalidInput
-from deepca.estimators.base import Index, RowTransformer, checked_labels, warn_unless_ok, watchers
+from deepca.errors import DataError
+from deepca.estimators.base import Index, RowTransformer, checked_labels, progress_observers, warn_unless_ok
 from deepca.estimators.inputs import numbered
 from deepca.network.simulated import SimulatedNetwork
 from deepca.topology.graph import Topology
@@ -24,40 +24,84 @@ __all__ = ["DecentralizedSVD"]
 
 
 class DecentralizedSVD(RowTransformer):
-    """Truncated SVD of a matrix whose rows, or whose columns, are spread over agents; nothing is centred.
+    """Truncated SVD of a matrix whose rows, or columns, are distributed over agents; nothing is centred.
 
-    The answer is that of ``sklearn.decomposition.TruncatedSVD`` on the whole matrix, signs included (the largest entry
-    of every component is positive), and exact where that one is random. Rows apart: every agent learns the components,
-    and the left vectors of its rows stay with it. Columns apart: every agent holds some features of all samples, sends
-    n × k numbers at a time, and *learns the left vectors*, that is, the scores of all samples; the entries of the
-    components that belong to its features stay with it. Where agents are processes of their own, or ranks,
-    :func:`deepca.singular_triplets` makes the same over their network.
+    The result is that of :class:`sklearn.decomposition.TruncatedSVD` on the whole matrix, including signs (the largest
+    entry of every component is positive), and it is exact where that one is randomized.
 
     Parameters
     ----------
-    n_components : int
-        How many singular triplets.
-    partition : "rows" or "columns"
-        What agents hold some of.
-    topology : str or Topology
-        Who talks to whom: ``"ring"``, ``"erdos-renyi:0.5"``, … or a :class:`deepca.Topology`.
-    n_agents : int or None
-        Over how many agents ``fit`` spreads the matrix; at most 10 by default.
-    algorithm, rounds, tol, max_iter, random_state, warm_start, verbose
-        As for :class:`deepca.DecentralizedPCA`.
+    n_components : int, default=2
+        Number of singular triplets.
+    partition : {"rows", "columns"}, default="rows"
+        Whether each agent holds some of the rows or some of the columns.
+    topology : str or Topology, default="erdos-renyi:0.5"
+        The network: ``"ring"``, ``"erdos-renyi:0.5"``, … or a :class:`deepca.Topology`.
+    n_agents : int or None, default=None
+        Number of agents over which ``fit`` distributes the matrix; at most 10 if None.
+    algorithm : {"auto", "krylov", "accelerated", "deepca", "depca", "covariance"}, default="auto"
+        As for :class:`DecentralizedPCA`.
+    rounds : int or "auto", default="auto"
+        Gossip rounds per iteration, for algorithms that gossip; "auto" adapts the number during the run.
+    tol : float, default=1e-10
+        Largest acceptable tangent of the angle between any agent's subspace and the exact one.
+    max_iter : int, default=10000
+        Maximum number of iterations. A run that ends without reaching ``tol`` warns and says why.
+    random_state : int, RandomState instance or None, default=0
+        Seed of random networks and of the start.
+    warm_start : bool, default=False
+        Whether to start with the vectors of the previous fit.
+    verbose : bool or int, default=False
+        Whether to show progress.
 
     Attributes
     ----------
-    components_, singular_values_, explained_variance_, explained_variance_ratio_, n_features_in_, feature_names_in_ :
-        as in scikit-learn's TruncatedSVD.
-    left_ : where rows are apart, the left vectors of each agent's rows, a list of ``(n_j, k)``.
-    left_singular_vectors_ : where columns are apart, ``(n, k)``, known to every agent.
-    components_by_agent_ : where columns are apart, ``(k, d_j)`` of each agent's features, a list.
-    reconstruction_error_ : ``‖X − X̂‖_F`` of the whole matrix, measured by agents and added up.
-    reconstruction_errors_ : that of each agent's part.
-    best_error_ : ``√(‖X‖_F² − Σ σ_i²)``, the smallest that n_components allow.
-    result_ : the :class:`deepca.SingularTriplets`.  certificate_ : the proof.
-    n_iter_, topology_, traffic_ : iterations, the network, and all that was sent.
+    components_ : ndarray of shape (n_components, n_features_in_)
+        Right singular vectors.
+    singular_values_ : ndarray of shape (n_components,)
+        Singular values, in decreasing order.
+    explained_variance_ : ndarray of shape (n_components,)
+        Variance of the scores of each component.
+    explained_variance_ratio_ : ndarray of shape (n_components,)
+        Share of the total variance explained by each component.
+    left_ : list of ndarray of shape (n_j, n_components)
+        With distributed rows: left singular vectors of the rows of each agent.
+    left_singular_vectors_ : ndarray of shape (n_samples, n_components)
+        With distributed columns: left singular vectors, known to every agent.
+    components_by_agent_ : list of ndarray of shape (n_components, d_j)
+        With distributed columns: right singular vectors of the columns of each agent.
+    reconstruction_error_ : float
+        ``‖X − X̂‖_F`` of the whole matrix, summed over the agents.
+    reconstruction_errors_ : ndarray of shape (n_agents,)
+        Reconstruction error of the part of each agent.
+    best_error_ : float
+        ``√(‖X‖_F² − Σ σ_i²)``, the smallest error that ``n_components`` allow.
+    n_features_in_ : int
+        Number of columns.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Column names, if all of them are strings.
+    n_iter_ : int
+        Number of iterations.
+    result_ : SingularTriplets
+        Result of the run.
+    certificate_ : Certificate
+        Proof of its error bound.
+    topology_ : Topology
+        The network.
+    traffic_ : Traffic
+        All communication.
+
+    See Also
+    --------
+    DecentralizedPCA : Principal components of distributed rows, with centring.
+    deepca.singular_triplets : The same for agents in processes of their own, or MPI ranks.
+
+    Notes
+    -----
+    With distributed rows every agent learns the components, and the left vectors of its rows stay with it. With
+    distributed columns every agent holds some features of all samples and sends ``n × k`` numbers at a time; it *learns
+    the left vectors*, that is, the scores of all samples, and the entries of the components for its features stay with
+    it.
 
     Examples
     --------
@@ -101,83 +145,98 @@ class DecentralizedSVD(RowTransformer):
     # ----------------------------------------------------------------------------------------------------- fitting
 
     def fit(self, X: Any, y: Any = None, agents: Any = None) -> Self:
-        """Fit a matrix that is all here, spread over agents for the occasion.
+        """Distribute a matrix over agents and fit the model.
 
         Parameters
         ----------
-        X : ``(n, d)`` array, sparse matrix or data frame.
-        y : ignored.
-        agents : one label per row (or column), saying who holds it; without them they are dealt in equal blocks.
+        X : array-like, sparse matrix or data frame of shape (n_samples, n_features)
+            The whole matrix.
+        y : Ignored
+            Not used, present for consistency with scikit-learn.
+        agents : array-like, optional
+            Label of the agent that holds each row (or column). By default they are partitioned into equal blocks.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
         """
         self._fit_whole(X, agents)
         warn_unless_ok(self.result_.status)
         return self
 
     def fit_transform(self, X: Any, y: Any = None, agents: Any = None) -> npt.NDArray[Any]:
-        """Fit, and the scores ``X V`` of the rows, ``(n, k)``."""
-        understood = self._fit_whole(X, agents)
+        """Fit the model and return the scores ``X V`` of the rows, ``(n, k)``."""
+        validated = self._fit_whole(X, agents)
         warn_unless_ok(self.result_.status)
-        return cast("npt.NDArray[Any]", safe_sparse_dot(understood, self.components_.T))
+        return cast("npt.NDArray[Any]", safe_sparse_dot(validated, self.components_.T))
 
     def fit_agents(self, Xs: Iterable[Any], y: Any = None) -> Self:
-        """Fit what is apart already: one entry of ``Xs`` per agent, in any mixture of kinds.
+        """Fit the model with a matrix that is already distributed.
 
         Parameters
         ----------
-        Xs : arrays, sparse matrices, data frames or paths of files: ``(n_j, d)`` of its rows for each agent, or
-            ``(n, d_j)`` of its columns. Components of columns apart are put together in the order of the agents.
-        y : ignored.
+        Xs : iterable
+            One array, sparse matrix, data frame or path of a file per agent: its rows, ``(n_j, d)``, or its columns,
+            ``(n, d_j)``. With distributed columns the components are concatenated in the order of the agents.
+        y : Ignored
+            Not used, present for consistency with scikit-learn.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
         """
         self._check_partition()
-        sources = [as_source(X, f"agent {j}") for j, X in enumerate(Xs)]
+        sources = [as_source(X, f"agent {j}", agent=j) for j, X in enumerate(Xs)]
         m = len(sources)
         if not m:
-            raise DataError("no agents: fit_agents needs one block per agent")
+            raise DataError("no agents; give one block per agent", parameter="Xs", value=())
         self._check_agents(m, f"blocks of {m} agents were given")
         seed = self._seed()
-        self._fitted(sources, self._topology(m, most=m, seed=seed), seed)
+        self._fit_sources(sources, self._topology(m, most=m, seed=seed), seed)
         self._name_columns(self.components_.shape[1], sources[0].columns if self.partition == "rows" else None)
         warn_unless_ok(self.result_.status)
         return self
 
     def _check_partition(self) -> None:
-        if self.partition not in ("rows", "columns"):
-            raise InvalidInput(f"partition = {self.partition!r}: choose 'rows' or 'columns'")
+        check("partition", self.partition, OneOf("rows", "columns"))
 
     def _fit_whole(self, X: Any, agents: Any) -> Any:
-        """Deal the matrix, fit it, and give it back as it was understood."""
+        """Distribute the matrix, fit it, and return it as validated."""
         self._check_partition()
-        X, _ = self._understood(X, ensure_min_features=2)
+        X, _ = self._validated(X, ensure_min_features=2)
         by_rows, seed = self.partition == "rows", self._seed()
         of, count = ("row", X.shape[0]) if by_rows else ("column", X.shape[1])
         if agents is None:
             topology = self._topology(None, most=count, seed=seed, of=of)
-            held, names = np.array_split(np.arange(count), topology.n_agents), numbered(topology.n_agents)
+            indices, names = np.array_split(np.arange(count), topology.n_agents), numbered(topology.n_agents)
         else:
-            topology, names, held = self._by_label(checked_labels(agents, count, of), seed, of)
-        parts = [numeric(X[i] if by_rows else X[:, i], name) for i, name in zip(held, names, strict=True)]
-        sources = [ArraySource(part, name) for part, name in zip(parts, names, strict=True)]
-        self._fitted(sources, topology, seed, held=None if by_rows else held)
+            topology, names, indices = self._by_label(checked_labels(agents, count, of), seed, of)
+        parts = [numeric(X[i] if by_rows else X[:, i], name) for i, name in zip(indices, names, strict=True)]
+        sources = [ArraySource(part, name, agent=j) for j, (part, name) in enumerate(zip(parts, names, strict=True))]
+        self._fit_sources(sources, topology, seed, columns=None if by_rows else indices)
         return X
 
-    def _fitted(
-        self, sources: Sequence[Source], topology: Topology, seed: int, held: Sequence[Index] | None = None
+    def _fit_sources(
+        self, sources: Sequence[Source], topology: Topology, seed: int, columns: Sequence[Index] | None = None
     ) -> None:
-        """``held`` : which columns each agent has, where columns are apart; one after the other by default."""
+        """Fit the sources; ``columns`` are those of each agent if columns are distributed, consecutive by default."""
         found = singular_triplets(
             sources,
             SimulatedNetwork(topology),
             self.n_components,
             partition=self.partition,
-            start=self._known(sources[0].d if self.partition == "rows" else sources[0].n),
-            observers=watchers(bool(self.verbose)),
+            start=self._warm_start_directions(sources[0].d if self.partition == "rows" else sources[0].n),
+            observers=progress_observers(bool(self.verbose)),
             **self._search_options(seed),
         ).required()
-        self._keep(found, float_type(*(source.dtype for source in sources)), held)
+        self._keep(found, float_type(*(source.dtype for source in sources)), columns)
         self.topology_, self._directions = topology, found.directions
 
-    def _keep(self, found: SingularTriplets, dtype: np.dtype[Any], held: Sequence[Index] | None) -> None:
-        for name in ("left_", "left_singular_vectors_", "components_by_agent_"):  # of a fit before
+    def _keep(self, found: SingularTriplets, dtype: np.dtype[Any], columns: Sequence[Index] | None) -> None:
+        """Set the fitted attributes."""
+        for name in ("left_", "left_singular_vectors_", "components_by_agent_"):  # left by a previous fit
             self.__dict__.pop(name, None)
         own = [part.astype(dtype) for part in found.own]
         common = found.common.astype(dtype)
@@ -187,7 +246,7 @@ class DecentralizedSVD(RowTransformer):
             parts = [np.ascontiguousarray(part.T) for part in own]
             self.left_singular_vectors_, self.components_by_agent_ = common, parts
             joined = np.hstack(parts)
-            self.components_ = joined if held is None else joined[:, np.argsort(np.concatenate(held))]
+            self.components_ = joined if columns is None else joined[:, np.argsort(np.concatenate(columns))]
         self.singular_values_ = found.values.astype(dtype)
         self.explained_variance_ = found.explained_variance.astype(dtype)
         whole = found.total_variance
@@ -197,18 +256,51 @@ class DecentralizedSVD(RowTransformer):
         self.result_, self.certificate_, self.traffic_ = found, found.certificate, found.traffic
         self.n_iter_ = max(found.iterations, 1)
 
-    # ---------------------------------------------------------------------------------------------------- applying
+    # --------------------------------------------------------------------------------------------------- transforming
 
     def transform(self, X: Any) -> npt.NDArray[Any]:
-        """Scores ``X V`` of rows, ``(n, k)``. Rows apart, every agent can do this at home."""
+        """Return the scores ``X V`` of rows; with distributed rows every agent can do this locally.
+
+        Parameters
+        ----------
+        X : array-like, sparse matrix or data frame of shape (n_samples, n_features)
+            The rows.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_components)
+            Their scores.
+        """
         return cast("npt.NDArray[Any]", safe_sparse_dot(self._rows(X), self.components_.T))
 
     def inverse_transform(self, X: Any) -> npt.NDArray[Any]:
-        """The rows that scores stand for."""
+        """Transform scores back to rows.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_components)
+            The scores.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_features)
+            The rows.
+        """
         return np.asarray(self._scores(X) @ self.components_)
 
     def reconstruct(self, agent: int) -> Array:
-        """The approximation of rank k to what that agent held, from what it knows after the fit."""
+        """Return the rank-k approximation of an agent's part, which the agent can compute after the fit.
+
+        Parameters
+        ----------
+        agent : int
+            Index of the agent.
+
+        Returns
+        -------
+        ndarray
+            The approximation, in the shape of the agent's part.
+        """
         check_is_fitted(self)
         m = self.topology_.n_agents
         check("agent", agent, Whole(0, m - 1))
