@@ -1,4 +1,4 @@
-"""Pictures show everything they are given."""
+"""Figures show all curves and trials that they are given."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+import deepca
+from deepca.errors import InvalidInput
 from deepca.planning.simulation import Simulation, Trial
-from deepca.plots import curves
+from deepca.plots import curves, network
 from deepca.plots import simulation as simulation_plots
 from deepca.plots.curves import Curve, convergence, style
+from tests.support.errors import raises
 
 
 @pytest.fixture
 def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    """Those that were drawn."""
+    """Collect the figures that are drawn."""
     drawn: list[Figure] = []
 
     class Kept(Figure):
@@ -48,8 +51,8 @@ def test_every_curve_is_drawn(count: int, figures: list[Figure], tmp_path: Path)
     assert named == [f"method {i}" for i in range(count)]
 
 
-def test_curves_of_one_point_of_zeros_and_of_nothing_finite_are_seen(figures: list[Figure], tmp_path: Path) -> None:
-    """On a logarithmic axis none of these would show by itself."""
+def test_curves_of_one_point_zeros_and_no_finite_value_are_visible(figures: list[Figure], tmp_path: Path) -> None:
+    """A logarithmic axis would show none of them without special treatment."""
     steps = np.arange(1, 4)
     given = [
         curve(0),
@@ -78,7 +81,7 @@ def trial(i: int, seconds: float) -> Trial:
 
 
 def test_every_trial_of_a_simulation_is_drawn(figures: list[Figure], tmp_path: Path) -> None:
-    """More of them than colours, one that takes no time, and one that never gets anywhere."""
+    """There are more trials than colours, one takes no time, and one never converges."""
     trials = [trial(i, 1.0 + i) for i in range(9)]
     trials.append(trial(9, 0.0))
     trials.append(replace(trial(10, 3.0), error=np.inf, certified=False, curve=((1.0, np.inf), (3.0, np.nan))))
@@ -95,5 +98,19 @@ def test_every_trial_of_a_simulation_is_drawn(figures: list[Figure], tmp_path: P
     assert len({(line.get_color(), line.get_linestyle()) for line in named}) == len(trials)
 
 
-def test_styles_repeat_late() -> None:
+def test_styles_repeat_after_28_curves() -> None:
     assert len({(style(i)["color"], style(i)["linestyle"]) for i in range(28)}) == 28
+
+
+def test_figures_that_cannot_be_drawn(tmp_path: Path) -> None:
+    ring = deepca.topology.ring(3)
+    with raises(InvalidInput, parameter="path", file=str(tmp_path / "a.pdf"), value=".pdf"):
+        network.draw(ring, tmp_path / "a.pdf")
+    with raises(InvalidInput, parameter="topology", value=(1001, 1001)):
+        network.draw(deepca.topology.ring(1001), tmp_path / "a.png")
+    simulation = Simulation("ring:3", ("a", "b", "c"), 3, 60, 5, 2, 1e-10, np.inf, (trial(0, 0.0),), None, "")
+    with raises(InvalidInput, parameter="path", file=str(tmp_path / "a"), value=""):
+        simulation_plots.draw(simulation, tmp_path / "a")
+    with raises(InvalidInput, parameter="simulation", file=str(tmp_path / "a.svg")):
+        simulation_plots.draw(simulation, tmp_path / "a.svg")
+    assert not list(tmp_path.iterdir())

@@ -86,7 +86,7 @@ class _ProgressBar:
         """Ignore the reset by which pooch fills the bar at the end."""
 
     def close(self) -> None:
-        """Do nothing: there is no bar to close."""
+        """Do nothing, since pooch only requires the method."""
 
 
 def import_pooch() -> Any:

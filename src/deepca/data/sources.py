@@ -103,7 +103,7 @@ class Source(ABC):
         return None
 
     def labels(self) -> npt.NDArray[Any] | None:
-        """Return the column selected as ``label_column``, one entry per row; None if there is none."""
+        """Return the column selected as ``label_column``, one entry per row, or None."""
         return self._labels
 
     def locate(self, row: int) -> tuple[str | None, int | None]:

@@ -23,8 +23,8 @@ class DecentralizedPCA(Projection, Fitting):
     """Principal component analysis (PCA) of rows that are distributed over agents.
 
     Agents communicate with their neighbours only. The result is that of :class:`sklearn.decomposition.PCA` on the
-    pooled rows, but no row leaves its agent, and there is no server. docs/privacy.md lists what an agent does send, and
-    what its neighbours can learn from it.
+    pooled rows, but no row leaves its agent, and no server is involved. docs/privacy.md lists what an agent does send,
+    and what its neighbours can learn from it.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Pictures: each function draws one and returns its axes. Needs the ``plot`` extra (matplotlib)."""
+"""Figures, one function each. Needs the ``plot`` extra (matplotlib)."""
 
 from deepca.plots.curves import Curve, convergence, scree, style
 

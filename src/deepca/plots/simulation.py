@@ -1,4 +1,4 @@
-"""The picture of a simulation. Needs the ``plot`` extra (matplotlib)."""
+"""The figure of a simulation. Needs the ``plot`` extra (matplotlib)."""
 
 from __future__ import annotations
 
@@ -18,23 +18,40 @@ if TYPE_CHECKING:
 
 __all__ = ["draw"]
 
-# Okabe–Ito, as in deepca.plots.curves; hatches tell them apart in grey
+# the Okabe–Ito palette, as in deepca.plots.curves; hatches distinguish the parts in grey
 _PARTS = {
     "latency": ("latency", "#56B4E9", ""),
     "transmission": ("transmission", "#0072B2", ""),
-    "losses": ("sending again", "#D55E00", "///"),
+    "losses": ("retransmission", "#D55E00", "///"),
     "compute": ("computing", "#009E73", ""),
     "stragglers": ("waiting for stragglers", "#E69F00", "xxx"),
 }
-_FLOOR, _CEILING = 1e-16, 30.0
+_FLOOR, _CEILING = 1e-16, 30.0  # range of the error axis: rounding, and a tangent that is practically infinite
 
 
 def draw(simulation: Simulation, path: Path) -> None:
-    """Error against simulated time (left), and what the time of each method is made of (right); PNG or SVG."""
+    """Plot error against simulated time (left) and the composition of the time of each method (right).
+
+    Parameters
+    ----------
+    simulation : Simulation
+        The simulated methods.
+    path : Path
+        File to write, PNG or SVG by its suffix.
+    """
     if path.suffix.lower() not in (".png", ".svg"):
-        raise InvalidInput(f"{path}: a picture is saved as PNG or SVG; let the name end in .png or .svg")
+        raise InvalidInput(
+            f"{path}: figures are saved as PNG or SVG; use the suffix .png or .svg",
+            parameter="path",
+            file=str(path),
+            value=path.suffix,
+        )
     if not any(trial.seconds for trial in simulation.trials):
-        raise InvalidInput(f"{path}: no link and no agent takes any time, so there is no time to draw")
+        raise InvalidInput(
+            f"{path}: neither links nor agents take any time, so there is nothing to draw; give links a latency",
+            parameter="simulation",
+            file=str(path),
+        )
     with mpl.rc_context(LOOK):
         figure = Figure(figsize=(11.0, 4.4), layout="constrained")
         left, right = figure.subplots(1, 2, width_ratios=(1.25, 1.0))
@@ -49,9 +66,10 @@ def draw(simulation: Simulation, path: Path) -> None:
 
 
 def _errors(axes: Axes, simulation: Simulation) -> None:
+    """Plot errors against time."""
     floor = max(_FLOOR, 1e-3 * simulation.tol)
     times = [seconds for trial in simulation.trials for seconds, _ in (*trial.curve, (trial.seconds, 0.0)) if seconds]
-    earliest = 0.5 * min(times)  # where what takes no time is drawn
+    earliest = 0.5 * min(times)  # methods that take no time are drawn here
     for i, trial in enumerate(simulation.trials):
         seconds, error = np.array(trial.curve).reshape(-1, 2).T
         error = np.clip(np.nan_to_num(error, nan=_CEILING, posinf=_CEILING), floor, _CEILING)
@@ -73,6 +91,7 @@ def _errors(axes: Axes, simulation: Simulation) -> None:
 
 
 def _shares(axes: Axes, simulation: Simulation) -> None:
+    """Plot the shares of latency, transmission, and so on."""
     trials = simulation.trials
     at, begin = np.arange(len(trials)), np.zeros(len(trials))
     seconds = np.array([trial.seconds for trial in trials])
@@ -86,6 +105,6 @@ def _shares(axes: Axes, simulation: Simulation) -> None:
         axes.annotate(f"{total:.3g} s", (101.5, float(y)), va="center", fontsize=9, annotation_clip=False)
     axes.set_yticks(at, [trial.algorithm for trial in trials])
     axes.invert_yaxis()
-    axes.set(xlabel="what the last agent waited for, % of its time", xlim=(0.0, 100.0))
+    axes.set(xlabel="time of the last agent to finish, by cause, %", xlim=(0.0, 100.0))
     if begin.any():
         axes.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, fontsize=8.5)

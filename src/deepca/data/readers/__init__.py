@@ -82,7 +82,7 @@ def open_source(
         be compressed (``.gz``, ``.bz2``). A file without a suffix is svmlight, as LIBSVM names them (``a9a``,
         ``a9a.bz2``), and so is a ``.txt`` file that looks like it.
     label_column : str, optional
-        Labels to exclude from the values and return from `Source.labels`: a column of CSV and Parquet, a column of
+        Labels, returned by `Source.labels` and excluded from the values: a column of CSV and Parquet, a column of
         ``obs`` in AnnData, a vector in .npz and HDF5. In svmlight the target is always the label.
     dataset : str, optional
         Matrix of an .npz, HDF5 or AnnData file; required if there are several (AnnData defaults to ``X``).
@@ -101,10 +101,8 @@ def open_source(
     Raises
     ------
     DataError
-        If the file cannot be used, on opening or while reading. It has the attributes ``file``, ``line`` (counted
-        from 1, header and blank lines included), ``row`` (counted from 0), ``column`` and ``value`` where they apply.
-    MissingExtraError
-        If a package that the format needs is not installed.
+        If the file cannot be used, on opening or while reading. Its attributes ``file``, ``line`` (counted from 1,
+        header and blank lines included), ``row`` (counted from 0), ``column`` and ``value`` locate the fault.
 
     Examples
     --------
@@ -118,16 +116,16 @@ def open_source(
     >>> [block.shape for block in source.blocks()]
     [(2, 2)]
     """
-    file, name = Path(path), os.fspath(path)
-    form, suffix = _format(file, name)
     if isinstance(columns, str):
-        raise DataError(
-            f"{name}: columns is a string, {columns!r}; give a list of names",
-            parameter="columns",
-            file=name,
-            value=columns,
-        )
-    options = Options(label_column, dataset, None if columns is None else tuple(columns), n_features, first_index)
+        message = f"{os.fspath(path)}: columns is a string, {columns!r}; give a list of names"
+        raise DataError(message, parameter="columns", file=os.fspath(path), value=columns)
+    names = None if columns is None else tuple(columns)
+    return _open(Path(path), os.fspath(path), Options(label_column, dataset, names, n_features, first_index))
+
+
+def _open(path: Path, name: str, options: Options) -> Source:
+    """Open a file in the format of its suffix, after checking that the options apply."""
+    form, suffix = _format(path, name)
     for option, given in vars(options).items():
         if given is not None and option not in form.options:
             raise DataError(
@@ -137,7 +135,7 @@ def open_source(
                 value=given,
             )
     try:
-        return form.open(file, name, options)
+        return form.open(path, name, options)
     except DataError as error:
         if suffix:
             raise

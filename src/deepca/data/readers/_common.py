@@ -62,25 +62,10 @@ def select_columns(
     hidden: Iterable[str] = (),
     if_duplicate: str = "rename one of them",
 ) -> Selection:
-    """Select the columns of a file by name.
+    """Select the values and the label of a file by the names of its columns.
 
-    Parameters
-    ----------
-    names : sequence of str
-        All columns of the file.
-    file : str
-        The file, for messages.
-    options : Options
-        The columns and the label that were requested.
-    hidden : iterable of str, optional
-        Columns that are not values unless they are requested.
-    if_duplicate : str, optional
-        Advice for when two columns have the same name.
-
-    Returns
-    -------
-    Selection
-        Values and label.
+    ``hidden`` columns are not values unless they are requested; ``if_duplicate`` is the advice for when two columns
+    have the same name.
     """
     label, wanted = options.label_column, options.columns
     if (name := _first_duplicate(names)) is not None:
