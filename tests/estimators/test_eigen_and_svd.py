@@ -1,4 +1,4 @@
-"""``DecentralizedEigen`` and ``DecentralizedSVD`` as scikit-learn's users meet them, and soft-impute on top."""
+"""``DecentralizedEigen`` and ``DecentralizedSVD`` as estimators of scikit-learn, and soft-impute built on them."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ from sklearn.utils.estimator_checks import check_estimator
 import deepca
 from deepca import DecentralizedEigen, DecentralizedSVD
 from deepca.decomposition.svd import Partition
-from deepca.errors import DataError, GapError, InvalidInput
+from deepca.errors import DataError, GapError, InvalidInput, ParameterError
+from deepca.solver.result import StatusCode
 from tests.decomposition.test_eigen import INDEFINITE, agents_with, pooled
+from tests.support.errors import raises
 from tests.support.paths import ROOT
 from tests.support.problems import close
 
@@ -49,7 +51,7 @@ def test_scikit_learns_checks(partition: Partition) -> None:
 @pytest.mark.parametrize("load", [load_digits, load_wine, load_breast_cancer])
 @pytest.mark.parametrize("partition", ["rows", "columns"])
 def test_as_truncated_svd(partition: Partition, load: Any) -> None:
-    """Everything that TruncatedSVD has, with its signs, on the whole matrix."""
+    """All attributes are those of TruncatedSVD on the whole matrix, including signs."""
     X = load().data[:400]
     ours = DecentralizedSVD(3, partition=partition, n_agents=6, topology="ring", tol=1e-11).fit(X)
     theirs = TruncatedSVD(3, algorithm="arpack").fit(X)
@@ -76,7 +78,7 @@ def test_fit_transform_clone_and_pipelines() -> None:
 
 
 def test_what_stays_at_home_and_what_all_know() -> None:
-    """Left vectors of an agent's rows are its own; where columns are apart, all know the samples' side."""
+    """With distributed rows an agent has the left vectors of its rows; with distributed columns all have the scores."""
     X = load_wine().data
     U, s, Vt = scipy.linalg.svd(X, full_matrices=False)
     rows = DecentralizedSVD(2, topology="ring").fit_agents([X[:30], X[30:120], X[120:]])
@@ -95,7 +97,7 @@ def test_what_stays_at_home_and_what_all_know() -> None:
 
 @pytest.mark.parametrize("partition", ["rows", "columns"])
 def test_reconstruction_by_agent(partition: Partition) -> None:
-    """Against scipy's best approximation of that rank, part by part; labels say who holds what, in any order."""
+    """Each part equals that of scipy's best approximation, for labels in any order."""
     X = load_wine().data
     U, s, Vt = scipy.linalg.svd(X, full_matrices=False)
     best = (U[:, :2] * s[:2]) @ Vt[:2]
@@ -109,12 +111,12 @@ def test_reconstruction_by_agent(partition: Partition) -> None:
         close(svd.reconstruction_errors_[j], np.linalg.norm(whole - part), rtol=1e-8)
     rest = float(np.linalg.norm(X - best))
     close([svd.reconstruction_error_, svd.best_error_], [rest, rest], rtol=1e-9)
-    with pytest.raises(InvalidInput, match="agent = 3: a whole number from 0 to 2"):
+    with raises(ParameterError, parameter="agent", value=3):
         svd.reconstruct(3)
 
 
 def test_kinds_of_input() -> None:
-    """Data frames, sparse matrices and float32, which stays float32."""
+    """Data frames and sparse matrices are accepted, and float32 stays float32."""
     X = load_wine().data
     frame = pandas.DataFrame(X, columns=[f"c{i}" for i in range(13)])
     assert list(DecentralizedSVD(2).fit(frame).feature_names_in_) == list(frame.columns)
@@ -128,24 +130,28 @@ def test_kinds_of_input() -> None:
 
 def test_bad_input_of_the_svd() -> None:
     X = load_wine().data
-    for settings, match in (
-        ({"partition": "both"}, "partition = 'both'"),
-        ({"n_components": 14}, "n_components = 14"),
-        ({"n_components": 1.5}, r"n_components = 1\.5"),
-        ({"algorithm": "power"}, "algorithm = 'power'"),
-        ({"n_agents": 200}, "178 rows cannot be spread over 200 agents"),
-        ({"partition": "columns", "n_agents": 20}, "13 columns cannot be spread over 20 agents"),
+    for settings, parameter, value in (
+        ({"partition": "both"}, "partition", "both"),
+        ({"n_components": 14}, "n_components", 14),
+        ({"n_components": 1.5}, "n_components", 1.5),
+        ({"algorithm": "power"}, "algorithm", "power"),
+        ({"n_agents": 200}, "n_agents", 200),
+        ({"partition": "columns", "n_agents": 20}, "n_agents", 20),
     ):
-        with pytest.raises(InvalidInput, match=match):
+        with raises(InvalidInput, parameter=parameter, value=value):
             DecentralizedSVD(**settings).fit(X)
-    with pytest.raises(GapError, match="σ_2 = 3 and σ_3 = 3"):
+    with raises(GapError, parameter="k", value=2):
         DecentralizedSVD(2, n_agents=2).fit(np.diag([5.0, 3.0, 3.0, 1.0]))
-    with pytest.raises(DataError, match="no agents"):
+    with raises(DataError, parameter="Xs", value=()):
         DecentralizedSVD().fit_agents([])
-    with pytest.raises(DataError, match=r"agents has shape \(3,\); one label for each of the 178 rows"):
+    with raises(DataError, parameter="agents", value=(3,)):
         DecentralizedSVD().fit(X, agents=[0, 1, 2])
-    with pytest.warns(ConvergenceWarning, match="did not converge"):
-        DecentralizedSVD(2, algorithm="deepca", max_iter=3, topology="ring").fit(StandardScaler().fit_transform(X))
+    with raises(DataError, parameter="agents", row=None, column=1):
+        DecentralizedSVD(partition="columns").fit(X, agents=[0.0, np.nan, *range(11)])
+    svd = DecentralizedSVD(2, algorithm="deepca", max_iter=3, topology="ring")
+    with pytest.warns(ConvergenceWarning):
+        svd.fit(StandardScaler().fit_transform(X))
+    assert svd.result_.status.code == StatusCode.OUT_OF_ITERATIONS
 
 
 # ------------------------------------------------------------------------------------------------------- eigenpairs
@@ -153,7 +159,7 @@ def test_bad_input_of_the_svd() -> None:
 
 @pytest.mark.parametrize("which", ["LA", "SA", "LM"])
 def test_eigenpairs_of_a_list(which: Any) -> None:
-    """Against ARPACK and LAPACK on the sum."""
+    """The result is that of ARPACK and LAPACK on the sum."""
     stack = agents_with(INDEFINITE)
     found = DecentralizedEigen(3, which=which, of="sum", topology="ring", tol=1e-11).fit(list(stack))
     values, vectors = pooled(stack, 3, which)
@@ -168,7 +174,7 @@ def test_eigenpairs_of_a_list(which: Any) -> None:
 
 
 def test_covariances_of_real_data() -> None:
-    """Smallest and largest eigenvalues of a mean of covariances, centred at home."""
+    """Smallest and largest eigenvalues of a mean of covariances, each centred by its agent."""
     parts = np.array_split(load_breast_cancer().data / load_breast_cancer().data.std(axis=0), 6)
     stack = np.stack([np.cov(part.T) for part in parts])
     for which in ("LA", "SA"):
@@ -180,30 +186,35 @@ def test_covariances_of_real_data() -> None:
 
 def test_bad_input_of_eigenpairs() -> None:
     A = np.diag([3.0, 2.0, 2.0, 1.0])
-    with pytest.raises(GapError, match="well defined: k = 1 or k = 3"):
+    with raises(GapError, parameter="k", value=2) as caught:
         DecentralizedEigen(2, topology="path").fit([A, A, A])
-    with pytest.raises(DataError, match="agent 1: its matrix is not symmetric"):
+    assert "k = 1 or k = 3" in str(caught.value)
+    with pytest.raises(DataError) as asymmetric:
         DecentralizedEigen(1).fit([A, np.triu(np.ones((4, 4)))])
-    with pytest.raises(DataError, match="one matrix of shape"):
+    assert asymmetric.value.parameter != "operators"
+    with raises(DataError, parameter="operators", value=(4, 4)):
         DecentralizedEigen(1).fit(A)
-    with pytest.raises(DataError, match="one operator alone"):
+    with raises(DataError, parameter="operators", value=(4, 4)):
         DecentralizedEigen(1).fit(aslinearoperator(A))
-    with pytest.raises(InvalidInput, match="no agents"):
+    with raises(InvalidInput, parameter="operators", value=()):
         DecentralizedEigen(1).fit([])
-    with pytest.raises(DataError, match="differ in shape"):
+    with pytest.raises(DataError) as unequal:
         DecentralizedEigen(1).fit([A, A[:3, :3]])
-    with pytest.raises(InvalidInput, match="the topology has 5 agents, the data has 2"):
+    assert unequal.value.parameter != "operators"
+    with raises(InvalidInput, parameter="topology", value=5):
         DecentralizedEigen(1, topology=deepca.topology.ring(5)).fit([A, A])
     slow = agents_with([1.0, 0.999, *np.linspace(0.9, -1.0, 14)])
-    with pytest.warns(ConvergenceWarning, match="did not converge"):
-        DecentralizedEigen(1, algorithm="deepca", max_iter=4, topology="ring").fit(slow)
+    eigen = DecentralizedEigen(1, algorithm="deepca", max_iter=4, topology="ring")
+    with pytest.warns(ConvergenceWarning):
+        eigen.fit(slow)
+    assert eigen.result_.status.code == StatusCode.OUT_OF_ITERATIONS
 
 
 # ------------------------------------------------------------------------------------------------- matrix completion
 
 
 def test_soft_impute_is_that_of_the_pooled_matrix() -> None:
-    """The example's, over places, against the same iteration with numpy's SVD of the whole matrix."""
+    """The distributed iteration of the example equals the one with numpy's SVD of the whole matrix."""
     spec = importlib.util.spec_from_file_location("matrix_completion", EXAMPLE)
     assert spec is not None
     assert spec.loader is not None

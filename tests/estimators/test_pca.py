@@ -1,4 +1,4 @@
-"""DecentralizedPCA is scikit-learn's PCA of the pooled rows, and behaves as scikit-learn's estimators do."""
+"""DecentralizedPCA equals scikit-learn's PCA of the pooled rows and follows scikit-learn's conventions."""
 
 from __future__ import annotations
 
@@ -34,13 +34,15 @@ from deepca.errors import InvalidInput
 from deepca.estimators.base import default_topology
 from deepca.network import SimulatedNetwork
 from deepca.operators import Form
+from deepca.solver.result import StatusCode
+from tests.support.errors import raises
 from tests.support.problems import close
 
 Array = npt.NDArray[np.float64]
 
 
 def rows(n: int, d: int, variances: npt.ArrayLike, seed: int, *, offset: float = 0.0) -> Array:
-    """Centred rows whose covariance matrix has just these eigenvalues (the rest zero), moved by ``offset``."""
+    """Return rows with mean ``offset`` whose covariance matrix has exactly these nonzero eigenvalues."""
     rng = np.random.default_rng(seed)
     values = np.asarray(variances, dtype=np.float64)
     left = rng.standard_normal((n, len(values)))
@@ -60,13 +62,13 @@ def in_blocks(X: Any, size: int = 7) -> Iterator[Any]:
 
 
 def deviations(pca: DecentralizedPCA) -> npt.NDArray[Any]:
-    """What columns are divided by."""
+    """Return the divisors of the columns."""
     assert pca.scale_ is not None
     return pca.scale_
 
 
 def assert_pooled(ours: Any, X: Array, k: int, *, like: Any = None) -> None:
-    """Every number of ``ours`` is that of scikit-learn's full SVD of ``X``, as exactly as its spectrum allows.
+    """Compare every number of ``ours`` with scikit-learn's full SVD of ``X``, as exactly as the spectrum allows.
 
     Components one by one, with equal signs, where their eigenvalue stands apart; as subspaces everywhere.
     """
@@ -118,7 +120,7 @@ def assert_pooled(ours: Any, X: Array, k: int, *, like: Any = None) -> None:
     ids=["defaults", "one, scaled", "deepca", "share, whitened"],
 )
 def test_scikit_learns_checks(settings: dict[str, Any]) -> None:
-    """All of them; that of array API skips itself where no such library is switched on."""
+    """All checks pass; that of the array API skips itself if no such library is enabled."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # data of rank 1, and the like
         report = check_estimator(DecentralizedPCA(**settings), on_skip=None, on_fail=None)
@@ -137,7 +139,7 @@ def test_scikit_learns_checks(settings: dict[str, Any]) -> None:
     [("auto", 1), ("auto", 4), ("auto", None), ("krylov", 4), ("deepca", 1), ("deepca", 4)],
 )
 def test_real_data(algorithm: str, k: int | None, name: str) -> None:
-    """Columns of very different size, constant ones, eigenvalues over ten decades."""
+    """The data have columns of very different size, constant columns, and eigenvalues over ten decades."""
     X = dataset(name)
     ours = DecentralizedPCA(k, algorithm=algorithm, topology="erdos-renyi:0.5", n_agents=8).fit(X)
     assert ours.result_.status.ok
@@ -146,7 +148,7 @@ def test_real_data(algorithm: str, k: int | None, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["breast cancer", "wine"])
 def test_deepca_with_all_components(name: str) -> None:
-    """Down to eigenvalues that are rounding."""
+    """The smallest eigenvalues are rounding errors."""
     X = dataset(name)
     ours = DecentralizedPCA(algorithm="deepca", topology="complete", n_agents=5).fit(X)
     assert ours.result_.status.ok
@@ -155,7 +157,7 @@ def test_deepca_with_all_components(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["breast cancer", "wine"])
 def test_depca(name: str) -> None:
-    """Without tracking it takes longer, and comes to the same."""
+    """Without tracking it takes longer, but gives the same result."""
     X = dataset(name)
     ours = DecentralizedPCA(2, algorithm="depca", topology="complete", n_agents=5).fit(X)
     assert_pooled(ours, X, 2)
@@ -176,7 +178,7 @@ def test_probabilistic_model(name: str) -> None:
 
 
 def test_probabilistic_model_with_all_components() -> None:
-    """No noise is left over."""
+    """The noise variance is zero."""
     X = dataset("wine")
     ours, theirs = DecentralizedPCA().fit(X), PCA(svd_solver="full").fit(X)
     assert ours.noise_variance_ == theirs.noise_variance_ == 0.0
@@ -212,8 +214,8 @@ NETWORKS = [
 
 @pytest.mark.parametrize("shape", [(60, 8), (25, 40), (300, 12)], ids=["60x8", "25x40", "300x12"])
 @pytest.mark.parametrize("name", SPECTRA)
-def test_made_up_data(name: str, shape: tuple[int, int]) -> None:
-    """Spectra, shapes, seeds, networks and algorithms, all crossed with each other by turns."""
+def test_synthetic_data(name: str, shape: tuple[int, int]) -> None:
+    """Spectra, shapes, seeds, networks and algorithms are combined in turn."""
     n, d = shape
     turn = list(SPECTRA).index(name) + 3 * d
     for seed, algorithm in enumerate(("auto", "deepca", "auto")):
@@ -227,7 +229,7 @@ def test_made_up_data(name: str, shape: tuple[int, int]) -> None:
 @pytest.mark.parametrize(("topology", "m"), NETWORKS)
 @pytest.mark.parametrize("algorithm", ["auto", "deepca"])
 def test_every_network(algorithm: str, topology: str, m: int) -> None:
-    """As a name and as a Topology, to the same answer."""
+    """A name and a Topology give the same result."""
     X = rows(60, 10, 0.6 ** np.arange(10.0), 1, offset=1.0)
     ours = DecentralizedPCA(3, topology=topology, n_agents=m, algorithm=algorithm).fit(X)
     assert ours.topology_.n_agents == m
@@ -237,8 +239,8 @@ def test_every_network(algorithm: str, topology: str, m: int) -> None:
 
 
 @pytest.mark.parametrize("shape", [(20, 6), (6, 20), (6, 6), (7, 6), (2, 3), (3, 2), (50, 1)])
-def test_as_many_components_as_there_can_be(shape: tuple[int, int]) -> None:
-    """None means min(n, d), also where the centred rows have one direction less."""
+def test_the_largest_number_of_components(shape: tuple[int, int]) -> None:
+    """None means min(n, d), although centred rows may have one direction less."""
     X = np.random.default_rng(0).standard_normal(shape) * np.linspace(3.0, 1.0, shape[1])
     ours = DecentralizedPCA().fit(X)
     theirs = PCA(svd_solver="full").fit(X)
@@ -254,7 +256,7 @@ def test_as_many_components_as_there_can_be(shape: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("mean", [0.0, 1.0, 10.0, 100.0])
 def test_csr_rows_lose_no_digits(mean: float) -> None:
-    """Small eigenvalues beside large ones, some deviations away from zero: the same digits as from dense rows."""
+    """Sparse rows a few deviations from zero give the same digits as dense rows, also of small eigenvalues."""
     X = rows(1000, 10, 10.0 ** -np.linspace(0.0, 6.0, 10), 1, offset=mean)
     theirs = PCA(svd_solver="full").fit(X)
     for given in (X, sparse.csr_array(X)):
@@ -264,7 +266,7 @@ def test_csr_rows_lose_no_digits(mean: float) -> None:
 
 @pytest.mark.parametrize("kind", [sparse.csr_array, sparse.csr_matrix, sparse.csc_array, sparse.coo_array])
 def test_sparse_rows(kind: Callable[[Array], Any]) -> None:
-    """Of every kind; the answer is that of the dense rows."""
+    """All sparse formats give the result of the dense rows."""
     rng = np.random.default_rng(0)
     X = np.where(rng.random((80, 12)) < 0.2, rng.standard_normal((80, 12)), 0.0) * np.linspace(3.0, 1.0, 12)
     ours = DecentralizedPCA(3).fit(kind(X))
@@ -272,8 +274,8 @@ def test_sparse_rows(kind: Callable[[Array], Any]) -> None:
     close(ours.transform(kind(X)), ours.transform(X), atol=1e-12)
 
 
-def test_csr_rows_with_entries_given_twice() -> None:
-    """They stand for their sum."""
+def test_csr_rows_with_duplicate_entries() -> None:
+    """Duplicates are summed."""
     rng = np.random.default_rng(1)
     i, j = rng.integers(0, 40, 300), rng.integers(0, 5, 300)
     order = np.argsort(i, kind="stable")
@@ -292,7 +294,7 @@ def test_csr_rows_with_entries_given_twice() -> None:
 @pytest.mark.parametrize("name", ["wine", "breast cancer"])
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array], ids=["dense", "csr"])
 def test_scaled_columns(kind: Callable[[Array], Any], name: str) -> None:
-    """The same as StandardScaler and PCA, one after the other."""
+    """The result is that of StandardScaler followed by PCA."""
     X = dataset(name)
     theirs = make_pipeline(StandardScaler(), PCA(3, svd_solver="full")).fit(X)
     ours = DecentralizedPCA(3, scale=True).fit(kind(X))
@@ -318,7 +320,7 @@ def test_scaled_columns(kind: Callable[[Array], Any], name: str) -> None:
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array], ids=["dense", "csr"])
 @pytest.mark.parametrize("form", ["rows", "covariance"])
 def test_rows_that_are_not_centred(form: Form, kind: Callable[[Array], Any]) -> None:
-    """The singular value decomposition of the rows as they are."""
+    """The result is the singular value decomposition of the uncentred rows."""
     X = rows(40, 7, 0.5 ** np.arange(7.0), 0, offset=0.3)
     _, sigma, Vt = np.linalg.svd(X, full_matrices=False)
     sources = [as_source(kind(part), f"agent {j}") for j, part in enumerate(np.array_split(X, 4))]
@@ -336,7 +338,7 @@ def test_rows_that_are_not_centred(form: Form, kind: Callable[[Array], Any]) -> 
 
 
 def test_columns_that_are_scaled_but_not_centred() -> None:
-    """Divided by their standard deviation, as StandardScaler(with_mean=False) does it."""
+    """Columns are divided by their standard deviation, as by StandardScaler(with_mean=False)."""
     X = rows(40, 5, 0.5 ** np.arange(5.0), 0, offset=0.7)
     scaler = StandardScaler(with_mean=False).fit(X)
     ours = DecentralizedPCA(2, center=False, scale=True).fit(X)
@@ -348,7 +350,7 @@ def test_columns_that_are_scaled_but_not_centred() -> None:
 
 @pytest.mark.parametrize("name", ["digits", "breast cancer", "wine", "made up", "wider than long"])
 def test_a_share_of_the_variance(name: str) -> None:
-    """As many components as scikit-learn takes for the same share."""
+    """The number of components is that of scikit-learn for the same share."""
     made_up = {
         "made up": rows(80, 30, 0.9 ** np.arange(30.0), 0),
         "wider than long": rows(30, 60, 0.9 ** np.arange(29.0), 1),
@@ -365,8 +367,8 @@ def test_a_share_of_the_variance(name: str) -> None:
         close(ours.noise_variance_, theirs.noise_variance_, rtol=1e-8, atol=1e-13 * theirs.explained_variance_[0])
 
 
-def test_a_share_that_scaled_columns_explain() -> None:
-    """Of the variance after scaling."""
+def test_a_share_of_the_variance_of_scaled_columns() -> None:
+    """The share refers to the variance after scaling."""
     X = dataset("wine")
     for share in (0.3, 0.6, 0.9):
         theirs = make_pipeline(StandardScaler(), PCA(share, svd_solver="full")).fit(X)
@@ -374,8 +376,8 @@ def test_a_share_that_scaled_columns_explain() -> None:
 
 
 @pytest.mark.parametrize("k", [np.int64(2), np.int32(2), np.uint8(2), np.float64(0.9), np.float32(0.9), 2, 0.9])
-def test_numbers_of_numpy(k: Any) -> None:
-    """As good as Python's."""
+def test_numpy_integers_and_floats(k: Any) -> None:
+    """They are accepted like Python's numbers."""
     X = dataset("wine")
     ours = DecentralizedPCA(k).fit(X)
     assert ours.n_components_ == (2 if k > 1 else PCA(0.9, svd_solver="full").fit(X).n_components_)
@@ -388,7 +390,7 @@ def test_numbers_of_numpy(k: Any) -> None:
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array], ids=["dense", "csr"])
 @pytest.mark.parametrize("settings", [{}, {"scale": True}, {"whiten": True}, {"n_components": 0.7}])
 def test_float32_in_float32_out(settings: dict[str, Any], kind: Callable[[Any], Any]) -> None:
-    """All attributes and results, as exact as single precision is."""
+    """All attributes and results are float32, with the accuracy of single precision."""
     X = rows(80, 9, 0.6 ** np.arange(9.0), 0, offset=1.0).astype(np.float32)
     wide = X.astype(np.float64)
     ours = DecentralizedPCA(**{"n_components": 3, **settings}).fit(kind(X))
@@ -416,7 +418,7 @@ def test_float32_in_float32_out(settings: dict[str, Any], kind: Callable[[Any], 
 
 
 def test_mixed_precision_is_double() -> None:
-    """One agent with float64 is enough."""
+    """A single agent with float64 makes the result float64."""
     X = rows(40, 5, 0.6 ** np.arange(5.0), 0)
     single = X.astype(np.float32)
     assert DecentralizedPCA(2).fit_agents([single[:20], single[20:]]).components_.dtype == np.float32
@@ -427,7 +429,7 @@ def test_mixed_precision_is_double() -> None:
 
 @pytest.mark.parametrize("dtype", [np.int8, np.int64, np.uint16, np.float16, bool])
 def test_other_numbers_are_float64(dtype: type) -> None:
-    """Integers, too: nothing overflows."""
+    """Integers become float64, so nothing overflows."""
     X: npt.NDArray[Any] = np.random.default_rng(0).integers(0, 100, (40, 4)).astype(dtype)
     ours = DecentralizedPCA(2, n_agents=4).fit(X)
     assert ours.components_.dtype == np.float64
@@ -441,7 +443,7 @@ def test_other_numbers_are_float64(dtype: type) -> None:
 @pytest.mark.parametrize("form", ["rows", "covariance"])
 @pytest.mark.parametrize("scale", [False, True], ids=["plain", "scaled"])
 def test_an_offset_of_a_million_changes_nothing(scale: bool, form: Form, kind: Callable[[Array], Any]) -> None:
-    """Rows that are moved without rounding: the same answer to 1e-9."""
+    """Rows shifted without rounding give the same result to 1e-9."""
     X = np.round(rows(300, 8, 10.0 ** -np.linspace(0.0, 3.0, 8), 2) * 4096.0) / 4096.0
     moved = X + 1e6
     assert np.array_equal(moved - 1e6, X)
@@ -462,7 +464,7 @@ def test_an_offset_of_a_million_changes_nothing(scale: bool, form: Form, kind: C
 
 
 def test_offsets_that_differ_between_agents() -> None:
-    """Each agent far from the others: most of the variance lies between them."""
+    """Agents are far from each other, so most of the variance is between them."""
     X = rows(60, 5, 0.6 ** np.arange(5.0), 0)
     X += np.repeat([0.0, 100.0, -50.0], 20)[:, None] * np.array([1.0, 0.5, -1.0, 0.0, 2.0])
     ours = DecentralizedPCA(3).fit_agents([X[:20], X[20:40], X[40:]])
@@ -472,8 +474,8 @@ def test_offsets_that_differ_between_agents() -> None:
 # ----------------------------------------------------------------------------------------------------- who holds what
 
 
-def test_labels_say_who_holds_a_row() -> None:
-    """Unequal groups, as text, numbers or categories; the answer does not depend on them."""
+def test_labels_assign_rows_to_agents() -> None:
+    """Labels may be text, numbers or categories, and the result does not depend on them."""
     X = rows(90, 6, 0.6 ** np.arange(6.0), 0, offset=2.0)
     names = np.array(["köln"] * 70 + ["b"] * 19 + ["z"])
     order = np.random.default_rng(0).permutation(90)
@@ -486,7 +488,7 @@ def test_labels_say_who_holds_a_row() -> None:
 
 
 def test_labels_and_sparse_rows() -> None:
-    """Rows of a CSR matrix are picked alike."""
+    """Labels select rows of a CSR matrix as well."""
     X = rows(50, 6, 0.6 ** np.arange(6.0), 0)
     labels = np.random.default_rng(1).integers(0, 4, 50)
     assert_pooled(DecentralizedPCA(2).fit(sparse.csr_array(X), agents=labels), X, 2)
@@ -496,15 +498,15 @@ def test_labels_and_sparse_rows() -> None:
 
 @pytest.mark.parametrize("algorithm", ["auto", "deepca"])
 def test_agents_with_very_different_numbers_of_rows(algorithm: str) -> None:
-    """One, three and five thousand."""
+    """The agents have one, three and five thousand rows."""
     X = rows(5004, 6, 0.6 ** np.arange(6.0), 0, offset=1.0)
     X[:4] += 3.0
     ours = DecentralizedPCA(2, topology="path", algorithm=algorithm).fit_agents([X[:1], X[1:4], X[4:]])
     assert_pooled(ours, X, 2)
 
 
-def test_one_agent_alone() -> None:
-    """Nothing is sent."""
+def test_a_single_agent() -> None:
+    """It sends nothing."""
     X = dataset("wine")
     for ours in (DecentralizedPCA(2).fit_agents([X]), DecentralizedPCA(2, n_agents=1).fit(X)):
         assert_pooled(ours, X, 2)
@@ -512,7 +514,7 @@ def test_one_agent_alone() -> None:
 
 
 def test_a_mixture_of_everything(tmp_path: Path) -> None:
-    """Dense, single precision, CSR, memory-mapped, a generator, a function, a list and a file, in one call."""
+    """One call may mix dense, float32, CSR, memory-mapped, generator, function, list and file."""
     X = np.round(rows(200, 7, 0.6 ** np.arange(7.0), 0, offset=1.0) * 256.0) / 256.0  # exact in float32
     np.save(tmp_path / "map.npy", X[60:90])
     np.save(tmp_path / "file.npy", X[170:])
@@ -538,7 +540,7 @@ def test_a_mixture_of_everything(tmp_path: Path) -> None:
 
 
 def test_a_mixture_of_tables() -> None:
-    """Columns with names: data frames, blocks of them, Arrow, in any order."""
+    """Named columns of data frames, their blocks and Arrow tables may be in any order."""
     pd = pytest.importorskip("pandas")
     X = rows(90, 4, 0.5 ** np.arange(4.0), 0, offset=1.0)
     frame = pd.DataFrame(X, columns=list("abcd"))
@@ -566,7 +568,7 @@ def test_a_mixture_of_tables() -> None:
 
 
 def test_a_mixture_of_blocks_of_one_agent() -> None:
-    """Dense and sparse blocks of the same agent, kept or multiplied out."""
+    """An agent may have dense and sparse blocks, in both forms of the operators."""
     X = rows(60, 5, 0.5 ** np.arange(5.0), 0)
     theirs = PCA(2, svd_solver="full").fit(X)
     for form in ("covariance", "rows"):
@@ -578,7 +580,7 @@ def test_a_mixture_of_blocks_of_one_agent() -> None:
 
 @pytest.mark.parametrize("n", [2, 3, 5, 10, 11])
 def test_never_more_agents_than_rows(n: int) -> None:
-    """At most ten by default."""
+    """The default is at most ten agents."""
     X = np.random.default_rng(0).standard_normal((n, 3)) * [3.0, 2.0, 1.0]
     ours = DecentralizedPCA(1).fit(X)
     assert ours.topology_.n_agents == min(n, 10)
@@ -586,7 +588,7 @@ def test_never_more_agents_than_rows(n: int) -> None:
 
 
 def test_a_network_that_names_its_number_of_agents() -> None:
-    """``ring:5`` has five agents; nobody asked for ten."""
+    """``ring:5`` has five agents, whatever the default is."""
     X = dataset("wine")
     assert DecentralizedPCA(2, topology="ring:5").fit(X).topology_.n_agents == 5
     assert DecentralizedPCA(2, topology="erdos-renyi:0.5:7").fit(X).topology_.n_agents == 7
@@ -598,8 +600,8 @@ def test_a_network_that_names_its_number_of_agents() -> None:
 
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array], ids=["dense", "csr"])
 @pytest.mark.parametrize("m", [1, 4, 9, 13])
-def test_whole_weights_repeat_rows(m: int, kind: Callable[[Array], Any]) -> None:
-    """The count of rows, too, and zero is never."""
+def test_integer_weights_repeat_rows(m: int, kind: Callable[[Array], Any]) -> None:
+    """They also change the number of rows, and weight zero removes a row."""
     X = rows(39, 5, 0.6 ** np.arange(5.0), 0, offset=1.0)
     for seed in range(4):
         w = np.random.default_rng(seed).integers(0, 6, 39)
@@ -617,7 +619,7 @@ def test_whole_weights_repeat_rows(m: int, kind: Callable[[Array], Any]) -> None
 @pytest.mark.parametrize("scale", [False, True], ids=["plain", "scaled"])
 @pytest.mark.parametrize("form", ["rows", "covariance"])
 def test_fractional_weights(form: Form, scale: bool) -> None:
-    """Against the formula: the weighted covariance with divisor Σw − 1."""
+    """The result follows from the weighted covariance with divisor Σw − 1."""
     X = rows(60, 5, 0.6 ** np.arange(5.0), 0, offset=1.0)
     w = np.random.default_rng(0).uniform(0.2, 3.0, 60)
     parts = [slice(0, 10), slice(10, 12), slice(12, 60)]
@@ -639,7 +641,7 @@ def test_fractional_weights(form: Form, scale: bool) -> None:
 
 
 def test_weights_of_another_scale() -> None:
-    """The same directions and shares, whatever weights are measured in."""
+    """Directions and shares do not depend on the scale of the weights."""
     X = rows(60, 5, 0.6 ** np.arange(5.0), 0, offset=1.0)
     w = np.random.default_rng(0).uniform(0.2, 3.0, 60)
     one = DecentralizedPCA(2).fit(X, sample_weight=w)
@@ -650,8 +652,8 @@ def test_weights_of_another_scale() -> None:
         close(other.mean_, one.mean_, atol=1e-13)
 
 
-def test_equal_weights_are_none() -> None:
-    """Ones change nothing, bit by bit or nearly so."""
+def test_weights_of_one_change_nothing() -> None:
+    """The result is the same up to rounding."""
     X = dataset("wine")
     plain, ones = DecentralizedPCA(2).fit(X), DecentralizedPCA(2).fit(X, sample_weight=np.ones(len(X)))
     close(ones.components_, plain.components_, atol=1e-11)
@@ -660,8 +662,8 @@ def test_equal_weights_are_none() -> None:
 
 
 @pytest.mark.parametrize("shape", [(45, 5), (15, 30)], ids=["long", "wide"])
-def test_rows_without_weight_are_not_there(shape: tuple[int, int]) -> None:
-    """In fit and in fit_agents, down to the count of rows and what depends on it."""
+def test_rows_of_weight_zero_are_ignored(shape: tuple[int, int]) -> None:
+    """The same holds for fit and fit_agents, and for the number of rows and what depends on it."""
     X = rows(*shape, 0.6 ** np.arange(5.0), 0, offset=1.0)
     w = np.ones(len(X))
     w[::4] = 0.0
@@ -679,7 +681,7 @@ def test_rows_without_weight_are_not_there(shape: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("form", ["rows", "covariance"])
 def test_an_agent_without_any_weight(form: Form) -> None:
-    """It takes part in the talk, and its rows do not count."""
+    """It communicates, but its rows do not count."""
     X = rows(60, 5, 0.6 ** np.arange(5.0), 0, offset=1.0)
     X[20:40] += 1e3
     theirs = PCA(2, svd_solver="full").fit(np.delete(X, np.s_[20:40], axis=0))
@@ -696,8 +698,8 @@ def test_an_agent_without_any_weight(form: Form) -> None:
     assert ours.n_samples_ == 40
 
 
-def test_weights_travel_through_a_pipeline() -> None:
-    """By the name of the step, as everywhere in scikit-learn."""
+def test_weights_in_a_pipeline() -> None:
+    """They are passed by the name of the step, as everywhere in scikit-learn."""
     X = dataset("wine")
     w = np.random.default_rng(0).integers(1, 4, len(X))
     fitted = Pipeline([("pca", DecentralizedPCA(2))]).fit(X, pca__sample_weight=w)
@@ -710,7 +712,7 @@ def test_weights_travel_through_a_pipeline() -> None:
 
 @pytest.mark.parametrize("scale", [False, True], ids=["plain", "scaled"])
 def test_whitened_scores(scale: bool) -> None:
-    """Variance one each; back again with the same."""
+    """Scores have variance one and can be transformed back."""
     X = dataset("wine")
     ours = DecentralizedPCA(3, whiten=True, scale=scale).fit(X)
     steps = [StandardScaler()] if scale else []
@@ -726,7 +728,7 @@ def test_whitened_scores(scale: bool) -> None:
 
 
 def test_whiten_may_be_changed_after_fitting() -> None:
-    """As in scikit-learn, where it is read when it is needed."""
+    """As in scikit-learn, it is read at transform time."""
     X = dataset("wine")
     ours, theirs = DecentralizedPCA(2).fit(X), PCA(2, svd_solver="full").fit(X)
     close(ours.set_params(whiten=True).transform(X), theirs.set_params(whiten=True).transform(X), atol=1e-8)
@@ -736,7 +738,7 @@ def test_whiten_may_be_changed_after_fitting() -> None:
 @pytest.mark.parametrize("whiten", [False, True])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_to_scikit_learn(dtype: type, whiten: bool) -> None:
-    """A PCA as if it had been fitted by scikit-learn: attributes, types, scores; and it stays as it is."""
+    """The PCA has the attributes, types and scores of one fitted by scikit-learn, and is independent of ours."""
     X: npt.NDArray[Any] = rows(60, 6, 0.6 ** np.arange(6.0), 0, offset=1.0).astype(dtype)
     ours = DecentralizedPCA(3, whiten=whiten).fit(X)
     theirs = PCA(3, whiten=whiten, svd_solver="full").fit(X)
@@ -759,7 +761,7 @@ def test_to_scikit_learn(dtype: type, whiten: bool) -> None:
 
 
 def test_to_scikit_learn_keeps_names() -> None:
-    """Of the columns, in PCA and in the pipeline."""
+    """Column names are kept in PCA and in the pipeline."""
     pd = pytest.importorskip("pandas")
     X = pd.DataFrame(dataset("wine"), columns=[f"c{j}" for j in range(13)])
     plain = DecentralizedPCA(2).fit(X)
@@ -773,7 +775,7 @@ def test_to_scikit_learn_keeps_names() -> None:
 
 
 def test_pipeline_and_grid_search() -> None:
-    """The same number of components wins as with scikit-learn's PCA, by the same scores."""
+    """The search finds the same number of components with the same scores as scikit-learn's PCA."""
     X, y = load_wine(return_X_y=True)
 
     def search(pca: Any) -> GridSearchCV:
@@ -786,7 +788,7 @@ def test_pipeline_and_grid_search() -> None:
 
 
 def test_grid_search_by_likelihood() -> None:
-    """Without labels: ``score`` says which k fits best."""
+    """Without labels, ``score`` selects k."""
     X = rows(150, 8, np.array([9.0, 6.0, 4.0, 0.1, 0.1, 0.1, 0.1, 0.1]), 0)
     grid = {"n_components": [1, 2, 3, 4, 5]}
     ours = GridSearchCV(DecentralizedPCA(n_agents=4), grid, cv=3).fit(X)
@@ -796,13 +798,13 @@ def test_grid_search_by_likelihood() -> None:
 
 
 def test_names_of_the_scores() -> None:
-    """As scikit-learn makes them: the class, in lower case, and a number."""
+    """As in scikit-learn, they are the lower-case class name and a number."""
     ours = DecentralizedPCA(2).fit(dataset("wine"))
     assert ours.get_feature_names_out().tolist() == ["decentralizedpca0", "decentralizedpca1"]
 
 
-def test_data_frames_come_out() -> None:
-    """With ``set_output``; names and index of the rows stay."""
+def test_output_as_data_frames() -> None:
+    """``set_output`` keeps the names and the index."""
     pd = pytest.importorskip("pandas")
     X = pd.DataFrame(dataset("wine"), columns=[f"c{j}" for j in range(13)]).set_index(np.arange(178) * 2)
     ours = DecentralizedPCA(2).set_output(transform="pandas")
@@ -816,8 +818,8 @@ def test_data_frames_come_out() -> None:
         ours.transform(X.rename(columns={"c0": "other"}))
 
 
-def test_names_go_away_with_the_next_fit() -> None:
-    """Of fit and fit_agents alike; so does the width."""
+def test_the_next_fit_replaces_the_column_names() -> None:
+    """The same holds for fit and fit_agents, and for the number of columns."""
     pd = pytest.importorskip("pandas")
     X = dataset("wine")
     frame = pd.DataFrame(X, columns=[f"c{j}" for j in range(13)])
@@ -835,7 +837,7 @@ def test_names_go_away_with_the_next_fit() -> None:
 
 
 def test_parameters_clone_and_repr() -> None:
-    """Every argument is a parameter, kept as it was given."""
+    """Every argument is a parameter and is stored unchanged."""
     given: dict[str, Any] = {
         "n_components": 0.9,
         "whiten": True,
@@ -869,7 +871,7 @@ def test_parameters_clone_and_repr() -> None:
 
 @pytest.mark.parametrize("settings", [{}, {"topology": deepca.topology.ring(5)}, {"scale": True, "warm_start": True}])
 def test_pickle(settings: dict[str, Any]) -> None:
-    """There and back, fitted or not; and it can be fitted again."""
+    """Fitted and unfitted estimators can be pickled, and fitted again."""
     X = dataset("wine")
     pickle.loads(pickle.dumps(DecentralizedPCA(2, **settings)))
     ours = DecentralizedPCA(2, **settings).fit(X)
@@ -883,7 +885,7 @@ def test_pickle(settings: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("method", ["transform", "inverse_transform", "score", "score_samples"])
 def test_not_fitted(method: str) -> None:
-    """As scikit-learn says it."""
+    """Methods raise NotFittedError of scikit-learn."""
     with pytest.raises(NotFittedError):
         getattr(DecentralizedPCA(2), method)(np.zeros((3, 2)))
     for other in ("get_covariance", "get_precision", "to_sklearn", "to_sklearn_pipeline", "get_feature_names_out"):
@@ -891,8 +893,8 @@ def test_not_fitted(method: str) -> None:
             getattr(DecentralizedPCA(2), other)()
 
 
-def test_rows_are_left_as_they_are() -> None:
-    """No argument is written to, read-only ones are fine."""
+def test_input_is_not_modified() -> None:
+    """Read-only arrays are accepted."""
     X = rows(50, 5, 0.6 ** np.arange(5.0), 0, offset=1.0)
     kept = X.copy()
     X.flags.writeable = False
@@ -907,7 +909,7 @@ def test_rows_are_left_as_they_are() -> None:
 
 @pytest.mark.parametrize("algorithm", ["auto", "deepca"])
 def test_the_seed_changes_no_more_than_the_tolerance(algorithm: str) -> None:
-    """Another network and another start: the same answer."""
+    """Another network and another start give the same result."""
     X = rows(80, 8, 0.5 ** np.arange(8.0), 0)
     found = [
         DecentralizedPCA(3, random_state=seed, algorithm=algorithm).fit(X)
@@ -924,7 +926,7 @@ def test_the_seed_changes_no_more_than_the_tolerance(algorithm: str) -> None:
 @pytest.mark.parametrize("tol", [1e-4, 1e-7, 1e-10])
 @pytest.mark.parametrize("algorithm", ["auto", "deepca"])
 def test_the_certificate_proves_the_tolerance(algorithm: str, tol: float) -> None:
-    """And tells the truth: scipy's angle is below its bound; agents and rows are all there."""
+    """Its bound holds for scipy's angle, and it covers all agents and rows."""
     X = rows(120, 10, 0.7 ** np.arange(10.0), 0, offset=3.0)
     ours = DecentralizedPCA(3, algorithm=algorithm, tol=tol, n_agents=6).fit(X)
     proof = ours.result_.certificate
@@ -943,7 +945,7 @@ def test_the_certificate_proves_the_tolerance(algorithm: str, tol: float) -> Non
 
 @pytest.mark.parametrize("gap", [0.02, 0.01, 0.003])
 def test_a_small_gap_is_proven_too(gap: float) -> None:
-    """One leading direction, a little above hundreds of others."""
+    """One leading direction is only slightly above hundreds of others."""
     tail = (1.0 - gap) * (1.0 - 0.5 * np.arange(199) / 199)
     X = rows(400, 200, np.concatenate([[1.0], tail]), 0)
     ours = DecentralizedPCA(1, topology="complete", n_agents=4).fit(X)
@@ -953,7 +955,7 @@ def test_a_small_gap_is_proven_too(gap: float) -> None:
 
 
 def test_traffic_grows_with_the_network() -> None:
-    """More agents send more, and a longer way takes more rounds."""
+    """More agents send more messages, and longer paths take more rounds."""
     X = rows(120, 8, 0.6 ** np.arange(8.0), 0)
     found = [DecentralizedPCA(2, topology="ring", n_agents=m).fit(X).traffic_ for m in (2, 4, 8, 16)]
     for small, large in pairwise(found):
@@ -969,11 +971,11 @@ def test_traffic_grows_with_the_network() -> None:
 
 @pytest.mark.parametrize("algorithm", ["deepca", "auto"])
 def test_too_few_iterations_warn(algorithm: str) -> None:
-    """With what is missing, and the parameter to raise."""
+    """The warning names the parameter to increase."""
     X = rows(200, 120, 0.995 ** np.arange(120.0), 0)
-    with pytest.warns(ConvergenceWarning, match=r"did not converge.*Raise max_iter"):
+    with pytest.warns(ConvergenceWarning, match="max_iter"):
         ours = DecentralizedPCA(2, algorithm=algorithm, max_iter=3).fit(X)
-    assert not ours.result_.status.ok
+    assert ours.result_.status.code == StatusCode.OUT_OF_ITERATIONS
     assert ours.n_iter_ == 3
     assert ours.components_.shape == (2, 120)
     with warnings.catch_warnings():
@@ -981,15 +983,16 @@ def test_too_few_iterations_warn(algorithm: str) -> None:
         DecentralizedPCA(2, algorithm="auto").fit(X)
 
 
-def test_no_gap_behind_k_warns() -> None:
-    """No answer is the right one; the advice names k that have one."""
+def test_a_missing_gap_after_k_warns() -> None:
+    """The components are not unique; the advice names values of k for which they are."""
     X = rows(60, 8, np.array([4.0, 2.0, 2.0, 2.0, 1.0, 0.5, 0.25, 0.1]), 0)
-    with pytest.warns(ConvergenceWarning, match=r"not unique.*k = 1 or k = 4"):
-        DecentralizedPCA(2).fit(X)
+    with pytest.warns(ConvergenceWarning, match="k = 1 or k = 4"):
+        ours = DecentralizedPCA(2).fit(X)
+    assert ours.result_.status.code == StatusCode.NOT_UNIQUE
 
 
 def test_the_warning_points_at_the_callers_line() -> None:
-    """Not into the library."""
+    """It does not point into the library."""
     X = rows(200, 120, 0.995 ** np.arange(120.0), 0)
     with pytest.warns(ConvergenceWarning) as heard:
         DecentralizedPCA(2, algorithm="deepca", max_iter=3).fit(X)
@@ -1000,14 +1003,14 @@ def test_the_warning_points_at_the_callers_line() -> None:
 
 
 def test_a_fixed_number_of_rounds() -> None:
-    """As in the paper; the answer is the same."""
+    """Fixed rounds, as in the paper, give the same result."""
     X = rows(80, 8, 0.5 ** np.arange(8.0), 0)
     ours = DecentralizedPCA(3, algorithm="deepca", rounds=12, topology="ring", n_agents=6).fit(X)
     assert_pooled(ours, X, 3)
 
 
-def test_progress_is_shown_when_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    """And not otherwise."""
+def test_progress_is_shown_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+    """It is not shown otherwise."""
     pytest.importorskip("rich")
     X = dataset("wine")
     DecentralizedPCA(2).fit(X)
@@ -1022,7 +1025,7 @@ def test_progress_is_shown_when_asked_for(capsys: pytest.CaptureFixture[str]) ->
 
 @pytest.mark.parametrize("algorithm", ["auto", "deepca"])
 def test_a_warm_start_on_the_same_rows(algorithm: str) -> None:
-    """The answer is known already: fewer iterations than from a random start."""
+    """It takes fewer iterations than a random start."""
     warm = cold = 0
     for seed in range(3):
         X = rows(300, 30, 0.8 ** np.arange(30.0), seed)
@@ -1036,7 +1039,7 @@ def test_a_warm_start_on_the_same_rows(algorithm: str) -> None:
 
 @pytest.mark.parametrize("algorithm", ["auto", "deepca"])
 def test_a_warm_start_with_more_components(algorithm: str) -> None:
-    """Fewer iterations than from a random start, for the same answer."""
+    """It takes fewer iterations than a random start, with the same result."""
     warm = cold = 0
     for seed in range(3):
         X = rows(300, 30, np.array([10.0, 9.0, 8.0, 7.0, 6.0, 5.0, *(0.9 ** np.arange(24.0))]), seed)
@@ -1049,7 +1052,7 @@ def test_a_warm_start_with_more_components(algorithm: str) -> None:
 
 
 def test_a_warm_start_with_fewer_components_or_other_rows() -> None:
-    """Whatever came before, the answer is that of the rows at hand."""
+    """The result depends only on the current rows."""
     X = rows(100, 8, 0.6 ** np.arange(8.0), 0)
     other = rows(100, 8, 0.6 ** np.arange(8.0), 1)
     wide = rows(100, 11, 0.6 ** np.arange(8.0), 1)
@@ -1065,8 +1068,8 @@ def test_a_warm_start_with_fewer_components_or_other_rows() -> None:
     )
 
 
-def test_a_warm_start_that_knows_nothing() -> None:
-    """Rows that vary in columns only where those before did not, equally much in each of five directions."""
+def test_a_warm_start_without_useful_directions() -> None:
+    """The new rows vary only in columns that were constant before, equally in each of five directions."""
     rng = np.random.default_rng(0)
     first, second = np.zeros((60, 12)), np.zeros((60, 12))
     first[:, :6] = rows(60, 6, 0.6 ** np.arange(6.0), 0)
@@ -1079,8 +1082,8 @@ def test_a_warm_start_that_knows_nothing() -> None:
     assert not np.abs(ours.components_[:, :6]).max() > 1e-9
 
 
-def test_sparse_rows_are_never_filled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """2,000 × 100,000 with 40,000 entries: centring is two products, and no block of rows ever becomes dense."""
+def test_sparse_rows_never_become_dense(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Centring 2,000 × 100,000 rows with 40,000 entries takes two products and no dense block."""
     rng = np.random.default_rng(0)
     places = (rng.integers(0, 2000, 40_000), rng.integers(0, 100_000, 40_000))
     places[1][:300] = 7  # one column that stands out
@@ -1104,25 +1107,26 @@ def test_sparse_rows_are_never_filled(monkeypatch: pytest.MonkeyPatch) -> None:
     ("name", "ranks", "agents"),
     [("ring", 1, 10), ("ring", 10, 10), ("ring", 12, 12), ("torus", 13, 14)],
 )
-def test_agents_by_default_on_many_ranks(name: str, ranks: int, agents: int) -> None:
-    """As many as there are ranks, or the next number that has such a network."""
+def test_the_default_number_of_agents_on_many_ranks(name: str, ranks: int, agents: int) -> None:
+    """It is the number of ranks, or the next one for which the network exists."""
     assert default_topology(name, most=500, seed=0, ranks=ranks).n_agents == agents
 
 
-def test_agents_by_default_are_never_more_than_rows() -> None:
+def test_the_default_number_of_agents_is_at_most_the_number_of_rows() -> None:
     assert default_topology("ring", most=8, seed=0, ranks=12).n_agents == 8
 
 
-def test_a_number_of_agents_in_the_name_of_a_network_stays() -> None:
+def test_a_number_of_agents_in_the_name_of_a_network_is_used() -> None:
     X = np.random.default_rng(0).standard_normal((30, 4))
     assert DecentralizedPCA(1, topology="ring:7").fit(X).topology_.n_agents == 7
 
 
 @pytest.mark.parametrize(
-    ("given", "words"), [({"Xs": 3}, "rows of the agents: 3"), ({"sample_weight": 2.0}, "weights of the agents: 2.0")]
+    ("given", "parameter", "value"), [({"Xs": 3}, "Xs", int), ({"sample_weight": 2.0}, "sample_weight", float)]
 )
-def test_what_is_no_collection_of_agents_is_named(given: dict[str, Any], words: str) -> None:
+def test_arguments_without_entries_per_agent(given: dict[str, Any], parameter: str, value: type) -> None:
+    """The error has the type, not the value, which could be rows."""
     asked = {"Xs": [np.eye(4), np.eye(4)], **given}
     for method in (DecentralizedPCA(1).fit_agents, DecentralizedPCA(1).partial_fit_agents):
-        with pytest.raises(deepca.errors.DataError, match=words):
+        with raises(deepca.errors.DataError, parameter=parameter, value=value):
             method(**asked)

@@ -26,6 +26,7 @@ import deepca
 from deepca import DecentralizedPCA
 from deepca._util.typing import Array
 from deepca.errors import DataError, InvalidInput
+from tests.support.errors import raises
 from tests.support.mpi_jobs import Job, mpi_job, names_in
 from tests.support.paths import ROOT
 from tests.support.problems import random_rows
@@ -49,7 +50,7 @@ def own_weights(rank: int) -> list[Array]:
 
 
 def ones(rank: int, more: int = 0) -> Any:
-    """A weight for each row of a rank that is one agent."""
+    """Return a weight for each row of a rank that is one agent."""
     return np.ones(len(DATA[rank]) + more)
 
 
@@ -65,7 +66,7 @@ def pca(k: int | float = 3, **more: Any) -> DecentralizedPCA:
 
 
 def fit_kinds(rank: int, folder: Path) -> DecentralizedPCA:
-    """Anything that is an agent, in any mixture."""
+    """Fit agents of all supported types at once."""
     np.save(folder / f"{rank}.npy", DATA[HELD[rank][-1]])
     path = folder / f"{rank}.npy"
     given: list[list[Any]] = [
@@ -77,7 +78,7 @@ def fit_kinds(rank: int, folder: Path) -> DecentralizedPCA:
 
 
 def frame(rank: int) -> pd.DataFrame:
-    """Rows of a rank, whose columns are in an order of its own."""
+    """Return the rows of a rank, with columns in an order of its own."""
     order = np.random.default_rng(rank).permutation(D) if rank else np.arange(D)
     return pd.DataFrame(DATA[rank][:, order], columns=[NAMES[i] for i in order])
 
@@ -91,7 +92,7 @@ def fit_again(rank: int, folder: Path) -> DecentralizedPCA:
 
 
 def fit_in_parts(rank: int, folder: Path) -> DecentralizedPCA:
-    """Rank 0 has nothing at first, rank 2 nothing at the end."""
+    """Fit in parts: rank 0 has no rows at first, rank 2 none at the end."""
     model, halves = pca(), [np.array_split(rows, 2) for rows in own(rank)]
     model.partial_fit_agents([None if rank == 0 else first for first, _ in halves])
     model.partial_fit_agents([first if rank == 0 else None for first, _ in halves])
@@ -153,59 +154,73 @@ def spoilt(rank: int) -> Array:
     return X
 
 
-ERRORS: dict[str, tuple[Callable[[int], object], str, str]] = {
-    "nothing": (lambda rank: pca().fit_agents([] if rank == 1 else own(rank)), "DataError", "rank 1: no agents"),
+ERRORS: dict[str, tuple[Callable[[int], object], str, int | None, dict[str, Any]]] = {
+    "nothing": (
+        lambda rank: pca().fit_agents([] if rank == 1 else own(rank)),
+        "DataError",
+        1,
+        {"parameter": "Xs", "value": "()"},
+    ),
     "agents": (
         lambda rank: pca(n_agents=7).fit_agents(own(rank)),
-        "InvalidInput",
-        "n_agents = 7, but rows of 6 agents",
+        "ParameterError",
+        None,
+        {"parameter": "n_agents", "value": 7},
     ),
     "columns": (
         lambda rank: pca().fit_agents(DATA[rank][:, : D - rank // 2]),
         "DataError",
-        "rank 2: agent 2 has 7 columns, agent 0 has 8",
+        2,
+        {"agent": 2, "value": 7},
     ),
     "names": (
         lambda rank: pca().fit_agents([frame(rank) if rank else DATA[0]]),
         "DataError",
-        "rank 1: agent 1 names its columns and agent 0 does not",
+        1,
+        {"agent": 1, "column": None},
     ),
     "weights": (
         lambda rank: pca().fit_agents(DATA[rank], sample_weight=ones(rank, int(rank == 2))),
         "DataError",
-        "rank 2: agent 2: weights of shape (2,) for 1 rows",
+        2,
+        {"parameter": "sample_weight", "agent": 2, "value": "(2,)"},
     ),
-    "reading": (lambda rank: pca().fit_agents([lambda: failing(rank)]), "OSError", "rank 1: the tape has torn"),
-    "one value": (lambda rank: pca().fit(spoilt(rank)), "DataError", "rank 1: X: row 7, column 2 is NaN"),
+    "reading": (lambda rank: pca().fit_agents([lambda: failing(rank)]), "OSError", 1, {}),
+    "one value": (lambda rank: pca().fit(spoilt(rank)), "DataError", 1, {"agent": None, "row": 7, "column": 2}),
     "rows of its own": (
         lambda rank: pca().fit(np.concatenate(own(rank))),
         "DataError",
-        "rank 1 was given other rows than rank 0: fit(X) needs all rows at every rank",
+        None,
+        {"parameter": "X", "value": 1},
     ),
     "weights of its own": (
         lambda rank: pca().fit(EVERY, sample_weight=TIMES + (rank == 2)),
         "DataError",
-        "rank 2 was given other rows than rank 0",
+        None,
+        {"parameter": "X", "value": 2},
     ),
     "later columns": (
         lambda rank: pca().partial_fit_agents(own(rank)).partial_fit_agents([X[:, : D - rank // 2] for X in own(rank)]),
         "DataError",
-        "rank 2: agent 4 has 7 columns, what came before has 8",
+        2,
+        {"agent": 4, "value": 7},
     ),
     "later agents": (
         lambda rank: pca().partial_fit_agents(own(rank)).partial_fit_agents(own(rank)[:1]),
         "DataError",
-        "rows of 3 agents, but the calls before had 6",
+        None,
+        {"parameter": "Xs", "value": 3},
     ),
-    "nobody": (lambda rank: pca().partial_fit_agents([None]), "DataError", "no agent has any rows this time"),
-    "few agents": (lambda rank: pca(n_agents=2).fit(EVERY), "TopologyError", "2 agents for 3 ranks"),
+    "no rows": (lambda rank: pca().partial_fit_agents([None]), "DataError", None, {"parameter": None, "agent": None}),
+    "few agents": (lambda rank: pca(n_agents=2).fit(EVERY), "TopologyError", None, {}),
     "topology": (
         lambda rank: pca(topology=deepca.topology.ring(5)).fit_agents(own(rank)),
         "InvalidInput",
-        "the topology has 5 agents, the data has 6",
+        None,
+        {"parameter": "topology", "value": 5},
     ),
-    "components": (lambda rank: pca(9).fit_agents(own(rank)), "PooledDataError", "n_components = 9"),
-    "unproven": (unproven, "ConvergenceWarning", ""),
+    "components": (lambda rank: pca(9).fit_agents(own(rank)), "PooledDataError", None, {"agent": None}),
+    "unproven": (unproven, "ConvergenceWarning", None, {}),
 }
 ARRAYS = (
     "components_",
@@ -219,7 +234,7 @@ ARRAYS = (
 
 
 def found_in(model: DecentralizedPCA) -> dict[str, Any]:
-    """Everything that is the same at all ranks."""
+    """Return everything that must be the same at all ranks."""
     assert model.result_.certificate is not None
     numbers = {
         name: np.asarray(getattr(model, name), dtype=object if getattr(model, name) is None else None)
@@ -252,12 +267,13 @@ def be_a_rank(folder: Path) -> None:
             more["scores"] = model.transform(frame(rank)[list(model.feature_names_in_)])
         more |= found_in(model)
         np.savez(folder / f"{name}.{rank}.npz", **more)
-    for name, (act, _, _) in ERRORS.items():
+    for name, (act, _, _, facts) in ERRORS.items():
         try:
             act(rank)
         except Exception as error:
-            said = [type(error).__name__, str(error), isinstance(error, (InvalidInput, OSError, Warning))]
-            (folder / f"{name}.{rank}.json").write_text(json.dumps(said), encoding="utf-8")
+            found = {fact: getattr(error, fact, "missing") for fact in facts}
+            said = [type(error).__name__, str(error), isinstance(error, (InvalidInput, OSError, Warning)), found]
+            (folder / f"{name}.{rank}.json").write_text(json.dumps(said, default=repr), encoding="utf-8")
 
 
 # --------------------------------------------------------------------------------------------------------- the tests
@@ -272,13 +288,13 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Job]:
 def of_ranks(job: tuple[Path, Job], name: str) -> list[dict[str, Any]]:
     files = [job[0] / f"{name}.{rank}.npz" for rank in range(RANKS)]
     if not all(file.exists() for file in files):
-        pytest.fail(f"the job has not come to the end of {name}\n{job[1].said}")
+        pytest.fail(f"the job did not finish {name}\n{job[1].said}")
     return [dict(np.load(file)) for file in files]
 
 
 @cache
 def pooled(name: str) -> tuple[Array, int | float]:
-    """Rows as scikit-learn is to see them, and how many components."""
+    """Return the pooled rows for scikit-learn, and the number of components."""
     rows = {
         "one array": np.concatenate(DATA[2:5]),
         "frames": np.concatenate(DATA[:3]),
@@ -295,7 +311,7 @@ def pooled(name: str) -> tuple[Array, int | float]:
 
 @pytest.mark.xdist_group("mpi")
 @pytest.mark.parametrize("name", list(FITS))
-def test_scikit_learns_answer_at_every_rank(job: tuple[Path, Job], name: str) -> None:
+def test_every_rank_has_the_result_of_scikit_learn(job: tuple[Path, Job], name: str) -> None:
     found = of_ranks(job, name)
     rows, k = pooled(name)
     want = PCA(k, svd_solver="full").fit(rows)
@@ -319,7 +335,7 @@ def test_scikit_learns_answer_at_every_rank(job: tuple[Path, Job], name: str) ->
 
 
 @pytest.mark.xdist_group("mpi")
-def test_as_many_agents_as_were_given(job: tuple[Path, Job]) -> None:
+def test_every_rank_may_have_several_agents(job: tuple[Path, Job]) -> None:
     said = {name: json.loads(str(of_ranks(job, name)[0]["texts"]))["agents"] for name in FITS}
     assert said["one array"] == said["frames"] == said["one frame"] == 3
     assert said["arrays"] == said["kinds"] == said["all rows, labels"] == 6
@@ -329,7 +345,7 @@ def test_as_many_agents_as_were_given(job: tuple[Path, Job]) -> None:
 @pytest.mark.xdist_group("mpi")
 @pytest.mark.parametrize("name", ["frames", "one frame"])
 def test_columns_have_one_order_at_all_ranks(job: tuple[Path, Job], name: str) -> None:
-    """That of rank 0's first agent; scores of a rank's own rows are right, whatever order it had them in."""
+    """It is that of rank 0's first agent, and scores of other ranks' own rows are right nevertheless."""
     want = PCA(3, svd_solver="full").fit(np.concatenate(DATA[:3]))
     for rank, here in enumerate(of_ranks(job, name)):
         texts = json.loads(str(here["texts"]))
@@ -340,33 +356,34 @@ def test_columns_have_one_order_at_all_ranks(job: tuple[Path, Job], name: str) -
 @pytest.mark.xdist_group("mpi")
 @pytest.mark.parametrize("name", list(ERRORS))
 def test_all_ranks_raise(job: tuple[Path, Job], name: str) -> None:
-    """The same error, so that a script can go on."""
+    """All raise the same error, so that a script can handle it."""
     folder, done = job
     files = [folder / f"{name}.{rank}.json" for rank in range(RANKS)]
     assert all(file.exists() for file in files), done.said
     said = [json.loads(file.read_text(encoding="utf-8")) for file in files]
     assert said[0] == said[1] == said[2]
-    kind, text, known = said[0]
-    assert kind == ERRORS[name][1]
-    assert text.startswith(ERRORS[name][2]), text
+    kind, text, known, facts = said[0]
+    _, expected, rank, expected_facts = ERRORS[name]
+    assert (kind, facts) == (expected, expected_facts)
+    assert text.startswith(f"rank {rank}: ") == (rank is not None), text
     assert known
 
 
 @pytest.mark.xdist_group("mpi")
-def test_the_job_ends_well(job: tuple[Path, Job]) -> None:
+def test_the_job_succeeds(job: tuple[Path, Job]) -> None:
     folder, done = job
     assert (done.code, done.left) == (0, ()), done.said
     assert (done.stdout, done.stderr) == ("", "")
     kept = [names_in(path) for path in sorted((folder / "kept").iterdir())]
-    assert kept == [[], [], []]  # of no use after the fit
+    assert kept == [[], [], []]  # checkpoints are deleted after the fit
 
 
-# ------------------------------------------------------------------------------------------------- one rank, in here
+# ------------------------------------------------------------------------------------------ one rank, without mpiexec
 
 
 @pytest.mark.parametrize("allreduce", [False, True])
 def test_one_rank(allreduce: bool) -> None:
-    """A script can be tried without mpiexec."""
+    """A script can be tested without mpiexec."""
     want = PCA(3, svd_solver="full").fit(EVERY)
     for model in (
         pca(allreduce=allreduce).fit_agents(DATA),
@@ -378,8 +395,8 @@ def test_one_rank(allreduce: bool) -> None:
         np.testing.assert_allclose(model.explained_variance_, want.explained_variance_, rtol=1e-8)
 
 
-def test_one_rank_raises_as_usual() -> None:
-    with pytest.raises(DataError, match=r"^X: row 7, column 2 is NaN"):
+def test_a_single_rank_raises_its_own_errors() -> None:
+    with raises(DataError, agent=None, row=7, column=2):
         pca().fit(spoilt(1))
     with pytest.raises(ZeroDivisionError):
         pca().fit_agents([lambda: (DATA[0] / 1 if i else [[1 // 0]] for i in range(2))])
@@ -387,18 +404,18 @@ def test_one_rank_raises_as_usual() -> None:
         pca(max_iter=2, algorithm="deepca", rounds=2).fit_agents(DATA)
 
 
-def test_wrong_engines() -> None:
-    with pytest.raises(InvalidInput, match="engine = 'slurm': choose one of simulator, mpi"):
+def test_invalid_engines() -> None:
+    with raises(InvalidInput, parameter="engine", value="slurm"):
         DecentralizedPCA(2, engine="slurm").fit(EVERY)
-    with pytest.raises(InvalidInput, match="allreduce is an operation of MPI"):
+    with raises(InvalidInput, parameter="allreduce", value=True):
         DecentralizedPCA(2, allreduce=True).fit(EVERY)
 
 
 def test_checkpoints_need_a_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(InvalidInput, match="is no folder; checkpoints need one"):
+    with raises(InvalidInput, parameter="folder", file=str(tmp_path / "file")):
         pca(checkpoints=tmp_path / "file").fit_agents(DATA)
-    DecentralizedPCA(2, checkpoints=str(tmp_path / "kept")).fit(EVERY)  # the simulator keeps them as well
+    DecentralizedPCA(2, checkpoints=str(tmp_path / "kept")).fit(EVERY)  # the simulator writes checkpoints, too
     assert [names_in(path) for path in (tmp_path / "kept").iterdir()] == [[]]
 
 
