@@ -203,6 +203,7 @@ def test_an_http_error(server: Server, tmp_path: Path, status: int) -> None:
         libsvm.load("small", cache=tmp_path, sets=small(server.url))
     cause = caught.value.__cause__
     assert isinstance(cause, requests.exceptions.HTTPError)
+    assert cause.response is not None
     assert cause.response.status_code == status
     assert all(fact in str(caught.value) for fact in (str(status), server.url, "small"))
     assert nothing_kept(tmp_path)

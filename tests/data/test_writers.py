@@ -253,7 +253,7 @@ def test_input_that_cannot_be_written(tmp_path: Path) -> None:
     with raises(DataError, file=str(tmp_path / "folder.csv"), parameter="path"):
         write("folder.csv")
     (tmp_path / "folder.csv").rmdir()
-    for name, given, parameter, value in (
+    for name, given, option, found in (
         ("a.csv", [(X[:, :2],)], None, (2, 2)),
         ("a.csv", [(X[0],)], None, (3,)),
         ("a.csv", [(X, np.zeros(1))], "labels", (1,)),
@@ -262,7 +262,7 @@ def test_input_that_cannot_be_written(tmp_path: Path) -> None:
         ("a.parquet", [(X, np.arange(2)), (X, np.array(["a", "b"]))], "labels", np.dtype("<U1")),
         ("a.npy", [(X, np.arange(2))], "labels", None),
     ):
-        with raises(DataError, file=str(tmp_path / name), parameter=parameter, value=value):
+        with raises(DataError, file=str(tmp_path / name), parameter=option, value=found):
             write(name, given=given)
     with raises(DataError, file=str(tmp_path / "a.h5"), parameter="label", value="X"):
         write("a.h5", label="X")

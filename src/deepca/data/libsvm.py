@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Unpack, cast
+from typing import Any, cast
 
 import numpy as np
 from scipy import sparse
@@ -30,7 +30,7 @@ from deepca._util.typing import Array, Csr
 from deepca.data.downloads import Progress, download, download_advice, import_pooch
 from deepca.data.readers._common import open_decompressed
 from deepca.data.readers.svmlight import line_fault
-from deepca.errors import DataError, Facts, MissingExtraError
+from deepca.errors import DataError, MissingExtraError
 
 __all__ = ["SETS", "LibsvmRows", "LibsvmSet", "Progress", "features_digest", "load"]
 
@@ -185,9 +185,9 @@ class _File:
     label: str
     advice: str
 
-    def error(self, found: str, **facts: Unpack[Facts]) -> DataError:
-        """Return the error for this file."""
-        return DataError(f"{self.label}{found}; {self.advice}", file=self.label, **facts)
+    def error(self, found: str, *, value: object = None) -> DataError:
+        """Return the error for this file; ``value`` is what was found instead."""
+        return DataError(f"{self.label}{found}; {self.advice}", file=self.label, value=value)
 
 
 def _find(wanted: LibsvmSet, folder: Path) -> Path:

@@ -19,7 +19,7 @@ from deepca._util.validation import Whole, check
 from deepca.data.moments import check_finite
 from deepca.data.sources import ArraySource, numeric
 from deepca.decomposition.settings import SearchOptions
-from deepca.errors import DataError, Facts, InvalidInput, ParameterError, TopologyError
+from deepca.errors import DataError, InvalidInput, ParameterError, TopologyError
 from deepca.solver.observers import Observer
 from deepca.solver.result import Status
 from deepca.topology.graph import Topology
@@ -225,8 +225,9 @@ def checked_labels(agents: Any, n: int, of: str = "row") -> npt.NDArray[Any]:
     )  # NaN differs from NaN
     if missing.any():
         place = int(np.flatnonzero(missing)[0])
-        facts: Facts = {"row": place} if of == "row" else {"column": place}
-        raise DataError(f"agents: {of} {place} has no label; give every {of} a label", parameter="agents", **facts)
+        row, column = (place, None) if of == "row" else (None, place)
+        message = f"agents: {of} {place} has no label; give every {of} a label"
+        raise DataError(message, parameter="agents", row=row, column=column)
     if labels.dtype == object:  # text and numbers cannot be compared with each other, but their texts can
         labels = labels.astype(str)
     return labels

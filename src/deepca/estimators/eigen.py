@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 import numpy as np
 from scipy import sparse
@@ -154,8 +154,9 @@ class DecentralizedEigen(OverAgents, BaseEstimator):
 def _per_agent(operators: Any) -> Operator:
     """Return the operators of all agents; raise an error unless there is one per agent."""
     if isinstance(operators, LinearOperator) or sparse.issparse(operators):
-        message = f"got a single operator of shape {operators.shape}; give a list with one per agent"
-        raise DataError(message, parameter="operators", value=operators.shape)
+        shape = cast("Any", operators).shape
+        message = f"got a single operator of shape {shape}; give a list with one per agent"
+        raise DataError(message, parameter="operators", value=shape)
     if isinstance(operators, np.ndarray) and operators.ndim == 2:
         message = f"got a single matrix of shape {operators.shape}; give a list with one per agent, or (m, d, d)"
         raise DataError(message, parameter="operators", value=operators.shape)
