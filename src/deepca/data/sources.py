@@ -43,7 +43,7 @@ Block = npt.NDArray[Any] | Csr
 """Consecutive rows, ``(rows, d)``: dense or CSR, float32 or float64."""
 Matrix = Block
 """All rows of a source at once, in the same formats; a dense matrix may be memory-mapped."""
-BLOCK_BYTES = 4 << 20  # a block fits into cache beside its products, and passes over it are few
+BLOCK_BYTES = 4 << 20  # large enough for fast products, small enough to read many sources at once
 
 
 class Source(ABC):

@@ -189,13 +189,13 @@ def open_sources(
 
 
 def common_indices(
-    found: Sequence[tuple[int | None, int]], first_index: int | None = None, n_features: int | None = None
+    told: Sequence[tuple[int | None, int]], first_index: int | None = None, n_features: int | None = None
 ) -> tuple[int, int] | None:
     """Determine the first index and the number of columns of svmlight files from all files together.
 
     Parameters
     ----------
-    found : sequence of (int or None, int)
+    told : sequence of (int or None, int)
         ``first_index`` and ``d`` of every source.
     first_index : {0, 1}, optional
         First index, where it is known otherwise.
@@ -207,11 +207,11 @@ def common_indices(
     tuple of (int, int) or None
         First index and number of columns; None if no file is svmlight.
     """
-    firsts = [first for first, _ in found if first is not None]
+    firsts = [first for first, _ in told if first is not None]
     if not firsts:
         return None
     begin = min(firsts if first_index is None else [*firsts, first_index])
-    return begin, max(n_features or 0, *(d + (begin if first is None else first) - begin for first, d in found))
+    return begin, max(n_features or 0, *(d + (begin if first is None else first) - begin for first, d in told))
 
 
 def _format(path: Path, name: str) -> tuple[_Format, str]:

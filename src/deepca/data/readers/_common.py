@@ -1,4 +1,4 @@
-"""What all readers share: options, selection of columns and arrays, and errors that name the file."""
+"""Shared parts of the readers: options, selection of columns and arrays, and errors that name the file."""
 
 from __future__ import annotations
 

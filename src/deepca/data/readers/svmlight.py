@@ -28,7 +28,7 @@ __all__ = ["Fault", "line_fault", "looks_like_svmlight", "open_svmlight"]
 _SVMLIGHT = "svmlight text"
 BLOCK_TEXT_BYTES = 2 << 20  # text that becomes one block
 _MAX_LINE_BYTES = 64 << 20  # a longer line means that the file is not svmlight
-_MAX_INDEX = 2**31 - 2  # the largest that scikit-learn can parse
+_MAX_INDEX = 2**31 - 2  # so that the number of columns fits into int32
 _MIN_COLUMN_BYTES = 1 << 28  # one float64 per column may always take this much, whatever memory is available
 _MAX_VALUE_SHOWN = 40  # characters of a word in a message
 _Parts = tuple[npt.NDArray[np.float64], npt.NDArray[Any], npt.NDArray[Any]]
@@ -36,7 +36,7 @@ _Parts = tuple[npt.NDArray[np.float64], npt.NDArray[Any], npt.NDArray[Any]]
 
 
 class Fault(NamedTuple):
-    """What is wrong with a line: a message, the word at fault, and its index if it has one."""
+    """A fault of a line: its message, the word at fault, and the index of that word if it has one."""
 
     message: str
     word: str
