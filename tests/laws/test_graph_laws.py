@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from deepca.algorithms.partitioned_rows import RowsApart
 from deepca.decomposition.spectral import graphs
-from deepca.decomposition.spectral.blocks import BlockRows, Matrix
+from deepca.decomposition.spectral.block_rows import BlockRows
+from deepca.decomposition.spectral.blocks import Matrix
 from deepca.errors import GapError
 from deepca.network.trees import SpanningTree
 from deepca.topology import Topology

@@ -1,4 +1,4 @@
-"""What is computed: principal components, eigenpairs, singular triplets, and the model they are kept in."""
+"""Decompositions: principal components, eigenpairs and singular triplets, and the model file."""
 
 from deepca.decomposition import spectral
 from deepca.decomposition.eigen import Eigenpairs, eigenpairs

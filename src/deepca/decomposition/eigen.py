@@ -1,10 +1,10 @@
-"""Eigenpairs of the mean, or the sum, of symmetric operators that agents hold, at either end of the spectrum or both.
+"""Eigenpairs of the mean or the sum of the agents' symmetric operators, at one end of the spectrum or at both.
 
-Power iterations, and everything built on them, find what is largest in modulus of a mean that is positive
-semi-definite. So agents first agree on where the spectrum begins and ends
-(:mod:`deepca.decomposition.spectral_bounds`), and then work with ``± A_j + σI``, which has the same eigenvectors and
-the wanted ones on top: any A_j may be indefinite, and their mean too. A shift makes relative gaps smaller, hence
-methods that need 1/√gap products: block Krylov spaces, which a shift does not change at all, and accelerated tracking.
+Power iterations, and methods built on them, find the dominant eigenvectors of a positive semi-definite mean. Agents
+therefore first agree on bounds of the spectrum (:mod:`deepca.decomposition.spectral_bounds`), then iterate with
+``± A_j + σI``, which has the same eigenvectors with the wanted ones on top: any A_j may be indefinite, and so may their
+mean. A shift reduces relative gaps, so the default methods need only 1/√gap products: block Krylov spaces, which are
+invariant under a shift, and accelerated tracking.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from scipy.sparse.linalg import LinearOperator
 from deepca._util.typing import Array
 from deepca.algorithms import DeEPCA, QRSignAdjust
 from deepca.algorithms.base import matching_operator
-from deepca.decomposition.eigen_status import FoundPairs, beyond, largest_of, status_of
-from deepca.decomposition.leading import Answer, Leading, common_settings, leading, size_of
-from deepca.decomposition.pairs import Pairs, Which, order_of, pairs_in, probed
+from deepca.decomposition.eigen_status import FoundPairs, modulus_margin, proven_largest, status_of
+from deepca.decomposition.leading import Answer, Leading, checked_k, common_settings, leading
+from deepca.decomposition.pairs import Pairs, Which, order_of, ritz_pairs, tightened
 from deepca.decomposition.settings import SearchOptions, Settings, algorithm_of, lists_options
 from deepca.decomposition.spectral_bounds import Extent, agreed_extent
-from deepca.errors import InvalidInput
+from deepca.errors import ParameterError
 from deepca.network.base import Network
 from deepca.network.broadcasts import check_basis
 from deepca.network.traffic import Traffic
@@ -43,24 +43,45 @@ from deepca.solver.stopping import Tolerance
 __all__ = ["Eigenpairs", "Of", "Which", "eigenpairs", "symmetric_operators"]
 
 Of = Literal["mean", "sum"]
-_SPLITS = 6  # tries at how many of the largest in modulus lie at either end
-_SAME = 1e-8  # of the spectrum's size: what the same eigenvalue may differ by, seen twice
-_SHARPER = 4  # times the paper's iterations go on where a proof asks for it
+_MAX_SPLITS = 6  # attempts at dividing k between the two ends; one or two are enough unless moduli are close
+_SAME_EIGENVALUE = 1e-8  # of the spectrum's size: two runs may differ by this much about one eigenvalue
+_MAX_TIGHTENINGS = 4  # runs of the paper's method, each with a tenfold smaller tolerance, until the proof succeeds
 
 
 @dataclass(frozen=True, repr=False)
 class Eigenpairs(Answer):
-    """What every agent ends with; the same bits at every agent, but for ``traffic``, which is the local agents'.
+    """Eigenpairs with error bounds, bitwise identical at every agent except for ``traffic``.
 
-    values : ``(k,)``: falling for LA, rising for SA, by falling modulus for LM.  vectors : orthonormal ``(d, k)``, the
-    largest entry of each positive.  residuals : ``‖A x_i − λ_i x_i‖``, ``(k,)``, from fresh exact averages,
-    their rounding included: an eigenvalue lies that close to each value.
-    angles : ``(k,)``, bound on the tangent between each vector and an eigenvector; inf where it has none of its own.
-    angle : the same for the span of all.
-    clusters : groups of pairs, by number, whose values cannot be told apart; only the span of a group is defined.
-    others : all other eigenvalues lie between these two, but for a probability of ``failure``.
-    well_defined : other k, smaller and larger, with a gap behind them, as far as was seen.
-    certificates : of the runs behind it. They speak of ``± A + σI``, with σ in ``shifts``.
+    Parameters
+    ----------
+    values : array of shape (k,)
+        Eigenvalues: descending for "LA", ascending for "SA", by descending modulus for "LM".
+    vectors : array of shape (d, k)
+        Orthonormal eigenvectors; the largest entry of each is positive.
+    residuals : array of shape (k,)
+        ``‖A x_i − λ_i x_i‖`` from fresh exact averages, rounding included: an eigenvalue lies that close to each value.
+    angles : array of shape (k,)
+        Bound on the tangent of the angle between each vector and an eigenvector; inf within a cluster.
+    angle : float
+        The same bound for the span of all vectors.
+    clusters : tuple of tuple of int
+        Indices of pairs whose values cannot be distinguished; only the span of such a group is defined.
+    others : tuple of float
+        Interval that contains all other eigenvalues, except with probability ``failure``.
+    failure : float
+        Probability with which the bounds may fail.
+    well_defined : tuple of int
+        Nearest smaller and larger k with a gap behind them, as far as known.
+    status : Status
+        How the search ended, and what to do about it.
+    iterations : int
+        Iterations of all runs.
+    shifts : tuple of float
+        Shift σ of each run.
+    certificates : tuple of Certificate
+        Certificates of the runs; they describe ``± A + σI``.
+    traffic : Traffic
+        Messages sent by the local agents.
     """
 
     values: Array
@@ -79,6 +100,7 @@ class Eigenpairs(Answer):
     traffic: Traffic
 
     def __repr__(self) -> str:
+        """Return a summary with the status."""
         return f"Eigenpairs({self.values.size} of d = {self.vectors.shape[0]}; {self.status})"
 
 
@@ -94,30 +116,70 @@ def eigenpairs(
     observers: Sequence[Observer] = (),
     **options: Unpack[SearchOptions],
 ) -> Eigenpairs:
-    """k eigenpairs of the mean or the sum of the ``A_j``, proven; every agent makes the same call.
+    """Compute k eigenpairs of the mean or the sum of the ``A_j``; every agent makes the same call.
 
     Parameters
     ----------
-    A : the symmetric ``A_j`` of the local agents: ``(m, d, d)``, a list of arrays, sparse matrices or LinearOperators,
-        or an Operator. Any of them, and their mean, may be indefinite.
-    which : "LA" the algebraically largest, "SA" the smallest, "LM" the largest in modulus.
-    of : "mean" or "sum" of the A_j.
-    start : ``(k', d)`` orthonormal rows to begin with, the same at every agent.
-    observers : told of every iteration.
-    algorithm : as for :func:`deepca.decomposition.settings.algorithm_of`, run on ``± A_j + σI``; "auto" by default.
-        "deepca" with "LM" is the paper's way instead: QR and SignAdjust on the A_j themselves.
-    tol : largest acceptable tangent of the angle between the span of the vectors and the true one; 1e-10 by default.
-    max_iter, seed, rounds : 10,000 iterations at most, seed 0 and "auto" by default; as for
-        :class:`deepca.DecentralizedPCA`.
+    A : array of shape (m, d, d), sequence of matrices, or Operator
+        Symmetric ``A_j`` of the local agents: arrays, sparse matrices or LinearOperators, possibly indefinite.
+    network : Network
+        Network of the agents.
+    k : int
+        Number of eigenpairs.
+    which : {"LA", "SA", "LM"}
+        Algebraically largest, algebraically smallest, or largest in modulus.
+    of : {"mean", "sum"}
+        Matrix to decompose.
+    start : array of shape (k', d), optional
+        Orthonormal rows to start from, the same at every agent.
+    observers : sequence of Observer
+        Notified of every iteration.
+    algorithm : str
+        See :func:`~deepca.decomposition.settings.algorithm_of`; runs on ``± A_j + σI``, except that "deepca" with "LM"
+        runs the paper's QR and SignAdjust on the A_j themselves.
+    rounds : int or "auto"
+        Gossip rounds per iteration.
+    tol : float
+        Largest acceptable tangent of the angle between the span of the vectors and the true one.
+    max_iter : int
+        Largest number of iterations of each run.
+    seed : int or None
+        Seed of the random start.
+
+    Returns
+    -------
+    Eigenpairs
+        The pairs with their error bounds; check ``status``, or call ``required()``.
+
+    Examples
+    --------
+    >>> import deepca
+    >>> A = np.stack([np.diag([3.0, -5.0, 1.0]) + j * np.eye(3) for j in (-1, 0, 1)])
+    >>> found = deepca.eigenpairs(A, deepca.SimulatedNetwork(deepca.topology.ring(3)), 2, which="LM")
+    >>> found.values.round(6)
+    array([-5.,  3.])
     """
     if which not in get_args(Which):
-        raise InvalidInput(f"which = {which!r}: choose 'LA' (largest), 'SA' (smallest) or 'LM' (largest in modulus)")
+        raise ParameterError("which", which, "choose 'LA' (largest), 'SA' (smallest) or 'LM' (largest in modulus)")
     if of not in get_args(Of):
-        raise InvalidInput(f"of = {of!r}: choose 'mean' or 'sum'")
+        raise ParameterError("of", of, "choose 'mean' or 'sum'")
+    return _eigenpairs(A, network, k, which, of, start, observers, options)
+
+
+def _eigenpairs(
+    A: OperatorLike,
+    network: Network,
+    k: int,
+    which: Which,
+    of: Of,
+    start: Array | None,
+    observers: Sequence[Observer],
+    options: SearchOptions,
+) -> Eigenpairs:
     before = network.traffic
     settings = common_settings(network, "eigenpairs", k, options, which=which, of=of)
     operator = matching_operator(symmetric_operators(A), network)
-    size_of(settings, operator.d)
+    checked_k(settings, operator.d)
     search = _Search(operator, network, settings, agreed_extent(operator, network), start, tuple(observers))
     found = search.find(which)
     pairs, unit = found.pairs.ordered(which), float(network.n_agents) if of == "sum" else 1.0
@@ -140,7 +202,18 @@ def eigenpairs(
 
 
 def symmetric_operators(A: OperatorLike) -> OperatorLike:
-    """What stands for the ``A_j``, where arrays, sparse matrices and LinearOperators may come in any mixture."""
+    """Wrap ``A_j`` given as any mixture of arrays, sparse matrices and LinearOperators.
+
+    Parameters
+    ----------
+    A : array of shape (m, d, d), sequence of matrices, or Operator
+        The ``A_j`` of the local agents.
+
+    Returns
+    -------
+    OperatorLike
+        An Operator if ``A`` contains sparse matrices or LinearOperators, else ``A`` itself.
+    """
     if isinstance(A, Sequence) and any(isinstance(a, LinearOperator) or sparse.issparse(a) for a in A):
         return from_linear_operators([linear_operator(a, j) for j, a in enumerate(A)])
     return A
@@ -148,6 +221,8 @@ def symmetric_operators(A: OperatorLike) -> OperatorLike:
 
 @dataclass(frozen=True)
 class _Search:
+    """A search for eigenpairs, after all agents have agreed on the call and on bounds of the spectrum."""
+
     A: Operator
     network: Network
     settings: Settings
@@ -157,10 +232,11 @@ class _Search:
 
     @property
     def k(self) -> int:
-        return size_of(self.settings, self.A.d)
+        """Number of eigenpairs to find."""
+        return checked_k(self.settings, self.A.d)
 
     def _end(self, sign: int, k: int) -> tuple[Shifted, Leading]:
-        """The top k of ``sign · A``."""
+        """Find the k largest eigenvalues of ``sign · A``."""
         exact = self.settings.algorithm in ("krylov", "covariance")
         tracked = not (exact or (self.settings.algorithm == "auto" and self.network.reliable))
         shifted = Shifted(self.A, self.extent.shift(sign, tracked=tracked), sign)
@@ -168,30 +244,31 @@ class _Search:
         return shifted, leading(shifted, self.network, settings, start=self.start, observers=self.observers)
 
     def find(self, which: Which) -> FoundPairs:
-        """Search one end of the spectrum or both, or the A_j themselves as the paper has it."""
+        """Search one end of the spectrum, or both, or run the paper's method on the A_j."""
         if which != "LM":
             return self.one_end(which)
-        return self.as_in_the_paper() if self.settings.algorithm == "deepca" else self.both_ends()
+        return self.without_shift() if self.settings.algorithm == "deepca" else self.both_ends()
 
     def one_end(self, which: Which) -> FoundPairs:
+        """Find the k largest or the k smallest eigenvalues."""
         shifted, found = self._end(1 if which == "LA" else -1, self.k)
         proof = found.certificate
-        beyond = float(shifted.original(proof.bound))
-        low, high = (self.extent.low, beyond) if which == "LA" else (beyond, self.extent.high)
+        bound = float(shifted.original(proof.bound))
+        low, high = (self.extent.low, bound) if which == "LA" else (bound, self.extent.high)
         failure = proof.failure + self.extent.failure
-        pairs = pairs_in(self.A, found.vectors, self.network, low, high, failure)
+        pairs = ritz_pairs(self.A, found.vectors, self.network, low, high, failure)
         status = found.result.status
         ended = None if status.ok else status
         known = _well_defined(pairs.ordered(which).values, proof, self.A.d, max(pairs.separation, 2.0 * pairs.spread))
         return FoundPairs(pairs, found.result.iterations, (found,), (shifted.shift,), known, ended)
 
     def both_ends(self) -> FoundPairs:
-        """p of the k largest in modulus at the upper end, the others at the lower one; p by looking beyond both."""
+        """Find the k largest in modulus: p at the upper end and k − p at the lower, adjusting p to what is seen."""
         if self.k == self.A.d:
             return self.one_end("LA")
         known: dict[tuple[int, int], tuple[Shifted, Leading]] = {}
         p, parts = self._first_split(), []
-        for _ in range(_SPLITS):
+        for _ in range(_MAX_SPLITS):
             wanted = [(sign, n) for sign, n in ((1, p), (-1, self.k - p)) if n]
             parts = [known.setdefault(end, self._end(*end)) if end not in known else known[end] for end in wanted]
             best = np.concatenate([self._seen(1, parts), self._seen(-1, parts)])
@@ -208,7 +285,7 @@ class _Search:
         self.network.begin(self.network.epoch, 0, "both ends")
         X = self.network.from_leader(qr(np.hstack([found.vectors for _, found in parts]))[0])
         check_basis(self.network, "vectors", X)
-        pairs = self._proven(pairs_in(self.A, X, self.network, low, high, failure))
+        pairs = self._proven(ritz_pairs(self.A, X, self.network, low, high, failure))
         ends = tuple(found for _, found in parts)
         return FoundPairs(
             pairs,
@@ -219,49 +296,51 @@ class _Search:
         )
 
     def _seen(self, sign: int, parts: Sequence[tuple[Shifted, Leading]]) -> Array:
-        """Eigenvalues of that sign, each of them once, however many runs have seen it to their rounding.
+        """Return the known eigenvalues of one sign, without the duplicates that two runs see up to rounding.
 
-        Those of a run at that end; where there is none, those of the other run, and beyond them what was seen first.
+        They are those of the run at that end. Without one, they are those of the other run, continued by the Ritz
+        values of the initial bounds.
         """
         ends = {shifted.sign: shifted.original([*at.values, *at.certificate.others]) for shifted, at in parts}
         values = ends.get(sign)
         if values is None:
             values, first = ends[-sign], self.extent.values
-            beyond = sign * first > sign * values[-1] + _SAME * self.extent.size
-            values = np.concatenate([values, first[beyond & (values.size < self.A.d)]])
+            farther = sign * first > sign * values[-1] + _SAME_EIGENVALUE * self.extent.size
+            values = np.concatenate([values, first[farther & (values.size < self.A.d)]])
         return values[values > 0.0] if sign > 0 else values[values <= 0.0]
 
     def _first_split(self) -> int:
+        """Guess from the initial Ritz values how many of the k largest in modulus are positive."""
         values = self.extent.values
         largest = values[order_of(values, "LM")][: self.k]
         return min(math.ceil(self.k * float((largest > 0.0).mean())), self.k)
 
-    def as_in_the_paper(self) -> FoundPairs:
-        """Algorithm 1 with SignAdjust on the A_j as they are: no shift, since signs may alternate and are put right.
+    def without_shift(self) -> FoundPairs:
+        """Run Algorithm 1 on the A_j themselves; SignAdjust corrects the alternating signs of negative eigenvalues.
 
-        Where the proof of what it found asks for more, iterations go on with a smaller tolerance.
+        If the proof needs more accuracy, iterate further with a smaller tolerance.
         """
         at = self.settings
         W0 = first_columns(self.A.d, self.k, self.start, at.seed)
         mix = algorithm_of("deepca", self.A, W0, self.network, rounds=at.rounds).mix
         algorithm = DeEPCA(self.A, W0, self.network, mix, QRSignAdjust(W0))
         state, made, tol = None, 0, at.tol
-        for _ in range(_SHARPER):
+        for _ in range(_MAX_TIGHTENINGS):
             left = max(at.max_iter - made, 1)
             rule, observers = Tolerance(tol), self.observers
             result = solve(algorithm, max_iter=left, stop=rule, observers=observers, start=state, certify=False)
             state, made, tol = result.state, made + result.iterations, 0.1 * tol
-            X, ended = self._taken(result)
+            X, ended = self._leaders_outcome(result)
             extent = self.extent
-            pairs = pairs_in(self.A, X, self.network, extent.low, extent.high, 2.0 * extent.failure)
+            pairs = ritz_pairs(self.A, X, self.network, extent.low, extent.high, 2.0 * extent.failure)
             pairs = self._proven(pairs)
-            if ended is not None or made >= at.max_iter or beyond(pairs) <= 0.0 or pairs.angle <= at.tol:
+            if ended is not None or made >= at.max_iter or modulus_margin(pairs) <= 0.0 or pairs.angle <= at.tol:
                 break
         return FoundPairs(pairs, made, ended=ended)
 
-    def _taken(self, result: Result[Any]) -> tuple[Array, Status | None]:
-        """The leader's components, and how the run ended unless well; whether it did is for the leader to say."""
-        # an indefinite mean is what this is for
+    def _leaders_outcome(self, result: Result[Any]) -> tuple[Array, Status | None]:
+        """Broadcast the leader's components and success; return them with the status of a run that failed."""
+        # an indefinite mean is expected here
         well = result.status.ok or result.status.code == StatusCode.INDEFINITE_MEAN
         flat = result.components.reshape(*self.network.batch, -1)
         own = np.concatenate([flat, np.full((*self.network.batch, 1), float(well))], axis=-1)
@@ -271,21 +350,21 @@ class _Search:
         return X, None if told[-1] else result.status
 
     def _proven(self, pairs: Pairs) -> Pairs:
-        """With bounds on all other eigenvalues that are as good as the proof of "largest in modulus" asks for."""
-        if largest_of(pairs) and pairs.angle <= self.settings.tol:
+        """Tighten the bounds on all other eigenvalues until "largest in modulus" is proven or disproven."""
+        if proven_largest(pairs) and pairs.angle <= self.settings.tol:
             return pairs
         found = pairs
-        for found in probed(self.A, pairs, self.network):
-            # what was found outside is larger, or the same: no bound will help
-            if (largest_of(found) and found.angle <= self.settings.tol) or beyond(found) <= 0.0:
+        for found in tightened(self.A, pairs, self.network):
+            # an eigenvalue outside is at least as large: no bound can help
+            if (proven_largest(found) and found.angle <= self.settings.tol) or modulus_margin(found) <= 0.0:
                 break
         return found
 
 
 def _well_defined(values: Array, proof: Certificate, d: int, separation: float) -> tuple[int, ...]:
-    """Other k with a gap behind them: the largest below this one, and the smallest above it that was seen."""
+    """Return the nearest smaller and the nearest larger k that are known to have a gap behind them."""
     smaller = [j for j in range(1, values.size) if abs(values[j - 1] - values[j]) > separation]
     larger, others = proof.larger_k, proof.others
-    beyond = 0 if larger is None else larger - values.size
-    seen = larger == d or (0 < beyond < len(others) and others[beyond - 1] - others[beyond] > separation)
+    more = 0 if larger is None else larger - values.size
+    seen = larger == d or (0 < more < len(others) and others[more - 1] - others[more] > separation)
     return (*smaller[-1:], *([larger] if larger is not None and seen else []))

@@ -1,8 +1,8 @@
-"""PCA of rows that stay with their agents, from raw rows to principal components, over any network.
+"""PCA of rows that stay with their agents: from raw rows to a model, over any network.
 
-In order: every agent reads its rows once; counts, mean and spread are agreed; every agent centres (and scales) at home;
-the subspace is found and certified; its axes are turned to rounding. One text for every engine: ``sources`` are those
-of the local agents.
+The steps: every agent reads its rows once; agents agree on counts, mean and spread; every agent centres (and scales)
+locally; the subspace is found and certified; its basis is rotated to the principal axes. The code is the same for every
+engine; ``sources`` are always those of the local agents.
 """
 
 from __future__ import annotations
@@ -39,23 +39,44 @@ from deepca.topology.graph import Topology
 
 __all__ = ["Decomposition", "Fitted", "decompose", "fit", "model_of", "read_rows"]
 
-_ONE_AND_ANOTHER = "an agent says one thing and then another, so nothing can be relied on; look at the agents"
-_TRACE = 1e-6  # relative error of a sum of variances that is not looked into
-_NO_SQUARE = math.sqrt(UNDERFLOW) / EPS  # values below may differ by so little that squares underflow
+_INCONSISTENT_AGENT = "an agent contradicts what it sent before, so the result cannot be trusted; check the agents"
+_TRACE_TOLERANCE = 1e-6  # relative difference between two sums of variances that rounding may explain
+_SMALLEST_SAFE_MEAN = math.sqrt(UNDERFLOW) / EPS  # values below may differ by so little that their squares underflow
 
 
 @dataclass(frozen=True)
 class Decomposition:
-    """What every agent ends with; all but ``result`` and ``directions`` is the same bits at every agent.
+    """Principal components of all agents' rows, bitwise identical at every agent except ``result`` and ``directions``.
 
-    components : ``(k, d)``, orthonormal rows by falling variance, the largest entry of each positive.
-    variances : ``(k,)``, with ddof 1.  total_variance : of all columns together.
-    mean : ``(d,)``.  units : ``(d,)``, what columns were divided by, or None.
-    n_rows, weight : of all agents.  n_counted : rows, each as often as its weight says.  columns : names, if any.
-    directions : ``(s, d)``, the components and whatever else the search has seen, to start another one from; the same
-    at every agent but for rounding, and for rotations among equal eigenvalues.
-    result : how the run went; its certificate speaks of ``components``.  traffic : of everything, certificate included.
-    keeper : of its checkpoints, where some were asked for.
+    Parameters
+    ----------
+    components : array of shape (k, d)
+        Orthonormal rows by descending variance; the largest entry of each is positive.
+    variances : array of shape (k,)
+        Variances of the scores, with ddof 1.
+    total_variance : float
+        Variance of all columns together.
+    mean : array of shape (d,)
+        Mean of all rows; zero if rows are not centred.
+    units : array of shape (d,) or None
+        Standard deviations by which columns were divided.
+    n_rows : int
+        Rows of all agents.
+    n_counted : int
+        Rows of all agents, each counted as often as its weight says.
+    weight : float
+        Sum of the weights of all rows.
+    columns : tuple of str or None
+        Names of the columns.
+    directions : array of shape (s, d)
+        Rows that span the whole search space, to start another search from; the same at every agent up to rounding and
+        up to rotations among equal eigenvalues.
+    result : Result
+        Outcome of the run; its certificate describes ``components``.
+    traffic : Traffic
+        Messages of all steps, certificate included.
+    keeper : RunKeeper, optional
+        Writer of the checkpoints, if any were requested.
     """
 
     components: Array
@@ -75,7 +96,7 @@ class Decomposition:
 
 @dataclass(frozen=True)
 class Fitted:
-    """A model, how it was found, and the rows of the local agents that it was found from."""
+    """A model, the decomposition behind it, and the local agents' data from which it was computed."""
 
     model: Model
     found: Decomposition
@@ -83,7 +104,7 @@ class Fitted:
 
 
 class RunOptions(TypedDict, total=False):
-    """Keyword parameters that :func:`fit` hands on to :func:`decompose`."""
+    """Keyword parameters that :func:`fit` passes to :func:`decompose`."""
 
     start: Array | None
     observers: Sequence[Observer]
@@ -102,18 +123,29 @@ def fit(
     whiten: bool = False,
     **options: Unpack[RunOptions],
 ) -> Fitted:
-    """Find the principal components of the rows of all agents: the one path from rows to a model.
+    """Fit a model to the rows of all agents.
 
     Parameters
     ----------
-    rows : of each local agent; or what was read of them, where all agents are known to have the same columns.
-    weights : one array per local agent; a weight of 2 counts as a row given twice.
-    tell : told of rows as they are read.
-    engine : where several processes run this together, so that what fails in one of them is known to all.
-    keeping : where checkpoints are kept; a run that was interrupted goes on from those it finds there. They stay until
-        whoever called clears them, when the result is safe.
-    whiten : whether the model scales scores to variance one.
-    start, observers, weighted : as for :func:`decompose`.
+    rows : sequence of Source, or LocalData
+        Rows of each local agent; or data already read, if all agents are known to have the same columns.
+    network : Network
+        Network of the agents.
+    settings : Settings
+        What to compute, and how.
+    weights : sequence of array, optional
+        Row weights, one array per local agent; a weight of 2 counts as a row given twice.
+    tell : callable, optional
+        Called with the number of rows as they are read.
+    engine : Engine, optional
+        Engine of several cooperating processes, so that all learn of a failure in one of them.
+    keeping : RunKeeping, optional
+        Where checkpoints are kept; an interrupted run resumes from those found there. They remain until the caller
+        clears them, once the result is safe.
+    whiten : bool
+        Whether the model scales scores to unit variance.
+    **options : RunOptions
+        ``start``, ``observers`` and ``weighted`` of :func:`decompose`.
     """
     check_settings(settings)
     before, engine = network.traffic, engine or Engine()
@@ -147,9 +179,13 @@ def read_rows(
     tell: Callable[[int], None] | None = None,
     engine: Engine | None = None,
 ) -> LocalData:
-    """Read what the local agents hold, once, when all agents are known to have the same columns."""
+    """Read the local agents' rows once, after checking that all agents have the same columns."""
     if len(sources) != network.local.size:
-        raise DataError(f"{len(sources)} blocks of rows for {network.local.size} agents; give one per agent")
+        raise DataError(
+            f"got {len(sources)} blocks of rows for {network.local.size} agents; give one per agent",
+            parameter="sources",
+            value=len(sources),
+        )
     engine = engine or Engine()
     sources = engine.common_columns(sources)
     agree_on_columns(network, sources[0])
@@ -169,12 +205,26 @@ def decompose(
     resume: Resumption | None = None,
     weighted: bool = True,
 ) -> Decomposition:
-    """Decompose rows that were read already and whose columns are known to agree.
+    """Decompose data that have been read and whose columns are known to agree.
 
-    start : ``(k', d)`` orthonormal rows to begin with, the same at every agent; as many are added or dropped as needed.
-    observers : told of every iteration.
-    keepers : observers of the run for the components themselves, not of glances before it; what they see can be resumed
-    at.  resume : where an earlier run was interrupted.  weighted : whether rows of any agent may have weights.
+    Parameters
+    ----------
+    held : LocalData
+        Data of the local agents.
+    network : Network
+        Network of the agents.
+    settings : Settings
+        What to compute, and how.
+    start : array of shape (k', d), optional
+        Orthonormal rows to start from, the same at every agent; missing ones are added, surplus ones dropped.
+    observers : sequence of Observer
+        Notified of every iteration.
+    keepers : sequence of Observer
+        Notified of the final run only, from whose states a run can resume, not of preliminary searches.
+    resume : Resumption, optional
+        Where an earlier run was interrupted.
+    weighted : bool
+        Whether rows of any agent may have weights.
     """
     before, sources = network.traffic, held.sources
     totals = agreed_totals(network, held.moments, weighted=weighted)
@@ -182,23 +232,12 @@ def decompose(
     units = _units(totals, sources[0]) if settings.scale else None
     centre = (totals.reference, totals.shift) if settings.center else (np.zeros(sources[0].d), np.zeros(sources[0].d))
     squares = totals.squares if settings.center else totals.squares_about_zero()
-    total = sum_of(squares / (1.0 if units is None else np.square(units))) / (totals.weight - 1.0)
-    if total < UNDERFLOW:
-        raise PooledDataError(
-            f"the squares of the values underflow: the variance of all columns together is {total:.1e}, and products "
-            f"below {UNDERFLOW:.0e} lose digits; multiply the data by a power of ten"
-        )
+    total = _total_variance(squares, units, totals.weight)
     # with this factor mean A_j is the covariance matrix itself
     scale = network.n_agents / (totals.weight - 1.0)
     A = held.operator(network.batch, *centre, units, scale, unit_rounding=totals.unit_rounding)
     most, limit = min(totals.n_counted, A.d), totals.n_rows - int(settings.center)
-    run = PcaRun(A, network, settings, most, limit, total, tuple(observers), tuple(keepers))
-    if resume is not None:
-        found = run.resumed(resume)
-    elif isinstance(settings.n_components, float):
-        found = run.share(settings.n_components, start)
-    else:
-        found = run.exactly(settings.n_components or run.most, start)
+    found = PcaRun(A, network, settings, most, limit, total, tuple(observers), tuple(keepers)).find(start, resume)
     if network.local.size < network.n_agents:
         _check_consistent(totals, total, A.d, found.result.certificate, weighted=weighted)
     return Decomposition(
@@ -218,7 +257,7 @@ def decompose(
 
 
 def model_of(found: Decomposition, topology: Topology, settings: Settings, *, whiten: bool, single: bool) -> Model:
-    """Keep what belongs into a model; ``single`` stores float32, where variances and units fit into it."""
+    """Build the model; ``single`` stores float32 if variances and units fit into it."""
     limits = np.finfo(np.float32)
     sizes = packed(found.variances, () if found.units is None else found.units)
     smallest = min(float(limits.eps) * found.total_variance, float(sizes.min(initial=np.inf, where=sizes > 0.0)))
@@ -251,68 +290,102 @@ def model_of(found: Decomposition, topology: Topology, settings: Settings, *, wh
     )
 
 
+def _total_variance(squares: Array, units: Array | None, weight: float) -> float:
+    """Return the variance of all columns together; raise PooledDataError if it underflows."""
+    total = sum_of(squares / (1.0 if units is None else np.square(units))) / (weight - 1.0)
+    if total < UNDERFLOW:
+        raise PooledDataError(
+            f"the squares of the values underflow: the variance of all columns together is {total:.1e}, and products "
+            f"below {UNDERFLOW:.0e} lose digits; multiply the data by a power of ten",
+            value=total,
+        )
+    return total
+
+
 def _check_enough(totals: Totals, settings: Settings) -> None:
     if totals.n_rows < 2:
         raise PooledDataError(
-            "one row in all: variance needs at least two" if totals.n_rows else "the weights of all rows are zero"
+            "all agents together have one row; a variance needs at least two"
+            if totals.n_rows
+            else "the weights of all rows are zero; at least two rows need a positive weight",
+            value=totals.n_rows,
         )
     if totals.constant.all() and (settings.center or not totals.mean.any()):
         raise PooledDataError(
-            f"all {totals.n_rows} rows are equal, or differ by too little to square: there is no variance to explain"
+            f"all {totals.n_rows} rows are equal, or differ too little to square, so their variance is zero"
             if settings.center
-            else f"all {totals.n_rows} rows are zero; there is nothing to explain"
+            else f"all {totals.n_rows} rows are zero"
         )
     if not totals.weight > 1.0:
         raise PooledDataError(
-            f"the weights sum to {totals.weight:g}: a weight counts how often a row occurs, so they must sum to more "
-            "than 1; multiply them all by the number of rows, or forget less"
+            f"the weights sum to {totals.weight:g}: a weight counts how often a row occurs, so the sum must exceed 1; "
+            "multiply all weights by the number of rows, or use a forgetting factor closer to 1",
+            parameter="weights",
+            value=totals.weight,
         )
     k = settings.n_components
     most = min(totals.n_counted, totals.shift.size)
     if k is not None and not isinstance(k, float) and k > most:
         raise PooledDataError(
             f"n_components = {k}, but there are {totals.n_counted} rows and {totals.shift.size} columns; "
-            f"at most {most} components exist"
+            f"ask for at most {most}",
+            parameter="n_components",
+            value=k,
         )
 
 
 def _check_consistent(totals: Totals, total: float, d: int, proof: Certificate | None, *, weighted: bool) -> None:
-    """Raise where what other agents said of their rows, and products of these, cannot be true of the same rows.
+    """Raise NetworkError if the agreed totals contradict the certificate by more than rounding can explain.
 
-    Rounding cannot do that, only an agent that says one thing first and another later. Of the trace, the components
-    tell their part, and the certificate bounds the rest.
+    Only an agent that contradicts its earlier messages can cause that. The components account for part of the trace,
+    and the certificate bounds the rest.
     """
     if proof is None or not proof.averaging_ok:
         return
-    if not weighted and proof.n_rows is not None and proof.n_rows != totals.n_rows:  # or rows of weight 0 count in one
+    if (
+        not weighted and proof.n_rows is not None and proof.n_rows != totals.n_rows
+    ):  # rows of weight 0 count in one only
         raise NetworkError(
-            f"{totals.n_rows:,} rows were counted first and {proof.n_rows:,} in the certificate: {_ONE_AND_ANOTHER}"
+            f"{totals.n_rows:,} rows were counted first and {proof.n_rows:,} in the certificate: {_INCONSISTENT_AGENT}"
         )
-    seen, off = sum(map(abs, proof.eigenvalues)), _TRACE * total + d * (proof.residual * proof.scale + proof.separation)
+    seen, off = (
+        sum(map(abs, proof.eigenvalues)),
+        _TRACE_TOLERANCE * total + d * (proof.residual * proof.scale + proof.separation),
+    )
     most = seen + (d - proof.k) * max(proof.bound, 0.0) if proof.k < d else seen
     if seen - off > total or total > most + off:
         raise NetworkError(
-            f"the variance of all columns together was said to be {total:.6g}, but that of the components is "
-            f"{seen:.6g}, and there can be no more than {most:.6g} in all: {_ONE_AND_ANOTHER}"
+            f"agents reported a total variance of {total:.6g}, but the components have {seen:.6g}, and the total "
+            f"cannot exceed {most:.6g}: {_INCONSISTENT_AGENT}"
         )
 
 
 def _units(totals: Totals, source: Source) -> Array:
-    """Standard deviations (ddof 0, as scikit-learn's StandardScaler); a constant column has none."""
+    """Return standard deviations (ddof 0, as scikit-learn's StandardScaler); a constant column is an error."""
     units, mean = np.sqrt(totals.squares / totals.weight), np.abs(totals.mean)
-    # below, squares lose digits; values that large, if they differ at all, do so by more
-    differ = (np.square(units) < UNDERFLOW) & (mean < _NO_SQUARE) & ((mean > 0.0) | (units > 0.0))
+    # squares below UNDERFLOW lose digits; larger values, if they differ at all, differ by more
+    differ = (np.square(units) < UNDERFLOW) & (mean < _SMALLEST_SAFE_MEAN) & ((mean > 0.0) | (units > 0.0))
     if differ.any():
         raise PooledDataError(
-            f"{_columns(differ, source)}: too small to square (standard deviation below {math.sqrt(UNDERFLOW):.0e}), "
-            "so there is nothing to scale by; multiply by a power of ten, leave out, or use scale=False"
+            f"{_columns(differ, source)}: values too small to square (standard deviation below "
+            f"{math.sqrt(UNDERFLOW):.0e}), so the column cannot be scaled; multiply it by a power of ten, leave it "
+            "out, or use scale=False",
+            parameter="scale",
+            column=_first_column(differ, source),
         )
     if totals.constant.any():
         raise PooledDataError(
-            f"{_columns(totals.constant, source)}: the same value in all {totals.n_rows} rows of all agents, so there "
-            "is nothing to scale by; leave the column out, or use scale=False"
+            f"{_columns(totals.constant, source)}: the same value in all {totals.n_rows} rows of all agents, so the "
+            "column cannot be scaled; leave it out, or use scale=False",
+            parameter="scale",
+            column=_first_column(totals.constant, source),
         )
     return units
+
+
+def _first_column(which: npt.NDArray[np.bool_], source: Source) -> int | str:
+    first = int(np.argmax(which))
+    return first if source.columns is None else source.columns[first]
 
 
 def _columns(which: npt.NDArray[np.bool_], source: Source) -> str:

@@ -1,4 +1,4 @@
-"""The top of the spectrum of a mean that is positive semi-definite: found, proven, and turned to its axes."""
+"""Find and certify the leading eigenpairs of a positive semi-definite mean."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from deepca._util.validation import Whole, check
 from deepca.algorithms import Algorithm, BlockKrylov, State
 from deepca.consensus.consistency import agree_on_call
 from deepca.decomposition.settings import SearchOptions, Settings, algorithm_of, check_settings
-from deepca.errors import GapError, InvalidInput, NetworkError
+from deepca.errors import GapError, NetworkError, ParameterError
 from deepca.network.base import Network
 from deepca.operators.base import Operator
 from deepca.operators.linalg import first_columns
@@ -24,40 +24,72 @@ from deepca.solver.observers import Observer
 from deepca.solver.result import Result, Status, StatusCode
 from deepca.solver.stopping import Tolerance
 
-__all__ = ["Answer", "Leading", "Top", "common_settings", "leading", "search", "size_of", "whole"]
+__all__ = ["Answer", "Leading", "Top", "checked_k", "common_settings", "leading", "search"]
 
 
 class Answer:
-    """Eigenpairs or singular triplets, with a status that says whether they are what was asked for."""
+    """Base class of eigenpairs and singular triplets; ``status`` tells whether they answer the question."""
 
     status: Status
 
     def required(self) -> Self:
-        """Return the answer itself; raise GapError where the vectors that were asked for do not exist."""
+        """Return the answer itself, or raise if its vectors are not unique.
+
+        Returns
+        -------
+        Answer
+            This object.
+
+        Raises
+        ------
+        GapError
+            The spectrum has no gap behind k, so the subspace asked for is not unique.
+        """
         if self.status.code == StatusCode.NOT_UNIQUE:
             raise GapError(self.status.advice)
         return self
 
 
 def common_settings(network: Network, call: str, k: int, options: SearchOptions, **asked: str) -> Settings:
-    """Return the settings of a call that every agent makes, once all are known to ask for the same.
+    """Return the settings of a call after checking that every agent makes the same one.
 
-    call : the name of the function.  asked : its other parameters that have to be the same.
+    Parameters
+    ----------
+    network : Network
+        Network of the agents.
+    call : str
+        Name of the function that is called.
+    k : int
+        Number of pairs or triplets.
+    options : SearchOptions
+        Keyword parameters of the call.
+    **asked : str
+        Other parameters that must be the same at every agent.
     """
     unknown = sorted(set(options) - set(SearchOptions.__annotations__))
     if unknown:
         raise TypeError(f"{call}() got an unexpected keyword argument {unknown[0]!r}")
-    settings = Settings(whole(k), **options)
+    settings = Settings(_checked_count(k), **options)
     agree_on_call(network, call, settings=settings, **asked)
     return settings
 
 
 @dataclass(frozen=True)
 class Leading:
-    """The top k of ``A = mean A_j``, the same bits at every agent; directions but for rounding.
+    """The k leading eigenpairs of ``A = mean A_j``, bitwise identical at every agent (``directions`` up to rounding).
 
-    vectors : orthonormal ``(d, k)``.  values : ``(k,)``, descending.  directions : ``(s, d)``, the vectors and whatever
-    else the search has seen, to start another one from.  result : how the run went.
+    Parameters
+    ----------
+    vectors : array of shape (d, k)
+        Orthonormal eigenvectors.
+    values : array of shape (k,)
+        Eigenvalues, descending.
+    directions : array of shape (s, d)
+        Rows that span the whole search space, from which another search can start.
+    result : Result
+        Outcome of the run.
+    certificate : Certificate
+        Error bounds on the vectors.
     """
 
     vectors: Array
@@ -75,13 +107,13 @@ def leading(
     start: Array | None = None,
     observers: Sequence[Observer] = (),
 ) -> Leading:
-    """The ``settings.n_components`` largest eigenvalues and their eigenvectors, with a certificate.
+    """Find the ``settings.n_components`` largest eigenvalues and their eigenvectors, with a certificate.
 
-    start : ``(k', d)`` orthonormal rows to begin with, the same at every agent; as many are added or dropped as needed.
+    ``start`` are orthonormal rows ``(k', d)``, the same at every agent; missing ones are added, surplus ones dropped.
     """
-    top = search(A, network, settings, size_of(settings, A.d), start, observers=observers)
+    top = search(A, network, settings, checked_k(settings, A.d), start, observers=observers)
     if top.result.certificate is None:
-        raise NetworkError("the run ended before anything could be proven: the network changed in its last iteration")
+        raise NetworkError("no certificate could be made: the network changed in the last iteration; run again")
     proof = top.result.certificate
     directions = top.directions
     seen = top.X.T if directions is None else directions
@@ -90,7 +122,7 @@ def leading(
 
 @dataclass(frozen=True)
 class Top:
-    """The end of a search. X : ``(d, k)``, of the first local agent."""
+    """Outcome of a search; ``X`` are the components ``(d, k)`` of the first local agent."""
 
     X: Array
     result: Result[Any]
@@ -98,7 +130,7 @@ class Top:
 
     @property
     def directions(self) -> Array | None:
-        """All that were seen, ``(s, d)``; None where that is X."""
+        """Rows that span the search space, ``(s, d)``; None if that is the span of X."""
         return self.algorithm.directions(self.result.state) if isinstance(self.algorithm, BlockKrylov) else None
 
 
@@ -114,10 +146,28 @@ def search(
     glance: int | None = None,
     observers: Sequence[Observer] = (),
 ) -> Top:
-    """Search the top k of ``mean A_j`` with the algorithm of the settings: the one place where it is run.
+    """Search the k leading eigenvectors of ``mean A_j`` with the algorithm of the settings.
 
-    start : ``(k', d)`` orthonormal rows to begin with.  state : to go on from.  disturbed : whether ``start`` is where
-    a run had come before the network changed.  glance : make at most so many iterations, to a percent, proving nothing.
+    Parameters
+    ----------
+    A : Operator
+        The ``A_j`` of the local agents.
+    network : Network
+        Network of the agents.
+    settings : Settings
+        Algorithm, tolerance and limits.
+    k : int
+        Number of eigenvectors.
+    start : array of shape (k', d), optional
+        Orthonormal rows to start from.
+    state : State, optional
+        State from which to resume.
+    disturbed : bool
+        Whether ``start`` comes from a run that the network interrupted, so that tracking must restart there.
+    glance : int, optional
+        Run at most this many iterations, to a tolerance of 1 %, without a certificate.
+    observers : sequence of Observer
+        Notified of every iteration.
     """
     W0 = first_columns(A.d, k, start, settings.seed)
     algorithm = algorithm_of(settings.algorithm, A, W0, network, rounds=settings.rounds, messages=settings.messages)
@@ -137,17 +187,17 @@ def search(
     return Top(X, result, algorithm)
 
 
-def whole(k: Any) -> int:
-    """How many are wanted; neither a share of variance nor "all" makes sense here."""
+def _checked_count(k: Any) -> int:
+    """Return k as a plain int; neither a share of variance nor None is accepted here."""
     number = k.item() if isinstance(k, np.generic) else k
     check("n_components", number, Whole(1))
     return int(number)
 
 
-def size_of(settings: Settings, d: int) -> int:
-    """k, after settings were checked."""
-    k = whole(settings.n_components)
+def checked_k(settings: Settings, d: int) -> int:
+    """Return k after checking all settings, and that k is at most d."""
+    k = _checked_count(settings.n_components)
     check_settings(settings)
     if k > d:
-        raise InvalidInput(f"n_components = {k}, but there are {d} dimensions only; ask for at most {d}")
+        raise ParameterError("n_components", k, f"at most d = {d} exist; ask for fewer")
     return k

@@ -1,4 +1,4 @@
-"""Single eigenpairs within a subspace that all agents share, and what can be said of each."""
+"""Ritz pairs in a subspace that all agents share, with error bounds for each."""
 
 from __future__ import annotations
 
@@ -22,21 +22,35 @@ from deepca.solver.certificate.certification import FAILURE, digest_of
 from deepca.solver.certificate.probing import probe
 from deepca.solver.ritz_axes import principal_axes
 
-__all__ = ["Pairs", "Which", "order_of", "pairs_in", "probed"]
+__all__ = ["Pairs", "Which", "order_of", "ritz_pairs", "tightened"]
 
 Which = Literal["LA", "SA", "LM"]
-_TOLD_APART = 10.0  # residuals by which two eigenvalues must differ to have vectors of their own
-_PRODUCTS = 60
+_CLUSTER_WIDTH = 10.0  # residuals: two eigenvalues closer than this form a cluster, whose vectors are not individual
+_MAX_PRODUCTS = 60  # of probing; the bounds hardly improve beyond that
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Ritz pairs of ``A = mean A_j`` and where all other eigenvalues lie; the same bits at every agent.
+    """Ritz pairs of ``A = mean A_j`` and bounds on all other eigenvalues, bitwise identical at every agent.
 
-    vectors : orthonormal ``(d, k)``.  values : ``(k,)``.
-    residuals : ``‖A x_i − θ_i x_i‖``, ``(k,)``.  spread : ``‖AX − Xθ‖₂``.  noise : the rounding included in both.
-    low, high : the other d − k eigenvalues lie in between, but for a probability of ``failure``.
-    seen : the largest modulus found among the others; nan where nobody has looked.
+    Parameters
+    ----------
+    vectors : array of shape (d, k)
+        Orthonormal Ritz vectors X.
+    values : array of shape (k,)
+        Ritz values θ.
+    residuals : array of shape (k,)
+        ``‖A x_i − θ_i x_i‖``, rounding included.
+    spread : float
+        ``‖AX − Xθ‖₂``, rounding included.
+    noise : float
+        The rounding included in both.
+    low, high : float
+        Interval that contains the other d − k eigenvalues, except with probability ``failure``.
+    failure : float
+        Probability with which these bounds may fail.
+    seen : float
+        Largest modulus found among the others; nan before any probing.
     """
 
     vectors: Array
@@ -51,6 +65,7 @@ class Pairs:
 
     @property
     def size(self) -> float:
+        """Largest modulus of the values."""
         return float(np.abs(self.values).max())
 
     @property
@@ -60,7 +75,7 @@ class Pairs:
 
     @property
     def gap(self) -> float:
-        """Between the chosen eigenvalues and all others, at least: these in an interval, those on one side or both."""
+        """Lower bound on the distance of the chosen eigenvalues from all others."""
         if self.values.size == self.vectors.shape[0]:
             return math.inf
         return float(self._from_others().min()) - self.spread
@@ -72,9 +87,9 @@ class Pairs:
 
     @property
     def angles(self) -> Array:
-        """Bound on ``tan`` of the angle between each vector and an eigenvector, ``(k,)``; inf where none is its own.
+        """Bound on the tangent of the angle between each vector and an eigenvector, ``(k,)``; inf within a cluster.
 
-        ``sin ≤ ‖r_i‖ / δ_i``, δ_i the distance from θ_i to every eigenvalue but its own.
+        ``sin ≤ ‖r_i‖ / δ_i``, with δ_i the distance from θ_i to every eigenvalue other than its own.
         """
         apart = np.abs(self.values[:, None] - self.values)
         np.fill_diagonal(apart, np.inf)
@@ -83,34 +98,35 @@ class Pairs:
 
     @property
     def clusters(self) -> tuple[tuple[int, ...], ...]:
-        """Groups of pairs, by number, whose eigenvalues cannot be told apart: only the span of a group is defined."""
+        """Indices of pairs whose eigenvalues cannot be distinguished; only the span of such a group is defined."""
         order = np.argsort(self.values, kind="stable")
-        close = np.diff(self.values[order]) <= max(_TOLD_APART * self.spread, self.separation)
+        close = np.diff(self.values[order]) <= max(_CLUSTER_WIDTH * self.spread, self.separation)
         groups = np.split(order, np.flatnonzero(~close) + 1)
         return tuple(tuple(sorted(map(int, group))) for group in groups if len(group) > 1)
 
     def _from_others(self) -> Array:
-        """Distance of each value from the interval of all others, ``(k,)``."""
+        """Return the distance of each value from the interval of all others, ``(k,)``."""
         if self.values.size == self.vectors.shape[0]:
             return np.full(self.values.size, np.inf)
         return np.maximum(self.values - self.high, self.low - self.values)
 
     def ordered(self, which: Which) -> Self:
+        """Return the same pairs in the order of :func:`order_of`."""
         order = order_of(self.values, which)
         return replace(self, vectors=self.vectors[:, order], values=self.values[order], residuals=self.residuals[order])
 
 
 def order_of(values: Array, which: Which) -> npt.NDArray[np.int64]:
-    """Falling (LA), rising (SA), or by falling modulus (LM), where the positive of two alike comes first."""
+    """Return indices in descending (LA) or ascending (SA) order, or by descending modulus (LM), positive ties first."""
     if which == "LM":
         return np.lexsort((-values, -np.abs(values)))
     return np.argsort(-values if which == "LA" else values, kind="stable")
 
 
-def pairs_in(A: Operator, X: Array, network: Network, low: float, high: float, failure: float) -> Pairs:
-    """Ritz pairs in the span of X, orthonormal ``(d, k)`` and the same everywhere, by two exact averages.
+def ritz_pairs(A: Operator, X: Array, network: Network, low: float, high: float, failure: float) -> Pairs:
+    """Compute the Ritz pairs in the span of X, orthonormal ``(d, k)`` and the same everywhere, by two exact averages.
 
-    The second is of fresh products ``A_j x_i``: a residual is not what the iterations believed.
+    The second average is of fresh products ``A_j x_i``, so residuals do not rely on the state of the iterations.
     """
     X, theta, _ = principal_axes(A, X, network)
     network.begin(network.epoch, 0, "residuals")
@@ -129,11 +145,11 @@ def pairs_in(A: Operator, X: Array, network: Network, low: float, high: float, f
     return Pairs(X, theta, told[1:] + noise, float(told[0]) + noise, noise, low, high, failure)
 
 
-def probed(A: Operator, pairs: Pairs, network: Network) -> Iterator[Pairs]:
-    """The same pairs, with ever better bounds on the others, from fresh random columns orthogonal to all of them.
+def tightened(A: Operator, pairs: Pairs, network: Network) -> Iterator[Pairs]:
+    """Yield the same pairs with ever tighter bounds on the others, from random columns orthogonal to the vectors.
 
     With ``A = [[M, Rᵀ], [R, B]]`` in a basis that begins with X, every eigenvalue of A is within ‖R‖ of one of M or of
-    B (Weyl). B's lie between the bounds that block Lanczos gives for both of its ends at once.
+    B (Weyl). Block Lanczos bounds both ends of the spectrum of B at once.
     """
     if pairs.values.size == pairs.vectors.shape[0]:
         return
@@ -154,7 +170,7 @@ def probed(A: Operator, pairs: Pairs, network: Network) -> Iterator[Pairs]:
         low, high, seen = map(float, told)
         check_ends(network, outside, (low, high))
         low, high = low - pairs.spread, high + pairs.spread
-        # what was known before stays true
+        # earlier bounds remain valid
         yield replace(
             pairs,
             low=max(low, pairs.low),
@@ -162,12 +178,12 @@ def probed(A: Operator, pairs: Pairs, network: Network) -> Iterator[Pairs]:
             failure=pairs.failure + 2.0 * FAILURE,
             seen=seen,
         )
-        if outside.products >= _PRODUCTS:
+        if outside.products >= _MAX_PRODUCTS:
             return
 
 
 def _tangent(residual: Array, reach: Array) -> Array:
-    """``tan θ`` from ``sin θ ≤ residual / reach``; inf where that says nothing."""
+    """Return the bound on ``tan θ`` that follows from ``sin θ ≤ residual / reach``; inf if that is not below 1."""
     with np.errstate(divide="ignore", invalid="ignore"):
         sine = np.where(reach > 0.0, residual / reach, np.inf)
         return np.where(sine < 1.0, sine / np.sqrt(1.0 - np.minimum(sine, 1.0) ** 2), np.inf)

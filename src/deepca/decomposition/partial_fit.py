@@ -1,7 +1,7 @@
-"""Rows that come to agents over time: what an agent keeps between two calls is count, mean and scatter, and no row.
+"""Incremental fits: between calls an agent keeps the count, mean and scatter of its rows, but no row.
 
-Before new rows are added, all earlier ones are given ``forgetting`` of the weight that they had. So after the last of T
-calls a row of call t has the weight ``forgetting^(T−t)``, as if everything had come at once with these weights.
+Before new rows are added, the weights of all earlier ones are multiplied by ``forgetting``. After T calls a row of call
+t has the weight ``forgetting^(T−t)``, as if all rows had been given at once with these weights.
 """
 
 from __future__ import annotations
@@ -30,10 +30,18 @@ __all__ = ["Stream", "check_forgetting", "dealt", "kept_of", "read_more"]
 
 @dataclass(frozen=True)
 class Stream:
-    """What is kept of the rows so far.
+    """Summary of the rows seen so far.
 
-    names : of all agents, as messages have them.  moments : of the local ones.
-    columns : names, if any.  single : whether all rows were given in float32.
+    Parameters
+    ----------
+    names : tuple of str
+        Names of all agents, as used in messages.
+    moments : tuple of Moments
+        Counts, means and scatter matrices of the local agents.
+    columns : tuple of str or None
+        Names of the columns.
+    single : bool
+        Whether all rows were float32.
     """
 
     names: tuple[str, ...]
@@ -43,31 +51,32 @@ class Stream:
 
     @property
     def d(self) -> int:
+        """Number of columns."""
         return self.moments[0].shift.size
 
     def held(self) -> LocalData:
-        """As if they had just been read."""
+        """Return the summary as local data, as if the rows had just been read."""
         nothing = np.empty((0, self.d))
         sources = tuple(ArraySource(nothing, "the rows so far", self.columns) for _ in self.moments)
         return LocalData(sources, None, "covariance", self.moments, self.single)
 
 
 def kept_of(held: LocalData, names: Sequence[str]) -> Stream | None:
-    """What later rows can be added to; None where rows were not multiplied out, so that only the rows would do."""
+    """Return the summary to which later rows can be added; None if only rows, not covariances, were kept."""
     if held.form != "covariance":
         return None
     return Stream(tuple(names), held.moments, held.sources[0].columns, held.single)
 
 
 def check_forgetting(forgetting: Any) -> float:
-    """A number in (0, 1]."""
-    meaning = "the share of their weight that earlier rows keep; 1 forgets nothing"
+    """Return the forgetting factor, a number in (0, 1], as a float."""
+    meaning = "earlier rows keep this share of their weight; 1 forgets nothing"
     check("forgetting", forgetting, Real(0.0, 1.0, up_to=True), meaning=meaning)
     return float(forgetting)
 
 
 def dealt(n: int, names: Sequence[str], labels: npt.NDArray[Any] | None) -> list[npt.NDArray[np.int64]]:
-    """Which of n rows each agent is given: those that bear its label, or an equal block; none is possible, too."""
+    """Return the indices of each agent's rows: those with its label, or a block of equal size; possibly none."""
     if labels is None:
         return [np.arange(a, b) for a, b in pairwise(n * j // len(names) for j in range(len(names) + 1))]
     place = {name: j for j, name in enumerate(names)}
@@ -76,9 +85,12 @@ def dealt(n: int, names: Sequence[str], labels: npt.NDArray[Any] | None) -> list
     if unknown:
         row = int(np.flatnonzero(labels == unknown[0])[0])
         raise DataError(
-            f"agents: row {row} is of {str(unknown[0])!r}, but the agents so far are {', '.join(names[:6])}"
-            f"{', …' if len(names) > 6 else ''}; whoever may have rows later has to be there from the first call on: "
-            "use partial_fit_agents, with None for those who have nothing yet"
+            f"agents: row {row} belongs to {str(unknown[0])!r}, but the agents of earlier calls are "
+            f"{', '.join(names[:6])}{', …' if len(names) > 6 else ''}; every agent must take part from the first call "
+            "on: use partial_fit_agents, with None for agents without rows",
+            parameter="agents",
+            row=row,
+            value=str(unknown[0]),
         )
     holder = np.array([place[f"agent {label}"] for label in found])[index]
     return [np.flatnonzero(holder == j) for j in range(len(names))]
@@ -92,13 +104,13 @@ def read_more(
     before: Stream | None,
     forgetting: float,
 ) -> Stream:
-    """What is kept after these rows of the local agents (None where one has none this time)."""
+    """Return the summary after adding new rows of the local agents; agents without new rows pass None."""
     given = [j for j, source in enumerate(sources) if source is not None]
     if not sum(engine.counted(len(given))):
-        raise DataError("no agent has any rows this time; leave the call out")
+        raise DataError("no agent has new rows; skip this call", value=0)
     with engine.together():
         ours = common_columns([source for source in sources if source is not None]) if given else ()
-    header = engine.header(ours) if before is None else Header("what came before", before.d, before.columns)
+    header = engine.header(ours) if before is None else Header("earlier calls", before.d, before.columns)
     with engine.together():
         _check_room(header.d, len(sources))
         ours = tuple(in_order_of(header, source) for source in ours)
@@ -118,6 +130,7 @@ def _check_room(d: int, agents: int) -> None:
     if needed > free // 4:
         raise DataError(
             f"partial_fit keeps a matrix of {d:,} × {d:,} numbers for each of {agents} agents: {size(needed)}, more "
-            f"than a quarter of the {size(free)} that are free; take fewer columns, or keep the rows yourself and fit "
-            "all of them"
+            f"than a quarter of the {size(free)} of free memory; use fewer columns, or keep the rows and fit all of "
+            "them at once",
+            value=needed,
         )

@@ -1,4 +1,4 @@
-"""Principal components where everything about the rows is settled: searched, proven, and turned to their axes."""
+"""Find, certify and rotate principal components once agents have agreed on counts, mean and spread."""
 
 from __future__ import annotations
 
@@ -24,12 +24,14 @@ from deepca.solver.verdict import with_few_rows
 
 __all__ = ["PcaRun"]
 
-_FIRST_GUESS = 8  # components, where a share of the variance is asked for
-_GLANCE = 60  # iterations that tell how much variance k components explain
+_FIRST_GUESS = 8  # components to try first when a share of the variance is requested
+_GLANCE_ITERATIONS = 60  # enough to tell how much variance k components explain
 
 
 @dataclass(frozen=True)
 class _Found:
+    """Components ``(k, d)`` with variances, rows that span the search space, and the outcome of the run."""
+
     components: Array
     variances: Array
     directions: Array
@@ -38,10 +40,26 @@ class _Found:
 
 @dataclass(frozen=True)
 class PcaRun:
-    """The problem after everything about the rows is settled.
+    """A search for principal components.
 
-    most : components that can be asked for.  rank_limit : directions that so many rows can have.
-    total : variance of all columns together.
+    Parameters
+    ----------
+    A : Operator
+        Centred and scaled covariances of the local agents; their mean is the covariance of all rows.
+    network : Network
+        Network of the agents.
+    settings : Settings
+        What to compute, and how.
+    most : int
+        Largest number of components that can be requested.
+    rank_limit : int
+        Largest rank that the number of rows allows.
+    total : float
+        Variance of all columns together.
+    observers : tuple of Observer
+        Notified of every iteration.
+    keepers : tuple of Observer
+        Notified of the final run only, not of preliminary searches.
     """
 
     A: Operator
@@ -53,15 +71,22 @@ class PcaRun:
     observers: tuple[Observer, ...]
     keepers: tuple[Observer, ...] = ()
 
+    def find(self, start: Array | None, resume: Resumption | None = None) -> _Found:
+        """Find the components that the settings ask for, from a start or where an earlier run was interrupted."""
+        wanted = self.settings.n_components
+        if resume is not None:
+            return self.resumed(resume)
+        return self.share(wanted, start) if isinstance(wanted, float) else self.exactly(wanted or self.most, start)
+
     def resumed(self, at: Resumption) -> _Found:
-        """Go on where a run was interrupted."""
+        """Resume an interrupted run."""
         wanted = self.settings.n_components
         if at.state is not None:
             k = at.state.W.shape[-1]
-        elif at.directions is not None:  # somebody else's, perhaps of other rows: they say where to start, and no more
+        elif at.directions is not None:  # of another agent, perhaps of other rows: a start, and nothing else
             k = min(len(at.directions), self.most) if isinstance(wanted, float) else wanted or self.most
         else:
-            raise InvalidInput("there is nothing to resume: give a state, or directions")
+            raise InvalidInput("nothing to resume from; give a state, or directions", parameter="resume")
         found = self.exactly(k, at.directions, state=at.state, disturbed=at.state is None)
         if not isinstance(wanted, float):
             return found
@@ -78,13 +103,15 @@ class PcaRun:
         state: State | None = None,
         disturbed: bool = False,
     ) -> _Found:
-        """The top k; at a glance, only so well that the variance explained can be judged.
+        """Find the k leading components; a glance is only accurate enough to judge the variance explained.
 
-        state : to go on from.  disturbed : whether ``start`` is where a run had come before the network changed.
+        ``state`` resumes a run; ``disturbed`` says that ``start`` comes from a run that the network interrupted.
         """
         if k > self.most:
             raise PooledDataError(
-                f"n_components = {k}, but {self.most} is the most that min(rows, columns) allows here; ask for fewer"
+                f"n_components = {k} exceeds min(rows, columns) = {self.most}; ask for at most {self.most}",
+                parameter="n_components",
+                value=k,
             )
         top = search(
             self.A,
@@ -94,12 +121,12 @@ class PcaRun:
             start,
             state=state,
             disturbed=disturbed,
-            glance=_GLANCE if glance else None,
+            glance=_GLANCE_ITERATIONS if glance else None,
             observers=self.observers if glance else (*self.observers, *self.keepers),
         )
         X, result, known = top.X, top.result, top.directions
         proof = result.certificate
-        if proof is not None:  # the same at all agents, and turned to its axes
+        if proof is not None:  # X is already the same at all agents, and rotated to the principal axes
             tol = self.settings.tol
             X, result = sharpened(self.A, self.network, X, result, self._search, tol=tol, trace=self.total)
             result = with_few_rows(result, self.rank_limit)
@@ -114,15 +141,15 @@ class PcaRun:
         return _Found(components, variances, components if known is None else known, result)
 
     def _search(self, A: Operator, k: int, most: int) -> Result[Any]:
-        """The top k of rows that were deflated, found the same way, in at most so many iterations."""
+        """Find the k leading components of deflated rows in at most ``most`` iterations."""
         asked = replace(self.settings, max_iter=min(most, self.settings.max_iter))
         return search(A, self.network, asked, k).result
 
     def share(self, wanted: float, start: Array | None) -> _Found:
-        """As few components as explain more than ``wanted`` of the total variance.
+        """Find the fewest components that explain more than ``wanted`` of the total variance.
 
-        A glance at ever more components finds how many it takes: variances seen are never too large, so what explains
-        enough at a glance does. Then the exact run for that many; if it shows that fewer suffice, again with fewer.
+        Glances at ever more components find an upper bound on their number: a glance never overestimates variances.
+        The exact run follows; if it shows that fewer suffice, it is repeated with fewer.
         """
         k = min(_FIRST_GUESS if start is None else max(_FIRST_GUESS, len(start)), self.most)
         while True:

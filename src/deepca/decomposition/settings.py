@@ -1,4 +1,4 @@
-"""What a decomposition is asked for, and the algorithm that answers it."""
+"""Settings of a decomposition, and the choice of its algorithm."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from deepca._util.typing import Array
 from deepca._util.validation import NOTHING, Constraint, Nothing, OneOf, Real, Whole, check
 from deepca.algorithms import AcceleratedDeEPCA, Algorithm, BlockKrylov, CovarianceAveraging, DeEPCA, DePCA
 from deepca.consensus.mixers import Chebyshev, FastMix, Gossip, Mixer, PositiveChebyshev
-from deepca.errors import InvalidInput
+from deepca.errors import ParameterError
 from deepca.network.base import Network
 from deepca.network.compression import Messages
 from deepca.operators.base import OperatorLike
@@ -34,28 +34,47 @@ __all__ = [
 ALGORITHMS = ("auto", "krylov", "accelerated", "deepca", "depca", "covariance")
 
 
-_EXACT = ("krylov", "covariance")  # averages to rounding, over a tree
+"""Names of the algorithms; see :func:`algorithm_of`."""
+_EXACT = ("krylov", "covariance")  # these average exactly, over a spanning tree
 
 
 class _Share(Real):
-    """A share of the variance."""
+    """A share of the variance, strictly between 0 and 1."""
 
     def __init__(self) -> None:
         super().__init__(0.0, 1.0)
 
     def __str__(self) -> str:
+        """Return the accepted values as text."""
         return "a share of variance between 0 and 1"
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What is asked for.
+    """Settings of a decomposition, the same at every agent.
 
-    n_components : how many; or, in (0, 1), the share of variance to explain; or None for as many as there can be.
-    algorithm : one of ALGORITHMS; see :func:`algorithm_of`.
-    rounds : K of every iteration where averages are made by gossip, or "auto".
-    messages : what a number takes in a message of gossip: "float64", or "float32" or "float16".
-    tol : largest acceptable tangent of the angle at any agent.
+    Parameters
+    ----------
+    n_components : int, float or None
+        Number of components; or a share of the variance to explain, in (0, 1); or None for all.
+    center : bool
+        Whether to subtract the mean of all agents' rows.
+    scale : bool
+        Whether to divide columns by their standard deviation.
+    algorithm : str
+        One of ALGORITHMS; see :func:`algorithm_of`.
+    rounds : int or "auto"
+        Gossip rounds K per iteration, for algorithms that average by gossip.
+    tol : float
+        Largest acceptable tangent of the angle at any agent.
+    max_iter : int
+        Largest number of iterations.
+    seed : int or None
+        Seed of the random start.
+    form : str
+        Whether to keep rows or covariances; see :func:`deepca.operators.construction.from_rows`.
+    messages : {"float64", "float32", "float16"}
+        Precision of gossip messages.
     """
 
     n_components: int | float | None = None
@@ -70,13 +89,14 @@ class Settings:
     messages: Messages = "float64"
 
     def __post_init__(self) -> None:
+        """Replace numpy scalars by plain numbers."""
         for name, value in vars(self).items():
-            if isinstance(value, np.generic):  # plain numbers can be written down, and are of the types asked for
+            if isinstance(value, np.generic):  # JSON and the checks of types accept plain numbers only
                 object.__setattr__(self, name, value.item())
 
 
 class SearchOptions(TypedDict, total=False):
-    """Keyword parameters of a search for eigenpairs or singular triplets, with the defaults of Settings."""
+    """Keyword parameters of :func:`deepca.eigenpairs` and :func:`deepca.singular_triplets`; defaults as in Settings."""
 
     algorithm: str
     rounds: int | Literal["auto"]
@@ -89,7 +109,7 @@ _Search = TypeVar("_Search", bound=Callable[..., Any])
 
 
 def lists_options(search: _Search) -> _Search:
-    """Let ``help`` and :func:`inspect.signature` show the keywords of SearchOptions with their defaults."""
+    """Decorate a search so that its signature shows the keywords of SearchOptions with their defaults."""
     signature, defaults = inspect.signature(search), Settings()
     own = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
     options = [
@@ -112,14 +132,15 @@ _ALLOWED: dict[str, tuple[Constraint, ...]] = {
 
 
 def check_settings(settings: Settings) -> None:
-    """Raise ParameterError for settings that no data could be fit with."""
+    """Raise ParameterError unless every setting has an accepted value."""
     for parameter, allowed in _ALLOWED.items():
         check(parameter, getattr(settings, parameter), *allowed)
     Tolerance(settings.tol)
     if settings.messages != "float64" and settings.algorithm in _EXACT:
-        raise InvalidInput(
-            f"messages = {settings.messages!r} with algorithm = {settings.algorithm!r}: exact averages need all "
-            "digits; use algorithm = 'accelerated'"
+        raise ParameterError(
+            "messages",
+            settings.messages,
+            f"algorithm = {settings.algorithm!r} averages exactly and needs float64; use algorithm = 'accelerated'",
         )
 
 
@@ -132,16 +153,33 @@ def algorithm_of(
     rounds: int | Literal["auto"] = "auto",
     messages: Messages = "float64",
 ) -> Algorithm[Any]:
-    """An algorithm by its name.
+    """Create an algorithm by its name.
 
-    =========== ====================================================================================================
-    auto        "krylov" where no message can get lost (``network.reliable``), else "accelerated"; never "covariance"
+    Parameters
+    ----------
+    name : str
+        One of ALGORITHMS.
+    A : OperatorLike
+        The ``A_j`` of the local agents.
+    W0 : array of shape (d, k)
+        Start, the same at every agent.
+    network : Network
+        Network of the agents.
+    rounds : int or "auto"
+        Gossip rounds per iteration.
+    messages : {"float64", "float32", "float16"}
+        Precision of gossip messages.
+
+    Notes
+    -----
+    =========== =====================================================================================================
+    auto        "krylov" if the network loses no messages (``network.reliable``), else "accelerated"
     krylov      :class:`~deepca.algorithms.BlockKrylov`: fewest products; averages exactly, over a spanning tree
-    accelerated :class:`~deepca.algorithms.AcceleratedDeEPCA`: tracking, with momentum and guard columns
+    accelerated :class:`~deepca.algorithms.AcceleratedDeEPCA`: tracking with momentum and guard columns
     deepca      :class:`~deepca.algorithms.DeEPCA`: the paper's Algorithm 1
-    depca       :class:`~deepca.algorithms.DePCA`: without tracking, to compare with
-    covariance  :class:`~deepca.algorithms.CovarianceAveraging`: sends every agent's matrix as it is
-    =========== ====================================================================================================
+    depca       :class:`~deepca.algorithms.DePCA`: no tracking; for comparison
+    covariance  :class:`~deepca.algorithms.CovarianceAveraging`: reveals every agent's matrix to others
+    =========== =====================================================================================================
     """
     check_settings(Settings(algorithm=name, rounds=rounds, messages=messages))
     if name == "auto":
@@ -162,5 +200,5 @@ def algorithm_of(
 
 
 def components_needed(variances: Array, wanted: float, total: float) -> int:
-    """How many components explain more than the share wanted; one more than there are if all do not."""
+    """Return how many components explain more than ``wanted`` of ``total``; one more than given if all do not."""
     return sum(explained / total <= wanted for explained in accumulate(map(float, variances))) + 1

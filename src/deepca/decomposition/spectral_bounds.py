@@ -1,4 +1,4 @@
-"""From where to where a spectrum reaches: both ends of the mean of the ``A_j``, found and bounded by a few products."""
+"""Bounds on the spectrum of the mean of the ``A_j``, at both ends, from a few products."""
 
 from __future__ import annotations
 
@@ -21,20 +21,28 @@ from deepca.solver.certificate.probing import Outside, probe
 
 __all__ = ["Extent", "agreed_extent", "check_ends", "ends_of", "largest_of_all", "mirrored"]
 
-_SEED = 811
-_ENOUGH = 1.1  # bounds that reach no farther than that beyond what was found
-_PRODUCTS = 30
-_AWAY = 0.05  # of A's size; a shift that takes nearly all of it away would leave its rounding
-_APART = 0.06  # of the largest A_j; measured where these are a hundred times as large as their mean
-_EXACT = 1e-3  # of the spectrum's width: what averages are good for, where they are mixed
+_SEED = 811  # of the random columns, the same at every agent
+_TIGHT_ENOUGH = 1.1  # width of the bounds over that of the Ritz values, at which probing stops
+_MAX_PRODUCTS = 30  # of probing; the bounds hardly improve beyond that
+_MIN_SHIFT = 0.05  # of A's size, above zero; with less, small eigenvalues would be lost in the rounding of A
+_MIN_TRACKED_SHIFT = 0.06  # of the largest A_j; measured with A_j a hundred times as large as their mean
+_MIXING_ACCURACY = 1e-3  # of the spectrum's width, for averages that are mixed rather than exact
 
 
 @dataclass(frozen=True)
 class Extent:
-    """The spectrum of ``A = mean A_j``; every number is the same at every agent.
+    """Bounds on the spectrum of ``A = mean A_j``, the same at every agent.
 
-    low, high : no eigenvalue lies outside, but for a probability of ``failure`` at each end.
-    values : Ritz values, descending; those at the ends are close to eigenvalues.  largest : about the largest ‖A_j‖_F.
+    Parameters
+    ----------
+    low, high : float
+        Interval that contains all eigenvalues, except with probability ``failure`` at each end.
+    values : array
+        Ritz values, descending; the outermost are close to eigenvalues.
+    failure : float
+        Probability with which a bound may fail.
+    largest : float
+        Estimate of the largest ‖A_j‖_F.
     """
 
     low: float
@@ -45,38 +53,39 @@ class Extent:
 
     @property
     def size(self) -> float:
-        """The largest modulus that an eigenvalue can have."""
+        """Upper bound on the modulus of all eigenvalues."""
         return max(abs(self.low), abs(self.high))
 
     def shift(self, sign: int, *, tracked: bool = False) -> float:
-        """σ that takes the lower end of ``sign · A + σI`` above zero, whichever side of it it was on.
+        """Return the σ that moves the lower end of ``sign · A + σI`` just above zero.
 
-        By a twentieth of A's size, so that no wanted eigenvalue drowns in the rounding of A; and where products are
-        tracked, by no less than a part of the largest A_j: agents whose A_j are large and cancel in the mean would need
-        many rounds to keep up with small eigenvalues, and need few beside a larger σ, at the price of iterations.
+        It ends a twentieth of A's size above zero, so that no wanted eigenvalue is lost in the rounding of A. With
+        tracking, it ends above a fraction of the largest A_j as well: if the A_j are large and cancel in the mean,
+        tracking small eigenvalues takes many rounds; a larger σ needs fewer rounds at the price of more iterations.
         """
-        away = max(_AWAY * self.size, _APART * self.largest if tracked else 0.0)
-        return (self.high if sign < 0 else -self.low) + (away or 1.0)
+        margin = max(_MIN_SHIFT * self.size, _MIN_TRACKED_SHIFT * self.largest if tracked else 0.0)
+        return (self.high if sign < 0 else -self.low) + (margin or 1.0)
 
 
 def agreed_extent(A: Operator, network: Network) -> Extent:
-    """Block Lanczos from random columns (``solver.certificate.probing``, nothing taken out), the same at every agent.
+    """Bound the spectrum by block Lanczos from random columns, with the same result at every agent.
 
-    It looks at both ends at once. A bound is the certificate's bound on the largest eigenvalue; that on the smallest
-    is the same for ``−A``, whose Ritz values are those of A with the other sign, so it takes no other products.
+    This is the probing of certificates (:mod:`deepca.solver.certificate.probing`) without a deflated subspace. The
+    bound on the smallest eigenvalue is that on the largest of ``−A``, whose Ritz values are those of A with the other
+    sign, so both ends share the same products.
     """
     network.begin(network.epoch, 0, "extent")
     start = np.random.default_rng(_SEED).standard_normal((A.d, 1))
     start = start / length(start)
     off = A.rounding()
     largest, *parts = largest_of_all(network, A @ everywhere(start, network), off)
-    accuracy = _EXACT * largest
+    accuracy = _MIXING_ACCURACY * largest
     rounding = 2.0 * EPS * np.sqrt(A.d) * largest  # about eps times the norm of an A_j
     norm = float(np.sqrt(A.d)) * largest
     found = Extent(-np.inf, np.inf, np.zeros(1), 1.0, norm)
 
     def formed(outside: Outside) -> float:
-        """By how much rounding may have moved eigenvalues when the A_j were formed, and moves them in products."""
+        """Return by how much rounding may move eigenvalues, when the A_j were formed and in products."""
         return off.bound(float(np.abs(outside.values).max()) + outside.doubt, *parts)
 
     probes = probe(
@@ -95,7 +104,7 @@ def agreed_extent(A: Operator, network: Network) -> Extent:
         check_close(network, "eigenvalues", values, outside.values, SEMI * float(np.abs(outside.values).max()))
         top, bottom = float(values[0]), float(values[-1])
         found = Extent(*ends, values, FAILURE, norm)
-        if found.high - found.low <= _ENOUGH * (top - bottom) or outside.products >= _PRODUCTS:
+        if found.high - found.low <= _TIGHT_ENOUGH * (top - bottom) or outside.products >= _MAX_PRODUCTS:
             break
     if outside.lost > LOST and not math.isfinite(found.size):
         raise messages_lost(network.topology, outside.lost)
@@ -103,22 +112,22 @@ def agreed_extent(A: Operator, network: Network) -> Extent:
 
 
 def largest_of_all(network: Network, own: Array, off: Rounding) -> tuple[float, ...]:
-    """Return the largest over all agents of the norms of their ``A_j X`` and of the parts of their Rounding."""
+    """Return the largest norm of ``A_j X`` over all agents, and the largest of each part of their Rounding."""
     local = np.stack([np.asarray(frobenius(own, axis=(-2, -1))), off.rows, off.products, off.growth], axis=-1)
     return tuple(map(float, network.reduce(local, "max")))
 
 
 def ends_of(outside: Outside, formed: float = 0.0) -> tuple[float, float]:
-    """No eigenvalue lies below the first or above the second, but for all looks' share of the failure probability.
+    """Return a lower and an upper bound on all eigenvalues.
 
-    formed : by how much rounding may have changed the A_j when they were formed.
+    The failure probability is shared by all looks at the bounds. ``formed`` is the rounding error of forming the A_j.
     """
     share = FAILURE * 6.0 / (math.pi * outside.products) ** 2
     return -mirrored(outside).bound(share) - formed, outside.bound(share) + formed
 
 
 def check_ends(network: Network, outside: Outside, ends: tuple[float, float], formed: float = 0.0) -> None:
-    """Contradiction unless the leader's ends reach about as far as those found here; bounds come in steps of 4 %."""
+    """Raise Contradiction unless the leader's bounds are close to those found here; bounds come in steps of 4 %."""
     if network.leads:
         return
     low, high = ends_of(outside, formed)
@@ -129,5 +138,5 @@ def check_ends(network: Network, outside: Outside, ends: tuple[float, float], fo
 
 
 def mirrored(outside: Outside) -> Outside:
-    """The same for the negative of the operator."""
+    """Return the same information about the negative of the operator."""
     return replace(outside, values=-outside.values[::-1], first=outside.first[:, ::-1], last=outside.last[:, ::-1])

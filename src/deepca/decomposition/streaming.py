@@ -1,7 +1,7 @@
-"""Following a subspace that moves: DeEPCA goes on while the ``A_j`` change, a few iterations for each of them.
+"""Follow a moving subspace: DeEPCA takes a few iterations whenever the ``A_j`` change.
 
-Estimates, not proofs: what agents hold after a few iterations lags behind, and nobody certifies it. For the exact
-answer after every change see :meth:`deepca.DecentralizedPCA.partial_fit`. docs/streaming.md compares the two.
+The results are estimates: after a few iterations they lag behind, and they are not certified. For the exact answer
+after every change see :meth:`deepca.DecentralizedPCA.partial_fit`; docs/streaming.md compares the two.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from deepca._util.validation import Whole, check
 from deepca.algorithms.base import TrackedState
 from deepca.algorithms.deepca import DeEPCA
 from deepca.decomposition.partial_fit import check_forgetting
-from deepca.errors import DataError, InvalidInput
+from deepca.errors import DataError, ParameterError
 from deepca.operators.base import OperatorLike
 from deepca.operators.construction import from_matrices, from_rows
 from deepca.operators.covariances import Covariances
@@ -27,28 +27,53 @@ __all__ = ["faded", "follow"]
 def follow(
     algorithm: DeEPCA, operators: Iterable[OperatorLike], *, steps: int = 1, start: TrackedState | None = None
 ) -> Iterator[Result[TrackedState]]:
-    """Iterate ``steps`` times with each of ``operators``, from where the one before ended; yields after each.
+    """Take ``steps`` iterations with each of the operators, each time from where the previous ones ended.
 
     Parameters
     ----------
-    algorithm : who iterates, over which network and with which mixer; of its own ``A_j`` only d counts.
-    operators : the ``A_j`` of the local agents, batch after batch; taken one by one, so they may come over time. Every
-        agent has to have the same number of them.
-    steps : iterations for each. Every one takes the rounds of the mixer.
-    start : the State of an earlier result, to go on there.
+    algorithm : DeEPCA
+        Network, mixer and start; of its own ``A_j`` only d is used.
+    operators : iterable of OperatorLike
+        The ``A_j`` of the local agents, one operator per batch, consumed lazily. Every agent needs the same number.
+    steps : int
+        Iterations per operator; each takes the rounds of the mixer.
+    start : TrackedState, optional
+        State of an earlier result to resume from.
 
-    A result has ``state``, ``components`` and ``eigenvalues``; ``agreed.disagreement`` is how far the two agents
-    farthest apart are from each other, agreed on after each batch for a diameter of control rounds. Nothing is
-    certified. ``mean S = mean A W`` holds with the newest ``A_j`` alone, so that the error goes to zero, at the rate of
-    power iterations, once they stay as they are.
+    Returns
+    -------
+    iterator of Result
+        One after each operator, with ``state``, ``components`` and ``eigenvalues``, without a certificate.
+        ``agreed.disagreement`` is the distance between the two agents farthest apart, which all agents learn in as many
+        control rounds as the network's diameter.
+
+    Raises
+    ------
+    ParameterError
+        ``algorithm`` is not a DeEPCA, or ``steps`` is not a positive integer.
+
+    Notes
+    -----
+    Tracking keeps ``mean S = mean A W`` for the newest ``A_j`` alone, so once they stop changing the error tends to
+    zero at the rate of power iterations.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import deepca
+    >>> A = np.stack([np.diag([3.0, 2.0, 1.0])] * 4)
+    >>> network = deepca.SimulatedNetwork(deepca.topology.ring(4))
+    >>> algorithm = deepca.DeEPCA(A, np.ones((3, 1)) / np.sqrt(3.0), network, deepca.FastMix(rounds=4))
+    >>> [result.iterations for result in deepca.follow(algorithm, [A, A + np.eye(3)], steps=2)]
+    [2, 2]
     """
     if not isinstance(algorithm, DeEPCA):
-        raise InvalidInput(f"{algorithm!r} cannot follow: give a deepca.DeEPCA, whose tracking bears other A_j")
+        raise ParameterError("algorithm", algorithm, "give a deepca.DeEPCA, which can track changing A_j")
     check("steps", steps, Whole(1), meaning="iterations per batch")
-    return _followed(algorithm, operators, steps, start)
+    return _iterate_batches(algorithm, operators, steps, start)
 
 
-def _followed(
+def _iterate_batches(
     algorithm: DeEPCA, operators: Iterable[OperatorLike], steps: int, state: TrackedState | None
 ) -> Iterator[Result[TrackedState]]:
     for A in operators:
@@ -58,24 +83,50 @@ def _followed(
 
 
 def faded(batches: Iterable[Any], forgetting: float = 1.0) -> Iterator[Covariances]:
-    """``A_j ← forgetting · A_j + X_jᵀX_j`` after every batch of rows, for :func:`follow`.
+    """Accumulate ``A_j ← forgetting · A_j + X_jᵀX_j`` over batches of rows, for :func:`follow`.
 
     Parameters
     ----------
-    batches : one ``(n_j, d)`` array or sparse matrix per local agent, again and again, or just one for an agent alone;
-        a row of zeros counts as none. No mean is taken off.
-    forgetting : what earlier rows keep of their weight with every batch; 1 forgets nothing.
+    batches : iterable
+        In each batch, one ``(n_j, d)`` array or sparse matrix per local agent, or a single one for a single agent. Rows
+        are not centred; a row of zeros has no effect.
+    forgetting : float
+        Factor in (0, 1] by which every batch multiplies the weight of earlier rows; 1 forgets nothing.
+
+    Returns
+    -------
+    iterator of Covariances
+        The ``A_j`` of the local agents after each batch.
+
+    Raises
+    ------
+    ParameterError
+        ``forgetting`` is not in (0, 1].
+    DataError
+        A batch has another number of agents or columns than those before.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> batches = [[np.eye(2)], [2.0 * np.eye(2)]]
+    >>> [float(A.dense()[0, 0, 0]) for A in faded(batches, forgetting=0.5)]
+    [1.0, 4.5]
     """
-    return _faded(batches, check_forgetting(forgetting))
+    return _accumulate(batches, check_forgetting(forgetting))
 
 
-def _faded(batches: Iterable[Any], forgetting: float) -> Iterator[Covariances]:
+def _accumulate(batches: Iterable[Any], forgetting: float) -> Iterator[Covariances]:
     total: Array | None = None
     for rows in batches:
         alone = getattr(rows, "ndim", 0) == 2
         made = from_rows([rows] if alone else rows, form="covariance")
         new = made.agent(0).dense() if alone else made.dense()
         if total is not None and total.shape != new.shape:
-            raise DataError(f"A_j of shape {new.shape} after some of shape {total.shape}: agents and columns must stay")
+            raise DataError(
+                f"a batch has A_j of shape {new.shape}, earlier ones had {total.shape}; give the same agents and "
+                "columns in every batch",
+                parameter="batches",
+                value=new.shape,
+            )
         total = new if total is None else forgetting * total + new
         yield from_matrices(total)

@@ -1,10 +1,10 @@
-"""Singular triplets of a matrix that is spread over agents, by rows or by columns, and never pooled.
+"""Singular triplets of a matrix that is partitioned over agents by rows or by columns, and never pooled.
 
-Rows apart: agent j holds ``X_j (n_j, d)``, and ``XᵀX = Σ_j X_jᵀX_j``, so the right vectors are the eigenvectors of a
-sum of what agents have at home. All learn them; the left vectors ``u_i = X_j v_i / σ_i`` of its own rows an agent makes
-for itself, and keeps. Columns apart: the same for the transposed matrix. There agent j holds some features of all n
-samples, messages are n × k, and every agent learns the *left* vectors, one row for each sample; the right ones of its
-own features stay at home.
+By rows: agent j holds ``X_j (n_j, d)``, and ``XᵀX = Σ_j X_jᵀX_j``, so the right vectors are eigenvectors of a sum of
+local matrices. All agents learn them; each agent computes the left vectors ``u_i = X_j v_i / σ_i`` of its own rows
+locally, and keeps them. By columns: the same for the transposed matrix. Agent j holds some features of all n samples,
+messages are n × k, and every agent learns the *left* vectors, one row per sample; the right ones of its own features
+stay local.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Unpack, get_args
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -20,14 +20,11 @@ from deepca._util.floats import EPS
 from deepca._util.portable import total
 from deepca._util.typing import Array
 from deepca.consensus.averaging import common_average, common_average_then
-from deepca.data.columns import agree_on_columns, common_columns
-from deepca.data.local_data import LocalData, read
-from deepca.data.moments import Moments, check_finite, moments
-from deepca.data.sources import ArraySource, Matrix, Source, as_source, dense
+from deepca.data.sources import Source, dense
 from deepca.data.statistics import agreed_totals
-from deepca.decomposition.leading import Answer, Leading, common_settings, leading, size_of
+from deepca.decomposition.leading import Answer, Leading, checked_k, common_settings, leading
 from deepca.decomposition.settings import SearchOptions, Settings, lists_options
-from deepca.errors import DataError, InvalidInput
+from deepca.decomposition.svd_data import LocalBlocks, Partition, check_decomposable, read_blocks
 from deepca.network.base import Network
 from deepca.network.broadcasts import SEMI, check_basis, check_close, packed, unpacked
 from deepca.network.traffic import Traffic
@@ -38,28 +35,49 @@ from deepca.solver.deflation import graded_axes, sharpened
 from deepca.solver.observers import Observer
 from deepca.solver.result import Result, Status, StatusCode
 from deepca.solver.ritz_axes import filled_up
-from deepca.solver.verdict import UNDERFLOW
 
 __all__ = ["Partition", "SingularTriplets", "singular_triplets"]
-
-Partition = Literal["rows", "columns"]
-_SAME_SAMPLES = "where columns are apart, every agent needs the same samples, in the same order"
 
 
 @dataclass(frozen=True, repr=False)
 class SingularTriplets(Answer):
-    """What an agent ends with. Only ``own`` and ``own_errors`` are those of the local agents; the rest all have alike.
+    """Singular triplets, the same at every agent except for ``own``, ``own_errors`` and ``traffic``.
 
-    values : ``(k,)``, falling.  common : orthonormal columns that every agent knows: right vectors ``(d, k)`` where
-    rows are apart, left vectors ``(n, k)`` where columns are.  own : for each local agent its part of the other ones,
-    ``(n_j, k)`` of its rows or ``(d_j, k)`` of its columns; zero where the singular value is. The largest entry of each
-    right vector is positive, as scikit-learn has it.
-    shape : of the whole matrix.  norm : ``‖X‖_F``.
-    error : ``‖X − X̂‖_F``, X̂ the approximation of rank k, added up from what agents measured.  own_errors : their parts.
-    best_error : ``√(‖X‖_F² − Σ σ_i²)``, the smallest that rank k allows; a difference, good to ``eps ‖X‖²`` in its
-    square.
-    explained_variance : ``(k,)``, of the columns of ``X V``, with ddof 0.  total_variance : of all columns of X.
-    directions : ``(s, …)`` rows to start another run from.
+    Parameters
+    ----------
+    partition : {"rows", "columns"}
+        How agents hold the matrix.
+    values : array of shape (k,)
+        Singular values, descending.
+    common : array of shape (d, k) or (n, k)
+        Orthonormal vectors that every agent knows: right vectors if partitioned by rows, left ones if by columns.
+    own : tuple of array
+        For each local agent, its rows of the other vectors, ``(n_j, k)`` or ``(d_j, k)``; zero if the singular value
+        is. The largest entry of each right vector is positive, as in scikit-learn.
+    shape : tuple of int
+        Shape of the whole matrix.
+    norm : float
+        ``‖X‖_F``.
+    error : float
+        ``‖X − X̂‖_F`` of the rank-k approximation X̂, summed over what agents measured.
+    own_errors : tuple of float
+        Contributions of the local agents.
+    best_error : float
+        ``√(‖X‖_F² − Σ σ_i²)``, the smallest error of any rank-k approximation; its square is accurate to ``eps ‖X‖²``.
+    explained_variance : array of shape (k,)
+        Variances of the columns of ``X V``, with ddof 0.
+    total_variance : float
+        Variance of all columns of X.
+    directions : array of shape (s, d) or (s, n)
+        Rows to start another run from.
+    status : Status
+        How the run ended, and what to do about it.
+    certificate : Certificate
+        Error bounds on the common vectors as eigenvectors of the mean of ``X_jᵀX_j``.
+    iterations : int
+        Iterations of the run.
+    traffic : Traffic
+        Messages sent by the local agents.
     """
 
     partition: Partition
@@ -80,11 +98,23 @@ class SingularTriplets(Answer):
     traffic: Traffic
 
     def reconstruct(self, j: int) -> Array:
-        """The approximation of rank k to what the j-th local agent holds, made from what it knows: ``X̂_j``."""
+        """Return the rank-k approximation to the block of the j-th local agent.
+
+        Parameters
+        ----------
+        j : int
+            Index among the local agents.
+
+        Returns
+        -------
+        array of shape (n_j, d) or (n, d_j)
+            ``X̂_j``, computed from what that agent knows.
+        """
         part = (self.own[j] * self.values) @ self.common.T
         return part if self.partition == "rows" else part.T
 
     def __repr__(self) -> str:
+        """Return a summary with the status."""
         return f"SingularTriplets({self.values.size} of {self.shape[0]} × {self.shape[1]}; {self.status})"
 
 
@@ -99,32 +129,77 @@ def singular_triplets(
     observers: Sequence[Observer] = (),
     **options: Unpack[SearchOptions],
 ) -> SingularTriplets:
-    """The k largest singular values of the whole matrix, and their vectors; every agent makes the same call.
+    """Compute the k largest singular triplets of the whole matrix; every agent makes the same call.
 
     Parameters
     ----------
-    Xs : what each local agent holds: an array, sparse matrix, data frame or file; ``(n_j, d)`` of its rows, or
-        ``(n, d_j)`` of its columns.
-    partition : "rows" or "columns", whichever agents hold some of.
-    start : orthonormal rows to begin with, the same at every agent: ``directions`` of an earlier run.
-    observers, algorithm, tol, max_iter, seed, rounds : as for :func:`deepca.eigenpairs`; tol is that of the span of
-        the common vectors.
+    Xs : sequence
+        Block of each local agent, ``(n_j, d)`` or ``(n, d_j)``: an array, sparse matrix, data frame or file.
+    network : Network
+        Network of the agents.
+    k : int
+        Number of triplets.
+    partition : {"rows", "columns"}
+        How agents hold the matrix.
+    start : array of shape (s, d) or (s, n), optional
+        Orthonormal rows to start from, the same at every agent, such as ``directions`` of an earlier run.
+    observers : sequence of Observer
+        Notified of every iteration.
+    algorithm : str
+        See :func:`~deepca.decomposition.settings.algorithm_of`.
+    rounds : int or "auto"
+        Gossip rounds per iteration.
+    tol : float
+        Largest acceptable tangent of the angle between the span of the common vectors and the true one.
+    max_iter : int
+        Largest number of iterations.
+    seed : int or None
+        Seed of the random start.
 
-    A singular value is the length of ``X v_i``, added up over agents: it is good to about ``eps σ_1``, where the root
-    of an eigenvalue of ``XᵀX`` would be to ``eps σ_1²/σ_i``. The span of the vectors is that of eigenvectors of
-    ``XᵀX``; where their rounding hides small values, these are found at the rows (:mod:`deepca.solver.deflation`), and
-    the span is good to about ``eps σ_1/(σ_k − σ_{k+1})``.
+    Returns
+    -------
+    SingularTriplets
+        The triplets with their errors; check ``status``, or call ``required()``.
+
+    Notes
+    -----
+    A singular value is the length of ``X v_i``, summed over agents, accurate to about ``eps σ_1``; see the module
+    :mod:`deepca.solver.deflation` for values that the rounding of ``XᵀX`` would hide.
+
+    Examples
+    --------
+    >>> import deepca
+    >>> network = deepca.SimulatedNetwork(deepca.topology.path(2))
+    >>> deepca.singular_triplets([np.diag([3.0, 1.0]), np.diag([4.0, 0.0])], network, 1).values.round(6)
+    array([5.])
+    """
+    return _triplets(Xs, network, k, partition, start, observers, options)
+
+
+def _triplets(
+    Xs: Sequence[Any],
+    network: Network,
+    k: int,
+    partition: Partition,
+    start: Array | None,
+    observers: Sequence[Observer],
+    options: SearchOptions,
+) -> SingularTriplets:
+    """Compute the triplets.
+
+    The square root of an eigenvalue of ``XᵀX`` would be accurate to ``eps σ_1²/σ_i`` only. Where rounding hides small
+    values, their vectors are found from the rows, and the span is accurate to about ``eps σ_1/(σ_k − σ_{k+1})``.
     """
     before = network.traffic
     settings = common_settings(network, "singular_triplets", k, options, partition=partition)
-    held = _held(Xs, network, partition)
+    held = read_blocks(Xs, network, partition)
     sources = held.rows.sources
     d, zero = sources[0].d, np.zeros(sources[0].d)
     n, norm = _size(held, network)
-    _check(size_of(settings, max(n, d)), n, d, norm, partition)
+    check_decomposable(checked_k(settings, max(n, d)), n, d, norm, partition)
     A = held.rows.operator(network.batch, zero, zero, None, 1.0)
     top = _sharpened(A, network, settings, leading(A, network, settings, start=start, observers=observers), norm)
-    common, Y = _turned(sources, filled_up(top.vectors, top.certificate, network), network)
+    common, Y = _rotated(sources, filled_up(top.vectors, top.certificate, network), network)
     sigma, common, Y = _signed(common, Y, network, partition)
     own_errors = tuple(_error(source, y, common) for source, y in zip(sources, Y, strict=True))
     error, told = _whole_error(own_errors, common * sigma, network, norm, partition)
@@ -137,7 +212,7 @@ def singular_triplets(
         norm=norm,
         error=error,
         own_errors=own_errors,
-        best_error=min(_left(norm, sigma), error),  # what was reached is no better than the best, but for rounding
+        best_error=min(_residual_norm(norm, sigma), error),  # rounding may make the measured error the smaller one
         explained_variance=_variance(Y, network) if partition == "rows" else told,
         total_variance=_total_variance(held, network, partition),
         directions=top.directions,
@@ -148,25 +223,25 @@ def singular_triplets(
     )
 
 
-def _left(norm: float, sigma: Array) -> float:
-    """Frobenius norm of what the triplets leave out."""
+def _residual_norm(norm: float, sigma: Array) -> float:
+    """Return the Frobenius norm of the matrix without its leading triplets."""
     return math.sqrt(max(norm * norm - total(np.square(sigma)), 0.0))
 
 
 def _own_vectors(Y: Sequence[Array], sigma: Array, longest: int) -> tuple[Array, ...]:
-    """The agents' parts of the vectors that are apart; zero where σ is rounding."""
+    """Return the local agents' parts of the vectors that are not shared; zero where σ is at rounding level."""
     inverse = np.divide(1.0, sigma, out=np.zeros_like(sigma), where=sigma > 4.0 * longest * EPS * sigma[0])
     return tuple(y * inverse for y in Y)
 
 
 def _mean(own: Sequence[Sequence[float] | Array], network: Network, phase: str, part: int = 0) -> Array:
-    """Average numbers of the local agents over all agents, exactly. part : of the phase."""
+    """Average numbers of the local agents over all agents, exactly; ``part`` numbers the exchanges of a phase."""
     network.begin(network.epoch, part, phase)
     return common_average(network, np.array(own, dtype=np.float64).reshape(*network.batch, -1))
 
 
-def _size(held: _Held, network: Network) -> tuple[int, float]:
-    """How many rows (or columns) all agents have, and the Frobenius norm of the whole matrix."""
+def _size(held: LocalBlocks, network: Network) -> tuple[int, float]:
+    """Return the total number of rows (or columns), and the Frobenius norm of the whole matrix."""
     zero = np.zeros(held.rows.sources[0].d)
     about = [[of.n, of.squares_about(zero, zero).sum()] for of in held.rows.moments]
     found = _mean(about, network, "size") * network.n_agents
@@ -176,9 +251,9 @@ def _size(held: _Held, network: Network) -> tuple[int, float]:
 def _whole_error(
     own_errors: tuple[float, ...], scores: Array, network: Network, norm: float, partition: Partition
 ) -> tuple[float, Array]:
-    """Sum the agents' errors to that of the whole matrix; with it the leader's variances of the common scores."""
+    """Sum the agents' errors; return the total, and the leader's variances of the common scores."""
     network.begin(network.epoch, 0, "error")
-    spread = scores.var(axis=0)  # counts where columns are apart
+    spread = scores.var(axis=0)  # used if partitioned by columns
     squares = np.square(own_errors).reshape(*network.batch, 1)
     mean, told = common_average_then(network, squares, lambda _: spread, spread.size)
     if partition == "columns":
@@ -187,7 +262,7 @@ def _whole_error(
 
 
 def _sharpened(A: Operator, network: Network, settings: Settings, top: Leading, norm: float) -> Leading:
-    """The same, with vectors whose eigenvalues drown in the rounding of the largest found at the rows."""
+    """Recompute from the rows the vectors whose eigenvalues are lost in the rounding of the largest."""
 
     def search(deflated: Operator, k: int, most: int) -> Result[Any]:
         asked = replace(settings, n_components=k, max_iter=min(most, settings.max_iter))
@@ -200,7 +275,7 @@ def _sharpened(A: Operator, network: Network, settings: Settings, top: Leading, 
 
 
 def _status(top: Leading, m: int, most: int) -> Status:
-    """In singular values, ``most`` of which exist, not in eigenvalues of the mean of ``X_jᵀX_j``."""
+    """Return the status in terms of the ``most`` singular values, not of eigenvalues of the mean of ``X_jᵀX_j``."""
     status, proof = top.result.status, top.certificate
     if status.code != StatusCode.NOT_UNIQUE:
         return status
@@ -208,7 +283,7 @@ def _status(top: Leading, m: int, most: int) -> Status:
     choices = tuple(n for n in (proof.smaller_k, proof.larger_k) if n is not None and n <= most)
     return Status.of(
         StatusCode.NOT_UNIQUE,
-        "singular vectors not unique: σ_{k} = {last:.9g} and σ_{after} = {next:.9g} are equal or too close; ask for "
+        "singular vectors not unique: σ_{k} = {last:.9g} and σ_{after} = {next:.9g} are equal or too close; use "
         f"n_components = {' or '.join(map(str, choices)) or 'another number'}",
         k=proof.k,
         after=proof.k + 1,
@@ -218,98 +293,19 @@ def _status(top: Leading, m: int, most: int) -> Status:
     )
 
 
-# ----------------------------------------------------------------------------------------------------- what agents hold
-
-
-@dataclass(frozen=True)
-class _Held:
-    """What each local agent holds.
-
-    rows : what it alone has, as rows: its rows, or its columns transposed.  features : moments of its columns, where
-    columns are apart.
-    """
-
-    rows: LocalData
-    features: tuple[Moments, ...] = ()
-
-
-def _held(Xs: Sequence[Any], network: Network, partition: Partition) -> _Held:
-    """What the local agents hold, read once, and checked against that of all others."""
-    if partition not in get_args(Partition):
-        raise InvalidInput(f"partition = {partition!r}: choose 'rows' or 'columns', whichever agents hold some of")
-    agents = network.local.reshape(-1)
-    if len(Xs) != agents.size:
-        raise DataError(f"{len(Xs)} blocks for {agents.size} agents; give one per agent")
-    given = [as_source(X, f"agent {j}") for j, X in zip(agents, Xs, strict=True)]
-    for source in given:
-        if source.once:
-            raise DataError(
-                f"{source.name}: its iterator can be read once, but vectors are made in a second pass; give a function "
-                "that returns a new iterator, or an array"
-            )
-    if partition == "rows":
-        sources = common_columns(given)
-        agree_on_columns(network, sources[0])
-        return _Held(read(sources))
-    blocks = [_whole(source) for source in given]
-    for j, X in zip(agents, blocks, strict=True):
-        if X.shape[0] != blocks[0].shape[0]:
-            raise DataError(
-                f"agent {j} holds {X.shape[0]} samples, agent {agents[0]} holds {blocks[0].shape[0]}; {_SAME_SAMPLES}"
-            )
-    counts = np.array([X.shape[0] for X in blocks], dtype=np.float64).reshape(*network.batch, 1)
-    network.begin(network.epoch, 0, "samples")
-    most, least = network.reduce(np.concatenate([counts, -counts], axis=-1), "max")
-    if most != -least:
-        raise DataError(f"agents hold between {-least:.0f} and {most:.0f} samples; {_SAME_SAMPLES}")
-    features = tuple(moments(ArraySource(X, of.name), scatter=False) for X, of in zip(blocks, given, strict=True))
-    return _Held(read([ArraySource(_transposed(X), of.name) for X, of in zip(blocks, given, strict=True)]), features)
-
-
-def _whole(source: Source) -> Matrix:
-    """All of a source as one array; what is not finite is named by its own rows and columns."""
-    X = source.matrix()
-    if X is None:
-        X = np.concatenate([dense(block) for block in source.blocks()])
-    check_finite(source, X, 0)
-    return X
-
-
-def _transposed(X: Matrix) -> Matrix:
-    return X.T if isinstance(X, np.ndarray) else X.T.tocsr()
-
-
-def _check(k: int, n: int, d: int, norm: float, partition: Partition) -> None:
-    rows, columns = (n, d) if partition == "rows" else (d, n)
-    if k > min(n, d):
-        raise InvalidInput(
-            f"n_components = {k}, but there are {rows} rows and {columns} columns; at most {min(n, d)} singular values "
-            "exist"
-        )
-    if norm == 0.0:
-        raise DataError(f"all {rows} rows are zero, or too small to square: there is nothing to decompose")
-    if norm**2 < UNDERFLOW:
-        raise DataError(
-            f"the squares of the entries underflow: ‖X‖_F = {norm:.1e}, and products below {UNDERFLOW:.0e} lose "
-            "digits; multiply the matrix by a power of ten"
-        )
-    if not np.isfinite(norm):
-        raise DataError("the squares of the entries overflow when added up over all agents; scale the data")
-
-
 # ------------------------------------------------------------------------------------------------- vectors and values
 
 
 def _product(source: Source, V: Array) -> Array:
-    """``X_j V``, block by block."""
+    """Compute ``X_j V``, block by block."""
     return np.concatenate([np.asarray(block @ V, dtype=np.float64) for block in source.blocks()])
 
 
-def _turned(sources: Sequence[Source], V: Array, network: Network) -> tuple[Array, list[Array]]:
-    """V turned such that the columns of ``X V`` are orthogonal, and ``X_j V`` of the local agents.
+def _rotated(sources: Sequence[Source], V: Array, network: Network) -> tuple[Array, list[Array]]:
+    """Rotate V so that the columns of ``X V`` are orthogonal; return it with ``X_j V`` of the local agents.
 
-    ``G = Σ (X_jV)ᵀ(X_jV)`` has entries that are good to rounding relative to the lengths of their columns. The leader's
-    axes are taken by all.
+    Entries of ``G = Σ (X_jV)ᵀ(X_jV)`` are accurate relative to the lengths of their columns. All agents use the
+    leader's rotation.
     """
     k = V.shape[1]
     Y = [_product(source, V) for source in sources]
@@ -328,14 +324,14 @@ def _turned(sources: Sequence[Source], V: Array, network: Network) -> tuple[Arra
 
 
 def _signed(common: Array, Y: list[Array], network: Network, partition: Partition) -> tuple[Array, Array, list[Array]]:
-    """Singular values, by falling size, and both sides' vectors with the largest entry of each right one positive."""
+    """Sort the triplets by descending value, and make the largest entry of each right vector positive."""
     k = common.shape[1]
     sigma = np.sqrt(_mean([np.square(y).sum(axis=0) for y in Y], network, "signs") * network.n_agents)
     order = np.argsort(-sigma, kind="stable")
     sigma, common, Y = sigma[order], common[:, order], [y[:, order] for y in Y]
     if partition == "rows":
         signs = np.where((largest_positive(common) * common).sum(axis=0) < 0.0, -1.0, 1.0)
-    else:  # of all agents the one with the largest entry decides, the first of them where there are several
+    else:  # the agent with the largest entry decides; among equals, the first
         largest = np.stack([y[np.abs(y).argmax(axis=0), np.arange(k)] for y in Y]).reshape(*network.batch, k)
         highest = network.reduce(np.abs(largest), "max")
         vote = 2.0 * network.local[..., None] + (largest < 0.0)
@@ -344,7 +340,7 @@ def _signed(common: Array, Y: list[Array], network: Network, partition: Partitio
 
 
 def _error(source: Source, y: Array, common: Array) -> float:
-    """``‖X_j − (X_jV)Vᵀ‖_F``, measured and not inferred."""
+    """Measure ``‖X_j − (X_jV)Vᵀ‖_F``."""
     parts, at = [], 0
     for block in source.blocks():
         rows = int(block.shape[0])
@@ -357,14 +353,14 @@ def _error(source: Source, y: Array, common: Array) -> float:
 
 
 def _variance(Y: Sequence[Array], network: Network) -> Array:
-    """Of the columns of all agents' rows together, with ddof 0, about their agreed mean."""
+    """Return the variances (ddof 0) of the columns of all agents' rows, about their common mean."""
     found = _mean([[len(y), *y.sum(axis=0)] for y in Y], network, "variance")
     mean = found[1:] / found[0]
     return np.asarray(_mean([np.square(y - mean).sum(axis=0) for y in Y], network, "variance", 1) / found[0])
 
 
-def _total_variance(held: _Held, network: Network, partition: Partition) -> float:
-    """Of all columns of the whole matrix: by agreed means where rows are apart, at home where columns are."""
+def _total_variance(held: LocalBlocks, network: Network, partition: Partition) -> float:
+    """Return the variance of all columns: about agreed means if partitioned by rows, else summed from local ones."""
     if partition == "rows":
         totals = agreed_totals(network, held.rows.moments)
         return total(totals.squares) / totals.weight

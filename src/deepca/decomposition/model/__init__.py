@@ -1,4 +1,4 @@
-"""A fitted PCA as plain arrays, and its file."""
+"""A fitted PCA as plain arrays, and its file format."""
 
 from deepca.decomposition.model.file import from_bytes, load
 from deepca.decomposition.model.layout import FORMAT

@@ -1,4 +1,4 @@
-"""The file of a model: read, checked, and refused where it is damaged or of another kind."""
+"""Read and check model files."""
 
 from __future__ import annotations
 
@@ -28,62 +28,109 @@ __all__ = ["from_bytes", "load"]
 T_ = TypeVar("T_")
 
 
-_ROOM, _PACKED = 1 << 26, 200  # what packed files, as they were written before, unpack to: bytes, or times their size
+# Earlier versions wrote compressed files. Refuse a decompression bomb: more than both of these after unpacking.
+_MAX_UNPACKED_BYTES = 1 << 26
+_MAX_COMPRESSION_RATIO = 200
 
 
 def load(path: str | os.PathLike[str]) -> Model:
-    """The model in a file; a :class:`~deepca.errors.ModelError` says what is wrong with one that cannot be used."""
+    """Load a model from a file.
+
+    Parameters
+    ----------
+    path : path-like
+        File written by :meth:`Model.save`.
+
+    Returns
+    -------
+    Model
+        The model.
+
+    Raises
+    ------
+    ModelError
+        The file cannot be read, is damaged, or is not a model file; ``file`` names it.
+    NewerModelError
+        A newer version of deepca wrote the file.
+    """
     path = Path(path)
     try:
         content = path.read_bytes()
     except FileNotFoundError:
-        raise ModelError(f"{path}: there is no such file") from None
+        raise ModelError(f"{path} does not exist; check the path", file=str(path)) from None
     except IsADirectoryError:
-        raise ModelError(f"{path} is a folder; a model is a file") from None
+        raise ModelError(f"{path} is a directory; give a model file", file=str(path)) from None
     except OSError as error:
-        raise ModelError(f"{path} cannot be read: {error.strerror}") from None
+        raise ModelError(f"{path} cannot be read: {error.strerror}", file=str(path)) from None
     return from_bytes(content, path)
 
 
 def from_bytes(content: bytes, path: Path) -> Model:
-    """The model whose file has that content; messages name ``path``."""
+    """Load a model from the content of a file.
+
+    Parameters
+    ----------
+    content : bytes
+        The content, as returned by :meth:`Model.to_bytes`.
+    path : Path
+        Name of the file, for error messages.
+
+    Returns
+    -------
+    Model
+        The model.
+
+    Raises
+    ------
+    ModelError
+        The content is damaged, or not that of a model file.
+    NewerModelError
+        A newer version of deepca wrote the content.
+    """
     if not content.startswith(b"PK"):
-        raise ModelError(f"{path} is no model file, or its beginning is lost; give an .npz that deepca has written")
-    most = max(_ROOM, _PACKED * len(content))
+        raise ModelError(
+            f"{path} is not a model file, or its beginning is missing; give an .npz written by deepca", file=str(path)
+        )
+    most = max(_MAX_UNPACKED_BYTES, _MAX_COMPRESSION_RATIO * len(content))
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as packed:
-            size = sum(one.file_size for one in packed.infolist())  # no more than that is read of each
+            size = sum(one.file_size for one in packed.infolist())  # numpy reads no more than these sizes
         if size <= most:
             with np.load(io.BytesIO(content), allow_pickle=False) as file:
                 arrays = {name: np.asarray(file[name]) for name in file.files}
-    except Exception:  # damaged bytes make numpy, zipfile and zlib raise almost anything
-        raise ModelError(f"{path} is damaged; fetch another copy, or make it anew") from None
+    except Exception:  # numpy, zipfile and zlib raise all kinds of errors for damaged bytes
+        raise ModelError(f"{path} is damaged; get another copy, or fit the model again", file=str(path)) from None
     if size > most:
         raise ModelError(
-            f"{path} has {len(content):,} bytes and unpacks to {size:,}, as no model does; do not trust this file"
+            f"{path} has {len(content):,} bytes but unpacks to {size:,}, unlike any model; do not trust this file",
+            file=str(path),
+            value=size,
         )
     return _from_arrays(path, arrays)
 
 
 def _from_arrays(path: Path, arrays: dict[str, npt.NDArray[Any]]) -> Model:
+    """Check the members of a model file and return the model."""
     try:
         about = json.loads(str(arrays.pop("about")))
         ours = about["kind"] == MAGIC
     except (KeyError, TypeError, ValueError, RecursionError):
         ours = False
     if not ours:
-        raise ModelError(f"{path} is an .npz file, but no model that deepca has written")
-    damaged = ModelError(f"{path} is damaged: what it holds does not fit together; fetch another copy")
+        raise ModelError(f"{path} is an .npz file, but not a model written by deepca; give another", file=str(path))
+    damaged = ModelError(f"{path} is damaged: its parts are inconsistent; get another copy", file=str(path))
     if type(about.get("format")) is not int or about["format"] < 1:
         raise damaged
     if about["format"] > FORMAT:
         raise NewerModelError(
             f"{path} was written by a newer deepca (model format {about['format']}; this one reads up to {FORMAT}); "
-            "upgrade deepca here, or save the model with the older version"
+            "upgrade deepca here, or save the model with the older version",
+            file=str(path),
+            value=about["format"],
         )
-    told = about.pop("checksum", None)
+    checksum = about.pop("checksum", None)
     try:
-        if told != checksum_of(arrays, about) or not _fit(arrays):
+        if checksum != checksum_of(arrays, about) or not _consistent_arrays(arrays):
             raise damaged
         model = Model(
             components=arrays["components"],
@@ -91,33 +138,37 @@ def _from_arrays(path: Path, arrays: dict[str, npt.NDArray[Any]]) -> Model:
             total_variance=_number(about["total_variance"]),
             mean=arrays["mean"],
             scale=arrays.get("scale"),
-            n_samples=_whole(about["n_samples"]),
+            n_samples=_integer(about["n_samples"]),
             weight=_number(about["weight"]),
             columns=tuple(map(str, arrays["columns"])) if "columns" in arrays else None,
             whiten=bool(about["whiten"]),
-            status=_status(_of(dict, about["status"])),
-            certificate=None if about["certificate"] is None else _certificate(_of(dict, about["certificate"])),
-            about=_of(dict, about["about"]),
+            status=_status(_exactly(dict, about["status"])),
+            certificate=None if about["certificate"] is None else _certificate(_exactly(dict, about["certificate"])),
+            about=_exactly(dict, about["about"]),
         )
-        fits = _fits(model)
+        plausible = _plausible(model)
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError, IndexError, RecursionError):
         raise damaged from None
-    if not fits:
+    if not plausible:
         raise damaged
     proof = model.certificate
     if proof is not None and model.dtype == np.float64 and proof.digest != digest_of(model.components.T):
-        raise ModelError(f"{path}: the certificate in it speaks of other components; do not trust this file")
+        raise ModelError(
+            f"{path}: its certificate belongs to other components; do not trust this file",
+            file=str(path),
+            parameter="certificate",
+        )
     return model
 
 
-def _status(told: Mapping[str, Any]) -> Status:
-    if set(told) != {"code", "advice"} or not all(type(value) is str for value in told.values()):
+def _status(stored: Mapping[str, Any]) -> Status:
+    if set(stored) != {"code", "advice"} or not all(type(value) is str for value in stored.values()):
         raise ValueError
-    return Status(StatusCode(told["code"]), told["advice"])
+    return Status(StatusCode(stored["code"]), stored["advice"])
 
 
-def _fit(arrays: Mapping[str, npt.NDArray[Any]]) -> bool:
-    """Whether the arrays are finite numbers, and names, and belong together."""
+def _consistent_arrays(arrays: Mapping[str, npt.NDArray[Any]]) -> bool:
+    """Tell whether the arrays have matching shapes and contain finite numbers, or names."""
     k, d = arrays["components"].shape
     numbers = [(arrays["components"], (k, d)), (arrays["explained_variance"], (k,)), (arrays["mean"], (d,))]
     if "scale" in arrays:
@@ -130,8 +181,8 @@ def _fit(arrays: Mapping[str, npt.NDArray[Any]]) -> bool:
     )
 
 
-def _fits(model: Model) -> bool:
-    """Whether the numbers can be those of a model."""
+def _plausible(model: Model) -> bool:
+    """Tell whether the numbers can be those of a model."""
     return (
         (model.scale is None or bool((model.scale > 0.0).all()))
         and bool((model.explained_variance >= 0.0).all())
@@ -142,32 +193,33 @@ def _fits(model: Model) -> bool:
     )
 
 
-def _of(kind: type[T_], value: Any) -> T_:
+def _exactly(kind: type[T_], value: Any) -> T_:
+    """Return a value of this very type; unlike isinstance, refuse a bool for an int."""
     if type(value) is not kind:
         raise TypeError
     return value
 
 
-def _whole(value: Any) -> int:
-    return _of(int, value)
+def _integer(value: Any) -> int:
+    return _exactly(int, value)
 
 
 def _number(value: Any) -> float:
-    """As :func:`plain_value` writes them: infinities and nan are text."""
-    return float(value) if value in ("inf", "-inf", "nan") or type(value) is int else _of(float, value)
+    """Return a number as :func:`plain_value` writes it, with infinities and nan as text."""
+    return float(value) if value in ("inf", "-inf", "nan") or type(value) is int else _exactly(float, value)
 
 
-_READ: dict[str, Callable[[Any], Any]] = {
+_READERS: dict[str, Callable[[Any], Any]] = {
     "float": _number,
-    "int": _whole,
-    "int | None": lambda value: None if value is None else _whole(value),
-    "str": lambda value: _of(str, value),
-    "tuple[float, ...]": lambda value: tuple(map(_number, _of(list, value))),
-    "Traffic": lambda value: Traffic(**{name: _whole(count) for name, count in _of(dict, value).items()}),
+    "int": _integer,
+    "int | None": lambda value: None if value is None else _integer(value),
+    "str": lambda value: _exactly(str, value),
+    "tuple[float, ...]": lambda value: tuple(map(_number, _exactly(list, value))),
+    "Traffic": lambda value: Traffic(**{name: _integer(count) for name, count in _exactly(dict, value).items()}),
 }
 
 
 def _certificate(given: Mapping[str, Any]) -> Certificate:
-    given = {"parts": [], **given}  # format 1 has none
+    given = {"parts": [], **given}  # format 1 lacks this field
     kinds = {one.name: str(one.type) for one in fields(Certificate)}
-    return Certificate(**{name: _READ[kinds[name]](value) for name, value in given.items()})
+    return Certificate(**{name: _READERS[kinds[name]](value) for name, value in given.items()})

@@ -1,4 +1,4 @@
-"""How a model is laid out in its file: names, numbers, and a checksum over all of it."""
+"""Layout of a model file: array members, metadata and a checksum."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ import numpy.typing as npt
 __all__ = ["FORMAT"]
 
 FORMAT = 2
-"""Of the file: raised when an older reader could no longer make sense of it."""
-
-
+"""Version of the file format; raised whenever older readers could not read the new files."""
 MAGIC = "deepca-model"
+"""Marks the metadata of a model file."""
 
 
 def stored(arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
-    """An ``.npz`` file, written here to the last byte, since numpy's and zlib's depend on their versions."""
+    """Return the bytes of an ``.npz`` file; written by hand, since the output of numpy and zlib varies by version."""
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_STORED) as file:
         for name, array in arrays.items():
-            member = zipfile.ZipInfo(f"{name}.npy")  # of 1980: no time, and no trace of the system
+            member = zipfile.ZipInfo(f"{name}.npy")  # dated 1980, so that the bytes do not depend on time or system
             member.create_system, member.external_attr = 3, 0o600 << 16
             file.writestr(member, _npy(array))
     return content.getvalue()
 
 
 def _npy(array: npt.NDArray[Any]) -> bytes:
+    """Return an array in numpy's ``.npy`` format, version 1.0."""
     little = np.array(array, dtype=array.dtype.newbyteorder("<"), order="C")
     header = f"{{'descr': {little.dtype.str!r}, 'fortran_order': False, 'shape': {little.shape!r}, }}"
-    header += " " * (-(len(header) + 11) % 64) + "\n"  # data begin at a multiple of 64 bytes
+    header += " " * (-(len(header) + 11) % 64) + "\n"  # the format aligns data to 64 bytes
     return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + little.tobytes()
 
 
 def checksum_of(arrays: Mapping[str, npt.NDArray[Any]], about: Mapping[str, Any]) -> str:
-    """SHA-256 over names, types, shapes and contents, and over everything else."""
+    """Return the SHA-256 over names, types, shapes and contents of the arrays, and over the metadata."""
     total = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name])
@@ -52,7 +52,7 @@ def checksum_of(arrays: Mapping[str, npt.NDArray[Any]], about: Mapping[str, Any]
 
 
 def plain_value(value: Any) -> Any:
-    """For JSON, which knows no infinity: such numbers become text."""
+    """Convert a value for JSON, where infinities and nan become text."""
     if isinstance(value, Mapping):
         return {str(key): plain_value(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):

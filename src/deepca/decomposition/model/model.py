@@ -1,4 +1,4 @@
-"""A fitted PCA as plain arrays: what is shared, stored and applied. Needs numpy alone.
+"""A fitted PCA as plain arrays; its file can be read with numpy alone.
 
 The file is an ``.npz`` without pickle::
 
@@ -9,8 +9,8 @@ The file is an ``.npz`` without pickle::
     np.load(path)["columns"]             # (d,) text, only where columns have names
     json.loads(str(np.load(path)["about"]))   # everything else: format, counts, certificate, how it was made
 
-The same model is the same bytes, whatever versions of Python, numpy and zlib write it: arrays are stored as they are,
-row by row and little endian, in a fixed order, and nothing else is in the file.
+Equal models have identical bytes, whichever versions of Python, numpy and zlib write them: arrays are stored
+uncompressed, row by row and little endian, in a fixed order, with nothing else in the file.
 """
 
 from __future__ import annotations
@@ -46,11 +46,41 @@ __all__ = ["Model"]
 class Model:
     """A fitted PCA.
 
-    components : ``(k, d)`` orthonormal rows.  explained_variance : ``(k,)``, ddof 1.  total_variance : of all columns.
-    mean : ``(d,)``.  scale : ``(d,)`` that columns are divided by after centring, or None.
-    n_samples : rows of all agents, counted by weight.  weight : their weights together.  columns : names, or None.
-    whiten : whether scores are divided by their standard deviation.
-    status, certificate : how the run ended, and what is proven.  about : how the model was made (free-form, JSON).
+    Parameters
+    ----------
+    components : array of shape (k, d)
+        Orthonormal rows.
+    explained_variance : array of shape (k,)
+        Variances of the scores, with ddof 1.
+    total_variance : float
+        Variance of all columns together.
+    mean : array of shape (d,)
+        Subtracted from rows.
+    scale : array of shape (d,) or None
+        Columns are divided by it after centring.
+    n_samples : int
+        Rows of all agents, counted by weight.
+    weight : float
+        Sum of the weights of all rows.
+    columns : tuple of str or None
+        Names of the columns.
+    whiten : bool
+        Whether scores are divided by their standard deviations.
+    status : Status
+        How the run ended.
+    certificate : Certificate or None
+        Error bounds on the components.
+    about : mapping
+        How the model was made; free-form, JSON-compatible.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import deepca
+    >>> X = np.random.default_rng(0).standard_normal((60, 4)) * [3.0, 2.0, 1.0, 0.5]
+    >>> model = deepca.DecentralizedPCA(n_components=2, topology="ring", n_agents=3).fit(X).model_
+    >>> model.transform(X).shape
+    (60, 2)
     """
 
     components: npt.NDArray[Any]
@@ -68,17 +98,19 @@ class Model:
 
     @property
     def n_components(self) -> int:
+        """Number of components k."""
         return int(self.components.shape[0])
 
     @property
     def n_features(self) -> int:
+        """Number of columns d."""
         return int(self.components.shape[1])
 
     @property
     def n_known(self) -> int:
-        """How many of the components are known; the variances of the others are bounds, lost in rounding.
+        """Number of components with known variance; those of the others are lost in rounding, and only bounded.
 
-        All of them unless the status is "below_rounding", or "rank_deficient" to the rounding of the rows only.
+        It is k unless the status is "below_rounding", or "rank_deficient" only up to the rounding of the rows.
         """
         proof = self.certificate
         if proof is not None and self.status.code == StatusCode.BELOW_ROUNDING:
@@ -89,33 +121,53 @@ class Model:
 
     @property
     def explained_variance_ratio(self) -> npt.NDArray[Any]:
-        """Share of the total variance, by component."""
+        """Share of the total variance that each component explains."""
         return np.asarray(self.explained_variance / self.total_variance, dtype=self.dtype)
 
     @property
     def singular_values(self) -> npt.NDArray[Any]:
-        """Of the centred rows."""
-        variance = self.explained_variance.astype(np.float64)  # times the weight it may not fit into float32
+        """Singular values of the centred rows."""
+        variance = self.explained_variance.astype(np.float64)  # the product with the weight may overflow float32
         return np.asarray(np.sqrt(variance * (self.weight - 1.0)), dtype=self.dtype)
 
     @property
     def noise_variance(self) -> float:
-        """Mean variance in the directions left out (probabilistic PCA); 0 where none are."""
+        """Mean variance in the directions left out (probabilistic PCA); 0 if none are."""
         left = min(self.n_samples, self.n_features) - self.n_components
         rest = self.total_variance - float(self.explained_variance.sum(dtype=np.float64))
         return max(rest, 0.0) / left if left > 0 else 0.0
 
     @property
     def dtype(self) -> np.dtype[Any]:
+        """Type of the arrays, float64 or float32."""
         return self.components.dtype
 
     # ------------------------------------------------------------------------------------------------------ applying
 
     def transform(self, X: Any) -> npt.NDArray[Any]:
-        """Scores ``(rows, k)`` of rows, dense or sparse, in the order of the model's columns. float32 stays float32."""
+        """Project rows onto the components.
+
+        Parameters
+        ----------
+        X : array or sparse matrix of shape (n, d)
+            Rows, with columns in the model's order.
+
+        Returns
+        -------
+        array of shape (n, k)
+            Scores; float32 if the rows and the model are.
+
+        Raises
+        ------
+        DataError
+            The rows have another number of columns than the model.
+        """
         rows: Any = X if sparse.issparse(X) else np.asarray(unmasked(X, "X"))
         if rows.ndim != 2 or rows.shape[1] != self.n_features:
-            raise DataError(f"rows have shape {tuple(rows.shape)}; the model has {self.n_features} columns")
+            shape = tuple(rows.shape)
+            raise DataError(
+                f"X has shape {shape}; give rows of the model's {self.n_features} columns", parameter="X", value=shape
+            )
         dtype = np.float32 if rows.dtype == np.float32 and self.dtype == np.float32 else np.float64
         axes, mean = self.components.astype(np.float64), self.mean.astype(np.float64)
         if self.scale is not None:
@@ -127,10 +179,30 @@ class Model:
         return np.asarray(rows @ axes.T - mean @ axes.T, dtype=dtype)
 
     def inverse_transform(self, scores: npt.ArrayLike) -> npt.NDArray[Any]:
-        """The rows that the scores stand for: the projection onto the components, in the units of the data."""
+        """Map scores back to rows: their projection onto the components, in the units of the data.
+
+        Parameters
+        ----------
+        scores : array of shape (n, k)
+            Scores.
+
+        Returns
+        -------
+        array of shape (n, d)
+            Rows.
+
+        Raises
+        ------
+        DataError
+            The scores have another number of columns than the model has components.
+        """
         Z = np.asarray(unmasked(scores, "scores"))
         if Z.ndim != 2 or Z.shape[1] != self.n_components:
-            raise DataError(f"scores have shape {Z.shape}; the model has {self.n_components} components")
+            raise DataError(
+                f"scores have shape {Z.shape}; give one column for each of the {self.n_components} components",
+                parameter="scores",
+                value=Z.shape,
+            )
         dtype = np.float32 if Z.dtype == np.float32 and self.dtype == np.float32 else np.float64
         axes = self.components.astype(np.float64)
         if self.whiten:
@@ -141,22 +213,40 @@ class Model:
         return np.asarray(rows + self.mean, dtype=dtype)
 
     def _deviations(self) -> Array:
-        """Standard deviations of the scores; one that is zero but for rounding is not divided by."""
+        """Return the standard deviations of the scores, bounded below so that rounding noise is not amplified."""
         deviations = np.sqrt(self.explained_variance.astype(np.float64))
         return np.maximum(deviations, np.finfo(self.dtype).eps)
 
-    # ---------------------------------------------------------------------------------------------------- elsewhere
+    # -------------------------------------------------------------------------------------------------- scikit-learn
 
     def to_sklearn(self) -> PCA:
-        """A fitted ``sklearn.decomposition.PCA`` that gives the same scores."""
+        """Convert to a fitted scikit-learn PCA with the same scores.
+
+        Returns
+        -------
+        sklearn.decomposition.PCA
+            The estimator.
+
+        Raises
+        ------
+        InvalidInput
+            The model scales columns, which a PCA alone cannot do.
+        """
         if self.scale is not None:
             raise InvalidInput(
-                "a scikit-learn PCA alone cannot scale columns; to_sklearn_pipeline() gives StandardScaler and PCA"
+                "the model scales columns, which a scikit-learn PCA cannot; use to_sklearn_pipeline()",
+                parameter="scale",
             )
         return self._pca(self.mean)
 
     def to_sklearn_pipeline(self) -> Pipeline:
-        """A fitted scikit-learn Pipeline: StandardScaler where columns are scaled, and PCA."""
+        """Convert to a fitted scikit-learn Pipeline with the same scores.
+
+        Returns
+        -------
+        sklearn.pipeline.Pipeline
+            PCA, preceded by StandardScaler if the model scales columns.
+        """
         from sklearn.pipeline import make_pipeline
         from sklearn.preprocessing import StandardScaler
 
@@ -186,11 +276,23 @@ class Model:
     # --------------------------------------------------------------------------------------------------------- file
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model, whole or not at all."""
+        """Write the model to a file, atomically.
+
+        Parameters
+        ----------
+        path : path-like
+            The file; an existing one is replaced.
+        """
         write_whole(Path(path), self.to_bytes())
 
     def to_bytes(self) -> bytes:
-        """The content of the model's file."""
+        """Return the content of the model's file.
+
+        Returns
+        -------
+        bytes
+            An ``.npz`` archive; equal models give identical bytes.
+        """
         arrays: dict[str, npt.NDArray[Any]] = {
             "components": self.components,
             "explained_variance": self.explained_variance,
@@ -206,7 +308,13 @@ class Model:
         return stored(arrays)
 
     def description(self) -> dict[str, Any]:
-        """Everything in the file but the arrays and the checksum, as plain data."""
+        """Return the metadata in the file, except for the checksum.
+
+        Returns
+        -------
+        dict
+            JSON-compatible data.
+        """
         return {
             "kind": MAGIC,
             "format": FORMAT,

@@ -1,4 +1,4 @@
-"""Spectra of graphs that are spread over agents, and clusters of their nodes."""
+"""Eigenvectors and clusters of graphs whose nodes are partitioned over agents."""
 
 from deepca.decomposition.spectral.clustering import Clustering, spectral_clustering
 from deepca.decomposition.spectral.graphs import GraphEigenpairs, fiedler, graph_eigenvectors, lambda2

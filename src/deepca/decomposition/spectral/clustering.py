@@ -1,4 +1,4 @@
-"""Spectral clustering of a graph whose nodes are shared out over agents: nobody sees more than its own block."""
+"""Spectral clustering of a graph whose nodes are partitioned over agents; each agent sees only its own block."""
 
 from __future__ import annotations
 
@@ -11,23 +11,31 @@ import numpy.typing as npt
 from deepca._util.typing import Array
 from deepca._util.validation import Whole, check
 from deepca.algorithms.partitioned_rows import by_number
-from deepca.decomposition.spectral.blocks import BlockRows, GraphBlock
-from deepca.decomposition.spectral.graphs import GraphEigenpairs, eigenpairs_of, prepared
+from deepca.decomposition.spectral.block_rows import BlockRows
+from deepca.decomposition.spectral.blocks import GraphBlock
+from deepca.decomposition.spectral.graphs import GraphEigenpairs, compute_eigenpairs, prepare
 from deepca.network.base import Network
 from deepca.network.trees import SpanningTree
 
 __all__ = ["Clustering", "spectral_clustering"]
 
-_STEPS = 300
+_MAX_STEPS = 300  # of Lloyd's iterations, as in scikit-learn
 
 
 @dataclass(frozen=True, eq=False)
 class Clustering:
-    """Each local agent's clusters of its nodes, and what they were found from.
+    """Clusters of the local agents' nodes, and the embedding they come from.
 
-    labels : for each local agent ``(nodes,)``, 0 … n_clusters − 1, in the order of the smallest number of a node.
-    inertia : the sum of squared distances of nodes to the centres of their clusters.
-    embedding : for each local agent ``(nodes, n_clusters)``, ``D^{−1/2} U``.  eigenpairs : those behind it.
+    Parameters
+    ----------
+    labels : tuple of array
+        For each local agent ``(nodes,)``: labels 0 … n_clusters − 1, ordered by the smallest node of each cluster.
+    inertia : float
+        Sum of squared distances of all nodes to the centres of their clusters.
+    embedding : tuple of array
+        For each local agent ``(nodes, n_clusters)``: rows of ``D^{−1/2} U``.
+    eigenpairs : GraphEigenpairs
+        Eigenpairs behind the embedding.
     """
 
     labels: tuple[npt.NDArray[np.int64], ...]
@@ -45,23 +53,41 @@ def spectral_clustering(
     tol: float = 1e-12,
     seed: int = 0,
 ) -> Clustering:
-    """Clusters of nodes, as from :class:`sklearn.cluster.SpectralClustering` on the weights of the whole graph.
+    """Cluster nodes as :class:`sklearn.cluster.SpectralClustering` would, given the weights of the whole graph.
 
-    ::
+    Parameters
+    ----------
+    blocks : sequence of GraphBlock
+        Blocks of the local agents.
+    network : Network
+        Network in which agents that share an edge are linked.
+    n_clusters : int
+        Number of clusters.
+    restarts : int
+        Runs of k-means, of which the one with the smallest inertia is returned; all run at once.
+    tol : float
+        Acceptable sine of the angle of the eigenvectors, as far as rounding allows.
+    seed : int
+        Seed of the eigenvectors' start and of the first centres, the same at every agent.
 
-        U = the n_clusters smallest eigenvectors of I − D^{−1/2} W D^{−1/2},    rows of D^{−1/2} U as points
-        k-means on them:  c ← nearest centre,   sums and counts of each cluster added up over all agents
+    Returns
+    -------
+    Clustering
+        Labels of the local agents' nodes.
 
-    Centres are the same bits everywhere. The first ones are drawn as by k-means++: every node draws an exponential
-    number by its own name, and the smallest ``e_i / d_i²`` of all is chosen, which is node i with a probability
-    proportional to ``d_i²``. All restarts are made at once, and the one with the smallest inertia counts.
+    Notes
+    -----
+    Rows of ``D^{−1/2} U`` are the points, with U the n_clusters smallest eigenvectors of ``I − D^{−1/2} W D^{−1/2}``.
+    k-means sums and counts each cluster over all agents, so that centres are bitwise identical everywhere. The first
+    centres are drawn as by k-means++: every node draws an exponential number ``e_i`` from its own number, and the
+    smallest ``e_i / d_i²`` wins, which is node i with a probability proportional to ``d_i²``.
     """
     check("restarts", restarts, Whole(1))
-    rows, tree = prepared(blocks, network, n_clusters, matrix="normalized", which="smallest")
-    found, U = eigenpairs_of(rows, tree, n_clusters, which="smallest", tol=tol, seed=seed)
+    rows, tree = prepare(blocks, network, n_clusters, matrix="normalized", which="smallest")
+    found, U = compute_eigenpairs(rows, tree, n_clusters, which="smallest", tol=tol, seed=seed)
     root = np.sqrt(rows.degrees)[..., None]
     points = np.divide(U, root, out=np.zeros_like(U), where=root > 0.0)
-    centres = _seeded(rows, points, (restarts, n_clusters), seed)
+    centres = _first_centres(rows, points, (restarts, n_clusters), seed)
     labels, inertia = _lloyd(rows, tree, points, centres)
     best = int(np.argmin(inertia))
     kept = labels[..., best]
@@ -76,8 +102,8 @@ def spectral_clustering(
     )
 
 
-def _seeded(rows: BlockRows, points: Array, shape: tuple[int, int], seed: int) -> Array:
-    """First centres ``(restarts, clusters, k)``, the same at every agent."""
+def _first_centres(rows: BlockRows, points: Array, shape: tuple[int, int], seed: int) -> Array:
+    """Draw the first centres ``(restarts, clusters, k)``, the same at every agent."""
     restarts, clusters = shape
     real = (rows.numbers >= 0)[..., None]
     draws = by_number(rows.numbers, restarts * clusters, seed + 1, np.random.Generator.standard_exponential)
@@ -90,7 +116,7 @@ def _seeded(rows: BlockRows, points: Array, shape: tuple[int, int], seed: int) -
         chosen = (keys == least) & np.isfinite(keys)
         row = np.where(chosen[..., None], points[..., None, :], -np.inf).max(axis=-3)
         centre = rows.network.reduce(row, "max")
-        # with fewer different points than clusters nothing is left to choose: the first centre once more
+        # with fewer distinct points than clusters, repeat the first centre
         centre = np.where(np.isfinite(centre), centre, centres[:, 0] if c else 0.0)
         centres = np.concatenate([centres, centre[:, None]], axis=1)
         apart = np.square(points[..., None, :] - centre).sum(axis=-1)
@@ -99,11 +125,11 @@ def _seeded(rows: BlockRows, points: Array, shape: tuple[int, int], seed: int) -
 
 
 def _lloyd(rows: BlockRows, tree: SpanningTree, points: Array, centres: Array) -> tuple[npt.NDArray[np.int64], Array]:
-    """Lloyd's iterations of all restarts, until no centre moves: labels ``(*B, n, restarts)``, and inertias."""
+    """Run Lloyd's iterations of all restarts until no centre moves; return labels ``(*B, n, restarts)``, inertias."""
     restarts, clusters, k = centres.shape
     real = (rows.numbers >= 0)[..., None]
     labels, inertia = np.zeros((*rows.numbers.shape, restarts), dtype=np.int64), np.zeros(restarts)
-    for _ in range(_STEPS):
+    for _ in range(_MAX_STEPS):
         apart = np.square(points[..., None, None, :] - centres).sum(axis=-1)
         labels = apart.argmin(axis=-1)
         member = ((labels[..., None] == np.arange(clusters)) & real[..., None]).astype(np.float64)
@@ -112,7 +138,7 @@ def _lloyd(rows: BlockRows, tree: SpanningTree, points: Array, centres: Array) -
         total = tree.sum(np.concatenate(parts, axis=-1))
         counts, inertia = total[..., k : k + 1], np.add.accumulate(total[..., k + 1], axis=-1)[..., -1]
         moved = np.where(counts > 0.0, total[..., :k] / np.maximum(counts, 1.0), centres)
-        if np.array_equal(moved, centres):  # the same bits at every agent, so all stop together
+        if np.array_equal(moved, centres):  # bitwise identical at every agent, so all stop together
             break
         centres = moved
     return labels, inertia

@@ -1,8 +1,8 @@
-"""Eigenvectors of graphs that agents see only locally: of the network itself, and of data graphs shared out over it.
+"""Eigenvectors of graphs that agents see only locally: the network itself, or a data graph partitioned over it.
 
-Each agent ends with its own nodes' entries, and with eigenvalues, residuals and bounds that are the same everywhere.
-What an agent needs to know is its own block and its neighbours; products take a round with them, and sums of small
-matrices go over a spanning tree that agents find by themselves (:mod:`deepca.network.trees`).
+Each agent ends with the entries of its own nodes, and with eigenvalues, residuals and bounds that are the same at every
+agent. It knows only its own block and its neighbours: a product takes one round with them, and small matrices are
+summed over a spanning tree that the agents grow themselves (:mod:`deepca.network.trees`).
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ import numpy.typing as npt
 from deepca._util.floats import EPS
 from deepca._util.typing import Array
 from deepca._util.validation import OneOf, Whole, check
-from deepca.algorithms.partitioned_rows import RowsApart, RowsState, split
+from deepca.algorithms.partitioned_rows import RowsApart
 from deepca.consensus.mixers import FastMix, Mixer, fastmix_eta
 from deepca.consensus.rates import first_rounds
-from deepca.decomposition.spectral.blocks import BlockRows, GraphBlock, Matrix, network_blocks, partition_graph
-from deepca.errors import GapError, InvalidInput, TopologyError
+from deepca.decomposition.spectral.block_rows import BlockRows
+from deepca.decomposition.spectral.blocks import GraphBlock, Matrix, network_blocks, partition_graph
+from deepca.decomposition.spectral.convergence import EQUAL, bound_on_others, converge, gap_behind, sine_bound
+from deepca.errors import GapError, ParameterError, TopologyError
 from deepca.network.base import Network
 from deepca.network.traffic import Traffic
 from deepca.network.trees import SpanningTree
@@ -44,23 +46,31 @@ __all__ = [
 
 Which = Literal["smallest", "largest"]
 _Number = TypeVar("_Number", bound=np.generic)
-_EQUAL = 1e-10  # of the spectrum's size: eigenvalues this close count as one
-_FAILURE = 1e-6
-_SLOW = 4  # products in all, in nodes: as many as there are nodes would do, if there were no rounding
-_IDLE = 25  # steps without progress
-_ROUNDING = 8.0 * EPS  # of the spectrum's size: what sums of weights, roots of degrees and products may be off by
+_ROUNDING = 8.0 * EPS  # of the spectrum's size: error of sums of weights, roots of degrees and products
 
 
 @dataclass(frozen=True, eq=False)
 class GraphEigenpairs:
-    """Eigenvalues, in the order asked for, and the entries of eigenvectors at the agents held here.
+    """Eigenvalues of a graph's matrix M, and the eigenvectors' entries at the local agents.
 
-    values : ``(k,)``.  vectors : for each local agent ``(nodes, k)``, orthonormal over the network.
-    residuals : ``‖M x_i − θ_i x_i‖``; an eigenvalue lies that close to each value.
-    gap : from the k-th value to the next one found, infinite where there is none.
-    next_bound : no eigenvalue beyond the k nearest to the end is farther out than this (but for a chance of 1e-6).
-    error : bound on the sine of the angle between the span of the vectors and the true one; infinite where unproven.
-    products : rounds with neighbours in which M was applied.  rounds : of all kinds.
+    Parameters
+    ----------
+    values : array of shape (k,)
+        Eigenvalues, outermost first.
+    vectors : tuple of array
+        For each local agent ``(nodes, k)``; columns are orthonormal over the whole network.
+    residuals : array of shape (k,)
+        ``‖M x_i − θ_i x_i‖``; an eigenvalue lies that close to each value.
+    gap : float
+        Distance from the k-th value to the next one found, or inf.
+    next_bound : float
+        No eigenvalue other than the k outermost lies beyond this bound, except with probability 1e-6.
+    error : float
+        Bound on the sine of the angle between the span of the vectors and the true one; inf if unproven.
+    products : int
+        Rounds with neighbours in which M was applied.
+    rounds : int
+        Rounds of all kinds.
     """
 
     values: Array
@@ -74,17 +84,28 @@ class GraphEigenpairs:
 
     @property
     def proven(self) -> bool:
-        """Whether these are known to be the outermost eigenvalues, not just eigenvalues."""
+        """Whether these are proven to be the outermost eigenvalues."""
         return bool(np.isfinite(self.error))
 
 
 @dataclass(frozen=True)
 class GossipSpectrum:
-    """λ₂ and λ_min of 𝐋, the same at every agent.
+    """λ₂ and λ_min of the gossip matrix 𝐋, the same at every agent.
 
-    error : an eigenvalue lies that close to each.  proven : whether none farther out, by more than 1e-10, was missed
-        (but for a chance of 1e-6).
-    n_agents : as counted.  depth : of the spanning tree; no two agents are farther apart than twice that.
+    Parameters
+    ----------
+    lambda2, lambda_min : float
+        Second largest and smallest eigenvalue.
+    error : float
+        An eigenvalue lies that close to each of the two.
+    proven : bool
+        Whether no eigenvalue lies farther out by more than 1e-10, except with probability 1e-6.
+    n_agents : int
+        Number of agents, as counted over the tree.
+    depth : int
+        Depth of the spanning tree; no two agents are farther apart than twice that.
+    rounds : int
+        Rounds of all kinds.
     """
 
     lambda2: float
@@ -98,7 +119,7 @@ class GossipSpectrum:
 
 @dataclass(frozen=True)
 class LocalMixing:
-    """What FastMix needs, found without anyone knowing the graph: η, and K to begin with."""
+    """FastMix's η and a first number of rounds K, found without global knowledge of the graph."""
 
     spectrum: GossipSpectrum
     eta: float
@@ -115,32 +136,57 @@ def graph_eigenvectors(
     tol: float = 1e-12,
     seed: int = 0,
 ) -> GraphEigenpairs:
-    """The k smallest or largest eigenvalues of a graph's matrix, and every agent's entries of the eigenvectors.
-
-    The smallest of a Laplacian are those that :func:`scipy.linalg.eigh` gives first, the constant vector (with
-    ``matrix="normalized"``, the roots of the degrees) among them. A vector's largest entry is positive.
+    """Compute the k smallest or largest eigenvalues of a graph's matrix, with each agent's part of the eigenvectors.
 
     Parameters
     ----------
-    blocks : of the agents held here, in order: all in a simulator, one at a single agent.
-    matrix : "laplacian" D − W, "normalized" I − D^{−1/2} W D^{−1/2}, or "adjacency" W.
-    tol : on the sine of the angle to the true subspace, as far as rounding allows.
+    blocks : sequence of GraphBlock
+        Blocks of the local agents, in order: all of them in a simulator, one at a single agent.
+    network : Network
+        Network in which agents that share an edge are linked.
+    k : int
+        Number of eigenpairs.
+    matrix : {"laplacian", "normalized", "adjacency"}
+        D − W, I − D^{−1/2} W D^{−1/2}, or W.
+    which : {"smallest", "largest"}
+        End of the spectrum.
+    tol : float
+        Acceptable sine of the angle to the true subspace, as far as rounding allows.
+    seed : int
+        Seed of the random start, the same at every agent.
+
+    Returns
+    -------
+    GraphEigenpairs
+        Eigenvalues with bounds, and entries of the eigenvectors; the largest entry of each vector is positive. The
+        smallest of a Laplacian include the constant vector (D^{1/2} 1 if normalized), as in :func:`scipy.linalg.eigh`.
 
     Raises
     ------
-    AsymmetricError, DisconnectedError : by name of an edge, or of two nodes.
-    GapError : eigenvalue k equals the next, so that which vectors belong to the k is not determined.
+    AsymmetricError, DisconnectedError, TopologyError
+        The graph cannot be used; the message names an edge or two nodes.
+    GapError
+        Eigenvalues k and k + 1 are equal, so that the k vectors are not unique.
+
+    Examples
+    --------
+    >>> import deepca
+    >>> from deepca.decomposition.spectral import graphs
+    >>> network = deepca.SimulatedNetwork(deepca.topology.path(3))
+    >>> found = graphs.graph_eigenvectors(graphs.network_blocks(network), network, 2)
+    >>> found.values.round(6)
+    array([0., 1.])
     """
     before = network.traffic
-    rows, tree = prepared(blocks, network, k, matrix=matrix, which=which)
-    found, X = eigenpairs_of(rows, tree, k, which=which, tol=tol, seed=seed)
+    rows, tree = prepare(blocks, network, k, matrix=matrix, which=which)
+    found, X = compute_eigenpairs(rows, tree, k, which=which, tol=tol, seed=seed)
     return replace(found, vectors=rows.local_arrays(X), rounds=_rounds_since(network, before))
 
 
-def prepared(
+def prepare(
     blocks: Sequence[GraphBlock], network: Network, k: int, *, matrix: Matrix, which: Which
 ) -> tuple[BlockRows, SpanningTree]:
-    """The rows of the matrix and a tree over which to add up, once it is sure that the graph can be used."""
+    """Check the graph; return the rows of its matrix and a spanning tree for sums."""
     check("which", which, OneOf("smallest", "largest"))
     check("k", k, Whole(1))
     rows = BlockRows(blocks, network, matrix, negated=which == "smallest")
@@ -149,27 +195,27 @@ def prepared(
     return rows, SpanningTree.grow(network)
 
 
-def eigenpairs_of(
+def compute_eigenpairs(
     rows: BlockRows, tree: SpanningTree, k: int, *, which: Which, tol: float, seed: int
 ) -> tuple[GraphEigenpairs, Array]:
-    """Eigenvalues with their bounds, and the vectors ``(*B, n, k)`` as algorithms have them."""
+    """Return eigenvalues with their bounds, and the vectors as one array ``(*B, n, k)``."""
     known = rows.constant if which == "smallest" else None
     first = int(known is not None)
     sign, n, unit = -1.0 if which == "smallest" else 1.0, k - first, rows.unit
     method = RowsApart(rows, tree, max(n, 1), known=known, seed=seed)
-    state, bound, s, made = _converged(method, tol)
+    state, bound, s, products = converge(method, tol)
     theta, r, rounding = state.theta, state.r, _ROUNDING * method.scale(state)
     if n > 0:
-        _check_gap(sign * unit * theta, n, method, unit * _EQUAL * method.scale(state))
+        _check_gap(sign * unit * theta, n, method, unit * EQUAL * method.scale(state))
     X = np.concatenate([method.V, _oriented(rows.network, rows.numbers, state.X[..., :n])], axis=-1)
     found = GraphEigenpairs(
         values=np.concatenate([np.zeros(first), sign * unit * theta[:n]]),
         vectors=(),
         residuals=np.concatenate([np.zeros(first), unit * r[:n]]),
-        gap=unit * _gap(theta, n),
-        next_bound=sign * unit * (_next(theta, r, n, s, bound) + rounding),
-        error=_angle(state, n, s, bound, rounding),
-        products=made,
+        gap=unit * gap_behind(theta, n),
+        next_bound=sign * unit * (bound_on_others(theta, r, n, s, bound) + rounding),
+        error=sine_bound(state, n, s, bound, rounding),
+        products=products,
         rounds=0,
     )
     return found, X
@@ -178,20 +224,83 @@ def eigenpairs_of(
 def fiedler(
     blocks: Sequence[GraphBlock], network: Network, *, matrix: Matrix = "laplacian", tol: float = 1e-12, seed: int = 0
 ) -> tuple[float, tuple[Array, ...]]:
-    """The algebraic connectivity, λ₂ of the Laplacian, and every local agent's entries of its eigenvector.
+    """Compute the algebraic connectivity and the Fiedler vector: the second smallest eigenpair of a Laplacian.
 
-    GapError where that vector is not unique, as on a ring: ask :func:`graph_eigenvectors` for all that belong to it.
+    Parameters
+    ----------
+    blocks : sequence of GraphBlock
+        Blocks of the local agents.
+    network : Network
+        Network in which agents that share an edge are linked.
+    matrix : {"laplacian", "normalized"}
+        D − W or I − D^{−1/2} W D^{−1/2}.
+    tol : float
+        Acceptable sine of the angle to the true vector, as far as rounding allows.
+    seed : int
+        Seed of the random start, the same at every agent.
+
+    Returns
+    -------
+    connectivity : float
+        The second smallest eigenvalue.
+    entries : tuple of array
+        For each local agent, the entries of its nodes.
+
+    Raises
+    ------
+    GapError
+        The vector is not unique, as on a ring; ask :func:`graph_eigenvectors` for all vectors of that eigenvalue.
+
+    Examples
+    --------
+    >>> import deepca
+    >>> from deepca.decomposition.spectral import graphs
+    >>> network = deepca.SimulatedNetwork(deepca.topology.path(3))
+    >>> connectivity, entries = graphs.fiedler(graphs.network_blocks(network), network)
+    >>> round(connectivity, 6)
+    1.0
     """
     if matrix == "adjacency":
-        raise InvalidInput("a Fiedler vector is that of a Laplacian: matrix = 'laplacian' or 'normalized'")
+        raise ParameterError("matrix", matrix, "a Fiedler vector needs a Laplacian; choose 'laplacian' or 'normalized'")
     found = graph_eigenvectors(blocks, network, 2, matrix=matrix, tol=tol, seed=seed)
     return float(found.values[1]), tuple(x[:, 1] for x in found.vectors)
 
 
 def lambda2(network: Network, *, tol: float = 1e-12, seed: int = 0) -> GossipSpectrum:
-    """λ₂ and λ_min of the network's own gossip matrix, from every agent's own row of it."""
+    """Compute λ₂ and λ_min of the network's gossip matrix 𝐋, each agent using only its own row.
+
+    Parameters
+    ----------
+    network : Network
+        The network; its links must be symmetric and fixed.
+    tol : float
+        Acceptable sine of the angle to the true eigenvectors, as far as rounding allows.
+    seed : int
+        Seed of the random start, the same at every agent.
+
+    Returns
+    -------
+    GossipSpectrum
+        Both eigenvalues with their error bound, the same at every agent.
+
+    Raises
+    ------
+    TopologyError
+        The network is directed or time-varying, so it has no single symmetric 𝐋.
+
+    Examples
+    --------
+    >>> import deepca
+    >>> found = lambda2(deepca.SimulatedNetwork(deepca.topology.ring(8)))
+    >>> abs(found.lambda2 - deepca.topology.ring(8).lambda2) < 1e-10
+    True
+    """
     if not network.topology.stays:
-        raise TopologyError(f"λ₂ is that of one symmetric 𝐋, and {network.topology.name} has none")
+        raise TopologyError(
+            f"{network.topology.name} is directed or time-varying, so it has no single symmetric 𝐋 with a λ₂; give a "
+            "fixed, undirected network",
+            parameter="network",
+        )
     before = network.traffic
     tree = SpanningTree.grow(network)
     if tree.n_agents == 1:
@@ -200,12 +309,12 @@ def lambda2(network: Network, *, tol: float = 1e-12, seed: int = 0) -> GossipSpe
     for sign in (1.0, -1.0):
         rows = _GossipRows(network, sign)
         method = RowsApart(rows, tree, 1, known=np.ones(rows.numbers.shape), known_value=sign, seed=seed)
-        state, bound, _, _ = _converged(method, tol)
+        state, bound, _, _ = converge(method, tol)
         ends.append(
             (
                 sign * float(state.theta[0]),
                 float(state.r[0]),
-                bool(bound <= state.theta[0] + _EQUAL * method.scale(state)),
+                bool(bound <= state.theta[0] + EQUAL * method.scale(state)),
             )
         )
     (second, r2, top), (lowest, r1, bottom) = ends
@@ -214,10 +323,10 @@ def lambda2(network: Network, *, tol: float = 1e-12, seed: int = 0) -> GossipSpe
 
 
 def local_mixing(network: Network, *, mixer: Mixer | None = None, tol: float = 1e-12) -> LocalMixing:
-    """FastMix's η and a first K, from every agent's own row of 𝐋.
+    """Compute FastMix's η and a first K, each agent using only its own row of 𝐋.
 
-    K makes tracking settle for every spectrum between λ_min and λ₂ (:func:`deepca.consensus.rates.first_rounds`); who
-    knows all eigenvalues may get along with fewer rounds. :meth:`Neighbourhood.knowing` takes the spectrum for a run.
+    K lets tracking converge for every spectrum between λ_min and λ₂ (:func:`deepca.consensus.rates.first_rounds`);
+    knowing all eigenvalues may allow fewer rounds. :meth:`Neighbourhood.knowing` makes the spectrum available to a run.
     """
     spectrum = lambda2(network, tol=tol)
     agent = int(network.local.ravel()[0])
@@ -228,13 +337,13 @@ def local_mixing(network: Network, *, mixer: Mixer | None = None, tol: float = 1
 
 
 def assembled(blocks: Sequence[GraphBlock], parts: Sequence[npt.NDArray[_Number]]) -> npt.NDArray[_Number]:
-    """Entries of all agents' blocks in the order of the nodes' numbers: for looking, where all are in one place."""
+    """Join the entries of all agents' blocks in the order of the nodes' numbers, where one process has them all."""
     numbers = np.concatenate([block.nodes for block in blocks])
     return np.asarray(np.concatenate(list(parts))[np.argsort(numbers)])
 
 
 class _GossipRows:
-    """𝐋 or −𝐋, one row per agent: a product is a round of gossip."""
+    """𝐋 or −𝐋 with one row per agent; a product is one round of gossip."""
 
     def __init__(self, network: Network, sign: float) -> None:
         self.network, self._sign = network, sign
@@ -246,69 +355,12 @@ class _GossipRows:
         self.lowest = float(network.reduce(middle - reach, "min"))
 
     def product(self, X: Array, /) -> Array:
+        """Multiply by one round of gossip."""
         return self._sign * self.network.gossip(X)
 
 
-def _converged(method: RowsApart, tol: float) -> tuple[RowsState, float, int, int]:
-    """Iterations until the residuals over the gap are below ``tol`` or at rounding, and a bound on what is outside.
-
-    With it the number of columns whose span is proven to be invariant, at least k, and the products made.
-    """
-    if not isinstance(tol, (int, float, np.floating)) or not 0.0 < tol < 1.0:
-        raise InvalidInput(f"tol = {tol!r}: must lie between 0 and 1")
-    state, made = method.init(), 0
-    while True:
-        state, s = _iterated(method, state, tol)
-        bound, more = method.above(state, s, _FAILURE)
-        made += more
-        if bound < float(state.theta[s - 1]) or not method.may_widen(state):
-            return state, bound, s, state.products + made
-        state = method.widened(state)  # more eigenvalues are where these are
-
-
-def _iterated(method: RowsApart, state: RowsState, tol: float) -> tuple[RowsState, int]:
-    """Until residuals are as small as they need to be, or can be."""
-    best, idle = np.inf, 0
-    while True:
-        scale = method.scale(state)
-        s = split(state.theta, method.k)
-        drop = float(state.theta[s - 1] - state.theta[s]) if s < state.theta.size else np.inf
-        worst, together = float(state.r[:s].max()), drop <= _EQUAL * scale
-        accuracy = max(tol * (scale if together else min(drop, scale)), 4.0 * EPS * scale)
-        slow = state.t > 1 and method.to_come(state, accuracy) > _SLOW * method.size
-        if (together or slow) and method.may_widen(state):
-            state, best, idle = method.widened(state), np.inf, 0
-            continue
-        idle = idle + 1 if worst > 0.5 * best else 0
-        best = min(best, worst)
-        whole = state.theta.size == method.free
-        if whole or worst <= accuracy or (idle >= 3 and worst <= 1e-9 * scale) or idle >= _IDLE:  # rounding
-            return state, s
-        state = method.step(state, accuracy)
-
-
-def _gap(theta: Array, n: int) -> float:
-    """From value n to the next; from the known one, zero, where n is 0."""
-    return float((theta[n - 1] if n else 0.0) - theta[n]) if theta.size > n else np.inf
-
-
-def _next(theta: Array, r: Array, n: int, s: int, bound: float) -> float:
-    """No eigenvalue but n is above this."""
-    return max(bound, float(theta[n] + r[n:s].max())) if s > n else bound
-
-
-def _angle(state: RowsState, n: int, s: int, bound: float, rounding: float) -> float:
-    """``‖R‖/(θ_n − μ)`` (Davis & Kahan), μ the largest that another eigenvalue can be, both with their rounding."""
-    if n == 0:
-        return 0.0  # what is known needs no proof
-    length = float(np.sqrt(np.square(state.r[:n]).sum())) + rounding
-    apart = float(state.theta[n - 1]) - _next(state.theta, state.r, n, s, bound) - rounding
-    known = bound < float(state.theta[s - 1] - state.r[:s].max())
-    return length / apart if known and apart > 0.0 else np.inf
-
-
 def _check_gap(values: Array, n: int, method: RowsApart, equal: float) -> None:
-    """GapError where value n is also the next one."""
+    """Raise GapError if eigenvalues n and n + 1 are equal."""
     if values.size <= n or abs(values[n] - values[n - 1]) > equal:
         return
     same, first = np.flatnonzero(np.abs(values - values[n - 1]) <= equal), method.size - method.free
@@ -316,13 +368,15 @@ def _check_gap(values: Array, n: int, method: RowsApart, equal: float) -> None:
     more = " or more" if same[-1] + 1 == values.size < method.free else ""
     fewer = f"k = {low} or " if low > 0 else ""
     raise GapError(
-        f"eigenvalues {low + 1} to {high}{more} are all {values[n - 1]:.6g}: which {n + first} vectors belong to the "
-        f"first {n + first} is not determined. Ask for {fewer}k = {high}{more}"
+        f"eigenvalues {low + 1} to {high}{more} are all {values[n - 1]:.6g}, so the first {n + first} eigenvectors are "
+        f"not unique; ask for {fewer}k = {high}{more}",
+        parameter="k",
+        value=n + first,
     )
 
 
 def _oriented(network: Network, numbers: npt.NDArray[np.int64], X: Array) -> Array:
-    """Signs such that the largest entry of a column is positive; of equal ones, that of the first node."""
+    """Flip signs so that the largest entry of each column is positive; among equal ones, that of the first node."""
     size = np.abs(X)
     largest = network.reduce(size.max(axis=-2), "max")
     among = (size >= (1.0 - 1e-6) * largest) & (numbers >= 0)[..., None]

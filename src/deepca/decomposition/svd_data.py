@@ -1,0 +1,120 @@
+"""Read and check a matrix that agents hold by rows or by columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from deepca.data.columns import agree_on_columns, common_columns
+from deepca.data.local_data import LocalData, read
+from deepca.data.moments import Moments, check_finite, moments
+from deepca.data.sources import ArraySource, Matrix, Source, as_source, dense
+from deepca.errors import DataError, ParameterError
+from deepca.network.base import Network
+from deepca.solver.verdict import UNDERFLOW
+
+__all__ = ["LocalBlocks", "Partition", "check_decomposable", "read_blocks"]
+
+Partition = Literal["rows", "columns"]
+_SAME_SAMPLES = "partitioned by columns, every agent needs the same samples, in the same order"
+
+
+@dataclass(frozen=True)
+class LocalBlocks:
+    """The local agents' blocks of the matrix.
+
+    Parameters
+    ----------
+    rows : LocalData
+        The blocks as rows: an agent's rows, or its columns transposed.
+    features : tuple of Moments
+        Moments of the agents' columns, if the matrix is partitioned by columns.
+    """
+
+    rows: LocalData
+    features: tuple[Moments, ...] = ()
+
+
+def read_blocks(Xs: Sequence[Any], network: Network, partition: Partition) -> LocalBlocks:
+    """Read the local agents' blocks once, and check them against those of all other agents."""
+    if partition not in get_args(Partition):
+        raise ParameterError("partition", partition, "choose 'rows' or 'columns', as the agents hold the matrix")
+    agents = network.local.reshape(-1)
+    if len(Xs) != agents.size:
+        raise DataError(
+            f"got {len(Xs)} blocks for {agents.size} agents; give one per agent", parameter="Xs", value=len(Xs)
+        )
+    given = [as_source(X, f"agent {j}") for j, X in zip(agents, Xs, strict=True)]
+    for j, source in zip(agents, given, strict=True):
+        if source.once:
+            raise DataError(
+                f"{source.name}: its iterator can be read only once, but vectors take a second pass; give a function "
+                "that returns a new iterator, or an array",
+                parameter="Xs",
+                agent=int(j),
+            )
+    if partition == "rows":
+        sources = common_columns(given)
+        agree_on_columns(network, sources[0])
+        return LocalBlocks(read(sources))
+    blocks = [_whole_matrix(source) for source in given]
+    _check_samples(blocks, network)
+    features = tuple(moments(ArraySource(X, of.name), scatter=False) for X, of in zip(blocks, given, strict=True))
+    rows = read([ArraySource(_transposed(X), of.name) for X, of in zip(blocks, given, strict=True)])
+    return LocalBlocks(rows, features)
+
+
+def _check_samples(blocks: Sequence[Matrix], network: Network) -> None:
+    """Raise DataError unless all agents have the same number of samples."""
+    agents, expected = network.local.reshape(-1), blocks[0].shape[0]
+    for j, X in zip(agents, blocks, strict=True):
+        if X.shape[0] != expected:
+            raise DataError(
+                f"agent {j} has {X.shape[0]} samples, agent {agents[0]} has {expected}; {_SAME_SAMPLES}",
+                agent=int(j),
+                value=int(X.shape[0]),
+            )
+    counts = np.array([X.shape[0] for X in blocks], dtype=np.float64).reshape(*network.batch, 1)
+    network.begin(network.epoch, 0, "samples")
+    most, least = network.reduce(np.concatenate([counts, -counts], axis=-1), "max")
+    if most != -least:
+        raise DataError(
+            f"agents have between {-least:.0f} and {most:.0f} samples; {_SAME_SAMPLES}", value=(int(-least), int(most))
+        )
+
+
+def _whole_matrix(source: Source) -> Matrix:
+    """Return a source as one array; a value that is not finite is reported with its own row and column."""
+    X = source.matrix()
+    if X is None:
+        X = np.concatenate([dense(block) for block in source.blocks()])
+    check_finite(source, X, 0)
+    return X
+
+
+def _transposed(X: Matrix) -> Matrix:
+    return X.T if isinstance(X, np.ndarray) else X.T.tocsr()
+
+
+def check_decomposable(k: int, n: int, d: int, norm: float, partition: Partition) -> None:
+    """Raise an error unless k triplets exist and squares of the entries neither underflow nor overflow."""
+    rows, columns = (n, d) if partition == "rows" else (d, n)
+    if k > min(n, d):
+        raise ParameterError(
+            "n_components", k, f"a matrix of {rows} rows and {columns} columns has at most {min(n, d)}; ask for fewer"
+        )
+    if norm == 0.0:
+        raise DataError(
+            f"all {rows} rows are zero, or too small to square; give a matrix with larger entries", value=norm
+        )
+    if norm**2 < UNDERFLOW:
+        raise DataError(
+            f"the squares of the entries underflow: ‖X‖_F = {norm:.1e}, and products below {UNDERFLOW:.0e} lose "
+            "digits; multiply the matrix by a power of ten",
+            value=norm,
+        )
+    if not np.isfinite(norm):
+        raise DataError("the sum of the squares of all entries overflows; scale the data down", value=norm)
