@@ -1,9 +1,10 @@
-"""Tracking while the ``A_j`` change: the mean is that of the newest ones, and once they stay the error goes away."""
+"""Tracking while the ``A_j`` change: it preserves the mean of the newest ones, and converges once they stop."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,12 +15,13 @@ import deepca
 from deepca import AcceleratedDeEPCA, Chebyshev, DeEPCA, FastMix, Gossip, follow, topology
 from deepca.consensus.mixers import Mixer
 from deepca.decomposition.streaming import faded
-from deepca.errors import DataError, InvalidInput
+from deepca.errors import DataError, ParameterError
 from deepca.network import Network
 from deepca.operators import from_matrices
 from deepca.operators.linalg import random_orthonormal, tan_theta
 from deepca.topology import Topology, directed, time_varying
 from tests.support.engines import ENGINES, at_every_agent, everyone, mine, network_of, over_mpi
+from tests.support.errors import raises
 from tests.support.problems import close, orthogonal, spectrum, spectrum_problem
 
 Array = npt.NDArray[np.float64]
@@ -37,13 +39,13 @@ NETWORKS: dict[str, tuple[Topology, Mixer]] = {
 
 
 def unlike(count: int, seed: int = 0) -> Iterator[Array]:
-    """``A_j`` of all agents that have nothing to do with those before, and are indefinite now and then."""
+    """Yield ``A_j`` of all agents that are unrelated to those before, and every third time indefinite."""
     for t in range(count):
         yield spectrum_problem(M, D, spectrum(D, K), seed + 10 * t, heterogeneity=0.9, indefinite=t % 3 == 0)
 
 
 def turning(angle: float, seed: int = 5) -> Iterator[Array]:
-    """``A_j`` whose top K directions turn towards the others, by so much with every batch, for ever."""
+    """Yield ``A_j`` without end, whose K leading directions rotate by an angle with every batch."""
     stack, Q = spectrum_problem(M, D, spectrum(D, K, gap=0.3), seed), orthogonal(D, seed)
     skew = np.zeros((D, D))
     skew[np.arange(K), K + np.arange(K)] = angle
@@ -58,7 +60,7 @@ def top(stack: Array) -> Array:
     return np.ascontiguousarray(scipy.linalg.eigh(stack.mean(axis=0))[1][:, ::-1][:, :K])
 
 
-def of_here(stacks: Iterator[Array], network: Network) -> Iterator[Array]:
+def local_parts(stacks: Iterator[Array], network: Network) -> Iterator[Array]:
     return (stack[network.local] for stack in stacks)
 
 
@@ -72,11 +74,11 @@ def tracker(network: Network, mixer: Mixer | None = None, A: Array | None = None
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_mean_of_S_is_that_of_the_newest_products(name: str) -> None:
-    """Over 200 batches, each unlike the one before; by rounding only, which grows with the iterations."""
+    """Over 200 unrelated batches, up to rounding that grows with the iterations."""
     place, mixer = NETWORKS[name]
     network, batches = network_of(place), list(unlike(40 if over_mpi() else 200))
     largest = max(float(np.linalg.norm(stack, 2, axis=(-2, -1)).max()) for stack in batches)
-    followed = follow(tracker(network, mixer), of_here(iter(batches), network), steps=2)
+    followed = follow(tracker(network, mixer), local_parts(iter(batches), network), steps=2)
     W = None
     for stack, result in zip(batches, followed, strict=True):
         state, W_before = result.state, W
@@ -84,7 +86,7 @@ def test_the_mean_of_S_is_that_of_the_newest_products(name: str) -> None:
         AW, S = everyone(state.AW, M), everyone(state.S, M)
         drift = np.abs(S.mean(axis=0) - AW.mean(axis=0)).max()
         assert drift <= 20.0 * EPS * largest * state.t
-        # the product it holds is one of the newest matrices, with a basis that none before can have seen
+        # AW is a product with the newest matrices, and not one with an earlier basis
         assert W_before is None or np.abs(stack @ W_before - AW).max() > 1e-6
         undone = np.linalg.solve(stack + 1e-13 * np.eye(D), AW)
         close(np.linalg.norm(undone, axis=-2), np.ones((M, K)), rtol=1e-6)
@@ -93,17 +95,19 @@ def test_the_mean_of_S_is_that_of_the_newest_products(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [(name, ENGINES[0]) for name in NETWORKS if name != "few rounds"]  # which keep the mean, but are not enough
+    [
+        (name, ENGINES[0]) for name in NETWORKS if name != "few rounds"
+    ]  # they preserve the mean, but are too few to converge
     + [(name, kind) for name in ("FastMix", "directed") for kind in ENGINES[1:]],
 )
-def test_once_they_stay_the_answer_becomes_exact(name: str, kind: str) -> None:
+def test_the_answer_becomes_exact_once_operators_stop_changing(name: str, kind: str) -> None:
     place, mixer = NETWORKS[name]
     last = next(islice(turning(0.05), 20, None))
 
     def work(network: Network) -> Array:
         moving = islice(turning(0.05), 20)
         algorithm = tracker(network, mixer)
-        *_, moved = follow(algorithm, of_here(moving, network), steps=3)
+        *_, moved = follow(algorithm, local_parts(moving, network), steps=3)
         stays = (last[network.local] for _ in range(40))
         *_, found = follow(algorithm, stays, steps=3, start=moved.state)
         assert found.agreed is not None
@@ -113,41 +117,41 @@ def test_once_they_stay_the_answer_becomes_exact(name: str, kind: str) -> None:
 
     values = at_every_agent(kind, place, work).values
     U, worst = top(last), 1e-12 if name != "float32" else 1e-10
-    assert tan_theta(U, values[..., :K]).max() > 1e-3  # it had to be followed at all
+    assert tan_theta(U, values[..., :K]).max() > 1e-3  # the subspace did move
     assert tan_theta(U, values[..., K : 2 * K]).max() < worst
     want = scipy.linalg.eigvalsh(last.mean(axis=0))[::-1][:K]
     close(np.linalg.norm(values[..., 2 * K :], axis=-2), np.broadcast_to(want, (M, K)), rtol=100 * worst)
 
 
-def test_more_steps_lag_less_and_rounds_are_as_many_as_asked_for() -> None:
+def test_more_steps_reduce_the_lag_and_take_the_expected_rounds() -> None:
     lags, place = [], topology.ring(M)
     for steps in (1, 3, 10):
         network, errors = network_of(place), []
-        followed = follow(tracker(network, FastMix(rounds=4)), of_here(turning(0.02), network), steps=steps)
+        followed = follow(tracker(network, FastMix(rounds=4)), local_parts(turning(0.02), network), steps=steps)
         for stack, result in zip(islice(turning(0.02), 50), followed, strict=False):
             errors.append(float(tan_theta(top(stack), everyone(result.W, M)).max()))
             assert result.traffic.rounds == 4 * steps
             assert result.iterations == steps
-        assert max(errors[30:]) < 0.1  # it stays near, for ever
+        assert max(errors[30:]) < 0.1  # the lag stays bounded
         lags.append(float(np.mean(errors[30:])))
     assert lags[0] > 2.0 * lags[1] > 4.0 * lags[2]
 
 
-def test_it_goes_on_where_it_was_left_to_the_bit() -> None:
+def test_resuming_from_a_state_gives_bitwise_identical_results() -> None:
     network = network_of(topology.ring(M))
     algorithm = tracker(network, FastMix(rounds=3))
-    whole = list(follow(algorithm, of_here(unlike(6), network), steps=2))
-    first = list(follow(algorithm, of_here(islice(unlike(6), 3), network), steps=2))
-    rest = list(follow(algorithm, of_here(islice(unlike(6), 3, 6), network), steps=2, start=first[-1].state))
+    whole = list(follow(algorithm, local_parts(unlike(6), network), steps=2))
+    first = list(follow(algorithm, local_parts(islice(unlike(6), 3), network), steps=2))
+    rest = list(follow(algorithm, local_parts(islice(unlike(6), 3, 6), network), steps=2, start=first[-1].state))
     np.testing.assert_array_equal(rest[-1].state.S, whole[-1].state.S)
     assert rest[-1].state.t == whole[-1].state.t == 12
 
 
-def test_batches_are_taken_as_they_come() -> None:
+def test_operators_are_consumed_lazily() -> None:
     network, taken = network_of(topology.ring(M)), []
 
     def arriving() -> Iterator[Array]:
-        for i, stack in enumerate(of_here(unlike(5), network)):
+        for i, stack in enumerate(local_parts(unlike(5), network)):
             taken.append(i)
             yield stack
 
@@ -161,7 +165,7 @@ def test_batches_are_taken_as_they_come() -> None:
 # --------------------------------------------------------------------------------------------------------- from rows
 
 
-def test_faded_rows_are_weighted_rows() -> None:
+def test_forgetting_weights_earlier_rows() -> None:
     rng = np.random.default_rng(0)
     batches = [[rng.standard_normal((n, D)) for n in rng.integers(1, 9, M)] for _ in range(5)]
     for t, A in enumerate(faded(batches, 0.7)):
@@ -177,23 +181,25 @@ def test_faded_rows_are_weighted_rows() -> None:
 # ------------------------------------------------------------------------------------------------------------- errors
 
 
-def test_what_cannot_be_followed_is_said_at_once() -> None:
+def test_invalid_input_raises() -> None:
     network = network_of(topology.ring(M))
     stack, W0 = next(unlike(1))[mine(M)], random_orthonormal(D, K, seed=1)
     for steps in (0, 1.5, True, None):
-        with pytest.raises(InvalidInput, match="steps = "):
+        with raises(ParameterError, parameter="steps", value=steps):
             follow(tracker(network), [stack], steps=steps)  # type: ignore[arg-type]
-    with pytest.raises(InvalidInput, match=r"give a deepca\.DeEPCA"):
-        follow(AcceleratedDeEPCA(stack, W0, network), [stack])  # type: ignore[arg-type]
-    with pytest.raises(InvalidInput, match="forgetting = 2"):
+    accelerated = AcceleratedDeEPCA(stack, W0, network)
+    with raises(ParameterError, parameter="algorithm", value=accelerated):
+        follow(accelerated, [stack])  # type: ignore[arg-type]
+    with raises(ParameterError, parameter="forgetting", value=2):
         faded([], 2)
-    with pytest.raises(DataError, match="d = 11, those before had d = 12"):
-        list(follow(tracker(network), [stack[:, 1:, 1:]]))
-    with pytest.raises(DataError, match="agents and columns must stay"):
+    with raises(DataError, parameter="batches", value=(1, 4, 4)):
         list(faded([[np.ones((2, 3))], [np.ones((2, 4))]]))
+    changed: list[tuple[Any, str]] = [(stack[:, 1:, 1:], "11")]  # another d
     if not over_mpi():
-        with pytest.raises(DataError, match="A holds the A_j of 5 agents, the network holds 8"):
-            list(follow(tracker(network), [from_matrices(stack[:5])]))
+        changed.append((from_matrices(stack[:5]), "5"))  # fewer agents
+    for A, number in changed:
+        with pytest.raises(DataError, match=rf"\b{number}\b"):
+            list(follow(tracker(network), [A]))
 
 
 def test_follow_is_public() -> None:

@@ -46,7 +46,7 @@ class Answer:
             The spectrum has no gap behind k, so the subspace asked for is not unique.
         """
         if self.status.code == StatusCode.NOT_UNIQUE:
-            raise GapError(self.status.advice)
+            raise GapError(self.status.advice, parameter="k", value=self.status.numbers.get("k"))
         return self
 
 

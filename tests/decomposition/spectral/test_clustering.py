@@ -1,4 +1,4 @@
-"""Spectral clustering over agents, against scikit-learn's of the pooled graph."""
+"""Decentralized spectral clustering, compared with scikit-learn's on the pooled graph."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from deepca.decomposition.spectral import graphs
 from deepca.decomposition.spectral.clustering import spectral_clustering
 from deepca.errors import DisconnectedError, ParameterError
 from tests.support.engines import ENGINES, network_of
+from tests.support.errors import raises
 from tests.support.graph_cases import Shared, entries
 
 DIGITS = load_digits()
@@ -28,7 +29,7 @@ POINTS: dict[str, tuple[npt.NDArray[Any], int]] = {
 
 
 def neighbours(name: str) -> Shared:
-    """Ten nearest neighbours of each point; agents hold regions."""
+    """Return the graph of ten nearest neighbours, partitioned over agents by region."""
     points, _ = POINTS[name]
     A = kneighbors_graph(points, 10, include_self=False)
     regions = KMeans(7, n_init=1, random_state=0).fit_predict(points)
@@ -50,7 +51,7 @@ def test_clusters_are_those_of_scikit_learn(name: str) -> None:
     expected = pooled.fit(case.W).labels_
     assert adjusted_rand_score(expected, found) >= 0.99
     first = [int(np.flatnonzero(found == c)[0]) for c in range(k)]
-    assert first == sorted(first)  # numbered by their first nodes
+    assert first == sorted(first)  # clusters are numbered by their first nodes
 
 
 @pytest.mark.parametrize("name", ["moons"])
@@ -77,18 +78,16 @@ def test_centres_are_as_good_as_k_means_of_the_pooled_embedding() -> None:
     assert best.eigenpairs.proven
 
 
-def test_bad_requests() -> None:
+def test_invalid_input_raises() -> None:
     case = neighbours("moons")
     network = network_of(case.topology)
     for restarts in (0, 1.5):
-        with pytest.raises(ParameterError) as error:
+        with raises(ParameterError, parameter="restarts", value=restarts):
             spectral_clustering(case.local(network), network, 2, restarts=restarts)  # type: ignore[arg-type]
-        assert (error.value.parameter, error.value.value) == ("restarts", restarts)
-    with pytest.raises(ParameterError) as error:
+    with raises(ParameterError, parameter="k", value=0):
         spectral_clustering(case.local(network), network, 0)
-    assert error.value.parameter == "k"
     W = np.kron([[1.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [1.0, 0.0]])  # two pairs
     blocks, place = graphs.partition_graph(W, [0, 1, 0, 1])
     network = network_of(place)
-    with pytest.raises(DisconnectedError, match="node 0 to node 2"):
+    with raises(DisconnectedError, value=(0, 2)):
         spectral_clustering([blocks[int(j)] for j in network.local.ravel()], network, 2)

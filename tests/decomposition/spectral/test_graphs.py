@@ -1,10 +1,11 @@
-"""Eigenvectors of graphs seen locally, against scipy's of the pooled matrix, and what bad graphs are told."""
+"""Eigenvectors of graphs that agents see locally, compared with scipy; errors for invalid graphs."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import get_args
+from contextlib import AbstractContextManager
+from typing import Any, get_args
 
 import networkx as nx
 import numpy as np
@@ -20,6 +21,7 @@ import deepca
 from deepca import topology
 from deepca._util.typing import csr
 from deepca.decomposition.spectral import graphs
+from deepca.decomposition.spectral.block_rows import BlockRows
 from deepca.decomposition.spectral.blocks import Matrix
 from deepca.errors import (
     AsymmetricError,
@@ -29,6 +31,7 @@ from deepca.errors import (
     InvalidInput,
     MixingError,
     NetworkError,
+    ParameterError,
     TopologyError,
 )
 from deepca.network import AgentNetwork, Network, SimulatedNetwork
@@ -37,6 +40,7 @@ from deepca.network.trees import SpanningTree
 from deepca.topology import Rule, Topology
 from studies.adversary.reference import of_matrix, tangent
 from tests.support.engines import ENGINES, assert_same_traffic, at_every_agent, network_of, over_mpi
+from tests.support.errors import raises
 from tests.support.graph_cases import Shared, entries, pooled, shared, weighted
 from tests.support.paths import ROOT
 from tests.support.problems import spectrum, spectrum_problem
@@ -71,14 +75,19 @@ def found_by(
     return graphs.graph_eigenvectors(case.local(network), network, k, matrix=matrix, which=which)
 
 
+def raises_naming(kind: type[Exception], number: str) -> AbstractContextManager[object]:
+    """Expect an error of another package whose message states a number."""
+    return pytest.raises(kind, match=rf"\b{number}\b")
+
+
 # ----------------------------------------------------------------------------------------- the network's own matrix
 
 
-def test_the_rounds_of_the_page_are_those_that_are_made() -> None:
+def test_the_documented_rounds_are_correct() -> None:
     page = (ROOT / "docs" / "graphs.md").read_text(encoding="utf-8")
-    said = re.findall(r"(?m)^\| `([\w:.-]+)` \| (\d+) \| (\d+) \|", page)
-    assert len(said) == 7
-    for name, depth, rounds in said:
+    documented = re.findall(r"(?m)^\| `([\w:.-]+)` \| (\d+) \| (\d+) \|", page)
+    assert len(documented) == 7
+    for name, depth, rounds in documented:
         found = graphs.lambda2(network_of(topology.from_name(name, seed=0)))
         assert found.depth == int(depth)
         if not over_mpi():  # ranks agree in fewer rounds
@@ -103,8 +112,8 @@ def test_the_spectrum_of_the_gossip_matrix_is_found_by_its_agents(name: str, rul
     assert place.flood_rounds <= 2 * found.depth
 
 
-def test_eigenvalues_of_many_vectors_are_found_and_what_is_proven_of_them_is_said() -> None:
-    """More equal ones than columns: everything else equal is seen, one odd vector out of 200 is not."""
+def test_highly_repeated_eigenvalues_are_found_and_only_proven_if_nothing_can_be_missed() -> None:
+    """More equal eigenvalues than columns: if all others are equal that is detected, one exception among 200 is not."""
     complete = graphs.lambda2(network_of(topology.complete(150)))
     assert (abs(complete.lambda2) <= 1e-12, complete.proven) == (True, True)
     star = graphs.lambda2(network_of(topology.star(200)))
@@ -114,8 +123,8 @@ def test_eigenvalues_of_many_vectors_are_found_and_what_is_proven_of_them_is_sai
 
 @pytest.mark.skipif(over_mpi(), reason="one agent per thread")
 @pytest.mark.parametrize("name", ["torus", "three", "star"])
-def test_an_agent_needs_to_know_its_own_row_only(name: str) -> None:
-    """Every agent has a Neighbourhood in the place of the topology: whatever else it looked for is not there."""
+def test_an_agent_needs_only_its_own_row(name: str) -> None:
+    """Every agent has a Neighbourhood instead of the topology, which raises if asked for anything else."""
     place = NETWORKS[name]
     hub = MemoryHub(place.n_agents)
 
@@ -124,7 +133,7 @@ def test_an_agent_needs_to_know_its_own_row_only(name: str) -> None:
         return graphs.local_mixing(AgentNetwork(view, network.agent, hub.transport(network.agent)))
 
     found = deepca.run_agents(place, alone, hub=hub)
-    assert len(set(found)) == 1  # the same bits
+    assert len(set(found)) == 1  # bitwise identical
     spectrum_ = found[0].spectrum
     assert abs(spectrum_.lambda2 - place.lambda2) <= 1e-12
     assert spectrum_.n_agents == place.n_agents
@@ -136,8 +145,8 @@ def test_an_agent_needs_to_know_its_own_row_only(name: str) -> None:
 
 
 @pytest.mark.skipif(over_mpi(), reason="one agent per thread")
-def test_a_run_with_what_was_found_converges_as_with_what_is_given() -> None:
-    """DeEPCA with FastMix at agents that know their own row: η and K are those they have found."""
+def test_a_run_with_the_computed_spectrum_matches_one_with_the_known_spectrum() -> None:
+    """DeEPCA with FastMix at agents that know their own row only: η and K are computed by the agents."""
     place, d, k = topology.erdos_renyi(10, 0.4, seed=2), 12, 2
     stack = spectrum_problem(10, d, spectrum(d, k, gap=0.5, decay=0.8), 0)
     U = scipy.linalg.eigh(stack.mean(axis=0))[1][:, ::-1][:, :k]
@@ -162,27 +171,27 @@ def test_a_run_with_what_was_found_converges_as_with_what_is_given() -> None:
     assert deepca.operators.linalg.tan_theta(U, W).max() <= 1e-10
 
 
-def test_a_neighbourhood_knows_no_more() -> None:
+def test_a_neighbourhood_knows_only_its_neighbours() -> None:
     view = graphs.Neighbourhood.of(topology.path(5), 1)
     assert view.neighbors(1) == (0, 2)
     assert np.isnan(view.lambda2)
     for ask in (lambda: view.middle, lambda: view.paths_from(0), lambda: view.eigenvalues):
-        with pytest.raises(TopologyError, match="agent 1 knows its neighbours only"):
+        with pytest.raises(TopologyError):
             ask()
-    with pytest.raises(TopologyError, match="not its own neighbour"):
-        graphs.Neighbourhood.around(1, {1: 0.5}, 4)
-    with pytest.raises(TopologyError, match="numbers are 0 … 3"):
-        graphs.Neighbourhood.around(1, {9: 0.5}, 4)
+    for weights in ({1: 0.5}, {9: 0.5}):  # its own neighbour; an agent beyond the largest number
+        with pytest.raises(TopologyError):
+            graphs.Neighbourhood.around(1, weights, 4)
+    assert graphs.Neighbourhood.around(1, {2: 0.5}, 4).neighbors(1) == (2,)
 
 
-def test_what_has_no_symmetric_matrix_has_no_lambda2() -> None:
+def test_a_network_without_a_symmetric_matrix_has_no_lambda2() -> None:
     place = deepca.topology.directed.ring(5)
-    with pytest.raises(TopologyError, match="one symmetric 𝐋"):
+    with raises(TopologyError, parameter="network"):
         graphs.lambda2(network_of(place))
-    with pytest.raises(TopologyError, match="is directed"):
+    with pytest.raises(TopologyError):
         SpanningTree.grow(network_of(place))
     odd = network_of(topology.ring(9, rule="best-constant"))
-    with pytest.raises(MixingError, match="FastMix needs 𝐋 ⪰ 0"):
+    with pytest.raises(MixingError):
         graphs.local_mixing(odd)
     assert graphs.local_mixing(odd, mixer=deepca.Chebyshev()).rounds >= 1
 
@@ -221,7 +230,7 @@ def test_eigenvectors_are_those_of_the_pooled_graph(name: str, matrix: Matrix, w
 
 @pytest.mark.parametrize("name", ["grid", "weighted small world"])
 @pytest.mark.parametrize("matrix", ["laplacian", "normalized"])
-def test_agents_apart_find_what_the_simulator_finds(name: str, matrix: Matrix) -> None:
+def test_separate_agents_agree_with_the_simulator(name: str, matrix: Matrix) -> None:
     case = CASES[name]
     found = {kind: entries(kind, case, lambda b, n: found_by(n, case, 3, matrix).vectors) for kind in ENGINES}
     for X in found.values():
@@ -239,8 +248,10 @@ def test_agents_apart_find_what_the_simulator_finds(name: str, matrix: Matrix) -
 @pytest.mark.parametrize("scale", [1e-300, 1e-160, 1e160, 1e300])
 @pytest.mark.parametrize(("matrix", "which"), [("laplacian", "smallest"), ("adjacency", "largest")])
 @pytest.mark.parametrize("kind", ENGINES)
-def test_weights_whose_squares_do_not_fit(kind: str, matrix: Matrix, which: graphs.Which, scale: float) -> None:
-    """Neither what is proven nor the answer depends on the unit of the weights; compared with scipy's, at scale 1."""
+def test_weights_whose_squares_overflow_or_underflow(
+    kind: str, matrix: Matrix, which: graphs.Which, scale: float
+) -> None:
+    """Neither the answer nor its proof depends on the unit of the weights; compared with scipy at scale 1."""
     W = weighted(nx.erdos_renyi_graph(60, 0.2, seed=1), seed=2)
     held, results = shared(csr(W * scale), 4), []
 
@@ -258,7 +269,7 @@ def test_weights_whose_squares_do_not_fit(kind: str, matrix: Matrix, which: grap
     assert float(np.linalg.norm(X - vectors[:, :3] @ (vectors[:, :3].T @ X), 2)) <= max(results[0].error, 1e-13)
 
 
-def test_large_sparse_graphs_as_eigsh() -> None:
+def test_a_large_sparse_graph_agrees_with_eigsh() -> None:
     W = weighted(nx.convert_node_labels_to_integers(nx.grid_2d_graph(30, 41)), seed=4)
     case = shared(W, 12)
     L = csr(sparse.diags_array(np.asarray(W.sum(axis=1)).ravel()) - W)
@@ -270,7 +281,7 @@ def test_large_sparse_graphs_as_eigsh() -> None:
 
 @pytest.mark.parametrize(("name", "k"), [("digits", 10), ("breast cancer", 4), ("wine", 3)])
 def test_graphs_of_real_data(name: str, k: int) -> None:
-    """Nearest neighbours with Gaussian weights, at agents that hold every sixth point or regions."""
+    """Nearest neighbours with Gaussian weights, partitioned into every sixth point, or into regions."""
     given = {"digits": load_digits, "breast cancer": load_breast_cancer, "wine": load_wine}[name]().data[:500]
     points = (given - given.mean(axis=0)) / np.maximum(given.std(axis=0), 1e-9)
     apart = kneighbors_graph(points, 12, mode="distance")
@@ -286,8 +297,8 @@ def test_graphs_of_real_data(name: str, k: int) -> None:
         assert found.proven
 
 
-def test_the_bound_counts_what_orthonormalising_does_to_residuals() -> None:
-    """With all of a small space random from the start, vectors are turned after their residuals were measured."""
+def test_the_bound_includes_the_effect_of_orthonormalization_on_residuals() -> None:
+    """If the start spans all of a small space, vectors are rotated after their residuals were measured."""
     links = [(0, 1), (1, 2), (2, 3), (3, 4), (1, 3), (2, 4), (3, 4)]
     for seed in range(60):
         W = np.zeros((5, 5))
@@ -300,17 +311,18 @@ def test_the_bound_counts_what_orthonormalising_does_to_residuals() -> None:
         assert tangent(truth.vectors[:, -2:], truth.vectors[:, :-2], X) <= found.error
 
 
-def test_repeated_eigenvalues_are_named_and_their_space_is_found() -> None:
+def test_repeated_eigenvalues_raise_and_their_whole_space_is_found() -> None:
     case = shared(weighted(nx.cycle_graph(40)), 5)
     network = network_of(case.topology)
-    with pytest.raises(GapError, match=r"eigenvalues 2 to 3 are all 0\.024623.*k = 1 or k = 3"):
+    with raises(GapError, parameter="k", value=2) as caught:
         graphs.fiedler(case.local(network), network)
+    assert all(f"k = {n}" in str(caught.value) for n in (1, 3))  # the k to choose instead
     values, vectors = pooled(case.W, "laplacian", "smallest")
     X = entries(ENGINES[0], case, lambda b, n: found_by(n, case, 3).vectors)
     assert float(deepca.operators.linalg.tan_theta(vectors[:, :3], X)) <= 1e-10
     np.testing.assert_allclose(found_by(network, case, 3).values, values[:3], atol=1e-12)
     whole = shared(weighted(nx.complete_graph(12)), 3)
-    with pytest.raises(GapError, match=r"eigenvalues 2 to 12 are all 12"):
+    with raises(GapError, parameter="k", value=4):
         found_by(network_of(whole.topology), whole, 4)
     np.testing.assert_allclose(found_by(network_of(whole.topology), whole, 12).values, [0.0] + [12.0] * 11, atol=1e-12)
 
@@ -331,7 +343,7 @@ def test_the_fiedler_vector_of_the_network_itself() -> None:
         assert found[np.argmax(np.abs(found[:, 1])), 1] > 0.0
 
 
-def test_loops_count_as_in_scipy() -> None:
+def test_self_loops_count_as_in_scipy() -> None:
     W = weighted(nx.path_graph(14), seed=0)
     W.setdiag(np.linspace(0.0, 3.0, 14))
     case = shared(csr(W), 3)
@@ -341,12 +353,12 @@ def test_loops_count_as_in_scipy() -> None:
         np.testing.assert_allclose(found.values, values[:3], atol=1e-13)
 
 
-def test_messages_carry_what_is_at_the_seam() -> None:
-    """A grid in stripes: one product sends each neighbour a row of the grid, and nothing from the inside."""
+def test_messages_carry_boundary_nodes_only() -> None:
+    """A grid in stripes: one product sends each neighbour a row of the grid, and no inner nodes."""
     W = weighted(nx.convert_node_labels_to_integers(nx.grid_2d_graph(12, 5)))
     case = Shared(W, *graphs.partition_graph(W, np.arange(60) // 20))
     network = deepca.SimulatedNetwork(case.topology)
-    rows = deepca.decomposition.spectral.blocks.BlockRows(case.blocks, network, "laplacian", negated=False)
+    rows = BlockRows(case.blocks, network, "laplacian", negated=False)
     before = network.traffic
     X = np.random.default_rng(0).standard_normal((3, 20, 2))
     np.testing.assert_allclose(
@@ -354,7 +366,7 @@ def test_messages_carry_what_is_at_the_seam() -> None:
     )
     sent = network.traffic - before
     assert (sent.rounds, sent.messages) == (1, 4)
-    assert sent.bytes_sent == 4 * 10 * 2 * 8  # the agent in the middle has two rows at the seam
+    assert sent.bytes_sent == 4 * 10 * 2 * 8  # the agent in the middle has two boundary rows
 
 
 # ------------------------------------------------------------------------------------------------------ sums
@@ -362,14 +374,14 @@ def test_messages_carry_what_is_at_the_seam() -> None:
 
 @pytest.mark.parametrize("kind", ENGINES)
 @pytest.mark.parametrize("name", ["grid", "torus", "star", "complete", "hypercube", "two", "three"])
-def test_sums_over_a_tree_that_agents_find(name: str, kind: str) -> None:
+def test_sums_over_a_tree_that_agents_grow(name: str, kind: str) -> None:
     place = NETWORKS[name]
     x = np.random.default_rng(0).standard_normal((place.n_agents, 3))
 
     def work(network: Network) -> Array:
         tree = SpanningTree.grow(network)
         assert tree.n_agents == place.n_agents
-        assert tree.depth == nx.radius(place.to_networkx())  # from the middle
+        assert tree.depth == nx.radius(place.to_networkx())  # the root is a centre
         total = tree.sum(x[network.local])
         return np.broadcast_to(total, (*network.batch, 3))
 
@@ -379,7 +391,7 @@ def test_sums_over_a_tree_that_agents_find(name: str, kind: str) -> None:
 
 
 @pytest.mark.skipif(over_mpi(), reason="a simulator that loses messages")
-def test_a_lost_message_is_noticed() -> None:
+def test_a_lost_message_is_detected() -> None:
     class Losing(deepca.SimulatedNetwork):
         loses = False
 
@@ -392,12 +404,12 @@ def test_a_lost_message_is_noticed() -> None:
     network = Losing(topology.ring(7))
     tree = SpanningTree.grow(network)
     network.loses = True
-    with pytest.raises(NetworkError, match="7 agents were counted as"):
+    with raises_naming(NetworkError, "7"):
         tree.sum(np.ones((7, 2)))
 
 
 @pytest.mark.parametrize("kind", ENGINES)
-def test_neighbours_come_one_by_one(kind: str) -> None:
+def test_collect_returns_each_neighbours_array(kind: str) -> None:
     place = topology.star(6)
     x = np.arange(24.0).reshape(6, 2, 2)
 
@@ -424,7 +436,7 @@ def test_neighbours_come_one_by_one(kind: str) -> None:
 
 
 def tampered(case: Shared, agent: int, u: int, v: int, weight: float) -> list[graphs.GraphBlock]:
-    """Blocks of which one has another weight for an edge out of it."""
+    """Return the blocks, one of which has another weight for an edge that leaves it."""
     blocks, block = list(case.blocks), case.blocks[agent]
     W = block.weights.tolil()
     W[int(np.searchsorted(block.nodes, u)), block.nodes.size + int(np.searchsorted(block.beyond, v))] = weight
@@ -433,8 +445,8 @@ def tampered(case: Shared, agent: int, u: int, v: int, weight: float) -> list[gr
 
 
 @pytest.mark.parametrize("kind", ENGINES)
-@pytest.mark.parametrize(("weight", "said"), [(2.0, "2 one way, 1 the other"), (0.0, "0 one way, 1 the other")])
-def test_weights_that_two_agents_see_differently(kind: str, weight: float, said: str) -> None:
+@pytest.mark.parametrize("weight", [2.0, 0.0])
+def test_agents_that_disagree_on_a_weight(kind: str, weight: float) -> None:
     W = weighted(nx.path_graph(9))
     case = Shared(W, *graphs.partition_graph(W, np.arange(9) // 3))
     blocks = tampered(case, 1, 3, 2, weight)
@@ -443,14 +455,14 @@ def test_weights_that_two_agents_see_differently(kind: str, weight: float, said:
         graphs.fiedler([blocks[int(j)] for j in network.local.ravel()], network)
         return np.zeros(network.batch)
 
-    with pytest.raises(AsymmetricError, match=r"not symmetric at edge \((2, 3|3, 2)\)") as caught:
+    with pytest.raises(AsymmetricError) as caught:
         at_every_agent(kind, case.topology, work)
-    numbers = re.findall(r"([\d.]+) one way, ([\d.]+) the other", str(caught.value))[0]
-    assert sorted(numbers) == sorted(re.findall(r"([\d.]+) one way, ([\d.]+) the other", said)[0])
+    error = caught.value
+    assert {(error.row, error.column): error.value} in ({(2, 3): (1.0, weight)}, {(3, 2): (weight, 1.0)})
 
 
 @pytest.mark.parametrize("kind", ENGINES)
-def test_a_graph_that_falls_apart_is_told_by_two_nodes(kind: str) -> None:
+def test_a_disconnected_graph_raises_at_every_agent(kind: str) -> None:
     """Agents are linked, but nodes 0 … 5 and 6 … 11 are not."""
     graph = nx.disjoint_union(nx.path_graph(6), nx.cycle_graph(6))
     W = weighted(graph)
@@ -460,14 +472,14 @@ def test_a_graph_that_falls_apart_is_told_by_two_nodes(kind: str) -> None:
         graphs.fiedler([blocks[int(j)] for j in network.local.ravel()], network)
         return np.zeros(network.batch)
 
-    with pytest.raises(DisconnectedError, match="leads from node 0 to node 6"):
+    with raises(DisconnectedError, value=(0, 6)):
         at_every_agent(kind, place, work)
-    with pytest.raises(DisconnectedError, match="2 components"):
+    with pytest.raises(DisconnectedError):
         graphs.partition_graph(W, [0] * 6 + [1] * 6)
 
 
-def test_labels_wander_through_winding_blocks_until_all_are_one() -> None:
-    """A path whose nodes alternate between two agents: labels need as many rounds as it has nodes."""
+def test_connectivity_of_interleaved_blocks() -> None:
+    """The nodes of a path alternate between two agents, so that labels take as many rounds as it has nodes."""
     W = weighted(nx.path_graph(41))
     case = Shared(W, *graphs.partition_graph(W, np.arange(41) % 2))
     values, _ = pooled(W, "laplacian", "smallest")
@@ -478,69 +490,72 @@ def test_an_edge_between_agents_that_are_not_linked() -> None:
     W = weighted(nx.cycle_graph(9))
     case = Shared(W, *graphs.partition_graph(W, np.arange(9) // 3))
     network = network_of(topology.path(3))
-    with pytest.raises(TopologyError, match=r"edge \(0, 8\) joins nodes of agents 0 and 2, which are not linked"):
+    with raises(TopologyError, row=0, column=8, agent=0):
         graphs.fiedler(case.local(network), network)
 
 
 @pytest.mark.parametrize(
-    ("W", "labels", "error", "said"),
+    ("W", "labels", "error", "facts"),
     [
-        ([[0.0, 1.0], [2.0, 0.0]], [0, 1], AsymmetricError, r"edge \(0, 1\): 1 one way, 2 the other"),
-        ([[0.0, -1.0], [-1.0, 0.0]], [0, 0], DataError, r"edge \(0, 1\) has the weight -1"),
-        ([[0.0, np.nan], [np.nan, 0.0]], [0, 0], DataError, r"edge \(0, 1\) has the weight nan"),
-        ([[0.0, np.inf], [np.inf, 0.0]], [0, 1], DataError, r"edge \(0, 1\) has the weight inf"),
-        ([[0.0, 1e-14], [2e-14, 0.0]], [0, 1], AsymmetricError, r"edge \(0, 1\): 1e-14 one way, 2e-14 the other"),
-        ([[0.0, 1e-14], [2e-14, 0.0]], [0, 0], AsymmetricError, r"edge \(0, 1\)"),
-        ([[0.0, 1.0 + 1.0j], [1.0 - 1.0j, 0.0]], [0, 1], DataError, "real numbers"),
-        ([["0", "a"], ["a", "0"]], [0, 1], DataError, "real numbers"),
-        ([[0.0, 1.0, 1.0]], [0], DataError, "shape"),
-        ([[0.0, 1.0], [1.0, 0.0]], [0, 2], DataError, "agent 1 has no node"),
-        ([[0.0, 1.0], [1.0, 0.0]], [0], DataError, "the agent .* of each of the 2 nodes"),
-        ([[0.0, 1.0], [1.0, 0.0]], [0.5, 1.0], DataError, "the agent .* of each of the 2 nodes"),
+        ([[0.0, 1.0], [2.0, 0.0]], [0, 1], AsymmetricError, {"row": 0, "column": 1, "value": (1.0, 2.0)}),
+        ([[0.0, -1.0], [-1.0, 0.0]], [0, 0], DataError, {"row": 0, "column": 1, "value": -1.0}),
+        ([[0.0, np.nan], [np.nan, 0.0]], [0, 0], DataError, {"row": 0, "column": 1}),
+        ([[0.0, np.inf], [np.inf, 0.0]], [0, 1], DataError, {"row": 0, "column": 1, "value": np.inf}),
+        ([[0.0, 1e-14], [2e-14, 0.0]], [0, 1], AsymmetricError, {"row": 0, "column": 1, "value": (1e-14, 2e-14)}),
+        ([[0.0, 1e-14], [2e-14, 0.0]], [0, 0], AsymmetricError, {"row": 0, "column": 1}),
+        ([[0.0, 1.0 + 1.0j], [1.0 - 1.0j, 0.0]], [0, 1], DataError, {"value": np.dtype(np.complex128)}),
+        ([["0", "a"], ["a", "0"]], [0, 1], DataError, {"value": np.dtype("<U1")}),
+        ([[0.0, 1.0, 1.0]], [0], DataError, {"parameter": "adjacency", "value": (1, 3)}),
+        ([[0.0, 1.0], [1.0, 0.0]], [0, 2], DataError, {"parameter": "labels", "agent": 1}),
+        ([[0.0, 1.0], [1.0, 0.0]], [0], DataError, {"parameter": "labels", "agent": None}),
+        ([[0.0, 1.0], [1.0, 0.0]], [0.5, 1.0], DataError, {"parameter": "labels", "agent": None}),
     ],
 )
-def test_graphs_that_cannot_be_shared_out(
-    W: list[list[float]], labels: list[int], error: type[Exception], said: str
+def test_graphs_that_cannot_be_partitioned(
+    W: list[list[float]], labels: list[int], error: type[Exception], facts: dict[str, object]
 ) -> None:
-    with pytest.raises(error, match=said), np.errstate(invalid="ignore"):
+    with raises(error, **facts), np.errstate(invalid="ignore"):
         graphs.partition_graph(np.array(W), labels)
 
 
-def test_small_weights_that_two_agents_see_differently() -> None:
+def test_agents_that_disagree_on_a_small_weight() -> None:
     W = csr(weighted(nx.path_graph(9)) * 1e-20)
     case = Shared(W, *graphs.partition_graph(W, np.arange(9) // 3))
     network = network_of(case.topology)
     blocks = tampered(case, 1, 3, 2, 2e-20)
-    with pytest.raises(AsymmetricError, match=r"1e-20 the other|1e-20 one way"):
+    with pytest.raises(AsymmetricError) as caught:
         graphs.fiedler([blocks[int(j)] for j in network.local], network)
+    assert set(caught.value.value) == {1e-20, 2e-20}  # type: ignore[call-overload]
     values, _ = pooled(W, "laplacian", "smallest")
     found, _ = graphs.fiedler([case.blocks[int(j)] for j in network.local], network)
     assert found == pytest.approx(values[1], rel=1e-12, abs=0.0)
 
 
-def test_weights_stay_as_they_were_given() -> None:
+def test_the_given_weights_are_not_modified() -> None:
     W = sparse.csr_array(([1.0, 0.0, 1.0], ([0, 0, 1], [1, 0, 0])), shape=(2, 2))
     graphs.partition_graph(W, [0, 1])
     assert W.nnz == 3
 
 
-def test_what_is_asked_for_must_be_there() -> None:
+def test_invalid_parameters_raise() -> None:
     case = CASES["path"]
     network = network_of(case.topology)
     blocks = case.local(network)
-    for bad, said in (
-        ({"k": 0}, "k = 0"),
-        ({"k": 61}, "61 eigenvectors of a matrix with 60 rows"),
-        ({"k": 2, "which": "middle"}, "which = 'middle'"),
-        ({"k": 2, "matrix": "signless"}, "give 'laplacian', 'normalized' or 'adjacency'"),
-        ({"k": 2, "tol": 0.0}, "between 0 and 1"),
-        ({"k": 2, "tol": "small"}, "between 0 and 1"),
-        ({"k": 2, "seed": -1}, "seed = -1"),
-        ({"k": 2, "seed": 0.5}, "seed = 0.5"),
+    for parameter, value in (
+        ("k", 0),
+        ("which", "middle"),
+        ("matrix", "signless"),
+        ("tol", 0.0),
+        ("tol", "small"),
+        ("seed", -1),
+        ("seed", 0.5),
     ):
-        with pytest.raises(InvalidInput, match=said):
-            graphs.graph_eigenvectors(blocks, network, **bad)
-    with pytest.raises(InvalidInput, match="blocks for the"):
+        arguments: dict[str, Any] = {"k": 2, parameter: value}
+        with raises(ParameterError, parameter=parameter, value=value):
+            graphs.graph_eigenvectors(blocks, network, **arguments)
+    with raises_naming(InvalidInput, "60"):
+        graphs.graph_eigenvectors(blocks, network, 61)
+    with raises(InvalidInput, parameter="blocks", value=0):
         graphs.graph_eigenvectors([], network, 2)
-    with pytest.raises(InvalidInput, match="that of a Laplacian"):
+    with raises(ParameterError, parameter="matrix", value="adjacency"):
         graphs.fiedler(blocks, network, matrix="adjacency")
