@@ -5,7 +5,6 @@ from __future__ import annotations
 import networkx as nx
 import numpy as np
 import numpy.typing as npt
-import pytest
 import scipy.linalg
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,6 +18,7 @@ from deepca.network.trees import SpanningTree
 from deepca.topology import Topology
 from tests.laws.strategies import edge_lists, quick, seeds, topologies
 from tests.support.engines import ENGINES, network_of
+from tests.support.errors import raises
 from tests.support.graph_cases import Shared, entries, pooled, shared, weighted
 
 Array = npt.NDArray[np.float64]
@@ -53,7 +53,7 @@ def test_vectors_of_any_graph(case: Shared, matrix: Matrix, k: int) -> None:
     network = network_of(case.topology)
     gap = values[k] - values[k - 1] if k < case.size else np.inf
     if gap <= 1e-11:
-        with pytest.raises(GapError, match=f"first {k} is not determined"):
+        with raises(GapError, parameter="k", value=k):
             graphs.graph_eigenvectors(case.local(network), network, k, matrix=matrix)
         return
     if gap <= 1e-6:

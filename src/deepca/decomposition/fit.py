@@ -319,7 +319,7 @@ def _check_enough(totals: Totals, settings: Settings) -> None:
     if not totals.weight > 1.0:
         raise PooledDataError(
             f"the weights sum to {totals.weight:g}: a weight counts how often a row occurs, so the sum must exceed 1; "
-            "multiply all weights by the number of rows, or use a forgetting factor closer to 1",
+            "multiply all weights by the number of rows, or forget less",
             parameter="weights",
             value=totals.weight,
         )
@@ -328,7 +328,7 @@ def _check_enough(totals: Totals, settings: Settings) -> None:
     if k is not None and not isinstance(k, float) and k > most:
         raise PooledDataError(
             f"n_components = {k}, but there are {totals.n_counted} rows and {totals.shift.size} columns; "
-            f"ask for at most {most}",
+            f"at most {most} components exist",
             parameter="n_components",
             value=k,
         )
@@ -355,8 +355,8 @@ def _check_consistent(totals: Totals, total: float, d: int, proof: Certificate |
     most = seen + (d - proof.k) * max(proof.bound, 0.0) if proof.k < d else seen
     if seen - off > total or total > most + off:
         raise NetworkError(
-            f"agents reported a total variance of {total:.6g}, but the components have {seen:.6g}, and the total "
-            f"cannot exceed {most:.6g}: {_INCONSISTENT_AGENT}"
+            f"agents reported {total:.6g} as the variance of all columns together, but the components have {seen:.6g}, "
+            f"and the total cannot exceed {most:.6g}: {_INCONSISTENT_AGENT}"
         )
 
 
@@ -367,7 +367,7 @@ def _units(totals: Totals, source: Source) -> Array:
     differ = (np.square(units) < UNDERFLOW) & (mean < _SMALLEST_SAFE_MEAN) & ((mean > 0.0) | (units > 0.0))
     if differ.any():
         raise PooledDataError(
-            f"{_columns(differ, source)}: values too small to square (standard deviation below "
+            f"{_columns(differ, source)}: too small to square (standard deviation below "
             f"{math.sqrt(UNDERFLOW):.0e}), so the column cannot be scaled; multiply it by a power of ten, leave it "
             "out, or use scale=False",
             parameter="scale",

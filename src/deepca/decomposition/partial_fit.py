@@ -107,10 +107,10 @@ def read_more(
     """Return the summary after adding new rows of the local agents; agents without new rows pass None."""
     given = [j for j, source in enumerate(sources) if source is not None]
     if not sum(engine.counted(len(given))):
-        raise DataError("no agent has new rows; skip this call", value=0)
+        raise DataError("no agent has any rows in this call; skip it", value=0)
     with engine.together():
         ours = common_columns([source for source in sources if source is not None]) if given else ()
-    header = engine.header(ours) if before is None else Header("earlier calls", before.d, before.columns)
+    header = engine.header(ours) if before is None else Header("the earlier data", before.d, before.columns)
     with engine.together():
         _check_room(header.d, len(sources))
         ours = tuple(in_order_of(header, source) for source in ours)
