@@ -1,4 +1,4 @@
-"""What a run will take: a plan of rounds and bytes, and a simulation in time, before anything is sent."""
+"""Predict the cost of a run: plan rounds and bytes, or simulate it in time, before anything is sent."""
 
 from deepca.planning.inputs import bits_per_second, probed_eigenvalues, read_eigenvalues, seconds
 from deepca.planning.links import Links, Machines

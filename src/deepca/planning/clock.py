@@ -1,13 +1,13 @@
-"""A clock for every agent: when it has what it needs, and what it waited for.
+"""Simulated clocks of the agents: when each has what it needs, and what it waited for.
 
-One round over some directions of links ``i → j``, all messages of the same size::
+A round over some directions of links ``i → j``, with messages of equal size, advances the clocks as follows::
 
-    departure_ij = max(t_i, when the line i → j is free again)
+    departure_ij = max(t_i, time at which the line i → j is free)
     arrival_ij   = departure_ij + n_ij · patience_ij + 8 · bytes / bandwidth_ij + latency_ij
     t_j          ← max(t_j, max_i arrival_ij)
 
-with n_ij the number of times the message was lost. Sending does not keep an agent busy. Every time ``t_j`` remembers
-what it is made of: at each maximum the parts of the one waited for are taken over, so parts sum to the time.
+where n_ij is the number of times the message was lost. Sending does not block an agent. Every time ``t_j`` is kept as a
+sum of parts: at each maximum, the parts of the message that arrived last are adopted.
 """
 
 from __future__ import annotations
@@ -24,16 +24,26 @@ from deepca.planning.links import Links
 __all__ = ["PARTS", "Arcs", "Critical", "SimulatedClock"]
 
 PARTS = ("latency", "transmission", "losses", "compute", "stragglers")
-"""What a time is made of. stragglers : what slow and stalled agents took longer than others."""
-_COMPUTE, _STRAGGLERS = 3, 4
+"""Parts of a simulated time; "stragglers" is the extra computing time of slow and stalled agents."""
+_COMPUTE, _STRAGGLERS = PARTS.index("compute"), PARTS.index("stragglers")
 
 
 @dataclass(frozen=True, eq=False)
 class Arcs:
-    """Directions of links that a round uses, by receiver.
+    """Directions of links that a round uses, ordered by receiver.
 
-    index : where they are in ``Links``.  sender : of each.  place : how many messages of its sender go before it.
-    receivers : each once, rising.  starts, counts : of its directions.
+    Parameters
+    ----------
+    index : array of int
+        Positions in ``Links``.
+    sender : array of int
+        Sender of each direction.
+    place : array of int
+        How many messages of the same sender go first.
+    receivers : array of int
+        The receivers, each once, ascending.
+    starts, counts : array of int
+        First direction and number of directions of each receiver.
     """
 
     index: npt.NDArray[np.int64]
@@ -45,7 +55,7 @@ class Arcs:
 
     @classmethod
     def of(cls, links: Links, index: npt.NDArray[np.int64]) -> Arcs:
-        """``index`` : rising, so that receivers rise as well."""
+        """Select directions by their positions in ``links``, ascending."""
         sender = links.senders[index]
         receivers, starts, counts = np.unique(links.receivers[index], return_index=True, return_counts=True)
         order = np.argsort(sender, kind="stable")
@@ -55,8 +65,8 @@ class Arcs:
         return cls(index, sender, place, receivers, starts, counts)
 
 
-class _Waited(NamedTuple):
-    """Whose time an event moved, rising; over which directions, None for computing; and by how much."""
+class _Wait(NamedTuple):
+    """An event: the agents that it delayed, ascending; the directions waited for, or None for computing; seconds."""
 
     agents: npt.NDArray[np.int64]
     arcs: npt.NDArray[np.int64] | None
@@ -65,25 +75,34 @@ class _Waited(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Critical:
-    """The chain of waits that ends with the last agent: seconds of each direction ``(a,)`` and each agent ``(m,)``."""
+    """Critical path to the last agent: seconds spent on each direction ``(a,)`` and at each agent ``(m,)``."""
 
     on_links: Array
     at_agents: Array
 
 
 class SimulatedClock:
-    """The time of every agent.
+    """Simulated time of every agent.
 
     Parameters
     ----------
-    links : with latency, bandwidth, loss and the agents' machines.
-    flops : floating-point operations per second of an agent with slowdown 1; inf counts computing as nothing.
-    seed : of losses, jitter and stalls; or a generator to draw them from.
+    links : Links
+        Latency, bandwidth, loss and the agents' machines.
+    flops : float
+        Floating-point operations per second of an agent with slowdown 1; inf if computing takes no time.
+    seed : int or numpy.random.Generator
+        Source of losses, jitter and stalls.
 
     Attributes
     ----------
-    now : ``(m,)`` seconds.  parts : ``(m, 5)`` what they are made of, as in PARTS.
-    resent : messages sent again.  resent_bytes : in them.
+    now : array of shape (m,)
+        Seconds.
+    parts : array of shape (m, 5)
+        The same, divided into PARTS.
+    resent : int
+        Messages that were lost and sent again.
+    resent_bytes : int
+        Bytes in them.
     """
 
     def __init__(self, links: Links, *, flops: float = np.inf, seed: int | np.random.Generator = 0) -> None:
@@ -97,15 +116,15 @@ class SimulatedClock:
         self._shared = bool(np.isfinite(links.machines.uplink).any())
         self._jitters, self._loses = bool(links.jitter.any()), bool(links.loss.any())
         self._stalls = bool((links.machines.stall * links.machines.pause).any())
-        self._waits: list[_Waited] = []
+        self._waits: list[_Wait] = []
 
     @property
     def elapsed(self) -> float:
-        """When the last agent is done."""
+        """Time at which the last agent finishes."""
         return float(self.now.max())
 
     def compute(self, operations: Array) -> None:
-        """Every agent makes so many floating-point operations, ``(m,)``."""
+        """Advance the clocks by ``operations`` floating-point operations of each agent, ``(m,)``."""
         machines = self._links.machines
         usual = operations / self._flops
         seconds = usual * machines.slowdown
@@ -113,17 +132,17 @@ class SimulatedClock:
             seconds = seconds + np.where(self._rng.random(seconds.size) < machines.stall, machines.pause, 0.0)
         if not seconds.any():
             return
-        fair = np.minimum(usual, seconds)  # who is faster than others has no straggling
+        fair = np.minimum(usual, seconds)  # a slowdown below 1 saves time instead
         self.now += seconds
         self.parts[:, _COMPUTE] += fair
         self.parts[:, _STRAGGLERS] += seconds - fair
-        self._waits.append(_Waited(np.arange(seconds.size), None, seconds))
+        self._waits.append(_Wait(np.arange(seconds.size), None, seconds))
 
     def round(self, arcs: Arcs, nbytes: float, lost: npt.NDArray[np.bool_] | None = None) -> None:
-        """One message of so many bytes over each of ``arcs``.
+        """Send a message of ``nbytes`` over each of ``arcs``.
 
-        lost : those that never arrive and are not sent again; their receivers give up waiting after ``patience``.
-        Without it, messages that get lost are sent again.
+        Messages marked in ``lost`` never arrive and are not sent again; their receivers stop waiting after
+        ``patience``. Without ``lost``, losses are drawn at random, and lost messages are sent again.
         """
         if not arcs.index.size:
             return
@@ -147,7 +166,7 @@ class SimulatedClock:
         self._wait(arcs, began, np.stack([delay, departure - began + put, missed], axis=1), on_line + delay)
 
     def _passed_uplink(self, arcs: Arcs, began: Array, nbytes: float) -> Array:
-        """When messages have left their agents: one after the other where they share a line."""
+        """Return when messages have left their agents, one after the other if they share an uplink."""
         if not self._shared:
             return began
         each = nbytes * self._up_per_byte[arcs.sender]
@@ -156,9 +175,9 @@ class SimulatedClock:
         return left
 
     def _wait(self, arcs: Arcs, began: Array, made_of: Array, arrival: Array) -> None:
-        """Every receiver waits for its last message, and takes over what its time was made of.
+        """Let every receiver wait for its last message, and adopt the parts of that time.
 
-        made_of : ``(a, 3)``, the first three of PARTS.
+        ``made_of`` has the first three of PARTS for each message, ``(a, 3)``.
         """
         last = np.maximum.reduceat(arrival, arcs.starts)
         is_last = arrival == np.repeat(last, arcs.counts)
@@ -168,10 +187,10 @@ class SimulatedClock:
         parts = self.parts[arcs.sender[by]]
         parts[:, :_COMPUTE] += made_of[by]
         self.parts[who], self.now[who] = parts, arrival[by]
-        self._waits.append(_Waited(who, arcs.index[by], arrival[by] - began[by]))
+        self._waits.append(_Wait(who, arcs.index[by], arrival[by] - began[by]))
 
     def critical(self) -> Critical:
-        """Who and what the last agent has waited for, from the beginning on."""
+        """Trace back what the last agent has waited for since the beginning."""
         on_links, at_agents = np.zeros(self._links.latency.size), np.zeros(self.now.size)
         j = int(self.now.argmax())
         for agents, arcs, seconds in reversed(self._waits):

@@ -1,9 +1,10 @@
-"""What a network is made of: how fast each link is, what it loses, and how fast each agent computes.
+"""Speed and loss of links, and speed of agents.
 
-A link from agent i to agent j carries one message after the other: ``8 · bytes / bandwidth`` seconds to put it on the
-line, then ``latency`` (and up to ``jitter``, drawn uniformly) until it arrives. Links do not disturb each other, unless
-an agent has an ``uplink`` that all its messages pass first. A message is lost with probability ``loss`` and sent again
-``patience`` seconds later, as often as it takes. :mod:`deepca.planning.timed` runs algorithms over such links.
+A link from agent i to agent j carries one message after the other: it takes ``8 · bytes / bandwidth`` seconds to put a
+message on the line, then ``latency`` (plus up to ``jitter``, uniformly distributed) until it arrives. Links do not
+affect each other, unless an agent has an ``uplink`` that all its messages pass first. A message is lost with
+probability ``loss`` and sent again ``patience`` seconds later, as often as necessary. :mod:`deepca.planning.timed` runs
+algorithms over such links.
 """
 
 from __future__ import annotations
@@ -16,20 +17,29 @@ import numpy as np
 import numpy.typing as npt
 
 from deepca._util.typing import Array
-from deepca.errors import InvalidInput
+from deepca.errors import InvalidInput, ParameterError
 from deepca.topology.graph import Topology
 
 __all__ = ["SHORTEST_PATIENCE", "Links", "Machines", "Quantity"]
 
 SHORTEST_PATIENCE = 0.2
-"""Seconds after which a lost message is sent again, at least; TCP's shortest timeout on Linux."""
+"""Shortest time in seconds after which a lost message is sent again: TCP's shortest timeout on Linux."""
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """What a number that describes a link or an agent may be: 0 or more and finite, unless said.
+    """Accepted values of a number that describes a link or an agent: by default, finite and at least 0.
 
-    wanted : in words.  positive : whether 0 is too small.  below, most : limits.  infinite : whether inf is allowed.
+    Parameters
+    ----------
+    wanted : str
+        The accepted values, in words.
+    positive : bool
+        Whether 0 is excluded.
+    below, most : float
+        Exclusive and inclusive upper limit.
+    infinite : bool
+        Whether inf is accepted.
     """
 
     wanted: str
@@ -39,7 +49,18 @@ class Quantity:
     infinite: bool = False
 
     def accepts(self, values: npt.ArrayLike) -> npt.NDArray[np.bool_]:
-        """Tell for each value whether it may be."""
+        """Tell for each value whether it is accepted.
+
+        Parameters
+        ----------
+        values : array_like
+            The values.
+
+        Returns
+        -------
+        array of bool
+            Whether each is accepted.
+        """
         given = np.asarray(values, dtype=np.float64)
         low = given > 0.0 if self.positive else given >= 0.0
         return np.asarray(low & (given <= self.most) & ((given < self.below) | (self.infinite & (given == np.inf))))
@@ -47,13 +68,13 @@ class Quantity:
 
 _RATE = Quantity("bits per second above 0, or inf", positive=True, infinite=True)
 _SECONDS = Quantity("seconds, 0 or more")
-_OF_A_LINK = {
+_LINK_RANGES = {
     "latency": _SECONDS,
     "bandwidth": _RATE,
     "loss": Quantity("a probability, 0 or more and below 1", below=1.0),
     "jitter": _SECONDS,
 }
-_OF_AN_AGENT = {
+_AGENT_RANGES = {
     "slowdown": Quantity("a number above 0, such as 3 for three times as slow", positive=True),
     "stall": Quantity("a probability, 0 or more and at most 1", most=1.0),
     "pause": _SECONDS,
@@ -63,11 +84,23 @@ _OF_AN_AGENT = {
 
 @dataclass(frozen=True, eq=False)
 class Machines:
-    """How agents compute and send; one number per agent, ``(m,)``.
+    """Speed of the agents' machines, one number per agent.
 
-    slowdown : how many times as long as the others an agent computes.
-    stall, pause : with probability ``stall`` a product waits ``pause`` seconds more: a busy machine.
-    uplink : bits per second of the line that all messages of an agent leave by, one after the other; inf for none.
+    Parameters
+    ----------
+    slowdown : array of shape (m,)
+        Factor by which an agent's computing takes longer than usual.
+    stall : array of shape (m,)
+        Probability that a product is delayed by ``pause``, as on a busy machine.
+    pause : array of shape (m,)
+        Duration of such a delay in seconds.
+    uplink : array of shape (m,)
+        Bits per second of the line by which all messages leave an agent, one after the other; inf for none.
+
+    Raises
+    ------
+    ParameterError
+        A number is outside its range.
     """
 
     slowdown: Array
@@ -76,7 +109,8 @@ class Machines:
     uplink: Array
 
     def __post_init__(self) -> None:
-        _check(self, _OF_AN_AGENT)
+        """Check the ranges of all numbers."""
+        _check(self, _AGENT_RANGES)
 
     @classmethod
     def of(
@@ -88,7 +122,20 @@ class Machines:
         pause: npt.ArrayLike = 0.0,
         uplink: npt.ArrayLike = np.inf,
     ) -> Machines:
-        """m agents; a single number is that of all of them."""
+        """Create the machines of m agents from one number for all, or one per agent.
+
+        Parameters
+        ----------
+        m : int
+            Number of agents.
+        slowdown, stall, pause, uplink : float or array of shape (m,)
+            As for :class:`Machines`.
+
+        Returns
+        -------
+        Machines
+            The machines.
+        """
         return cls(
             slowdown=_full(slowdown, m, "slowdown"),
             stall=_full(stall, m, "stall"),
@@ -99,10 +146,36 @@ class Machines:
 
 @dataclass(frozen=True, eq=False)
 class Links:
-    """The links of a topology, one entry for each direction, ``(a,)``, in the order of ``receivers`` and ``senders``.
+    """Links of a topology, with one entry per direction, in the order of ``receivers`` and ``senders``.
 
-    latency, jitter : seconds.  bandwidth : bits per second, or inf.  loss : probability that a message is lost.
-    names : of the agents, for people.  machines : what the agents are.
+    Parameters
+    ----------
+    topology : Topology
+        The network.
+    latency : array of shape (a,)
+        Seconds until a message arrives.
+    bandwidth : array of shape (a,)
+        Bits per second, or inf.
+    loss : array of shape (a,)
+        Probability that a message is lost.
+    jitter : array of shape (a,)
+        Largest additional latency in seconds.
+    names : tuple of str
+        Names of the agents, for display.
+    machines : Machines
+        Speed of the agents.
+
+    Raises
+    ------
+    InvalidInput
+        A number is outside its range, or an array has the wrong length.
+
+    Examples
+    --------
+    >>> import deepca
+    >>> links = deepca.Links.of(deepca.topology.ring(4), latency=0.03, bandwidth=30e6)
+    >>> links.senders.size
+    8
     """
 
     topology: Topology
@@ -114,17 +187,20 @@ class Links:
     machines: Machines
 
     def __post_init__(self) -> None:
+        """Check lengths and ranges of all arrays."""
         m, arcs = self.topology.n_agents, self.senders.size
-        for name in _OF_A_LINK:
+        for name in _LINK_RANGES:
             if getattr(self, name).shape != (arcs,):
+                shape = getattr(self, name).shape
                 raise InvalidInput(
-                    f"{name} has shape {getattr(self, name).shape}; expected ({arcs},), one per direction"
+                    f"{name} has shape {shape}; give one number per direction, ({arcs},)", parameter=name, value=shape
                 )
-        _check(self, _OF_A_LINK)
-        if len(self.names) != m or self.machines.slowdown.size != m:
-            raise InvalidInput(
-                f"{len(self.names)} names and {self.machines.slowdown.size} machines for {m} agents; give one of each"
-            )
+        _check(self, _LINK_RANGES)
+        for name, count in (("names", len(self.names)), ("machines", self.machines.slowdown.size)):
+            if count != m:
+                raise InvalidInput(
+                    f"got {count} {name} for {m} agents; give one per agent", parameter=name, value=count
+                )
 
     @classmethod
     def of(
@@ -138,7 +214,24 @@ class Links:
         names: tuple[str, ...] | None = None,
         machines: Machines | None = None,
     ) -> Links:
-        """All links of a topology; a single number is that of all of them."""
+        """Create the links of a topology from one number for all, or one per direction.
+
+        Parameters
+        ----------
+        topology : Topology
+            The network.
+        latency, bandwidth, loss, jitter : float or array of shape (a,)
+            As for :class:`Links`.
+        names : tuple of str, optional
+            Names of the agents; their numbers by default.
+        machines : Machines, optional
+            Speed of the agents; all alike by default.
+
+        Returns
+        -------
+        Links
+            The links.
+        """
         m, arcs = topology.n_agents, int(topology.adjacency.nnz)
         return cls(
             topology,
@@ -152,26 +245,39 @@ class Links:
 
     @cached_property
     def receivers(self) -> npt.NDArray[np.int64]:
-        """Who hears each direction of a link; rising."""
+        """Receiver of each direction, ascending."""
         links = self.topology.adjacency
         return np.repeat(np.arange(self.topology.n_agents), np.diff(links.indptr))
 
     @cached_property
     def senders(self) -> npt.NDArray[np.int64]:
-        """Who sends over it; rising for each receiver."""
+        """Sender of each direction, ascending for each receiver."""
         links = self.topology.adjacency.copy()
         links.sort_indices()
         return links.indices.astype(np.int64)
 
     def find(self, receivers: npt.NDArray[np.int64], senders: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Where the directions ``senders → receivers`` are found; all of them must be links."""
+        """Return the positions of directions; all of them must be links.
+
+        Parameters
+        ----------
+        receivers, senders : array of int
+            The two ends of each direction.
+
+        Returns
+        -------
+        array of int
+            Their positions.
+        """
         return np.searchsorted(self._keys, receivers * self.topology.n_agents + senders)
 
     @cached_property
     def patience(self) -> Array:
-        """Seconds from a message that is lost to the next attempt: twice there and back, at least 0.2 s."""
+        """Seconds from a lost message to the next attempt: twice the round-trip time, at least 0.2 s."""
         back = np.minimum(self.find(self.senders, self.receivers), self.latency.size - 1)
-        both = self._keys[back] == self.senders * self.topology.n_agents + self.receivers  # a digraph has no way back
+        both = (
+            self._keys[back] == self.senders * self.topology.n_agents + self.receivers
+        )  # a directed link has no way back
         there = self.latency + np.where(both, self.latency[back], self.latency)
         return np.maximum(SHORTEST_PATIENCE, 2.0 * there)
 
@@ -181,18 +287,21 @@ class Links:
 
 
 def _full(given: npt.ArrayLike, size: int, name: str) -> Array:
+    """Broadcast one number, or ``size`` of them, to a read-only array."""
     values = np.asarray(given, dtype=np.float64)
     if values.shape not in ((), (size,)):
-        raise InvalidInput(f"{name} has shape {values.shape}; give one number, or {size}")
+        raise InvalidInput(
+            f"{name} has shape {values.shape}; give one number, or {size}", parameter=name, value=values.shape
+        )
     values = np.array(np.broadcast_to(values, (size,)))
     values.flags.writeable = False
     return values
 
 
 def _check(held: Links | Machines, quantities: Mapping[str, Quantity]) -> None:
-    """Raise InvalidInput unless every number is what it may be."""
+    """Raise ParameterError unless every number is in its range."""
     for name, quantity in quantities.items():
         values = getattr(held, name)
         fits = quantity.accepts(values)
         if not fits.all():
-            raise InvalidInput(f"{name} = {values[int(np.argmin(fits))]:g}: {quantity.wanted}")
+            raise ParameterError(name, float(values[int(np.argmin(fits))]), quantity.wanted)

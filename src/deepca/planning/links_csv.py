@@ -1,6 +1,6 @@
-"""Links and agents as CSV files: ``from,to,latency_ms,mbit_per_s[,loss,jitter_ms]`` and ``agent,slowdown,…``.
+"""Read links and agents from CSV files: ``from,to,latency_ms,mbit_per_s[,loss,jitter_ms]`` and ``agent,slowdown,…``.
 
-Lines that begin with ``#`` are remarks. A row ``a,b`` serves both directions, unless there is a row ``b,a`` as well.
+Lines that begin with ``#`` are comments. A row ``a,b`` describes both directions, unless there is also a row ``b,a``.
 """
 
 from __future__ import annotations
@@ -21,36 +21,36 @@ from deepca.topology.graph import Rule, from_edges
 __all__ = ["EXAMPLE", "read_links", "read_machines"]
 
 EXAMPLE = """\
-# One row per link, for both directions; give a row b,a as well where the way back differs.
-# latency_ms: until a message arrives.  mbit_per_s: of this link, or inf.
-# loss: probability that a message is lost, and sent again.  jitter_ms: up to so much more latency.
+# One row per link, for both directions; add a row b,a if the way back differs.
+# latency_ms: time until a message arrives.  mbit_per_s: bandwidth of the link, or inf.
+# loss: probability that a message is lost and sent again.  jitter_ms: largest additional latency.
 from,to,latency_ms,mbit_per_s,loss,jitter_ms
 north,south,12,100,0,1
 south,west,18,100,0,1
 west,north,25,50,0,2
 west,coast,9,200,0,0
-# a mobile connection: slow upwards, and one message in a hundred is lost
+# a mobile connection: slow uplink, and one message in a hundred is lost
 island,coast,60,2,0.01,20
 coast,island,60,10,0.01,20
 """
-_NAMES = 8  # shown in a message
+_MAX_NAMES = 8  # listed in an error message
 
 
 @dataclass(frozen=True)
 class _Column(Quantity):
-    """What a column holds, and in which unit it is kept. default : where it is missing; None where it must be there."""
+    """Accepted values of a column, the factor to SI units, and its default; None if the column is required."""
 
     unit: float = 1.0
     default: float | None = None
 
 
-_LINK: Mapping[str, _Column] = {
+_LINK_COLUMNS: Mapping[str, _Column] = {
     "latency_ms": _Column("milliseconds, 0 or more", unit=1e-3),
     "mbit_per_s": _Column("megabits per second above 0, or inf", positive=True, infinite=True, unit=1e6),
     "loss": _Column("a probability, 0 or more and below 1", below=1.0, default=0.0),
     "jitter_ms": _Column("milliseconds, 0 or more", unit=1e-3, default=0.0),
 }
-_AGENT: Mapping[str, _Column] = {
+_AGENT_COLUMNS: Mapping[str, _Column] = {
     "slowdown": _Column("a number above 0, such as 3 for three times as slow", positive=True, default=1.0),
     "stall": _Column("a probability, 0 or more and below 1", below=1.0, default=0.0),
     "stall_ms": _Column("milliseconds, 0 or more", unit=1e-3, default=0.0),
@@ -62,7 +62,7 @@ _AGENT: Mapping[str, _Column] = {
 
 @dataclass(frozen=True)
 class _Row:
-    """A line of a file: its number, the agents it names, and its numbers."""
+    """A row of a file: its line from 1, the agents it names, and its numbers in SI units."""
 
     line: int
     who: tuple[str, ...]
@@ -70,18 +70,38 @@ class _Row:
 
 
 def read_links(path: str | Path, agents: str | Path | None = None, *, rule: Rule = "paper") -> Links:
-    """The links of a file, and with ``agents`` what its agents are like.
+    """Read a network from CSV files.
 
-    Agents are ordered as they first appear, by number where all names are whole numbers. ``rule`` : of the gossip
-    weights, as in :mod:`deepca.topology`.
+    Parameters
+    ----------
+    path : path-like
+        File of the links, with the columns ``from,to,latency_ms,mbit_per_s`` and optionally ``loss,jitter_ms``.
+    agents : path-like, optional
+        File of the agents, with the column ``agent`` and any of ``slowdown,stall,stall_ms,uplink_mbit_per_s``.
+    rule : str
+        Rule of the gossip weights, as in :mod:`deepca.topology`.
+
+    Returns
+    -------
+    Links
+        The links; agents are ordered by first appearance, or by number if all names are integers.
+
+    Raises
+    ------
+    InvalidInput
+        A file cannot be used; ``file``, ``line`` and ``column`` tell where.
+    DisconnectedError
+        The links do not connect all agents.
     """
     file = Path(path)
-    rows = {row.who: row for row in _unique(file, _rows(file, ("from", "to"), _LINK))}
+    rows = {row.who: row for row in _unique(file, _rows(file, ("from", "to"), _LINK_COLUMNS))}
     if not rows:
-        raise InvalidInput(f"{file}: there is no link; a row after the header is from,to,latency_ms,mbit_per_s")
+        raise InvalidInput(
+            f"{file} has no links; add a row from,to,latency_ms,mbit_per_s after the header", file=str(file)
+        )
     for (a, b), row in rows.items():
         if a == b:
-            raise InvalidInput(f"{file}, line {row.line}: {a} is linked to itself; leave the row out")
+            raise _error(f"{a} is linked to itself; remove the row", file, row.line, value=a)
     names = list(dict.fromkeys(name for pair in rows for name in pair))
     if all(name.isdecimal() for name in names):
         names.sort(key=int)
@@ -105,29 +125,39 @@ def read_links(path: str | Path, agents: str | Path | None = None, *, rule: Rule
 
 
 def read_machines(path: str | Path, names: Sequence[str]) -> Machines:
-    """What agents are like; those that the file does not name are as all others."""
+    """Read the speed of agents from a file; agents that it does not mention have the defaults."""
     file = Path(path)
     number = {name: j for j, name in enumerate(names)}
-    values = np.tile([column.default or 0.0 for column in _AGENT.values()], (len(names), 1))
-    for row in _unique(file, _rows(file, ("agent",), _AGENT)):
+    values = np.tile([column.default or 0.0 for column in _AGENT_COLUMNS.values()], (len(names), 1))
+    for row in _unique(file, _rows(file, ("agent",), _AGENT_COLUMNS)):
         [name] = row.who
         if name not in number:
-            raise InvalidInput(
-                f"{file}, line {row.line}: agent {name!r} has no link; agents of the network are {_listed(names)}"
-            )
+            reason = f"agent {name!r} has no link; the agents of the network are {_listed(names)}"
+            raise _error(reason, file, row.line, "agent", name)
         values[number[name]] = row.numbers
     slowdown, stall, pause, uplink = values.T
     return Machines.of(len(names), slowdown=slowdown, stall=stall, pause=pause, uplink=uplink)
 
 
+def _error(reason: str, file: Path, line: int, column: str | None = None, value: object = None) -> InvalidInput:
+    """Return the error about a line of a file."""
+    where = f"{file}, line {line}" + ("" if column is None else f", column {column}")
+    return InvalidInput(f"{where}: {reason}", file=str(file), line=line, column=column, value=value)
+
+
 def _rows(file: Path, who: tuple[str, ...], columns: Mapping[str, _Column]) -> Iterator[_Row]:
+    """Yield the rows of a file; ``who`` are the columns that name agents."""
     needed = [*who, *(name for name, column in columns.items() if column.default is None)]
     try:
         text = file.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
-        raise InvalidInput(f"{file} does not exist; deepca simulate --example prints a file to start from") from None
+        raise InvalidInput(
+            f"{file} does not exist; deepca simulate --example prints a file to start from", file=str(file)
+        ) from None
     except UnicodeDecodeError:
-        raise InvalidInput(f"{file} is no text; give a CSV file with the columns {','.join(needed)}") from None
+        raise InvalidInput(
+            f"{file} is not a text file; give a CSV file with the columns {','.join(needed)}", file=str(file)
+        ) from None
     header: list[str] = []
     for line, raw in enumerate(text.splitlines(), start=1):
         if not raw.strip() or raw.lstrip().startswith("#"):
@@ -137,33 +167,33 @@ def _rows(file: Path, who: tuple[str, ...], columns: Mapping[str, _Column]) -> I
             header = _header(file, line, cells, [*who, *columns], needed)
             continue
         if len(cells) != len(header):
-            raise InvalidInput(
-                f"{file}, line {line}: {len(cells)} values for {len(header)} columns ({','.join(header)})"
-            )
+            reason = f"{len(cells)} values for {len(header)} columns; give {','.join(header)}"
+            raise _error(reason, file, line, value=len(cells))
         given = dict(zip(header, cells, strict=True))
         for name in who:
             if not given[name]:
-                raise InvalidInput(f"{file}, line {line}, column {name}: empty; give the name or number of an agent")
+                raise _error("empty; give the name or number of an agent", file, line, name, "")
         numbers = tuple(_number(file, line, name, given.get(name, ""), column) for name, column in columns.items())
         yield _Row(line, tuple(given[name] for name in who), numbers)
     if not header:
-        raise InvalidInput(f"{file} is empty; its first line is {','.join(needed)}")
+        raise InvalidInput(f"{file} is empty; start it with the line {','.join(needed)}", file=str(file))
 
 
 def _header(file: Path, line: int, cells: list[str], known: list[str], needed: list[str]) -> list[str]:
-    where = f"{file}, line {line}"
+    """Check the names of the columns."""
     for name in cells:
         if name not in known:
-            raise InvalidInput(f"{where}: {name!r} is no column; the first line names columns of {','.join(known)}")
+            raise _error(f"unknown column {name!r}; use columns of {','.join(known)}", file, line, name)
         if cells.count(name) > 1:
-            raise InvalidInput(f"{where}: the column {name} is there twice; leave one out")
+            raise _error(f"the column {name} occurs twice; remove one", file, line, name)
     for name in needed:
         if name not in cells:
-            raise InvalidInput(f"{where}: there is no column {name}; the first line is {','.join(needed)}, or more")
+            raise _error(f"the column {name} is missing; give at least {','.join(needed)}", file, line, name)
     return cells
 
 
 def _number(file: Path, line: int, name: str, text: str, column: _Column) -> float:
+    """Return the number in a cell in SI units, or the default of an empty one."""
     if not text and column.default is not None:
         return column.default
     try:
@@ -171,18 +201,17 @@ def _number(file: Path, line: int, name: str, text: str, column: _Column) -> flo
     except ValueError:
         value = math.nan
     if not column.accepts(value):
-        raise InvalidInput(f"{file}, line {line}, column {name}: {text!r} must be {column.wanted}")
+        raise _error(f"{text!r} must be {column.wanted}", file, line, name, text)
     return value * column.unit
 
 
 def _unique(file: Path, rows: Iterator[_Row]) -> Iterator[_Row]:
-    """The same rows; an error names two that speak of the same."""
+    """Yield the same rows; raise InvalidInput if two describe the same link or agent."""
     seen: dict[tuple[str, ...], int] = {}
     for row in rows:
         if row.who in seen:
-            raise InvalidInput(
-                f"{file}, line {row.line}: {','.join(row.who)} is on line {seen[row.who]} already; leave one out"
-            )
+            name = ",".join(row.who)
+            raise _error(f"{name} is already on line {seen[row.who]}; remove one of them", file, row.line, value=name)
         seen[row.who] = row.line
         yield row
 
@@ -194,8 +223,12 @@ def _check_connected(file: Path, names: Sequence[str], pairs: Iterable[tuple[str
     parts = [sorted(part, key=order.__getitem__) for part in nx.connected_components(graph)]
     if len(parts) > 1:
         shown = " and ".join(f"{{{_listed(part)}}}" for part in parts[:4])
-        raise DisconnectedError(f"{file}: the network falls into {len(parts)} parts, {shown}; add a link between them")
+        raise DisconnectedError(
+            f"{file}: the network has {len(parts)} components, {shown}; add links between them",
+            file=str(file),
+            value=len(parts),
+        )
 
 
 def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:_NAMES]) + (f", … ({len(names)} agents)" if len(names) > _NAMES else "")
+    return ", ".join(names[:_MAX_NAMES]) + (f", … ({len(names)} agents)" if len(names) > _MAX_NAMES else "")

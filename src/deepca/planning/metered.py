@@ -1,4 +1,4 @@
-"""A simulator that also tells who sends how much, and how long it would take over real links."""
+"""A simulator that also counts what each agent sends, and how long that would take over real links."""
 
 from __future__ import annotations
 
@@ -11,40 +11,78 @@ import numpy as np
 from scipy import sparse
 
 from deepca._util.typing import Array, Csr
-from deepca.errors import InvalidInput
+from deepca.errors import ParameterError
 from deepca.network.base import LinearMixer, Moment, Pairs
 from deepca.network.simulated import SimulatedNetwork
 from deepca.topology.graph import Topology
 
 __all__ = ["PROVING", "Cost", "LinkSpeed", "MeteredNetwork", "Sent", "round_weights"]
 
-PROVING = ("certificate", "axes")  # phases of a run that belong to its proof
+PROVING = ("certificate", "axes")
+"""Phases of a run that belong to its certificate."""
 
 
 @dataclass(frozen=True)
 class LinkSpeed:
-    """What connects agents: seconds until a message arrives, and bits per second that an agent can send."""
+    """Speed of the connections between agents.
+
+    Parameters
+    ----------
+    latency : float
+        Seconds until a message arrives.
+    bandwidth : float
+        Bits per second that an agent can send.
+
+    Raises
+    ------
+    ParameterError
+        The latency is negative, the bandwidth is not positive, or one is not finite.
+    """
 
     latency: float
     bandwidth: float
 
     def __post_init__(self) -> None:
+        """Check that both numbers are finite and in range."""
         if not (math.isfinite(self.latency) and self.latency >= 0.0):
-            raise InvalidInput(f"latency = {self.latency}: seconds, 0 or more, or a text such as '30ms'")
+            raise ParameterError("latency", self.latency, "give seconds, 0 or more, or text such as '30ms'")
         if not (math.isfinite(self.bandwidth) and self.bandwidth > 0.0):
-            raise InvalidInput(f"bandwidth = {self.bandwidth}: bits per second, or a text such as '30Mbit'")
+            raise ParameterError("bandwidth", self.bandwidth, "give bits per second, above 0, or text such as '30Mbit'")
 
     def seconds(self, rounds: float, nbytes: float) -> float:
-        """Of that many rounds in which the busiest senders have ``nbytes`` to send, all rounds together."""
+        """Return the duration of some rounds.
+
+        Parameters
+        ----------
+        rounds : float
+            Number of rounds.
+        nbytes : float
+            Bytes that the busiest sender of each round sends, summed over the rounds.
+
+        Returns
+        -------
+        float
+            Seconds.
+        """
         return rounds * self.latency + nbytes * 8.0 / self.bandwidth
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Of a part of a run.
+    """Cost of a part of a run.
 
-    rounds : of gossip or of sums along a tree.  control_rounds : made only to agree on something.
-    bytes_per_agent : sent, on average.  busiest_bytes : sent by the agent that sends most.  seconds : on the network.
+    Parameters
+    ----------
+    rounds : int
+        Rounds of gossip, or of sums along a tree.
+    control_rounds : int
+        Rounds only made to agree on something.
+    bytes_per_agent : float
+        Bytes that an agent sends on average.
+    busiest_bytes : float
+        Bytes that the busiest agent sends.
+    seconds : float
+        Time on the network.
     """
 
     rounds: int
@@ -55,12 +93,13 @@ class Cost:
 
     @property
     def all_rounds(self) -> int:
+        """Rounds of both kinds."""
         return self.rounds + self.control_rounds
 
 
 @dataclass(frozen=True)
 class Sent:
-    """What agents have sent: rounds, bytes of each agent ``(m,)``, and seconds. Can be added and scaled."""
+    """Running totals: rounds, bytes sent by each agent ``(m,)``, and seconds. Supports addition and scaling."""
 
     rounds: float
     control_rounds: float
@@ -68,6 +107,7 @@ class Sent:
     seconds: float
 
     def __add__(self, other: Sent) -> Sent:
+        """Add two totals."""
         return Sent(
             self.rounds + other.rounds,
             self.control_rounds + other.control_rounds,
@@ -76,12 +116,15 @@ class Sent:
         )
 
     def __mul__(self, factor: float) -> Sent:
+        """Scale the totals."""
         return Sent(self.rounds * factor, self.control_rounds * factor, self.bytes * factor, self.seconds * factor)
 
     def __sub__(self, earlier: Sent) -> Sent:
+        """Return what was sent since an earlier total."""
         return self + earlier * -1.0
 
     def cost(self) -> Cost:
+        """Summarize over the agents."""
         return Cost(
             rounds=round(self.rounds),
             control_rounds=round(self.control_rounds),
@@ -92,21 +135,27 @@ class Sent:
 
 
 class MeteredNetwork(SimulatedNetwork):
-    """Counts what a run sends, iterations and proof apart, and how long it takes.
+    """Simulated network that counts what iterations and certificate of a run send, and how long that takes.
 
-    A round takes one latency, and as long as its busiest sender needs for its messages, one after the other. Receiving
-    and computing take no time.
+    A round takes one latency, plus the time that its busiest sender needs for its messages, one after the other.
+    Receiving and computing take no time.
 
     Parameters
     ----------
-    link : of every agent.
-    length : what a message of so many bytes counts as, where arrays here are shorter than the real ones. Values that
+    topology : Topology
+        The network.
+    link : LinkSpeed
+        Speed of every agent's connection.
+    length : callable
+        Maps the size of a message to the size that it counts as, if arrays are shorter than the real ones. Values that
         ride along are counted as they are.
-    reliable : whether averages may rely on every message. None gets lost here either way.
+    reliable : bool
+        Whether averages may rely on every message; none is lost in either case.
 
     Attributes
     ----------
-    running, proving : what iterations and certificates have sent so far.
+    running, proving : Sent
+        What iterations and certificates have sent so far.
     """
 
     def __init__(
@@ -117,44 +166,54 @@ class MeteredNetwork(SimulatedNetwork):
         self.running = self.proving = Sent(0, 0, np.zeros(topology.n_agents), 0.0)
         self._link, self._length, self._proves = link, length, False
         degrees = topology.degrees.astype(np.float64)
-        self._all = _Fan(degrees, float(degrees.max()))
-        self._some: _Fan | None = None  # of the rounds being made, where not every edge is used
-        self._fans: dict[object, tuple[object, _Fan | None]] = {}
+        self._full = _MessageCounts(degrees, float(degrees.max()))
+        self._partial: _MessageCounts | None = None  # of the current rounds, if they do not use every edge
+        self._counts: dict[object, tuple[object, _MessageCounts | None]] = {}
 
     def begin(self, epoch: int, t: int, /, phase: str = "step") -> None:
+        """Begin a phase, which belongs to the iterations or to the certificate."""
         super().begin(epoch, t, phase)
         self._proves = phase in PROVING
 
     def gossip(self, x: Array, weights: Csr | None = None, /) -> Array:
-        with self._sending(None if weights is None else self._known(id(weights), weights, lambda: _Fan.of([weights]))):
+        """Count the messages of one round."""
+        with self._sending(
+            None if weights is None else self._cached(id(weights), weights, lambda: _MessageCounts.of([weights]))
+        ):
             return super().gossip(x, weights)
 
     def meet(self, x: Array, pairs: Pairs, rounds: int, /) -> Array:
+        """Count the messages of the pairs that meet."""
         each = np.bincount(pairs.ravel(), minlength=self.n_agents).astype(np.float64)
-        with self._sending(_Fan(each, float(each.max()))):
+        with self._sending(_MessageCounts(each, float(each.max()))):
             return super().meet(x, pairs, rounds)
 
     def mix(self, mixer: LinearMixer, x: Array, K: int, /) -> Array:
-        with self._sending(self._known(mixer.key(K), mixer, lambda: _Fan.of(round_weights(mixer, self.topology, K)))):
+        """Count the messages of K rounds."""
+        with self._sending(
+            self._cached(mixer.key(K), mixer, lambda: _MessageCounts.of(round_weights(mixer, self.topology, K)))
+        ):
             return super().mix(mixer, x, K)
 
     def _count_along(self, rounds: Sequence[Csr], payload: int, *, riding: bool) -> None:
         for weights in rounds:
-            with self._sending(self._known(id(weights), weights, lambda: _Fan.of([weights]))):  # noqa: B023
+            with self._sending(self._cached(id(weights), weights, lambda: _MessageCounts.of([weights]))):  # noqa: B023
                 super()._count_along([weights], payload, riding=riding)
 
     @contextmanager
-    def _sending(self, fan: _Fan | None) -> Iterator[None]:
-        before, self._some = self._some, fan
+    def _sending(self, counts: _MessageCounts | None) -> Iterator[None]:
+        """Count the messages of a block of code as given; None if every edge is used."""
+        before, self._partial = self._partial, counts
         try:
             yield
         finally:
-            self._some = before
+            self._partial = before
 
-    def _known(self, key: object, of: object, make: Callable[[], _Fan | None]) -> _Fan | None:
-        if key not in self._fans:
-            self._fans[key] = of, make()  # kept as well, so that its id is not given to another
-        return self._fans[key][1]
+    def _cached(self, key: object, of: object, make: Callable[[], _MessageCounts | None]) -> _MessageCounts | None:
+        """Return the counts of an object, computed once."""
+        if key not in self._counts:
+            self._counts[key] = of, make()  # keep the object alive, so that its id is not reused
+        return self._counts[key][1]
 
     def _count(
         self, *, rounds: int = 0, control_rounds: int = 0, messages: int = 0, payload: int = 0, control: int = 0
@@ -164,15 +223,19 @@ class MeteredNetwork(SimulatedNetwork):
         )
         made = rounds + control_rounds
         nbytes = self._length(payload) + (self._length(control) if control_rounds else control)
-        fan = self._some if self._some is not None else _Fan(self._all.messages * made, self._all.busiest * made)
-        time = self._link.seconds(made, fan.busiest * nbytes)
-        self._add(Sent(rounds, control_rounds, fan.messages * nbytes, time))
+        counts = (
+            self._partial
+            if self._partial is not None
+            else _MessageCounts(self._full.messages * made, self._full.busiest * made)
+        )
+        time = self._link.seconds(made, counts.busiest * nbytes)
+        self._add(Sent(rounds, control_rounds, counts.messages * nbytes, time))
 
     def _count_riding(self, nbytes: int) -> None:
         super()._count_riding(nbytes)
-        fan = self._some if self._some is not None else self._all
-        each = nbytes / max(float(fan.messages.sum()), 1.0)
-        self._add(Sent(0, 0, fan.messages * each, self._link.seconds(0, fan.busiest * each)))
+        counts = self._partial if self._partial is not None else self._full
+        each = nbytes / max(float(counts.messages.sum()), 1.0)
+        self._add(Sent(0, 0, counts.messages * each, self._link.seconds(0, counts.busiest * each)))
 
     def _add(self, sent: Sent) -> None:
         if self._proves:
@@ -182,15 +245,15 @@ class MeteredNetwork(SimulatedNetwork):
 
 
 @dataclass(frozen=True)
-class _Fan:
-    """Messages that each agent sends ``(m,)``, and those of the busiest in each round; added up over some rounds."""
+class _MessageCounts:
+    """Messages that each agent sends ``(m,)``, and those of the busiest agent of each round, summed over rounds."""
 
     messages: Array
     busiest: float
 
     @classmethod
-    def of(cls, rounds: list[Csr]) -> _Fan | None:
-        """Of rounds with these weights; None without any: then every edge is used."""
+    def of(cls, rounds: list[Csr]) -> _MessageCounts | None:
+        """Count the messages of rounds with these weights; None without any, as then every edge is used."""
         if not rounds:
             return None
         each = []
@@ -201,28 +264,31 @@ class _Fan:
         return cls(np.sum(each, axis=0), float(sum(messages.max() for messages in each)))
 
 
-class _Listener:
-    """Stands for a network while a mixer runs, to hear which weights it asks for."""
+class _Recorder:
+    """Network that records the weights with which a mixer gossips."""
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
         self.moment: Moment = (0, 0, 0, 0)
-        self.heard: list[Csr] = []
+        self.recorded: list[Csr] = []
 
     def gossip(self, x: Array, weights: Csr | None = None, /) -> Array:
+        """Record the weights."""
         if weights is not None:
-            self.heard.append(weights)
+            self.recorded.append(weights)
         return x
 
     def meet(self, x: Array, pairs: Pairs, rounds: int, /) -> Array:
+        """Do nothing."""
         return x
 
     def total_mean(self, x: Array, /) -> Array:
+        """Do nothing."""
         return x
 
 
 def round_weights(mixer: LinearMixer, topology: Topology, K: int) -> list[Csr]:
-    """Of every round of a mixer that has its own; none for a polynomial of 𝐋."""
-    listener = _Listener(topology)
-    mixer.run(listener, np.zeros(1), K)
-    return listener.heard
+    """Return the weights of every round of a mixer; empty for a polynomial of 𝐋."""
+    recorder = _Recorder(topology)
+    mixer.run(recorder, np.zeros(1), K)
+    return recorder.recorded

@@ -1,4 +1,4 @@
-"""What plan and simulate share: methods that are tried one after the other, and the choice of the fastest."""
+"""Shared by plan and simulate: observation of a run, and the choice of the fastest method."""
 
 from __future__ import annotations
 
@@ -13,19 +13,31 @@ from deepca.operators.linalg import tan_theta
 from deepca.solver.observers import Observer, Start, Step
 from deepca.solver.result import Result
 
-__all__ = ["ON_A_TREE", "Course", "Watch", "fastest", "messages_of"]
+__all__ = ["ON_A_TREE", "Trajectory", "Watch", "fastest", "messages_of"]
 
 ON_A_TREE = ("krylov", "covariance")
-"""Methods that rely on every message."""
+"""Methods that sum along a tree, and so rely on every message."""
 Watch = Callable[[str], Observer]
-"""Gives an observer for each method, such as a progress bar."""
+"""Returns an observer for a method, such as a progress bar."""
 T = TypeVar("T")
 
 
-class Course(Generic[T]):
-    """Observer of the largest angle to U at any agent, and of what the run has taken by then.
+class Trajectory(Generic[T]):
+    """Observer that records the largest angle of any agent, and the cost of the run so far.
 
-    seen : iteration, angle and what ``taken`` returned, after every ``every`` iterations.
+    Parameters
+    ----------
+    U : array of shape (d, k)
+        The exact answer.
+    taken : callable
+        Returns the cost of the run so far.
+    every : int
+        Record every so many iterations.
+
+    Attributes
+    ----------
+    seen : list of tuple
+        Iteration, angle and cost.
     """
 
     def __init__(self, U: Array, taken: Callable[[], T], *, every: int = 1) -> None:
@@ -33,24 +45,26 @@ class Course(Generic[T]):
         self.seen: list[tuple[int, float, T]] = []
 
     def begin(self, start: Start) -> None:
+        """Discard the record of an earlier run."""
         self.seen.clear()
 
     def observe(self, step: Step) -> None:
+        """Record an iteration."""
         if step.after.t % self._every == 0:
             angle = float(np.max(tan_theta(self._U, step.after.W)))
             self.seen.append((step.after.t, angle, self._taken()))
 
     def end(self, result: Result[Any]) -> None:
-        """Nothing to close."""
+        """Do nothing."""
 
 
 def messages_of(method: str, messages: Messages) -> Messages:
-    """Return what a number takes in a message of this method: sums along a tree need all digits."""
+    """Return the precision of a method's messages: float64 if it sums along a tree."""
     return "float64" if method in ON_A_TREE else messages
 
 
 def fastest(seconds: Mapping[str, float], measure: str = "time") -> tuple[str | None, str]:
-    """Return the method that takes least, None where none is given, and why. measure : of what, in words."""
+    """Return the fastest method, or None without any, and the reason; ``measure`` says what is compared."""
     if not seconds:
         return None, "no method that may be recommended reaches the tolerance; ask for a larger one, or another k"
     best, *others = sorted(seconds, key=seconds.__getitem__)

@@ -1,9 +1,11 @@
-"""What a run would cost, before it is made: rounds, bytes and time of every method on a given network.
+"""Predict rounds, bytes and time of every method on a given network, before a run is made.
 
-The real algorithms run, proof included, on stand-in agents: the eigenvalues of their mean are those expected, and they
-differ from each other as sites with so many rows do. A round takes one latency, and as long as its busiest sender needs
-to put its messages on the line one after the other; rounds follow one another, control rounds included. Computing,
-receiving and what protocols add count as nothing.
+The real algorithms run, certificate included, on stand-in agents: their mean has the expected eigenvalues, and they
+differ from each other as Gaussian samples of half as many rows do, which is about how sites of real data differ. Runs
+that take too many iterations are extrapolated at the observed rate. If d is large, fewer values represent the tail of
+the spectrum, and bytes are counted for the true d. A round takes one latency, plus the time that its busiest sender
+needs to put its messages on the line one after the other; rounds, control rounds included, follow one another.
+Computing, receiving and protocol overhead take no time.
 """
 
 from __future__ import annotations
@@ -16,12 +18,12 @@ import numpy.typing as npt
 
 from deepca._util.typing import Array
 from deepca._util.validation import OneOf, check
-from deepca.errors import InvalidInput
+from deepca.errors import InvalidInput, ParameterError
 from deepca.network.compression import Messages
 from deepca.planning.inputs import ROWS_PER_AGENT, bits_per_second, seconds, spectrum_of
 from deepca.planning.metered import Cost, LinkSpeed
 from deepca.planning.methods import ON_A_TREE, Watch, fastest
-from deepca.planning.rehearsal import Alike, Prediction, Rehearsal, StandIns
+from deepca.planning.rehearsal import Prediction, Rehearsal, SharedMatrix, StandIns
 from deepca.solver.stopping import Tolerance
 from deepca.topology.graph import Topology
 from deepca.topology.names import from_name
@@ -29,17 +31,51 @@ from deepca.topology.names import from_name
 __all__ = ["METHODS", "Plan", "plan"]
 
 METHODS = ("accelerated", "krylov", "deepca", "covariance")
-"""What is compared; DePCA is not, since with fixed rounds it reaches no tolerance."""
+"""Methods to compare; not DePCA, which with fixed rounds does not reach a tolerance."""
 _REVEALS = "reveals every site's covariance"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Every method's prediction, and which one to take.
+    """Predicted costs of every method, and a recommendation.
 
-    spectrum : where the eigenvalues come from, in words.  tried_dim : d of the stand-ins; bytes are those of ``dim``.
-    preparation : counts, mean and spread, agreed before the iterations of any method, and no part of their costs.
-    recommended : None where no method may be recommended.
+    Parameters
+    ----------
+    topology : str
+        Name of the network.
+    agents, dim, components : int
+        Number of agents, columns and components.
+    tol : float
+        Tolerance.
+    link : LinkSpeed
+        Latency and bandwidth.
+    unreliable : bool
+        Whether messages may be lost.
+    messages : str
+        Precision of gossip messages.
+    rows_per_agent : int
+        Rows of each agent.
+    spectrum : str
+        Origin of the eigenvalues, in words.
+    tried_dim : int
+        Columns of the stand-ins; bytes are those of ``dim``.
+    preparation : Cost
+        Cost of agreeing on counts, mean and spread, which every method needs first; not part of the predictions.
+    predictions : tuple of Prediction
+        One per method.
+    recommended : str or None
+        The fastest method that may be recommended.
+    reason : str
+        Why, in words.
+
+    Examples
+    --------
+    >>> import deepca
+    >>> plan = deepca.plan("ring:6", 2, dim=20, latency="30ms", bandwidth="30Mbit", methods=["krylov"])
+    >>> plan.recommended
+    'krylov'
+    >>> plan["krylov"].reaches
+    True
     """
 
     topology: str
@@ -59,11 +95,11 @@ class Plan:
     reason: str
 
     def __getitem__(self, method: str) -> Prediction:
-        """The prediction for one method."""
+        """Return the prediction for one method."""
         for prediction in self.predictions:
             if prediction.method == method:
                 return prediction
-        raise InvalidInput(f"there is no prediction for {method!r}; there is one for {_listed(self.predictions)}")
+        raise ParameterError("method", method, f"the plan has predictions for {_listed(self.predictions)}")
 
 
 def plan(
@@ -84,81 +120,103 @@ def plan(
     seed: int = 0,
     watch: Watch | None = None,
 ) -> Plan:
-    """Rounds, bytes and wall time of every method, and the one to take: that with the least time.
-
-    The real algorithms run on stand-in agents whose mean has the given eigenvalues and which differ as Gaussian samples
-    of half as many rows do, and what they send is counted; too many iterations are extrapolated at the rate seen. Where
-    d is large, fewer values represent the tail of the spectrum, and bytes are counted for the true d. A round costs one
-    latency plus the time its busiest sender needs for its messages, one after the other, through ``bandwidth``;
-    computing, receiving and what protocols add cost nothing.
+    """Predict rounds, bytes and time of every method, and recommend the fastest.
 
     Parameters
     ----------
-    topology : a network, or its name with the number of agents, such as ``"ring:50"``.
-    n_components : k, how many are wanted.
-    latency, bandwidth : seconds and bits per second, or texts such as ``"30ms"`` and ``"30Mbit"``.
-    dim : number of columns; by default, as many as eigenvalues are given.
-    eigenvalues : of the pooled covariance, at least k + 1, in any order and unit. If there are fewer than ``dim``, the
-        others continue geometrically at the pace of the second half. By default ``1/i``, which is no more than a guess.
-    spectrum : where they come from, for the answer.
-    rows_per_agent : fewer rows mean agents that differ more; 1000 by default. Sites of real data differ about as
-        Gaussian samples of half as many rows do; where they are known to differ more, give a smaller number.
-    messages : numbers as "float64", or coded as "float32" where a method can.
-    allow_covariance : whether "covariance" may be recommended; it shows every site's covariance matrix to others.
-    unreliable : messages may get lost, so no method that sums along a tree is recommended, and proofs do not, either.
-        The losses themselves are not part of the plan.
-    watch : gives an observer for each method, such as a progress bar.
+    topology : Topology or str
+        Network, or its name with the number of agents, such as ``"ring:50"``.
+    n_components : int
+        Number of components k.
+    latency, bandwidth : float or str
+        Seconds and bits per second, or text such as ``"30ms"`` and ``"30Mbit"``.
+    dim : int, optional
+        Number of columns; by default the number of eigenvalues.
+    eigenvalues : array_like, optional
+        Eigenvalues of the pooled covariance, at least k + 1, continued geometrically up to ``dim``; 1/i by default.
+    spectrum : str, optional
+        Description of their origin, for the report.
+    tol : float
+        Tolerance.
+    rows_per_agent : int, optional
+        Rows of each agent, 1000 by default; with fewer rows, agents differ more.
+    messages : {"float64", "float32", "float16"}
+        Precision of gossip messages, for methods that gossip.
+    methods : sequence of str
+        Methods to compare.
+    allow_covariance : bool
+        Whether to recommend "covariance", which reveals every site's covariance matrix.
+    unreliable : bool
+        Whether messages may be lost, so that no method may sum along a tree; losses take no time in the plan.
+    seed : int
+        Seed of the stand-ins, and of random networks.
+    watch : callable, optional
+        Returns an observer for a method, such as a progress bar.
+
+    Returns
+    -------
+    Plan
+        Predictions and recommendation.
     """
-    net = _fixed_network(topology, seed)
-    link = _link(latency, bandwidth)
     _check(tol, methods, rows_per_agent, messages)
-    values, source = spectrum_of(eigenvalues, dim, n_components, spectrum)
-    expected = _Expected(values, source, n_components, rows_per_agent or ROWS_PER_AGENT)
-    rehearsal = Rehearsal(net, link, not unreliable, tol, messages, watch)
-    return _rehearsed(rehearsal, expected, methods, _Policy(allow_covariance, unreliable), seed)
+    expected = _Expected(*spectrum_of(eigenvalues, dim, n_components, spectrum), n_components, rows_per_agent)
+    net, link, policy = _fixed_network(topology, seed), _link(latency, bandwidth), _Policy(allow_covariance, unreliable)
+    return _rehearse(Rehearsal(net, link, not unreliable, tol, messages, watch), expected, methods, policy, seed)
 
 
 @dataclass(frozen=True)
 class _Expected:
-    """The data that a plan is made for: all eigenvalues and where they come from, k, and the rows of an agent."""
+    """Expected data: all eigenvalues and their origin, k, and the rows of an agent."""
 
     values: Array
     source: str
     k: int
-    rows: int
+    given_rows: int | None
+
+    @property
+    def rows(self) -> int:
+        """Rows of an agent."""
+        return self.given_rows or ROWS_PER_AGENT
 
     def stand_ins(self, m: int, seed: int) -> tuple[StandIns, StandIns]:
-        """Agents to rehearse with, and those for "covariance"."""
+        """Return stand-ins for all methods, and those for "covariance"."""
         agents = StandIns.of(self.values, self.k, m, self.rows, seed, max(4 * (self.k + 8), 64))
-        if not isinstance(agents.A, Alike):
+        if not isinstance(agents.A, SharedMatrix):
             return agents, agents
-        # whole matrices are sent by stand-ins that all have their own
+        # "covariance" sends whole matrices, so its stand-ins need individual ones
         return agents, StandIns.of(self.values, self.k, m, self.rows, seed, 2 * self.k + 16)
 
 
 @dataclass(frozen=True)
 class _Policy:
-    """Which methods may be recommended."""
+    """Rules for which methods may be recommended."""
 
     allow_covariance: bool
     unreliable: bool
 
     def allows(self, method: str) -> bool:
+        """Tell whether a method may be recommended."""
         if method == "covariance" and not self.allow_covariance:
             return False
         return not (self.unreliable and method in ON_A_TREE)
 
 
 def _fixed_network(topology: Topology | str, seed: int) -> Topology:
-    """Return the network, which has at least two agents and the same links in every round."""
+    """Return the network; raise InvalidInput unless it is fixed and undirected, with at least two agents."""
     net = from_name(topology, seed=seed) if isinstance(topology, str) else topology
     if not net.stays:
         raise InvalidInput(
-            f"{net.name}: plans are made for networks whose links stay and go both ways; deepca topology shows how "
-            "fast the agents of others agree"
+            f"{net.name} is directed or time-varying; plan for a fixed, undirected network, and see deepca topology "
+            "for how fast the agents of others agree",
+            parameter="topology",
+            value=net.name,
         )
     if net.n_agents < 2:
-        raise InvalidInput("one agent alone sends nothing; there is nothing to plan")
+        raise InvalidInput(
+            f"{net.name} has a single agent, which sends nothing; give at least two agents",
+            parameter="topology",
+            value=net.name,
+        )
     return net
 
 
@@ -170,22 +228,22 @@ def _link(latency: float | str, bandwidth: float | str) -> LinkSpeed:
 
 
 def _check(tol: float, methods: Sequence[str], rows_per_agent: int | None, messages: Messages) -> None:
-    """Raise InvalidInput unless these are what :func:`plan` takes."""
+    """Raise ParameterError unless :func:`plan` accepts these values."""
     Tolerance(tol)
     for method in methods:
         if method not in METHODS:
-            raise InvalidInput(f"method = {method!r}: choose from {', '.join(METHODS)}")
+            raise ParameterError("methods", method, f"choose from {', '.join(METHODS)}")
     if rows_per_agent is not None and rows_per_agent < 1:
-        raise InvalidInput(f"rows_per_agent = {rows_per_agent}: every agent needs at least one row")
+        raise ParameterError("rows_per_agent", rows_per_agent, "every agent needs at least one row")
     check("messages", messages, OneOf(*get_args(Messages)))
 
 
-def _rehearsed(rehearsal: Rehearsal, expected: _Expected, methods: Sequence[str], policy: _Policy, seed: int) -> Plan:
-    """Rehearse the methods on stand-ins for the expected data, and choose one."""
+def _rehearse(rehearsal: Rehearsal, expected: _Expected, methods: Sequence[str], policy: _Policy, seed: int) -> Plan:
+    """Rehearse the methods on stand-ins for the expected data, and recommend one."""
     net = rehearsal.topology
     agents, few = expected.stand_ins(net.n_agents, seed)
     found = [rehearsal.prediction(name, few if name == "covariance" else agents) for name in methods]
-    predictions = tuple(_remarked(one, rehearsal.messages, policy) for one in found)
+    predictions = tuple(_with_remarks(one, rehearsal.messages, policy) for one in found)
     recommended, reason = _recommended(predictions, policy)
     return Plan(
         topology=net.name,
@@ -206,20 +264,20 @@ def _rehearsed(rehearsal: Rehearsal, expected: _Expected, methods: Sequence[str]
     )
 
 
-def _remarked(one: Prediction, messages: Messages, policy: _Policy) -> Prediction:
-    """The same with what to know before taking that method."""
+def _with_remarks(one: Prediction, messages: Messages, policy: _Policy) -> Prediction:
+    """Add remarks on what to know before choosing the method."""
     remarks = [one.remark] if one.remark else []
     if one.method == "covariance":
         remarks.append(_REVEALS if policy.allow_covariance else f"{_REVEALS}; not recommended unless allowed")
     if one.method in ON_A_TREE and policy.unreliable:
         remarks.append("not recommended where messages get lost")
     if one.method in ON_A_TREE and messages != "float64":
-        remarks.append("with float64 messages, since sums along a tree need all digits")
+        remarks.append("with float64 messages, since sums along a tree need full precision")
     return replace(one, remark="; ".join(remarks))
 
 
 def _recommended(predictions: Sequence[Prediction], policy: _Policy) -> tuple[str | None, str]:
-    """The fastest of those that may be taken, and why."""
+    """Return the fastest method that may be recommended, and why."""
     best, reason = fastest({p.method: p.total.seconds for p in predictions if p.reaches and policy.allows(p.method)})
     if best in ON_A_TREE:
         reason += "; it sums along a tree, so no message may get lost"

@@ -1,4 +1,4 @@
-"""The real algorithms on stand-in agents, and what they send."""
+"""Run the real algorithms on stand-in agents, and count what they send."""
 
 from __future__ import annotations
 
@@ -18,32 +18,43 @@ from deepca.network.compression import Messages
 from deepca.operators.base import Operator
 from deepca.operators.covariances import Covariances
 from deepca.planning.metered import Cost, LinkSpeed, MeteredNetwork, Sent
-from deepca.planning.methods import Course, Watch, messages_of
+from deepca.planning.methods import Trajectory, Watch, messages_of
 from deepca.solver.loop import solve
 from deepca.solver.result import StatusCode
 from deepca.solver.stopping import Tolerance
 from deepca.topology.graph import Topology
 
-__all__ = ["Alike", "MessageLength", "Prediction", "Rehearsal", "StandIns"]
+__all__ = ["MessageLength", "Prediction", "Rehearsal", "SharedMatrix", "StandIns"]
 
-_REAL = 2  # squared differences between sites of real data, over those of Gaussian rows: 1.9 … 2.4 in digits and cancer
-_ENTRIES = 2_000_000  # of all A_j together: what a second or two of iterations allow
-MOST_COLUMNS = 200_000  # of all agents together: more are stood for by fewer
-MOST_ENTRIES = 40_000_000  # of all A_j together: with more, all agents share one A_j
-_WORK = 5 * 10**9  # multiplications of a rehearsal: some seconds
-FEWEST_ITERATIONS, MOST_ITERATIONS = 60, 1000  # of a rehearsal; what takes more is extrapolated
-HOPELESS_ITERATIONS = 1_000_000  # nobody waits for more
-_EVERY = 8  # iterations between two looks at the angle
+_HETEROGENEITY = 2  # squared differences between sites of real data over those of Gaussian rows; measured: 1.9 … 2.4
+_AFFORDABLE_ENTRIES = 2_000_000  # of all A_j together; iterations with them take a second or two
+MOST_COLUMNS = 200_000  # of all agents together; beyond that, fewer columns represent all of them
+MOST_ENTRIES = 40_000_000  # of all A_j together; beyond that, all agents share one A_j
+_AFFORDABLE_PRODUCTS = 5 * 10**9  # scalar multiplications of a rehearsal, which take some seconds
+FEWEST_ITERATIONS, MOST_ITERATIONS = 60, 1000  # of a rehearsal; longer runs are extrapolated
+HOPELESS_ITERATIONS = 1_000_000  # a method that needs more is not recommended
+_RECORD_EVERY = 8  # iterations, since measuring the angle takes time
 _SEED = 5003
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What one method would take.
+    """Predicted cost of one method.
 
-    running : the iterations.  proof : the certificate.  total : both.
-    reaches : whether it reaches the tolerance; without, costs are those of what was tried.
-    extrapolated : whether it would run longer than was tried.  remark : what to know about it; may be empty.
+    Parameters
+    ----------
+    method : str
+        Name of the method.
+    iterations : int
+        Number of iterations.
+    running, proof, total : Cost
+        Cost of the iterations, of the certificate, and of both.
+    reaches : bool
+        Whether it reaches the tolerance; if not, costs are those of the trial.
+    extrapolated : bool
+        Whether it would run longer than the trial.
+    remark : str
+        What to know about it; may be empty.
     """
 
     method: str
@@ -58,10 +69,20 @@ class Prediction:
 
 @dataclass(frozen=True)
 class StandIns:
-    """Agents to rehearse with.
+    """Stand-in agents to rehearse with.
 
-    A : the ``A_j``.  W0 : a start.  U : top-k eigenvectors of their mean.  values : all its eigenvalues, descending.
-    d : how many there would be; as many as ``values``, or more.
+    Parameters
+    ----------
+    A : Operator
+        The ``A_j``.
+    W0 : array
+        Start.
+    U : array
+        The k leading eigenvectors of the mean.
+    values : array
+        All eigenvalues of the mean, descending.
+    d : int
+        Number of columns of the real data, at least ``values.size``.
     """
 
     A: Operator
@@ -72,28 +93,28 @@ class StandIns:
 
     @classmethod
     def of(cls, values: Array, k: int, m: int, rows: int, seed: int, least: int) -> StandIns:
-        """``least`` : columns to keep in any case."""
+        """Draw agents whose mean has these eigenvalues; keep at least ``least`` columns."""
         d = values.size
-        used = min(d, max(min(math.isqrt(_ENTRIES // m), MOST_COLUMNS // m), least))
-        kept, stands_for = _fewer(values, used)
+        used = min(d, max(min(math.isqrt(_AFFORDABLE_ENTRIES // m), MOST_COLUMNS // m), least))
+        kept, stands_for = _representatives(values, used)
         rng = np.random.default_rng((_SEED, seed))
         v = rng.standard_normal(used)
         v /= np.linalg.norm(v)
-        # many directions with one eigenvalue are one direction, of which a random start has as much more
+        # one direction represents many with the same eigenvalue, so a random start has a larger part of it
         W0 = _reflected(v, np.linalg.qr(rng.standard_normal((used, k)) * np.sqrt(stands_for)[:, None])[0])
         U = _reflected(v, np.eye(used, k))
         if m * used * used > MOST_ENTRIES:
-            return cls(Alike(kept, v, m), W0, U, kept, d)
+            return cls(SharedMatrix(kept, v, m), W0, U, kept, d)
         spread = np.sqrt(np.where(stands_for > 1.0, np.minimum(kept * stands_for, kept[k]), kept))
         with one_blas_thread():
-            stack = np.stack([_sample(rng, spread, max(rows // _REAL, 1)) for _ in range(m)])
+            stack = np.stack([_sample(rng, spread, max(rows // _HETEROGENEITY, 1)) for _ in range(m)])
         stack += np.diag(kept) - stack.mean(axis=0)
         stack = _reflected(v, np.swapaxes(_reflected(v, stack), -1, -2))
         return cls(Covariances((stack + np.swapaxes(stack, -1, -2)) / 2.0), W0, U, kept, d)
 
 
-class Alike(Operator):
-    """The same ``H diag(values) H`` at every agent, ``H = I − 2vvᵀ``."""
+class SharedMatrix(Operator):
+    """The same matrix ``H diag(values) H`` at every agent, with ``H = I − 2vvᵀ``."""
 
     form = "diagonal"
 
@@ -102,22 +123,25 @@ class Alike(Operator):
         self.bytes_read = values.nbytes
 
     def __matmul__(self, W: Array) -> Array:
+        """Multiply by two reflections and a diagonal matrix."""
         return _reflected(self._v, self._values[:, None] * _reflected(self._v, W))
 
-    def agent(self, j: int) -> Alike:
-        return Alike(self._values, self._v, None)
+    def agent(self, j: int) -> SharedMatrix:
+        """Return the matrix of one agent."""
+        return SharedMatrix(self._values, self._v, None)
 
     def dense(self) -> Array:
+        """Return the matrices as one array."""
         return np.asarray(np.broadcast_to(self.agent(0) @ np.eye(self.d), (*self.batch, self.d, self.d)))
 
 
 def _reflected(v: Array, X: Array) -> Array:
-    """``(I − 2vvᵀ) X``, batched: eigenvectors with a single entry would be found without any rounding."""
+    """Compute ``(I − 2vvᵀ) X``, batched; eigenvectors along the axes would be found without any rounding."""
     return np.asarray(X - 2.0 * v[:, None] * (v @ X)[..., None, :])
 
 
-def _fewer(values: Array, used: int) -> tuple[Array, Array]:
-    """``used`` eigenvalues and how many each stands for: the first half as they are, the others by means of groups."""
+def _representatives(values: Array, used: int) -> tuple[Array, Array]:
+    """Return ``used`` eigenvalues and how many each represents: the first half exactly, the rest as group means."""
     exact = used if used == values.size else used // 2
     groups = np.array_split(values[exact:], used - exact) if used > exact else []
     kept = np.concatenate([values[:exact], [float(group.mean()) for group in groups]])
@@ -125,12 +149,12 @@ def _fewer(values: Array, used: int) -> tuple[Array, Array]:
 
 
 def _sample(rng: np.random.Generator, spread: Array, rows: int) -> Array:
-    """The second moments of that many Gaussian rows with standard deviations ``spread``."""
+    """Draw the second moments of Gaussian rows with standard deviations ``spread``."""
     d = spread.size
     if rows <= d:
         G = rng.standard_normal((rows, d)) * spread
         return np.asarray(G.T @ G / rows)
-    # Bartlett: the triangular factor of such a matrix, without its rows
+    # Bartlett: the triangular factor of such a matrix, without drawing the rows
     L = np.tril(rng.standard_normal((d, d)), -1)
     L[np.diag_indices(d)] = np.sqrt(rng.chisquare(rows - np.arange(d)))
     L *= spread[:, None]
@@ -139,7 +163,7 @@ def _sample(rng: np.random.Generator, spread: Array, rows: int) -> Array:
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """Runs the methods on stand-ins and counts what they would send."""
+    """Runs methods on stand-ins and counts what they send."""
 
     topology: Topology
     link: LinkSpeed
@@ -149,9 +173,10 @@ class Rehearsal:
     watch: Watch | None
 
     def prediction(self, method: str, agents: StandIns) -> Prediction:
+        """Run a method, and extrapolate if it does not finish within the affordable iterations."""
         k = agents.W0.shape[1]
         network = self._network(agents, k)
-        course = _Course(agents.U, lambda: network.running, every=_EVERY)
+        course = _Extrapolation(agents.U, lambda: network.running, every=_RECORD_EVERY)
         limit = self._affordable(agents)
         result = solve(
             algorithm_of(method, agents.A, agents.W0, network, messages=messages_of(method, self.messages)),
@@ -160,18 +185,18 @@ class Rehearsal:
             observers=[course] if self.watch is None else [course, self.watch(method)],
         )
         running, iterations, reaches, remark = network.running, result.iterations, result.status.ok, ""
-        extrapolated = not reaches and iterations == limit  # whatever its status: how the angle went decides
+        extrapolated = not reaches and iterations == limit  # whatever its status, the trajectory of the angle decides
         if extrapolated:
             slowest = agents.values[k] / agents.values[k - 1] if method == "deepca" else 0.0
-            more = course.missing(self.tol, float(slowest))
+            more = course.iterations_to(self.tol, float(slowest))
             reaches = more <= HOPELESS_ITERATIONS
             too_many = f"would take more than {HOPELESS_ITERATIONS:,} iterations"
             remark = too_many if more < math.inf else "does not converge"
             if reaches:
-                running, iterations = running + course.late * more, iterations + math.ceil(more)
+                running, iterations = running + course.recent * more, iterations + math.ceil(more)
                 remark = f"extrapolated from {result.iterations} iterations"
         elif result.status.code == StatusCode.ROUNDING_FLOOR and result.certificate is not None:
-            remark = f"rounding ends it at {result.certificate.proven_angle:.0e}, short of the tolerance"
+            remark = f"limited by rounding to {result.certificate.proven_angle:.0e}, short of the tolerance"
         elif not reaches:
             remark = f"does not reach the tolerance: {result.status.code.replace('_', ' ')}"
         return Prediction(
@@ -186,7 +211,7 @@ class Rehearsal:
         )
 
     def preparation(self, agents: StandIns, rows: int) -> Cost:
-        """Counts, mean and spread of rows, as :func:`deepca.decomposition.fit.decompose` agrees on them."""
+        """Return the cost of agreeing on counts, mean and spread, as in :func:`deepca.decomposition.fit.decompose`."""
         network = self._network(agents, 1)
         one = replace(no_rows(agents.A.d, scatter=False), n=rows, weight=float(rows), squares=np.ones(agents.A.d))
         agreed_totals(network, [one] * network.n_agents)
@@ -197,25 +222,25 @@ class Rehearsal:
         return MeteredNetwork(self.topology, self.link, length, reliable=self.reliable)
 
     def _affordable(self, agents: StandIns) -> int:
-        """Iterations that a rehearsal can make."""
+        """Return the number of iterations that a rehearsal can afford."""
         (d, k), m = agents.W0.shape, self.topology.n_agents
         mixer = FastMix() if self.topology.positive_semidefinite else Chebyshev()
-        # few agents mix in one product, many round by round
+        # few agents mix in a single product, many round by round
         mixing = m if m <= 128 else first_rounds(mixer, self.topology) * self.topology.gossip_sparse.nnz / m
-        return int(min(max(_WORK / (m * d * k * (d + mixing)), FEWEST_ITERATIONS), MOST_ITERATIONS))
+        return int(min(max(_AFFORDABLE_PRODUCTS / (m * d * k * (d + mixing)), FEWEST_ITERATIONS), MOST_ITERATIONS))
 
 
-class _Course(Course[Sent]):
-    """How the largest angle and the traffic of a run went, and how they would go on."""
+class _Extrapolation(Trajectory[Sent]):
+    """Trajectory of the angle and the traffic of a run, with their extrapolation."""
 
     @property
-    def late(self) -> Sent:
-        """What an iteration of the second half sent."""
+    def recent(self) -> Sent:
+        """Mean traffic of an iteration in the second half."""
         (first, _, before), (last, _, after) = self.seen[len(self.seen) // 2], self.seen[-1]
         return (after - before) * (1.0 / (last - first))
 
-    def missing(self, tol: float, slowest: float) -> float:
-        """Iterations to ``tol`` at the rate of the second half, or at the slowest one known; inf if it goes nowhere."""
+    def iterations_to(self, tol: float, slowest: float) -> float:
+        """Return the iterations to ``tol`` at the slower of the recent and the known rate; inf without progress."""
         (first, before, _), (last, after, _) = self.seen[len(self.seen) // 2], self.seen[-1]
         if not (0.0 < after < before < math.inf):
             return math.inf
@@ -225,9 +250,16 @@ class _Course(Course[Sent]):
 
 @dataclass(frozen=True)
 class MessageLength:
-    """How long messages between stand-ins with ``used`` columns would be with d.
+    """Size of the messages of real agents with d columns, given that of stand-ins with ``used`` columns.
 
-    m : agents.  columns : the fewest columns of d numbers in a message that has any; shorter messages do not grow.
+    Parameters
+    ----------
+    used, d : int
+        Columns of the stand-ins and of the real data.
+    m : int
+        Number of agents.
+    columns : int
+        Fewest vectors of length d in any message; shorter messages contain none, and do not grow.
     """
 
     used: int
@@ -236,7 +268,8 @@ class MessageLength:
     columns: int
 
     def __call__(self, nbytes: int) -> int:
-        smallest = 2 * self.used  # a column, in the shortest numbers that are sent
+        """Return the size of a message."""
+        smallest = 2 * self.used  # a vector in float16, the shortest format
         one_per_agent = 8 * self.m <= nbytes <= 8 * (self.m + 2)
         if self.used == self.d or nbytes < self.columns * smallest or one_per_agent:
             return nbytes

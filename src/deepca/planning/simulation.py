@@ -1,7 +1,7 @@
-"""Trying a network before it is built: every method on given data over given links, with simulated time.
+"""Try a network before it is built: run every method on given data over given links, with simulated time.
 
 The real algorithms run on the rows, from agreeing on counts and mean to the certificate, over a
-:class:`~deepca.planning.timed.TimedNetwork`. What is simulated is time alone; the answers are exact, and proven.
+:class:`~deepca.planning.timed.TimedNetwork`. Only time is simulated; the answers are exact, and certified.
 """
 
 from __future__ import annotations
@@ -20,48 +20,69 @@ from deepca.data.local_data import LocalData, read
 from deepca.data.sources import ArraySource, Source
 from deepca.decomposition.fit import decompose
 from deepca.decomposition.settings import ALGORITHMS, Settings, check_settings
-from deepca.errors import DataError, InvalidInput
+from deepca.errors import DataError, InvalidInput, ParameterError
 from deepca.network.compression import Messages
 from deepca.network.simulated import SimulatedNetwork
 from deepca.operators.base import Operator
 from deepca.operators.linalg import tan_theta
 from deepca.planning.clock import PARTS, SimulatedClock
 from deepca.planning.links import Links
-from deepca.planning.methods import Course, Watch, fastest, messages_of
+from deepca.planning.methods import Trajectory, Watch, fastest, messages_of
 from deepca.planning.timed import TimedNetwork, TimedOperator, check_speed
 from deepca.solver.observers import Observer
 
 __all__ = ["COMPARED", "GFLOPS", "Bottleneck", "Simulation", "Trial", "simulate", "stand_in_rows"]
 
 COMPARED = ("krylov", "accelerated", "deepca", "depca")
-"""What is tried unless told; averaging covariances shows them to others, and is tried when it is named."""
+"""Methods to try by default; "covariance", which reveals the covariances, is only tried on request."""
 GFLOPS = 10.0
-"""10⁹ operations per second: about what one core makes of products with few columns."""
-_TOLD = 5  # links and agents that are named
+"""Default speed in 10⁹ operations per second: about that of one core for products with few columns."""
+_MAX_BOTTLENECKS = 5  # links and agents that are reported
 
 
 @dataclass(frozen=True)
 class Bottleneck:
-    """A link (its two agents) or an agent, and its seconds on the chain of waits that decided the total."""
+    """A link (its two agents) or an agent, and its seconds on the critical path."""
 
     kind: Literal["link", "agent"]
     agents: tuple[str, ...]
     seconds: float
 
     def __str__(self) -> str:
+        """Return the kind and the names."""
         return f"{self.kind} {' – '.join(self.agents)}"
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One method, tried.
+    """Simulated run of one method.
 
-    status : as in :class:`~deepca.Status`.  certified : whether the tolerance is proven, or as much as rounding allows.
-    error : largest tangent of the angle to the pooled answer.  iterations, rounds, control_rounds, bytes_per_agent : of
-    everything, proof included.  resent : messages sent again.
-    seconds : until the last agent is done.  parts : what they are made of, as in ``deepca.planning.clock.PARTS``.
-    phases : seconds of preparation, iterations and proof.  bottlenecks : what took most, most first.
-    curve : after every iteration, seconds and the largest tangent of any agent.
+    Parameters
+    ----------
+    algorithm : str
+        Name of the method.
+    status, advice : str
+        As in :class:`~deepca.Status`.
+    certified : bool
+        Whether the tolerance is proven, or as much as rounding allows.
+    error : float
+        Largest tangent of the angle to the pooled answer.
+    iterations, rounds, control_rounds : int
+        Numbers of iterations and rounds, certificate included.
+    bytes_per_agent : float
+        Bytes that an agent sends on average, certificate included.
+    resent : int
+        Messages that were lost and sent again.
+    seconds : float
+        Time until the last agent finishes.
+    parts : dict
+        The same by cause, as in ``deepca.planning.clock.PARTS``.
+    phases : dict
+        The same by phase: preparation, iterations and proof.
+    bottlenecks : tuple of Bottleneck
+        Links and agents that took most of the time, in descending order.
+    curve : tuple of tuple
+        Seconds and largest tangent of any agent after every iteration.
     """
 
     algorithm: str
@@ -83,7 +104,29 @@ class Trial:
 
 @dataclass(frozen=True)
 class Simulation:
-    """Every method's trial, and which one to take: the fastest that is certified; None if none is."""
+    """Simulated runs of several methods, and a recommendation.
+
+    Parameters
+    ----------
+    network : str
+        Name of the network.
+    agents : tuple of str
+        Names of the agents.
+    links : int
+        Number of links.
+    n_rows, dim, components : int
+        Number of rows, columns and components.
+    tol : float
+        Tolerance.
+    gflops : float
+        Speed of an agent with slowdown 1, in 10⁹ operations per second.
+    trials : tuple of Trial
+        One per method.
+    recommended : str or None
+        The fastest certified method.
+    reason : str
+        Why, in words.
+    """
 
     network: str
     agents: tuple[str, ...]
@@ -98,11 +141,11 @@ class Simulation:
     reason: str
 
     def __getitem__(self, algorithm: str) -> Trial:
-        """The trial of one method."""
+        """Return the trial of one method."""
         for trial in self.trials:
             if trial.algorithm == algorithm:
                 return trial
-        raise InvalidInput(f"{algorithm!r} was not tried; {', '.join(t.algorithm for t in self.trials)} were")
+        raise ParameterError("algorithm", algorithm, f"only {', '.join(t.algorithm for t in self.trials)} were tried")
 
 
 def simulate(
@@ -121,23 +164,54 @@ def simulate(
     seed: int = 0,
     watch: Watch | None = None,
 ) -> Simulation:
-    """How long every method takes over these links, on these rows, and which one to take.
+    """Simulate how long each method takes on these rows over these links, and recommend the fastest.
 
     Parameters
     ----------
-    sources : the rows of each agent, in the order of ``links.names``.
-    links : who talks to whom, how fast, and what is lost; see :func:`deepca.planning.links_csv.read_links`.
-    algorithms : of ``deepca.decomposition.settings.ALGORITHMS``.
-    rounds, messages : of every mix, and what a number takes in a message; for methods that gossip.
-    gflops : what an agent with slowdown 1 computes, in 10⁹ operations per second; inf counts computing as nothing.
-    seed : of the start, and of losses, jitter and stalls.
-    watch : gives an observer for each method, such as a progress bar.
+    sources : sequence of Source
+        Rows of each agent, in the order of ``links.names``.
+    links : Links
+        Network with its speeds and losses; see :func:`deepca.read_links`.
+    n_components : int
+        Number of components.
+    algorithms : sequence of str
+        Names from ``deepca.decomposition.settings.ALGORITHMS``.
+    tol : float
+        Tolerance.
+    max_iter : int
+        Largest number of iterations.
+    rounds : int or "auto"
+        Gossip rounds per iteration, for methods that gossip.
+    messages : {"float64", "float32", "float16"}
+        Precision of gossip messages, for methods that gossip.
+    center, scale : bool
+        Whether to subtract the mean, and to divide columns by their standard deviations.
+    gflops : float
+        Speed of an agent with slowdown 1, in 10⁹ operations per second; inf if computing takes no time.
+    seed : int
+        Seed of the start, and of losses, jitter and stalls.
+    watch : callable, optional
+        Returns an observer for a method, such as a progress bar.
+
+    Returns
+    -------
+    Simulation
+        Trials and recommendation.
     """
     _check(sources, links, n_components, algorithms, gflops)
-    asked = Settings(
-        n_components=int(n_components), center=center, scale=scale, rounds=rounds, tol=tol, max_iter=max_iter, seed=seed
-    )
-    each = _settings_of_each(asked, algorithms, messages)
+    asked = Settings(int(n_components), center, scale, rounds=rounds, tol=tol, max_iter=max_iter, seed=seed)
+    return _compare(sources, links, asked, _settings_of_each(asked, algorithms, messages), gflops, watch)
+
+
+def _compare(
+    sources: Sequence[Source],
+    links: Links,
+    asked: Settings,
+    each: Sequence[Settings],
+    gflops: float,
+    watch: Watch | None,
+) -> Simulation:
+    """Try each algorithm, compare its answer with the pooled one, and recommend one."""
     held = read(common_columns(sources))
     pooled = decompose(held, SimulatedNetwork(links.topology), replace(asked, algorithm="krylov"))
     trials = tuple(
@@ -155,8 +229,8 @@ def simulate(
         links=links.topology.n_edges,
         n_rows=pooled.n_rows,
         dim=held.sources[0].d,
-        components=int(n_components),
-        tol=tol,
+        components=len(pooled.components),
+        tol=asked.tol,
         gflops=gflops,
         trials=trials,
         recommended=recommended,
@@ -167,18 +241,22 @@ def simulate(
 def _check(
     sources: Sequence[Source], links: Links, n_components: int, algorithms: Sequence[str], gflops: float
 ) -> None:
-    """Raise an error unless these are what :func:`simulate` takes."""
+    """Raise an error unless :func:`simulate` accepts these values."""
     m = links.topology.n_agents
     if len(sources) != m:
-        raise DataError(f"rows of {len(sources)} agents for a network of {m}; give those of every agent")
+        raise DataError(
+            f"got rows of {len(sources)} agents for a network of {m}; give those of every agent",
+            parameter="sources",
+            value=len(sources),
+        )
     if not algorithms:
-        raise InvalidInput(f"no algorithm to try; choose from {', '.join(ALGORITHMS)}")
+        raise InvalidInput(f"no algorithms given; choose from {', '.join(ALGORITHMS)}", parameter="algorithms")
     check("n_components", n_components, Whole(1), meaning="the same for all methods")
     check_speed(gflops)
 
 
 def _settings_of_each(asked: Settings, algorithms: Sequence[str], messages: Messages) -> list[Settings]:
-    """The settings of each algorithm, checked; those that sum along a tree send float64."""
+    """Return the checked settings of each algorithm; those that sum along a tree send float64."""
     each = []
     for name in dict.fromkeys(algorithms):
         each.append(replace(asked, algorithm=name, messages=messages_of(name, messages)))
@@ -187,40 +265,48 @@ def _settings_of_each(asked: Settings, algorithms: Sequence[str], messages: Mess
 
 
 def stand_in_rows(values: Array, m: int, rows: int, seed: int) -> tuple[Source, ...]:
-    """Gaussian rows for each of m agents whose covariance has these eigenvalues, where there are no data yet."""
+    """Draw Gaussian rows for each of m agents whose covariance has these eigenvalues, if real data do not exist yet."""
     if rows < 2:
-        raise InvalidInput(f"{rows} rows per agent: at least two are needed")
+        raise ParameterError("rows_per_agent", rows, "give at least two rows per agent")
     if 8 * m * rows * values.size > available_memory() // 4:
-        raise InvalidInput(f"{m} × {rows:,} rows × {values.size:,} columns do not fit into memory; ask for fewer rows")
+        raise InvalidInput(
+            f"{m} × {rows:,} rows × {values.size:,} columns do not fit into memory; give fewer rows per agent",
+            parameter="rows_per_agent",
+            value=rows,
+        )
     rng = np.random.default_rng((7211, seed))
     v = rng.standard_normal(values.size)
     v /= np.linalg.norm(v)
     found = []
     for j in range(m):
         X = rng.standard_normal((rows, values.size)) * np.sqrt(values)
-        found.append(ArraySource(X - 2.0 * np.outer(X @ v, v), f"agent {j}", None))  # no axis is a component
+        found.append(
+            ArraySource(X - 2.0 * np.outer(X @ v, v), f"agent {j}", None)
+        )  # rotated, so that components are not axes
     return tuple(found)
 
 
 @dataclass(frozen=True)
 class _TimedData(LocalData):
-    """Local data whose products take the agents' time."""
+    """Local data whose products advance the agents' clocks."""
 
     clock: SimulatedClock = field(kw_only=True)
 
     def operator(self, *args: Any, **kwargs: Any) -> Operator:
+        """Return the timed operator."""
         return TimedOperator(super().operator(*args, **kwargs), self.clock)
 
 
 def _trial(
     held: LocalData, links: Links, settings: Settings, U: Array, gflops: float, observers: tuple[Observer, ...]
 ) -> Trial:
+    """Run one method over simulated links."""
     network = TimedNetwork(links, gflops=gflops, seed=settings.seed or 0)
     clock = network.clock
-    if held.form == "covariance":  # made from the rows once
+    if held.form == "covariance":  # computed from the rows once
         clock.compute(np.array([float(of.n) for of in held.moments]) * held.sources[0].d ** 2)
     timed = _TimedData(held.sources, held.weights, held.form, held.moments, held.single, clock=clock)
-    course = Course(U, lambda: clock.elapsed)
+    course = Trajectory(U, lambda: clock.elapsed)
     found = decompose(timed, network, settings, observers=(course, *observers))
     result = found.result
     last = int(clock.now.argmax())
@@ -244,6 +330,7 @@ def _trial(
 
 
 def _bottlenecks(links: Links, clock: SimulatedClock) -> tuple[Bottleneck, ...]:
+    """Return the links and agents that take most of the critical path."""
     critical = clock.critical()
     m = links.topology.n_agents
     low, high = np.minimum(links.senders, links.receivers), np.maximum(links.senders, links.receivers)
@@ -254,4 +341,4 @@ def _bottlenecks(links: Links, clock: SimulatedClock) -> tuple[Bottleneck, ...]:
         for pair, seconds in zip(pairs.tolist(), on_pairs, strict=True)
     ]
     found += [Bottleneck("agent", (links.names[j],), float(s)) for j, s in enumerate(critical.at_agents)]
-    return tuple(sorted((one for one in found if one.seconds > 0.0), key=lambda one: -one.seconds)[:_TOLD])
+    return tuple(sorted((one for one in found if one.seconds > 0.0), key=lambda one: -one.seconds)[:_MAX_BOTTLENECKS])

@@ -1,4 +1,4 @@
-"""The simulator with a clock: the same numbers, and when every agent would have them over given links."""
+"""A simulator with clocks: the same numbers, and the time at which each agent would have them over given links."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from scipy import sparse
 
 from deepca._util.typing import Array, Csr
-from deepca.errors import InvalidInput
+from deepca.errors import ParameterError
 from deepca.network.base import LinearMixer, Network, Pairs
 from deepca.network.simulated import SimulatedNetwork, apart
 from deepca.operators.base import Operator, PerAgent
@@ -23,24 +23,45 @@ from deepca.planning.metered import PROVING, round_weights
 __all__ = ["TimedNetwork", "TimedOperator", "check_speed", "operations"]
 
 _PREPARING = ("mean", "remainder", "spread", "columns")  # phases before the iterations
+_MAX_CACHED_ROUNDS = 256  # weights whose links are remembered; a time-varying network has new ones in every round
 
 
 class TimedNetwork(SimulatedNetwork):
-    """Arrays, rounds and traffic are those of :class:`SimulatedNetwork`, bit for bit; ``clock`` says how long it takes.
+    """Simulated network with a clock for every agent.
 
-    An agent goes on when it has the messages of its own round, so agents drift apart as far as the graph allows. Lost
-    messages are sent again, so losses cost time and no digit. On a network of
-    :func:`deepca.topology.time_varying.lossy` they are not: receivers wait, then use their own numbers.
+    Arrays, rounds and traffic are bitwise those of :class:`SimulatedNetwork`. An agent continues when it has the
+    messages of its own round, so agents drift apart as far as the graph allows. Lost messages are sent again, so losses
+    cost time but no accuracy. On a network of :func:`deepca.topology.time_varying.lossy` they are not sent again:
+    receivers wait, then use their own numbers.
 
     Parameters
     ----------
-    links : of the topology that the run takes place on.
-    gflops : what an agent with slowdown 1 computes, in 10⁹ floating-point operations per second; inf for no time.
-    seed : of losses, jitter and stalls.
+    links : Links
+        Links of the topology on which the run takes place.
+    gflops : float
+        Speed of an agent with slowdown 1, in 10⁹ operations per second; inf if computing takes no time.
+    seed : int
+        Seed of losses, jitter and stalls.
 
     Attributes
     ----------
-    clock : the time of every agent.  phases : seconds of preparation, iterations and proof, until the last agent.
+    clock : SimulatedClock
+        Time of every agent.
+
+    Raises
+    ------
+    ParameterError
+        ``gflops`` is not positive.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import deepca
+    >>> links = deepca.Links.of(deepca.topology.ring(4), latency=0.25)
+    >>> network = deepca.TimedNetwork(links)
+    >>> x = network.gossip(np.ones((4, 2)))
+    >>> network.clock.elapsed
+    0.25
     """
 
     def __init__(self, links: Links, *, gflops: float = np.inf, seed: int = 0) -> None:
@@ -49,26 +70,30 @@ class TimedNetwork(SimulatedNetwork):
         self.links, self.clock = links, SimulatedClock(links, flops=gflops * 1e9, seed=seed)
         self._all = Arcs.of(links, np.arange(links.latency.size))
         self._arcs: dict[int, tuple[Csr, Arcs]] = {}
-        self._using: Sequence[Arcs] = ()  # of the rounds being made, where not every link is used
-        self._drawn: list[Csr] = []  # weights of rounds of a network that changes
-        self._rides: Sequence[tuple[int, int]] = ()  # bytes, and for how many rounds, of values that ride along
+        self._using: Sequence[Arcs] = ()  # of the current rounds, if they do not use every link
+        self._drawn: list[Csr] = []  # weights of the rounds of a time-varying network
+        self._rides: Sequence[tuple[int, int]] = ()  # values that ride along: bytes, and for how many rounds
         self._spent = {"preparation": 0.0, "iterations": 0.0, "proof": 0.0}
         self._doing, self._since = "preparation", 0.0
 
     @property
     def phases(self) -> dict[str, float]:
+        """Seconds of preparation, iterations and proof, until the last agent finishes."""
         return {**self._spent, self._doing: self._spent[self._doing] + self.clock.elapsed - self._since}
 
     def begin(self, epoch: int, t: int, /, phase: str = "step") -> None:
+        """Begin a phase, which belongs to preparation, iterations or proof."""
         super().begin(epoch, t, phase)
         self._spent, self._since = self.phases, self.clock.elapsed
         self._doing = "proof" if phase in PROVING else "preparation" if phase in _PREPARING else "iterations"
 
     def gossip(self, x: Array, weights: Csr | None = None, /) -> Array:
+        """Advance the clocks by one round."""
         with self._sending(() if weights is None else [self._used(weights)]):
             return super().gossip(x, weights)
 
     def mix(self, mixer: LinearMixer, x: Array, K: int, /) -> Array:
+        """Advance the clocks by K rounds."""
         using = [self._used(weights) for weights in round_weights(mixer, self.topology, K)]
         if mixer.spreads and not using and self.n_agents > 1:
             return self.total_mean(x)
@@ -76,7 +101,7 @@ class TimedNetwork(SimulatedNetwork):
         with self._sending(using, rides):
             return super().mix(mixer, x, K)
 
-    total_mean = Network.total_mean  # refused: it would not go over these links
+    total_mean = Network.total_mean  # raises: an operation over all agents does not use these links
 
     def _now(self) -> tuple[Array | Csr, int]:
         matrix, messages = super()._now()
@@ -106,6 +131,7 @@ class TimedNetwork(SimulatedNetwork):
             self.clock.round(Arcs.of(self.links, index), payload)
 
     def _drawn_round(self, weights: Csr, nbytes: int) -> None:
+        """Advance the clocks by a round of a time-varying network."""
         heard = self._used(weights)
         if getattr(self.topology, "keeps", True):
             self.clock.round(heard, nbytes)
@@ -121,6 +147,7 @@ class TimedNetwork(SimulatedNetwork):
 
     @contextmanager
     def _sending(self, using: Sequence[Arcs], rides: Sequence[tuple[int, int]] = ()) -> Iterator[None]:
+        """Let the rounds of a block of code use these links, and carry these values along."""
         before = self._using, self._rides
         self._using, self._rides = using, rides
         try:
@@ -129,20 +156,20 @@ class TimedNetwork(SimulatedNetwork):
             self._using, self._rides = before
 
     def _used(self, weights: Csr) -> Arcs:
-        """The links over which something is sent in a round with these weights."""
+        """Return the links that a round with these weights uses."""
         known = self._arcs.get(id(weights))
         if known is None or known[0] is not weights:
             entries = sparse.coo_array(weights)
             sent = (entries.row != entries.col) & (entries.data != 0.0)
             index = np.sort(self.links.find(entries.row[sent].astype(np.int64), entries.col[sent].astype(np.int64)))
-            if len(self._arcs) >= 256:
+            if len(self._arcs) >= _MAX_CACHED_ROUNDS:
                 self._arcs.clear()
             known = self._arcs[id(weights)] = (weights, Arcs.of(self.links, index))
         return known[1]
 
 
 class TimedOperator(Operator):
-    """``A_j`` whose products take the agents' time."""
+    """Operator whose products advance the agents' clocks."""
 
     def __init__(self, A: Operator, clock: SimulatedClock) -> None:
         self._A, self._clock, self._each = A, clock, operations(A)
@@ -150,38 +177,45 @@ class TimedOperator(Operator):
         self.row_counts = A.row_counts
 
     def __matmul__(self, W: Array) -> Array:
+        """Multiply, and advance the clocks."""
         self._clock.compute(self._each * W.shape[-1])
         return self._A @ W
 
     def rounding(self) -> Rounding:
+        """Return the rounding of the operator itself."""
         return self._A.rounding()
 
     def agent(self, j: int) -> Operator:
+        """Return the operator of one agent, without a clock."""
         return self._A.agent(j)
 
     def dense(self) -> Array:
+        """Return the matrices, without advancing the clocks."""
         return self._A.dense()
 
     @property
     def has_rows(self) -> bool:
+        """Whether the operator has rows."""
         return self._A.has_rows
 
     def without(self, V: Array) -> TimedOperator:
+        """Return the deflated operator, with the same clocks."""
         return TimedOperator(self._A.without(V), self._clock)
 
     def gram(self, V: Array) -> Array:
+        """Compute the Gram matrix, and advance the clocks."""
         self._clock.compute(self._each * V.shape[-1] / 2.0)
         return self._A.gram(V)
 
 
 def check_speed(gflops: float) -> None:
-    """Raise InvalidInput unless ``gflops`` is positive."""
+    """Raise ParameterError unless ``gflops`` is positive."""
     if not gflops > 0.0:
-        raise InvalidInput(f"gflops = {gflops}: a number above 0, or inf to count computing as nothing")
+        raise ParameterError("gflops", gflops, "give a number above 0, or inf if computing takes no time")
 
 
 def operations(A: Operator) -> Array:
-    """Floating-point operations of ``A_j w``, ``(m,)``: two for each number multiplied."""
+    """Return the floating-point operations of ``A_j w``, ``(m,)``: two for each product of numbers."""
     if isinstance(A, PerAgent):
         return np.concatenate([operations(one) for one in A.operators])
     if isinstance(A, DenseRows):
