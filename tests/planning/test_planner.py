@@ -1,4 +1,4 @@
-"""Plans against runs on actual data, and what a plan may recommend."""
+"""Plans compared with runs on actual data, and their recommendations."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from deepca.consensus.exact import TreeSweep, exact_average
 from deepca.consensus.mixers import FastMix
 from deepca.data.sources import as_source
 from deepca.decomposition.settings import algorithm_of
-from deepca.errors import DataError, InvalidInput, TopologyError
+from deepca.errors import DataError, GapError, InvalidInput, ParameterError, TopologyError
 from deepca.planning import (
     METHODS,
     Plan,
@@ -39,13 +39,14 @@ from deepca.planning.metered import Cost, LinkSpeed, MeteredNetwork, Sent
 from deepca.planning.rehearsal import MessageLength, StandIns
 from deepca.solver.result import Result
 from deepca.topology import Topology
+from tests.support.errors import raises
 from tests.support.helpers import GRAPHS, run_threads
 from tests.support.problems import spectrum_problem
 
 Array = npt.NDArray[np.float64]
 TOL = 1e-8
 LINK = LinkSpeed(0.03, 30e6)
-SLOW = LinkSpeed(0.001, 1e6)  # bytes decide, not rounds
+SLOW = LinkSpeed(0.001, 1e6)  # bytes dominate, not rounds
 
 GRAPHS_OF_THE_SUITE: dict[str, Callable[[], Topology]] = {
     "erdos-renyi": lambda: tp.erdos_renyi(20, 0.5, seed=0),
@@ -67,13 +68,13 @@ def _rows(name: str) -> Array:
     rng = np.random.default_rng(3)  # gaps of three percent behind the second and the fifth
     values = np.concatenate([[2.0, 1.9, 1.84, 1.5, 1.2], 1.16 * 0.97 ** np.arange(55)])
     Q = np.linalg.qr(rng.standard_normal((60, 60)))[0]
-    length = np.sqrt(rng.exponential(size=(3000, 1)))  # Laplace: tails as real data have them
+    length = np.sqrt(rng.exponential(size=(3000, 1)))  # Laplace: heavy tails, as in real data
     return np.asarray((length * rng.standard_normal((3000, 60)) * np.sqrt(values)) @ Q)
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A problem of the suite: what a plan says of it, and runs on the rows themselves."""
+    """A problem of the suite: its plan, and runs on the rows themselves."""
 
     plan: Plan
     runs: dict[str, Result[Any]]
@@ -122,28 +123,26 @@ SUITE = [
 ]
 
 
-# ------------------------------------------------------------------------------------------- against actual runs
+# --------------------------------------------------------------------------------------- compared with actual runs
 
 
 @pytest.mark.parametrize(("data", "graph", "k"), SUITE)
 @pytest.mark.parametrize("method", METHODS)
-def test_rounds_and_bytes_are_those_of_actual_runs_within_a_factor_of_two(
-    data: str, graph: str, k: int, method: str
-) -> None:
+def test_predictions_are_within_a_factor_of_two_of_actual_runs(data: str, graph: str, k: int, method: str) -> None:
     measured = _measured(data, graph, k)
-    run, said = measured.runs[method], measured.plan[method]
+    run, predicted = measured.runs[method], measured.plan[method]
     assert run.status.code == "converged"
     assert run.certificate is not None
-    assert said.reaches
+    assert predicted.reaches
     sent = run.traffic + run.certificate.traffic
     rounds = sent.rounds + sent.control_rounds
-    assert rounds / 2 <= said.total.all_rounds <= rounds * 2
-    assert sent.bytes_per_agent / 2 <= said.total.bytes_per_agent <= sent.bytes_per_agent * 2
-    assert run.iterations / 2 <= said.iterations <= run.iterations * 2 + 2
+    assert rounds / 2 <= predicted.total.all_rounds <= rounds * 2
+    assert sent.bytes_per_agent / 2 <= predicted.total.bytes_per_agent <= sent.bytes_per_agent * 2
+    assert run.iterations / 2 <= predicted.iterations <= run.iterations * 2 + 2
 
 
 @pytest.mark.parametrize(("data", "graph", "k"), SUITE)
-def test_the_recommended_method_is_fastest_in_fact(data: str, graph: str, k: int) -> None:
+def test_the_recommended_method_is_the_fastest_in_actual_runs(data: str, graph: str, k: int) -> None:
     measured = _measured(data, graph, k)
     best = min(time for method, time in measured.seconds.items() if method != "covariance")
     assert measured.plan.recommended is not None
@@ -154,7 +153,7 @@ def test_the_recommended_method_is_fastest_in_fact(data: str, graph: str, k: int
     ("data", "graph", "k"),
     [("digits", "erdos-renyi", 2), ("cancer", "torus", 2), ("cancer", "star", 5), ("close", "ring", 2)],
 )
-def test_where_messages_may_get_lost_proofs_take_more_and_the_plan_knows(data: str, graph: str, k: int) -> None:
+def test_plans_include_the_more_expensive_proofs_of_unreliable_networks(data: str, graph: str, k: int) -> None:
     measured = _measured(data, graph, k, unreliable=True)
     tracked = ("accelerated", "deepca")
     assert measured.plan.recommended in tracked
@@ -169,7 +168,7 @@ def test_where_messages_may_get_lost_proofs_take_more_and_the_plan_knows(data: s
 
 
 @pytest.mark.parametrize(("data", "graph", "k"), [("digits", "erdos-renyi", 2), ("cancer", "torus", 2)])
-def test_where_bytes_decide_the_recommended_method_is_fastest_too(data: str, graph: str, k: int) -> None:
+def test_the_recommended_method_is_the_fastest_if_bytes_dominate(data: str, graph: str, k: int) -> None:
     measured = _measured(data, graph, k, SLOW)
     best = min(time for method, time in measured.seconds.items() if method != "covariance")
     assert measured.seconds[measured.plan.recommended or ""] <= 1.3 * best
@@ -178,7 +177,7 @@ def test_where_bytes_decide_the_recommended_method_is_fastest_too(data: str, gra
 
 
 @pytest.mark.parametrize("data", ["digits", "close"])
-def test_coded_messages_are_planned_as_they_are_sent(data: str) -> None:
+def test_plans_count_compressed_messages(data: str) -> None:
     net, X, k = tp.ring(12), _rows(data), 2
     pooled = PCA(svd_solver="full").fit(X)
     A = deepca.operators.from_rows(deepca.operators.split_rows(X - X.mean(axis=0), 12), scale=12 / (len(X) - 1))
@@ -207,7 +206,7 @@ def test_coded_messages_are_planned_as_they_are_sent(data: str) -> None:
 
 
 @pytest.mark.parametrize("graph", ["erdos-renyi", "ring"])
-def test_fewer_columns_that_stand_for_all_of_them_change_little(graph: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_representing_all_columns_by_fewer_changes_little(graph: str, monkeypatch: pytest.MonkeyPatch) -> None:
     net, values = GRAPHS_OF_THE_SUITE[graph](), 1.0 / np.arange(1.0, 301.0)
 
     def made() -> Plan:
@@ -226,7 +225,7 @@ def test_fewer_columns_that_stand_for_all_of_them_change_little(graph: str, monk
     assert fewer.preparation == whole.preparation
 
 
-def test_agents_that_are_all_alike_serve_where_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shared_matrix_represents_very_many_agents(monkeypatch: pytest.MonkeyPatch) -> None:
     values = 0.7 ** np.arange(40.0)
     whole = plan("ring:8", 2, eigenvalues=values, latency=0.03, bandwidth=30e6, rows_per_agent=100_000)
     monkeypatch.setattr(rehearsal, "MOST_ENTRIES", 0)
@@ -237,7 +236,7 @@ def test_agents_that_are_all_alike_serve_where_there_are_too_many(monkeypatch: p
     assert alike["covariance"].running.busiest_bytes == whole["covariance"].running.busiest_bytes
 
 
-def test_a_long_run_is_extrapolated_from_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_run_is_extrapolated(monkeypatch: pytest.MonkeyPatch) -> None:
     values = np.concatenate([[2.0, 1.5, 1.0], 0.98 * 0.95 ** np.arange(30)])
     net = tp.erdos_renyi(10, 0.5, seed=0)
 
@@ -256,27 +255,26 @@ def test_a_long_run_is_extrapolated_from_its_beginning(monkeypatch: pytest.Monke
     assert begun.total.bytes_per_agent == pytest.approx(to_the_end.total.bytes_per_agent, rel=0.3)
 
 
-def test_what_would_take_for_ever_is_not_recommended() -> None:
+def test_a_method_that_takes_too_many_iterations_is_not_recommended() -> None:
     values = np.concatenate([[1.0, 0.5, 0.5 - 1e-7], 0.1 * 0.9 ** np.arange(20)])
     found = plan("ring:5", 2, eigenvalues=values, latency=0.03, bandwidth=30e6, unreliable=True, methods=["deepca"])
     assert not found["deepca"].reaches
     assert "1,000,000 iterations" in found["deepca"].remark
     assert found.recommended is None
-    assert "no method" in found.reason
 
 
 # ------------------------------------------------------------------------------------------------ recommendation
 
 
 def test_covariance_is_recommended_only_where_allowed() -> None:
-    """On this problem it is the fastest, in fact and as planned."""
+    """On this problem it is the fastest, as predicted and in actual runs."""
     measured = _measured("cancer", "ring", 5)
     assert min(measured.seconds, key=lambda method: measured.seconds[method]) == "covariance"
     made = measured.plan
     assert made["covariance"].total.seconds < made["krylov"].total.seconds
     assert made.recommended == "krylov"
-    assert made["covariance"].remark == "reveals every site's covariance; not recommended unless allowed"
-    assert "no message may get lost" in made.reason
+    assert "unless allowed" in made["covariance"].remark
+    assert "tree" in made.reason
     pooled = PCA(svd_solver="full").fit(_rows("cancer"))
     allowed = plan(
         tp.ring(12),
@@ -288,33 +286,34 @@ def test_covariance_is_recommended_only_where_allowed() -> None:
         allow_covariance=True,
     )
     assert allowed.recommended == "covariance"
-    assert "reveals every site's covariance" in allowed.reason
+    assert "reveals" in allowed.reason
 
 
 @pytest.mark.parametrize("graph", list(GRAPHS_OF_THE_SUITE))
 @pytest.mark.parametrize("dim", [4, 12, 80])
-def test_covariance_is_never_recommended_unasked(graph: str, dim: int) -> None:
+def test_covariance_is_never_recommended_by_default(graph: str, dim: int) -> None:
     for unreliable in (False, True):
         made = plan(GRAPHS_OF_THE_SUITE[graph](), 1, dim=dim, latency=0.1, bandwidth=1e9, unreliable=unreliable)
         assert made.recommended in ("accelerated", "krylov", "deepca")
         assert "covariance" not in made.reason
 
 
-def test_where_messages_get_lost_nothing_that_needs_a_tree_is_recommended() -> None:
+def test_no_method_that_needs_a_tree_is_recommended_on_an_unreliable_network() -> None:
     made = plan("torus:3x4", 2, dim=30, latency="30ms", bandwidth="30Mbit", unreliable=True, allow_covariance=True)
     assert made["krylov"].total.seconds < made["accelerated"].total.seconds
     assert made.recommended in ("accelerated", "deepca")
     assert "tree" not in made.reason
     for method in ("krylov", "covariance"):
-        assert "not recommended where messages get lost" in made[method].remark
+        assert "not recommended" in made[method].remark
 
 
-def test_the_reason_names_the_next_best_and_by_how_much() -> None:
+def test_the_reason_compares_with_the_second_best() -> None:
     made = plan("torus:3x4", 2, dim=30, latency="30ms", bandwidth="30Mbit", methods=["krylov", "deepca"])
     factor = made["deepca"].total.seconds / made["krylov"].total.seconds
-    assert made.reason.startswith(f"least time, {factor:.1f} times as fast as deepca; it sums along a tree")
+    assert f"{factor:.1f} times as fast as deepca" in made.reason
     alone = plan("torus:3x4", 2, dim=30, latency="30ms", bandwidth="30Mbit", methods=["deepca"])
-    assert alone.reason == "the only one that may be recommended and reaches the tolerance"
+    assert alone.recommended == "deepca"
+    assert "only" in alone.reason
 
 
 def test_a_plan_is_frozen_and_plain() -> None:
@@ -323,21 +322,21 @@ def test_a_plan_is_frozen_and_plain() -> None:
         made.dim = 3  # type: ignore[misc]
     assert json.loads(json.dumps(asdict(made)))["predictions"][0]["method"] == "krylov"
     assert made["krylov"] is made.predictions[0]
-    with pytest.raises(InvalidInput, match="krylov"):
+    with raises(ParameterError, parameter="method", value="deepca"):
         made["deepca"]
 
 
-def test_the_same_plan_twice() -> None:
+def test_plans_are_reproducible() -> None:
     made = [plan("ring:6", 2, dim=20, latency="30ms", bandwidth="30Mbit") for _ in range(2)]
     assert made[0] == made[1]
 
 
-def test_without_a_spectrum_the_plan_says_what_it_assumes() -> None:
+def test_without_a_spectrum_the_plan_states_its_assumption() -> None:
     made = plan("ring:6", 2, dim=20, latency=0.0, bandwidth=1e9, methods=["krylov"])
     assert "1/i" in made.spectrum
     given = plan("ring:6", 2, eigenvalues=1 / np.arange(1, 21), latency=0.0, bandwidth=1e9, methods=["krylov"])
-    assert given.predictions == made.predictions  # it is what it says
-    assert given.spectrum == "20 eigenvalues as given"
+    assert given.predictions == made.predictions  # it did assume 1/i
+    assert "20 eigenvalues" in given.spectrum
 
 
 def test_order_and_unit_of_eigenvalues_do_not_matter() -> None:
@@ -349,22 +348,22 @@ def test_order_and_unit_of_eigenvalues_do_not_matter() -> None:
     assert made[0] == made[1] == made[2]
 
 
-def test_missing_eigenvalues_continue_as_the_last_ones_fall() -> None:
+def test_missing_eigenvalues_are_continued_geometrically() -> None:
     values, source = spectrum_of([1.0, 0.5, 0.25], 6, 1)
     np.testing.assert_allclose(values, 0.5 ** np.arange(6), rtol=1e-12)
-    assert "3 more continued geometrically" in source
+    assert "3 more" in source
     values, _ = spectrum_of([4.0, 2.0, 0.0], 5, 1)
     np.testing.assert_array_equal(values, [1.0, 0.5, 0.0, 0.0, 0.0])
 
 
-def test_stand_ins_have_the_spectrum_and_differ_as_samples_do() -> None:
+def test_stand_ins_have_the_given_spectrum_and_differ_like_samples() -> None:
     values = 0.8 ** np.arange(15.0)
     few, many = (StandIns.of(values, 3, 200, rows, 0, 15) for rows in (10, 1000))
     for agents in (few, many):
         mean = agents.A.mean()
         np.testing.assert_allclose(np.linalg.eigvalsh(mean)[::-1], values, atol=1e-12)
         np.testing.assert_allclose(mean @ agents.U, agents.U * values[:3], atol=1e-12)
-    # Wishart: E ‖A_j − A‖² = (tr² + tr A²) / n, and real data have twice as much
+    # Wishart: E ‖A_j − A‖² = (tr² + tr A²) / n; that of real data is twice as large
     expected = values.sum() ** 2 + np.square(values).sum()
     for agents, rows in ((few, 10), (many, 1000)):
         apart = np.square(agents.A.dense() - agents.A.mean()).sum(axis=(1, 2)).mean()
@@ -372,7 +371,7 @@ def test_stand_ins_have_the_spectrum_and_differ_as_samples_do() -> None:
 
 
 @pytest.mark.parametrize("data", ["digits", "cancer", "cancer, scaled", "close"])
-def test_sites_of_real_data_differ_as_much_as_stand_ins(data: str) -> None:
+def test_stand_ins_differ_as_much_as_sites_of_real_data(data: str) -> None:
     X, m = _rows(data), 20
     stack = np.stack([B.T @ B / len(B) for B in np.array_split(X - X.mean(axis=0), m)])
     values = np.linalg.eigvalsh(stack.mean(axis=0))[::-1]
@@ -381,8 +380,8 @@ def test_sites_of_real_data_differ_as_much_as_stand_ins(data: str) -> None:
     assert 0.5 <= here / there <= 2.0
 
 
-def test_fewer_columns_start_as_far_from_the_answer_as_all_would() -> None:
-    """Of a random start in d dimensions, k²/d lies within the top k."""
+def test_the_start_of_fewer_columns_is_as_far_from_the_answer() -> None:
+    """A random start in d dimensions has k²/d of its squared norm in the leading subspace."""
     within = []
     for seed in range(40):
         agents = StandIns.of(1.0 / np.arange(1.0, 5001.0), 2, 3, 100, seed, 64)
@@ -409,8 +408,8 @@ def test_the_meter_counts_what_the_network_counts(name: str, method: str) -> Non
 
 
 @pytest.mark.parametrize("name", ["erdos-renyi", "star", "path", "hypercube"])
-def test_every_agent_sends_what_it_sends_when_it_runs_by_itself(name: str) -> None:
-    """Another engine, a thread per agent, counts for every agent what it has sent."""
+def test_bytes_of_each_agent_are_those_of_separate_agents(name: str) -> None:
+    """Another engine, with a thread per agent, counts what each agent has sent."""
     net = GRAPHS[name]()
     m = net.n_agents
     stack = spectrum_problem(m, 10, 0.6 ** np.arange(10.0), seed=1)
@@ -430,14 +429,16 @@ def test_every_agent_sends_what_it_sends_when_it_runs_by_itself(name: str) -> No
     np.testing.assert_allclose(network.proving.bytes, proofs, rtol=1e-12)
 
 
-def test_time_is_latency_and_what_the_busiest_agent_sends() -> None:
-    """A star of five, by hand: the middle sends four messages in a round of gossip, and one message comes from it."""
+def test_time_is_latency_plus_what_the_busiest_agent_sends() -> None:
+    """A star of five, by hand: in a round of gossip the centre sends four messages, every other agent one."""
     link = LinkSpeed(0.5, 1000.0)
     network = MeteredNetwork(tp.star(5), link)
     network.gossip(np.zeros((5, 10)))
     assert network.running.cost() == Cost(1, 0, 8 / 5 * 80, 320.0, 0.5 + 4 * 80 * 8 / 1000)
     network = MeteredNetwork(tp.star(5), link)
-    exact_average(network, np.zeros((5, 9)))  # and a number of its own; up, one each, then down, four from the middle
+    exact_average(
+        network, np.zeros((5, 9))
+    )  # plus a number for the count; up, one each, then down, four from the centre
     assert network.running.cost() == Cost(2, 0, 8 / 5 * 80, 320.0, 2 * 0.5 + (1 + 4) * 80 * 8 / 1000)
     up, down = TreeSweep().weights(tp.star(5))
     for weights, sent in ((up, [0, 80, 80, 80, 80]), (down, [320, 0, 0, 0, 0])):
@@ -450,7 +451,7 @@ def test_time_is_latency_and_what_the_busiest_agent_sends() -> None:
     assert network.running.cost() == Cost(0, 2, 2 * 4 / 3 * 16, 2 * 2 * 16.0, 2 * 0.5 + 2 * 2 * 16 * 8 / 1000)
 
 
-def test_proof_and_iterations_are_told_apart() -> None:
+def test_proof_and_iterations_are_counted_separately() -> None:
     network = MeteredNetwork(tp.ring(4), LINK)
     for phase, made in (("step", 1), ("certificate", 2), ("axes", 3), ("verdict", 4)):
         network.begin(0, 0, phase)
@@ -459,7 +460,7 @@ def test_proof_and_iterations_are_told_apart() -> None:
     assert (network.running.rounds, network.proving.rounds) == (5, 5)
 
 
-def test_sent_adds_up_and_scales() -> None:
+def test_totals_add_and_scale() -> None:
     one = Sent(2, 1, np.array([8.0, 16.0]), 0.5)
     twice = one + one
     assert (twice.rounds, twice.control_rounds, twice.seconds) == (4, 2, 1.0)
@@ -469,14 +470,14 @@ def test_sent_adds_up_and_scales() -> None:
 
 
 @pytest.mark.parametrize("size", [2, 4, 8])
-def test_messages_grow_with_their_columns_and_with_nothing_else(size: int) -> None:
+def test_only_messages_with_columns_grow(size: int) -> None:
     length = MessageLength(used=100, d=5000, m=30, columns=3)
     for columns in (3, 8, 17):
         assert length(size * columns * 100) == size * columns * 5000
-        assert length(size * columns * 101) == size * columns * 5001  # with exponents, or eigenvalues above
+        assert length(size * columns * 101) == size * columns * 5001  # plus exponents, or eigenvalues
     assert length(8 * (2 * 3 * 100 + 3)) == 8 * (2 * 3 * 5000 + 3)
-    assert length(8 * 20) == 8 * 20  # agreed numbers
-    assert MessageLength(100, 5000, 1000, 3)(8 * 1002) == 8 * 1002  # one per agent, and two
+    assert length(8 * 20) == 8 * 20  # a few scalars
+    assert MessageLength(100, 5000, 1000, 3)(8 * 1002) == 8 * 1002  # one number per agent, plus two
     assert length(8 * (100 * 101 // 2 + 1)) == 8 * (5000 * 5001 // 2 + 1)  # a covariance
     assert MessageLength(100, 100, 30, 3)(8 * 300) == 8 * 300
 
@@ -493,8 +494,8 @@ def test_latencies(text: str, value: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["30", "ms", "30 m", "-3ms", "1.2.3ms", "30MS", "", "nans", "inf s"])
-def test_latencies_that_cannot_be_read(text: str) -> None:
-    with pytest.raises(InvalidInput, match="30ms"):
+def test_invalid_latencies(text: str) -> None:
+    with raises(ParameterError, parameter="latency", value=text):
         seconds(text)
 
 
@@ -517,45 +518,45 @@ def test_bandwidths(text: str, value: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["30", "30M", "30Mb", "30mb", "0Mbit", "-1Mbit", "fast", "1..2Mbit", ""])
-def test_bandwidths_that_cannot_be_read(text: str) -> None:
-    with pytest.raises(InvalidInput, match="30Mbit"):
+def test_invalid_bandwidths(text: str) -> None:
+    with raises(ParameterError, parameter="bandwidth", value=text):
         bits_per_second(text)
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "error", "facts"),
     [
-        ({"n_components": 0}, "n_components = 0"),
-        ({"n_components": True}, "n_components = True"),
-        ({"n_components": 20}, "fewer components than columns"),
-        ({"dim": None}, "how many columns"),
-        ({"dim": 1, "n_components": 1}, "fewer components than columns"),
-        ({"latency": -1.0}, "latency"),
-        ({"latency": math.nan}, "latency"),
-        ({"bandwidth": 0.0}, "bandwidth"),
-        ({"bandwidth": math.inf}, "bandwidth"),
-        ({"tol": 0.0}, "tol"),
-        ({"rows_per_agent": 0}, "at least one row"),
-        ({"messages": "int8"}, "float32"),
-        ({"methods": ["power"]}, "accelerated, krylov"),
-        ({"topology": "complete:1"}, "one agent alone"),
-        ({"eigenvalues": [3.0, 2.0]}, "at least 3"),
-        ({"eigenvalues": [3.0, 2.0, 2.0]}, "choose another k"),
-        ({"eigenvalues": [1.0, 1e-6, 1e-6 * (1 - 1e-4)]}, "too little for double precision"),
-        ({"eigenvalues": [3.0, 2.0, -1.0]}, "negative"),
-        ({"eigenvalues": [3.0, 2.0, math.nan]}, "finite"),
-        ({"eigenvalues": [0.0, 0.0, 0.0]}, "positive"),
-        ({"eigenvalues": np.arange(1.0, 30.0)}, "29 eigenvalues for 20 columns"),
+        ({"n_components": 0}, ParameterError, {"parameter": "n_components", "value": 0}),
+        ({"n_components": True}, ParameterError, {"parameter": "n_components", "value": True}),
+        ({"n_components": 20}, ParameterError, {"parameter": "n_components", "value": 20}),
+        ({"dim": None}, ParameterError, {"parameter": "dim", "value": None}),
+        ({"dim": 1, "n_components": 1}, ParameterError, {"parameter": "n_components", "value": 1}),
+        ({"latency": -1.0}, ParameterError, {"parameter": "latency", "value": -1.0}),
+        ({"latency": math.nan}, ParameterError, {"parameter": "latency"}),
+        ({"bandwidth": 0.0}, ParameterError, {"parameter": "bandwidth", "value": 0.0}),
+        ({"bandwidth": math.inf}, ParameterError, {"parameter": "bandwidth", "value": math.inf}),
+        ({"tol": 0.0}, ParameterError, {"parameter": "tol", "value": 0.0}),
+        ({"rows_per_agent": 0}, ParameterError, {"parameter": "rows_per_agent", "value": 0}),
+        ({"messages": "int8"}, ParameterError, {"parameter": "messages", "value": "int8"}),
+        ({"methods": ["power"]}, ParameterError, {"parameter": "methods", "value": "power"}),
+        ({"topology": "complete:1"}, InvalidInput, {"parameter": "topology", "value": "complete(1)"}),
+        ({"eigenvalues": [3.0, 2.0]}, InvalidInput, {"parameter": "eigenvalues", "value": 2}),
+        ({"eigenvalues": [3.0, 2.0, 2.0]}, GapError, {"parameter": "n_components", "value": 2}),
+        ({"eigenvalues": [1.0, 1e-6, 1e-6 * (1 - 1e-4)]}, GapError, {"parameter": "n_components", "value": 2}),
+        ({"eigenvalues": [3.0, 2.0, -1.0]}, InvalidInput, {"parameter": "eigenvalues", "value": -1.0}),
+        ({"eigenvalues": [3.0, 2.0, math.nan]}, InvalidInput, {"parameter": "eigenvalues", "value": None}),
+        ({"eigenvalues": [0.0, 0.0, 0.0]}, InvalidInput, {"parameter": "eigenvalues", "value": None}),
+        ({"eigenvalues": np.arange(1.0, 30.0)}, InvalidInput, {"parameter": "eigenvalues", "value": 29}),
     ],
 )
-def test_what_cannot_be_planned(changes: dict[str, Any], words: str) -> None:
+def test_invalid_arguments_raise(changes: dict[str, Any], error: type[Exception], facts: dict[str, object]) -> None:
     arguments = {"topology": "ring:6", "n_components": 2, "dim": 20, "latency": "1ms", "bandwidth": "1Gbit", **changes}
-    with pytest.raises(InvalidInput, match=words):
+    with raises(error, **facts):
         plan(**arguments)
 
 
-def test_a_network_must_say_how_many_agents() -> None:
-    with pytest.raises(TopologyError, match="how many agents"):
+def test_the_name_of_a_network_needs_a_number_of_agents() -> None:
+    with pytest.raises(TopologyError):
         plan("ring", 2, dim=20, latency="1ms", bandwidth="1Gbit")
 
 
@@ -568,14 +569,14 @@ def test_eigenvalues_from_files(tmp_path: Path) -> None:
         np.testing.assert_array_equal(read_eigenvalues(tmp_path / name), values)
 
 
-def test_files_that_hold_no_eigenvalues(tmp_path: Path) -> None:
+def test_files_without_eigenvalues_raise(tmp_path: Path) -> None:
     (tmp_path / "words.txt").write_text("three\ntwo\n")
     (tmp_path / "broken.npy").write_bytes(b"\x93NUMPY")
     np.save(tmp_path / "names.npy", np.array(["a", "b"]))
     for name in ("words.txt", "broken.npy", "names.npy"):
-        with pytest.raises(DataError, match=name):
+        with raises(DataError, file=str(tmp_path / name)):
             read_eigenvalues(tmp_path / name)
-    with pytest.raises(OSError, match=r"none\.txt"):
+    with pytest.raises(FileNotFoundError):
         read_eigenvalues(tmp_path / "none.txt")
 
 
@@ -595,6 +596,6 @@ def test_eigenvalues_of_a_scaled_probe() -> None:
     np.testing.assert_allclose(constant, [1.0, 0.0], atol=1e-15)
 
 
-def test_probes_that_are_too_small() -> None:
-    with pytest.raises(DataError, match="at least two"):
+def test_a_probe_needs_two_rows() -> None:
+    with raises(DataError, value=1):
         probed_eigenvalues(as_source(np.ones((1, 3)), "probe"))

@@ -267,7 +267,9 @@ def _settings_of_each(asked: Settings, algorithms: Sequence[str], messages: Mess
 def stand_in_rows(values: Array, m: int, rows: int, seed: int) -> tuple[Source, ...]:
     """Draw Gaussian rows for each of m agents whose covariance has these eigenvalues, if real data do not exist yet."""
     if rows < 2:
-        raise ParameterError("rows_per_agent", rows, "give at least two rows per agent")
+        raise InvalidInput(
+            f"{rows} rows per agent are too few; give at least two", parameter="rows_per_agent", value=rows
+        )
     if 8 * m * rows * values.size > available_memory() // 4:
         raise InvalidInput(
             f"{m} × {rows:,} rows × {values.size:,} columns do not fit into memory; give fewer rows per agent",
