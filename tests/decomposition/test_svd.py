@@ -250,7 +250,8 @@ def test_invalid_input_raises() -> None:
         singular_triplets([np.full((3, 4), 1e-170)] * 3, network, 2)
     bad = X.copy()
     bad[70, 3] = np.nan
-    for partition, place in (("rows", "agent 1: row 10, column 3"), ("columns", "agent 0: row 70, column 3")):
+    places: dict[Partition, str] = {"rows": "agent 1: row 10, column 3", "columns": "agent 0: row 70, column 3"}
+    for partition, place in places.items():
         with raises_naming(DataError, place):
             singular_triplets(parts(bad, partition, 3), network, 2, partition=partition)
     with raises(DataError, parameter="Xs", agent=0):

@@ -266,7 +266,7 @@ def test_a_method_that_takes_too_many_iterations_is_not_recommended() -> None:
 # ------------------------------------------------------------------------------------------------ recommendation
 
 
-def test_covariance_is_recommended_only_where_allowed() -> None:
+def test_covariance_is_recommended_only_if_allowed() -> None:
     """On this problem it is the fastest, as predicted and in actual runs."""
     measured = _measured("cancer", "ring", 5)
     assert min(measured.seconds, key=lambda method: measured.seconds[method]) == "covariance"

@@ -301,7 +301,7 @@ def test_a_network_that_takes_no_time(tmp_path: Path) -> None:
     assert not (tmp_path / "zero.png").exists()
 
 
-def test_without_certificate_exit_code_1(network: Path) -> None:
+def test_without_a_certificate_the_exit_code_is_1(network: Path) -> None:
     done = run_cli("simulate", "--network", str(network), "--algorithms", "deepca", "--max-iter", "3", "--quiet")
     assert done.exit_code == 1
     assert "✘ no method" in done.stdout

@@ -272,7 +272,7 @@ def test_lost_messages_are_sent_again_after_twice_the_round_trip_time() -> None:
     np.testing.assert_allclose(links.patience, [0.6, 0.6, 0.2, 0.2], rtol=1e-14)
 
 
-def test_times_depend_on_the_seed_only() -> None:
+def test_times_are_determined_by_the_seed() -> None:
     def elapsed(seed: int) -> float:
         network = TimedNetwork(Links.of(tp.ring(6), latency=0.01, loss=0.1, jitter=0.01), seed=seed)
         Gossip(rounds=50)(network, np.ones((6, 2)))

@@ -43,7 +43,7 @@ from deepca.solver.stopping import Tolerance
 __all__ = ["Eigenpairs", "Of", "Which", "eigenpairs", "symmetric_operators"]
 
 Of = Literal["mean", "sum"]
-_MAX_SPLITS = 6  # attempts at dividing k between the two ends; one or two are enough unless moduli are close
+_MAX_SPLITS = 6  # attempts at dividing k between the two ends of the spectrum
 _SAME_EIGENVALUE = 1e-8  # of the spectrum's size: two runs may differ by this much about one eigenvalue
 _MAX_TIGHTENINGS = 4  # runs of the paper's method, each with a tenfold smaller tolerance, until the proof succeeds
 
@@ -258,9 +258,9 @@ class _Search:
         failure = proof.failure + self.extent.failure
         pairs = ritz_pairs(self.A, found.vectors, self.network, low, high, failure)
         status = found.result.status
-        ended = None if status.ok else status
+        failed_status = None if status.ok else status
         known = _well_defined(pairs.ordered(which).values, proof, self.A.d, max(pairs.separation, 2.0 * pairs.spread))
-        return FoundPairs(pairs, found.result.iterations, (found,), (shifted.shift,), known, ended)
+        return FoundPairs(pairs, found.result.iterations, (found,), (shifted.shift,), known, failed_status)
 
     def both_ends(self) -> FoundPairs:
         """Find the k largest in modulus: p at the upper end and k − p at the lower, adjusting p to what is seen."""
@@ -292,7 +292,7 @@ class _Search:
             sum(found.result.iterations for found in ends),
             ends,
             tuple(shifted.shift for shifted, _ in parts),
-            ended=next((found.result.status for found in ends if not found.result.status.ok), None),
+            failed_status=next((found.result.status for found in ends if not found.result.status.ok), None),
         )
 
     def _seen(self, sign: int, parts: Sequence[tuple[Shifted, Leading]]) -> Array:
@@ -330,13 +330,18 @@ class _Search:
             rule, observers = Tolerance(tol), self.observers
             result = solve(algorithm, max_iter=left, stop=rule, observers=observers, start=state, certify=False)
             state, made, tol = result.state, made + result.iterations, 0.1 * tol
-            X, ended = self._leaders_outcome(result)
+            X, failed_status = self._leaders_outcome(result)
             extent = self.extent
             pairs = ritz_pairs(self.A, X, self.network, extent.low, extent.high, 2.0 * extent.failure)
             pairs = self._proven(pairs)
-            if ended is not None or made >= at.max_iter or modulus_margin(pairs) <= 0.0 or pairs.angle <= at.tol:
+            if (
+                failed_status is not None
+                or made >= at.max_iter
+                or modulus_margin(pairs) <= 0.0
+                or pairs.angle <= at.tol
+            ):
                 break
-        return FoundPairs(pairs, made, ended=ended)
+        return FoundPairs(pairs, made, failed_status=failed_status)
 
     def _leaders_outcome(self, result: Result[Any]) -> tuple[Array, Status | None]:
         """Broadcast the leader's components and success; return them with the status of a run that failed."""
@@ -344,10 +349,10 @@ class _Search:
         well = result.status.ok or result.status.code == StatusCode.INDEFINITE_MEAN
         flat = result.components.reshape(*self.network.batch, -1)
         own = np.concatenate([flat, np.full((*self.network.batch, 1), float(well))], axis=-1)
-        told = self.network.broadcast(own)
-        X = told[:-1].reshape(result.components.shape[-2:])
+        shared = self.network.broadcast(own)
+        X = shared[:-1].reshape(result.components.shape[-2:])
         check_basis(self.network, "vectors", X)
-        return X, None if told[-1] else result.status
+        return X, None if shared[-1] else result.status
 
     def _proven(self, pairs: Pairs) -> Pairs:
         """Tighten the bounds on all other eigenvalues until "largest in modulus" is proven or disproven."""

@@ -23,7 +23,7 @@ _END = {"LA": "top", "SA": "bottom"}
 class FoundPairs:
     """Eigenpairs, and the runs that found them.
 
-    ``ends`` and ``shifts`` have one entry per run on ``± A + σI``; ``ended`` is the status of the first run that
+    ``ends`` and ``shifts`` have one entry per run on ``± A + σI``; ``failed_status`` is that of the first run that
     failed, None if all succeeded.
     """
 
@@ -32,7 +32,7 @@ class FoundPairs:
     ends: tuple[Leading, ...] = ()
     shifts: tuple[float, ...] = ()
     well_defined: tuple[int, ...] = ()
-    ended: Status | None = None
+    failed_status: Status | None = None
 
     @property
     def choices(self) -> str:
@@ -61,15 +61,15 @@ def modulus_margin(pairs: Pairs) -> float:
 def status_of(found: FoundPairs, pairs: Pairs, which: Which, settings: Settings, unit: float) -> Status:
     """Return the status of a search; ``unit`` converts eigenvalues of the mean to those asked for."""
     k, tol = pairs.values.size, settings.tol
-    tied = found.ended is not None and found.ended.code == StatusCode.NOT_UNIQUE
-    if found.ended is not None and which != "LM" and (tied or _tied(found, pairs)):
+    tied = found.failed_status is not None and found.failed_status.code == StatusCode.NOT_UNIQUE
+    if found.failed_status is not None and which != "LM" and (tied or _tied(found, pairs)):
         return _no_gap_at_end(found, pairs, which, tol, unit)
     if which == "LM" and (tied or not proven_largest(pairs)):
         unsure = _no_gap_in_modulus(found, pairs, tied, unit)
         if unsure is not None:
             return unsure
-    if found.ended is not None:
-        return found.ended
+    if found.failed_status is not None:
+        return found.failed_status
     if pairs.angle > tol:
         rounding = pairs.spread <= 100.0 * pairs.noise
         return Status.of(
@@ -136,9 +136,11 @@ def _no_gap_at_end(found: FoundPairs, pairs: Pairs, which: Which, tol: float, un
 def _no_gap_in_modulus(found: FoundPairs, pairs: Pairs, tied: bool, unit: float) -> Status | None:
     """Return the status where an eigenvalue outside may be as large in modulus; None if only an end is in doubt."""
     k, last = pairs.values.size, pairs.values[-1] * unit
-    if found.ended is not None and not tied:  # eigenvalues outside may still enter
-        advice = f"{found.ended.advice}. Or k = {k} has no gap in modulus behind it: algorithm='auto' would tell"
-        return Status(found.ended.code, advice, found.ended.numbers)
+    if found.failed_status is not None and not tied:  # eigenvalues outside may still enter
+        advice = (
+            f"{found.failed_status.advice}. Or k = {k} has no gap in modulus behind it: algorithm='auto' would tell"
+        )
+        return Status(found.failed_status.code, advice, found.failed_status.numbers)
     if tied or modulus_margin(pairs) <= 0.0:
         ends = (end.certificate.told_apart for end in found.ends)
         told_apart = max(pairs.separation, 2.0 * pairs.spread, 100.0 * pairs.noise, *ends)
@@ -165,7 +167,7 @@ def _no_gap_in_modulus(found: FoundPairs, pairs: Pairs, tied: bool, unit: float)
             outside=pairs.seen * unit,
             choices=found.well_defined,
         )
-    if found.ended is None:
+    if found.failed_status is None:
         return Status.of(
             StatusCode.OUT_OF_ITERATIONS,
             "both ends converged, but another eigenvalue may be larger in modulus: the smallest one found is "

@@ -40,7 +40,7 @@ from deepca.topology.graph import Topology
 __all__ = ["Decomposition", "Fitted", "decompose", "fit", "model_of", "read_rows"]
 
 _INCONSISTENT_AGENT = "an agent contradicts what it sent before, so the result cannot be trusted; check the agents"
-_TRACE_TOLERANCE = 1e-6  # relative difference between two sums of variances that rounding may explain
+_TRACE_TOLERANCE = 1e-6  # accepted relative difference between two sums of variances
 _SMALLEST_SAFE_MEAN = math.sqrt(UNDERFLOW) / EPS  # values below may differ by so little that their squares underflow
 
 

@@ -143,7 +143,7 @@ def search(
     *,
     state: State | None = None,
     disturbed: bool = False,
-    glance: int | None = None,
+    coarse: int | None = None,
     observers: Sequence[Observer] = (),
 ) -> Top:
     """Search the k leading eigenvectors of ``mean A_j`` with the algorithm of the settings.
@@ -164,7 +164,7 @@ def search(
         State from which to resume.
     disturbed : bool
         Whether ``start`` comes from a run that the network interrupted, so that tracking must restart there.
-    glance : int, optional
+    coarse : int, optional
         Run at most this many iterations, to a tolerance of 1 %, without a certificate.
     observers : sequence of Observer
         Notified of every iteration.
@@ -177,11 +177,11 @@ def search(
     left = settings.max_iter if state is None else max(settings.max_iter - state.t, 1)
     result = solve(
         algorithm,
-        max_iter=left if glance is None else min(glance, settings.max_iter),
-        stop=Tolerance(settings.tol if glance is None else 1e-2),
+        max_iter=left if coarse is None else min(coarse, settings.max_iter),
+        stop=Tolerance(settings.tol if coarse is None else 1e-2),
         observers=observers,
         start=state,
-        certify=glance is None,
+        certify=coarse is None,
     )
     X = np.ascontiguousarray(result.components.reshape(-1, A.d, k)[0])
     return Top(X, result, algorithm)

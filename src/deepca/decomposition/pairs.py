@@ -26,7 +26,7 @@ __all__ = ["Pairs", "Which", "order_of", "ritz_pairs", "tightened"]
 
 Which = Literal["LA", "SA", "LM"]
 _CLUSTER_WIDTH = 10.0  # residuals: two eigenvalues closer than this form a cluster, whose vectors are not individual
-_MAX_PRODUCTS = 60  # of probing; the bounds hardly improve beyond that
+_MAX_PRODUCTS = 60  # after which probing stops, even if the bounds are still loose
 
 
 @dataclass(frozen=True)
@@ -138,11 +138,11 @@ def ritz_pairs(A: Operator, X: Array, network: Network, low: float, high: float,
         R = mean.reshape(X.shape) - X * theta
         return packed(np.linalg.norm(R, 2), frobenius(R, axis=0))
 
-    found, told = common_averaged_then(network, own.reshape(*network.batch, -1), lengths, 1 + theta.size)
+    found, shared = common_averaged_then(network, own.reshape(*network.batch, -1), lengths, 1 + theta.size)
     if not network.leads:
-        check_close(network, "residuals", told, lengths(found.mean), 16.0 * len(X) * EPS * largest)
+        check_close(network, "residuals", shared, lengths(found.mean), 16.0 * len(X) * EPS * largest)
     noise = found.off_by(largest) + off.bound(float(np.abs(theta).max()), *formed)
-    return Pairs(X, theta, told[1:] + noise, float(told[0]) + noise, noise, low, high, failure)
+    return Pairs(X, theta, shared[1:] + noise, float(shared[0]) + noise, noise, low, high, failure)
 
 
 def tightened(A: Operator, pairs: Pairs, network: Network) -> Iterator[Pairs]:
@@ -166,8 +166,8 @@ def tightened(A: Operator, pairs: Pairs, network: Network) -> Iterator[Pairs]:
         tell=lambda outside: packed(*ends_of(outside), np.abs(outside.values).max()),
         size=lambda _: 3,
     )
-    for outside, told in probes:
-        low, high, seen = map(float, told)
+    for outside, shared in probes:
+        low, high, seen = map(float, shared)
         check_ends(network, outside, (low, high))
         low, high = low - pairs.spread, high + pairs.spread
         # earlier bounds remain valid

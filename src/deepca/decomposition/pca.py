@@ -25,7 +25,7 @@ from deepca.solver.verdict import with_few_rows
 __all__ = ["PcaRun"]
 
 _FIRST_GUESS = 8  # components to try first when a share of the variance is requested
-_GLANCE_ITERATIONS = 60  # enough to tell how much variance k components explain
+_COARSE_ITERATIONS = 60  # enough to tell how much variance k components explain
 
 
 @dataclass(frozen=True)
@@ -75,10 +75,10 @@ class PcaRun:
         """Find the components that the settings ask for, from a start or where an earlier run was interrupted."""
         wanted = self.settings.n_components
         if resume is not None:
-            return self.resumed(resume)
-        return self.share(wanted, start) if isinstance(wanted, float) else self.exactly(wanted or self.most, start)
+            return self.resume(resume)
+        return self.find_share(wanted, start) if isinstance(wanted, float) else self.find_k(wanted or self.most, start)
 
-    def resumed(self, at: Resumption) -> _Found:
+    def resume(self, at: Resumption) -> _Found:
         """Resume an interrupted run."""
         wanted = self.settings.n_components
         if at.state is not None:
@@ -87,23 +87,23 @@ class PcaRun:
             k = min(len(at.directions), self.most) if isinstance(wanted, float) else wanted or self.most
         else:
             raise InvalidInput("nothing to resume from; give a state, or directions", parameter="resume")
-        found = self.exactly(k, at.directions, state=at.state, disturbed=at.state is None)
+        found = self.find_k(k, at.directions, state=at.state, disturbed=at.state is None)
         if not isinstance(wanted, float):
             return found
         if components_needed(found.variances, wanted, self.total) == k:
             return found
-        return self.share(wanted, found.directions)
+        return self.find_share(wanted, found.directions)
 
-    def exactly(
+    def find_k(
         self,
         k: int,
         start: Array | None,
         *,
-        glance: bool = False,
+        coarse: bool = False,
         state: State | None = None,
         disturbed: bool = False,
     ) -> _Found:
-        """Find the k leading components; a glance is only accurate enough to judge the variance explained.
+        """Find the k leading components; a coarse search is only accurate enough to judge the variance explained.
 
         ``state`` resumes a run; ``disturbed`` says that ``start`` comes from a run that the network interrupted.
         """
@@ -121,8 +121,8 @@ class PcaRun:
             start,
             state=state,
             disturbed=disturbed,
-            glance=_GLANCE_ITERATIONS if glance else None,
-            observers=self.observers if glance else (*self.observers, *self.keepers),
+            coarse=_COARSE_ITERATIONS if coarse else None,
+            observers=self.observers if coarse else (*self.observers, *self.keepers),
         )
         X, result, known = top.X, top.result, top.directions
         proof = result.certificate
@@ -145,22 +145,22 @@ class PcaRun:
         asked = replace(self.settings, max_iter=min(most, self.settings.max_iter))
         return search(A, self.network, asked, k).result
 
-    def share(self, wanted: float, start: Array | None) -> _Found:
+    def find_share(self, wanted: float, start: Array | None) -> _Found:
         """Find the fewest components that explain more than ``wanted`` of the total variance.
 
-        Glances at ever more components find an upper bound on their number: a glance never overestimates variances.
-        The exact run follows; if it shows that fewer suffice, it is repeated with fewer.
+        Coarse searches for ever more components find an upper bound on their number, since they never overestimate
+        variances. The exact run follows; if it shows that fewer suffice, it is repeated with fewer.
         """
         k = min(_FIRST_GUESS if start is None else max(_FIRST_GUESS, len(start)), self.most)
         while True:
-            seen = self.exactly(k, start, glance=True)
+            seen = self.find_k(k, start, coarse=True)
             start, enough = seen.directions, components_needed(seen.variances, wanted, self.total)
             if enough <= k or k == self.most:
                 break
             k = min(2 * k, self.most)
         k = min(enough, self.most)
         while True:
-            found = self.exactly(k, start)
+            found = self.find_k(k, start)
             enough = min(components_needed(found.variances, wanted, self.total), k)
             if enough == k:
                 return found

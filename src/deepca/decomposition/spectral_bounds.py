@@ -23,7 +23,7 @@ __all__ = ["Extent", "agreed_extent", "check_ends", "ends_of", "largest_of_all",
 
 _SEED = 811  # of the random columns, the same at every agent
 _TIGHT_ENOUGH = 1.1  # width of the bounds over that of the Ritz values, at which probing stops
-_MAX_PRODUCTS = 30  # of probing; the bounds hardly improve beyond that
+_MAX_PRODUCTS = 30  # after which probing stops, even if the bounds are still loose
 _MIN_SHIFT = 0.05  # of A's size, above zero; with less, small eigenvalues would be lost in the rounding of A
 _MIN_TRACKED_SHIFT = 0.06  # of the largest A_j; measured with A_j a hundred times as large as their mean
 _MIXING_ACCURACY = 1e-3  # of the spectrum's width, for averages that are mixed rather than exact
@@ -98,8 +98,8 @@ def agreed_extent(A: Operator, network: Network) -> Extent:
         tell=lambda outside: packed(*ends_of(outside, formed(outside)), outside.values),
         size=lambda columns: 2 + columns,
     )
-    for outside, told in probes:
-        ends, values = (float(told[0]), float(told[1])), told[2:]
+    for outside, shared in probes:
+        ends, values = (float(shared[0]), float(shared[1])), shared[2:]
         check_ends(network, outside, ends, formed(outside))
         check_close(network, "eigenvalues", values, outside.values, SEMI * float(np.abs(outside.values).max()))
         top, bottom = float(values[0]), float(values[-1])

@@ -202,7 +202,7 @@ def _triplets(
     common, Y = _rotated(sources, filled_up(top.vectors, top.certificate, network), network)
     sigma, common, Y = _signed(common, Y, network, partition)
     own_errors = tuple(_error(source, y, common) for source, y in zip(sources, Y, strict=True))
-    error, told = _whole_error(own_errors, common * sigma, network, norm, partition)
+    error, shared = _whole_error(own_errors, common * sigma, network, norm, partition)
     return SingularTriplets(
         partition=partition,
         values=sigma,
@@ -213,7 +213,7 @@ def _triplets(
         error=error,
         own_errors=own_errors,
         best_error=min(_residual_norm(norm, sigma), error),  # rounding may make the measured error the smaller one
-        explained_variance=_variance(Y, network) if partition == "rows" else told,
+        explained_variance=_variance(Y, network) if partition == "rows" else shared,
         total_variance=_total_variance(held, network, partition),
         directions=top.directions,
         status=_status(top, network.n_agents, min(n, d)),
@@ -255,10 +255,10 @@ def _whole_error(
     network.begin(network.epoch, 0, "error")
     spread = scores.var(axis=0)  # used if partitioned by columns
     squares = np.square(own_errors).reshape(*network.batch, 1)
-    mean, told = common_average_then(network, squares, lambda _: spread, spread.size)
+    mean, shared = common_average_then(network, squares, lambda _: spread, spread.size)
     if partition == "columns":
-        check_close(network, "variances", told, spread, SEMI * norm * norm)
-    return math.sqrt(float(mean[0]) * network.n_agents), told
+        check_close(network, "variances", shared, spread, SEMI * norm * norm)
+    return math.sqrt(float(mean[0]) * network.n_agents), shared
 
 
 def _sharpened(A: Operator, network: Network, settings: Settings, top: Leading, norm: float) -> Leading:
@@ -316,8 +316,8 @@ def _rotated(sources: Sequence[Source], V: Array, network: Network) -> tuple[Arr
         turn, _ = graded_axes(symmetric_part(mean.reshape(k, k)))
         return packed(turn, V @ turn)
 
-    _, told = common_average_then(network, own, turning, k * k + V.size)
-    turn, common = unpacked(told, (k, k), V.shape)
+    _, shared = common_average_then(network, own, turning, k * k + V.size)
+    turn, common = unpacked(shared, (k, k), V.shape)
     check_basis(network, "singular vectors", turn)
     check_close(network, "singular vectors", common, V @ turn, SEMI)
     return common, [y @ turn for y in Y]

@@ -183,11 +183,11 @@ class SimulatedClock:
         is_last = arrival == np.repeat(last, arcs.counts)
         which = np.minimum.reduceat(np.where(is_last, np.arange(arrival.size), arrival.size), arcs.starts)
         later = last > self.now[arcs.receivers]
-        who, by = arcs.receivers[later], which[later]
+        waiting, by = arcs.receivers[later], which[later]
         parts = self.parts[arcs.sender[by]]
         parts[:, :_COMPUTE] += made_of[by]
-        self.parts[who], self.now[who] = parts, arrival[by]
-        self._waits.append(_Wait(who, arcs.index[by], arrival[by] - began[by]))
+        self.parts[waiting], self.now[waiting] = parts, arrival[by]
+        self._waits.append(_Wait(waiting, arcs.index[by], arrival[by] - began[by]))
 
     def critical(self) -> Critical:
         """Trace back what the last agent has waited for since the beginning."""

@@ -65,7 +65,7 @@ class _Row:
     """A row of a file: its line from 1, the agents it names, and its numbers in SI units."""
 
     line: int
-    who: tuple[str, ...]
+    agents: tuple[str, ...]
     numbers: tuple[float, ...]
 
 
@@ -94,7 +94,7 @@ def read_links(path: str | Path, agents: str | Path | None = None, *, rule: Rule
         The links do not connect all agents.
     """
     file = Path(path)
-    rows = {row.who: row for row in _unique(file, _rows(file, ("from", "to"), _LINK_COLUMNS))}
+    rows = {row.agents: row for row in _unique(file, _rows(file, ("from", "to"), _LINK_COLUMNS))}
     if not rows:
         raise InvalidInput(
             f"{file} has no links; add a row from,to,latency_ms,mbit_per_s after the header", file=str(file)
@@ -130,7 +130,7 @@ def read_machines(path: str | Path, names: Sequence[str]) -> Machines:
     number = {name: j for j, name in enumerate(names)}
     values = np.tile([column.default or 0.0 for column in _AGENT_COLUMNS.values()], (len(names), 1))
     for row in _unique(file, _rows(file, ("agent",), _AGENT_COLUMNS)):
-        [name] = row.who
+        [name] = row.agents
         if name not in number:
             reason = f"agent {name!r} has no link; the agents of the network are {_listed(names)}"
             raise _error(reason, file, row.line, "agent", name)
@@ -145,9 +145,9 @@ def _error(reason: str, file: Path, line: int, column: str | None = None, value:
     return InvalidInput(f"{where}: {reason}", file=str(file), line=line, column=column, value=value)
 
 
-def _rows(file: Path, who: tuple[str, ...], columns: Mapping[str, _Column]) -> Iterator[_Row]:
-    """Yield the rows of a file; ``who`` are the columns that name agents."""
-    needed = [*who, *(name for name, column in columns.items() if column.default is None)]
+def _rows(file: Path, agent_columns: tuple[str, ...], columns: Mapping[str, _Column]) -> Iterator[_Row]:
+    """Yield the rows of a file; ``agent_columns`` are the columns that name agents."""
+    needed = [*agent_columns, *(name for name, column in columns.items() if column.default is None)]
     try:
         text = file.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
@@ -164,17 +164,17 @@ def _rows(file: Path, who: tuple[str, ...], columns: Mapping[str, _Column]) -> I
             continue
         cells = [cell.strip() for cell in next(csv.reader([raw]))]
         if not header:
-            header = _header(file, line, cells, [*who, *columns], needed)
+            header = _header(file, line, cells, [*agent_columns, *columns], needed)
             continue
         if len(cells) != len(header):
             reason = f"{len(cells)} values for {len(header)} columns; give {','.join(header)}"
             raise _error(reason, file, line, value=len(cells))
         given = dict(zip(header, cells, strict=True))
-        for name in who:
+        for name in agent_columns:
             if not given[name]:
                 raise _error("empty; give the name or number of an agent", file, line, name, "")
         numbers = tuple(_number(file, line, name, given.get(name, ""), column) for name, column in columns.items())
-        yield _Row(line, tuple(given[name] for name in who), numbers)
+        yield _Row(line, tuple(given[name] for name in agent_columns), numbers)
     if not header:
         raise InvalidInput(f"{file} is empty; start it with the line {','.join(needed)}", file=str(file))
 
@@ -209,10 +209,12 @@ def _unique(file: Path, rows: Iterator[_Row]) -> Iterator[_Row]:
     """Yield the same rows; raise InvalidInput if two describe the same link or agent."""
     seen: dict[tuple[str, ...], int] = {}
     for row in rows:
-        if row.who in seen:
-            name = ",".join(row.who)
-            raise _error(f"{name} is already on line {seen[row.who]}; remove one of them", file, row.line, value=name)
-        seen[row.who] = row.line
+        if row.agents in seen:
+            name = ",".join(row.agents)
+            raise _error(
+                f"{name} is already on line {seen[row.agents]}; remove one of them", file, row.line, value=name
+            )
+        seen[row.agents] = row.line
         yield row
 
 

@@ -33,7 +33,7 @@ MOST_ENTRIES = 40_000_000  # of all A_j together; beyond that, all agents share 
 _AFFORDABLE_PRODUCTS = 5 * 10**9  # scalar multiplications of a rehearsal, which take some seconds
 FEWEST_ITERATIONS, MOST_ITERATIONS = 60, 1000  # of a rehearsal; longer runs are extrapolated
 HOPELESS_ITERATIONS = 1_000_000  # a method that needs more is not recommended
-_RECORD_EVERY = 8  # iterations, since measuring the angle takes time
+_RECORD_EVERY = 8  # iterations between two measurements of the angle
 _SEED = 5003
 
 

@@ -62,7 +62,7 @@ class BlockRows:
         width, cut, heaviest = network.reduce(np.array(most, dtype=np.float64).reshape(*network.batch, 3), "max")
         self._width, cuts = int(width), int(cut)
         theirs = _exchange_cuts(network, seams, cuts)
-        # scaled, since squares of large weights overflow
+        # scaled, since squares of weights may overflow or underflow
         unit = math.ldexp(1.0, max(math.frexp(float(heaviest))[1] - 1, -1022))
         self._near, self._far = (
             csr(part / unit) for part in _assembled(blocks, seams, network, theirs, n, self._width)
@@ -249,8 +249,8 @@ def _raise_first_fault(network: Network, faults: Array) -> None:
         return
     mine = (faults[..., 0] == agent)[..., None]
     missing = network.reduce(np.where(mine, np.isnan(faults), False).astype(np.float64), "max") > 0.0
-    told = network.reduce(np.where(mine, np.nan_to_num(faults), -np.inf), "max")
-    u, v, owner = int(told[1]), int(told[2]), int(told[5])
+    fault = network.reduce(np.where(mine, np.nan_to_num(faults), -np.inf), "max")
+    u, v, owner = int(fault[1]), int(fault[2]), int(fault[5])
     if missing[4]:
         raise TopologyError(
             f"edge ({u}, {v}) joins nodes of agents {agent:.0f} and {owner}, which are not linked in "
@@ -260,4 +260,4 @@ def _raise_first_fault(network: Network, faults: Array) -> None:
             column=v,
             agent=int(agent),
         )
-    raise asymmetric_edge(u, v, float(told[3]), float(told[4]))
+    raise asymmetric_edge(u, v, float(fault[3]), float(fault[4]))
