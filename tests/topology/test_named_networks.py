@@ -411,7 +411,7 @@ def test_an_invalid_network_is_one_error_line_and_exit_code_2(
         (("topology", "failing:2:ring:5"), "probability that a link is down"),
         (
             ("plan", "--topology", "one-peer:8", "--dim", "20", "-k", "2", "--latency", "1ms", "--bandwidth", "1Mbit"),
-            "plans",
+            "one-peer(8)",
         ),
     ],
 )
