@@ -81,6 +81,9 @@ class Model:
     >>> model = deepca.DecentralizedPCA(n_components=2, topology="ring", n_agents=3).fit(X).model_
     >>> model.transform(X).shape
     (60, 2)
+    >>> model.save("model.npz")  # doctest: +SKIP
+    >>> deepca.load("model.npz").n_components  # doctest: +SKIP
+    2
     """
 
     components: npt.NDArray[Any]

@@ -36,6 +36,17 @@ class Clustering:
         For each local agent ``(nodes, n_clusters)``: rows of ``D^{−1/2} U``.
     eigenpairs : GraphEigenpairs
         Eigenpairs behind the embedding.
+
+    Examples
+    --------
+    >>> import deepca
+    >>> from deepca.decomposition.spectral import graphs
+    >>> triangle = np.ones((3, 3)) - np.eye(3)
+    >>> W = np.kron(np.eye(2), triangle)
+    >>> W[2, 3] = W[3, 2] = 0.1  # a weak edge between two triangles
+    >>> blocks, topology = graphs.partition_graph(W, [0, 0, 0, 1, 1, 1])
+    >>> spectral_clustering(blocks, deepca.SimulatedNetwork(topology), 2).labels
+    (array([0, 0, 0]), array([1, 1, 1]))
     """
 
     labels: tuple[npt.NDArray[np.int64], ...]
