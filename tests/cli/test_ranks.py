@@ -100,7 +100,7 @@ def test_eight_ranks_give_the_pooled_answer(tmp_path: Path) -> None:
     assert_alike(model, deepca.load(tmp_path / "alone.npz"))
 
     # one rank speaks: two lines of progress, for a log, and one table
-    assert [len(lines_with(done.stderr, said)) for said in ("begins", "iterations in", "error")] == [1, 1, 0]
+    assert [len(lines_with(done.stderr, said)) for said in ("started", "iterations in", "error")] == [1, 1, 0]
     assert [len(lines_with(done.stdout, said)) for said in ("PC1 ", "Model: ", "converged")] == [1, 1, 1]
     assert "\x1b" not in done.stdout + done.stderr
     assert names_in(tmp_path / "made") == ["model.npz"]
@@ -296,7 +296,7 @@ def test_a_rank_reads_its_own_shards_only(fits: Fits) -> None:
 @pytest.mark.xdist_group("mpi")
 def test_one_rank_speaks(fits: Fits) -> None:
     first = fits.batch["npy"][0]
-    assert [len(lines_with(first.stderr, said)) for said in ("begins", "iterations in")] == [1, 1]
+    assert [len(lines_with(first.stderr, said)) for said in ("started", "iterations in")] == [1, 1]
     assert len(lines_with(first.stdout, "Model: ")) == 1
     quiet = fits.batch["quiet"][0]
     assert (quiet.stdout, quiet.stderr) == ("", "")

@@ -1,4 +1,4 @@
-"""Observers: the paper's curves recomputed from the states, and that watching changes nothing."""
+"""Observers record the paper's curves and do not change the run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ M, D, K_COMPONENTS, ROUNDS, ITERATIONS = 6, 7, 2, 3, 25
 
 
 def problem() -> tuple[Array, Array, Array]:
-    """The A_j, the true U, and a start."""
+    """Return the A_j, the true U, and a start."""
     stack = spectrum_problem(M, D, spectrum(D, K_COMPONENTS, decay=0.6), seed=2, heterogeneity=0.5)
     _, U = pooled_answer(stack, K_COMPONENTS)
     return stack, U, deepca.operators.linalg.random_orthonormal(D, K_COMPONENTS, seed=1)
@@ -37,13 +37,13 @@ def watched(algorithm: type[DeEPCA] | type[DePCA] = DeEPCA) -> tuple[Trace, Reco
     return trace, recorder, stack, U
 
 
-OF_ALL_AGENTS = ["S_disagreement", "W_disagreement", "invariant"]  # NaN where others are elsewhere
+OF_ALL_AGENTS = ["S_disagreement", "W_disagreement", "invariant"]  # NaN where not all agents are local
 FIELDS = ["tan_theta", "tan_theta_max", "S_disagreement", "W_disagreement", "invariant", "rounds", "bytes", "time"]
 
 
 @pytest.mark.parametrize("name", FIELDS)
 def test_every_curve_has_one_entry_per_iteration(name: str) -> None:
-    """As many as iterations were made."""
+    """Each curve is as long as the run."""
     trace, _, _, _ = watched()
     assert getattr(trace, name).shape == (ITERATIONS,)
     assert len(trace) == ITERATIONS
@@ -51,8 +51,8 @@ def test_every_curve_has_one_entry_per_iteration(name: str) -> None:
 
 
 @pytest.mark.parametrize("algorithm", [DeEPCA, DePCA])
-def test_the_papers_three_curves_are_what_they_are_called(algorithm: type[DeEPCA] | type[DePCA]) -> None:
-    """Mean tangent, ‖S − S̄⊗1‖ and ‖W − W̄⊗1‖, written out agent by agent."""
+def test_the_papers_three_curves_match_their_definitions(algorithm: type[DeEPCA] | type[DePCA]) -> None:
+    """Compare mean tangent, ‖S − S̄⊗1‖ and ‖W − W̄⊗1‖ with sums over agents."""
     trace, recorder, _, U = watched(algorithm)
     for i, step in enumerate(recorder.steps):
         W, S = step.after.W, step.after.S
@@ -67,7 +67,7 @@ def test_the_papers_three_curves_are_what_they_are_called(algorithm: type[DeEPCA
 
 
 def test_the_invariant_compares_the_mean_of_s_with_the_mean_of_the_products() -> None:
-    """``mean_j S_j = mean_j A_j W_j`` of the iteration before, with the A_j themselves: at rounding for DeEPCA."""
+    """``mean_j S_j = mean_j A_j W_j`` of the previous iteration holds to rounding for DeEPCA."""
     trace, recorder, stack, _ = watched()
     for i, step in enumerate(recorder.steps):
         products = np.einsum("jde,jek->dk", stack, everyone(step.before.W, M)) / M
@@ -79,7 +79,7 @@ def test_the_invariant_compares_the_mean_of_s_with_the_mean_of_the_products() ->
 
 
 def test_rounds_and_bytes_are_cumulative_and_those_of_the_run() -> None:
-    """K rounds per iteration; on a ring every agent sends two messages of d × k numbers in a round."""
+    """There are K rounds per iteration; on a ring every agent sends two messages of d × k numbers per round."""
     trace, recorder, _, _ = watched()
     expected = ROUNDS * np.arange(1, ITERATIONS + 1)
     np.testing.assert_array_equal(trace.rounds, expected)
@@ -90,7 +90,7 @@ def test_rounds_and_bytes_are_cumulative_and_those_of_the_run() -> None:
 
 
 def test_a_second_run_over_the_same_network_counts_from_zero() -> None:
-    """Traffic belongs to a run; a Trace used again forgets the first."""
+    """Traffic belongs to a run; a reused Trace discards the first one."""
     stack, U, W0 = problem()
     network, trace = network_of(deepca.topology.ring(M)), Trace(U=U)
     algorithm = DeEPCA(stack, W0, network, FastMix(ROUNDS))
@@ -100,8 +100,8 @@ def test_a_second_run_over_the_same_network_counts_from_zero() -> None:
     assert len(trace) == 4
 
 
-def test_watching_does_not_change_the_run() -> None:
-    """Bit for bit the same with and without observers."""
+def test_observers_do_not_change_the_run() -> None:
+    """The result has the same bits with and without observers."""
     stack, U, W0 = problem()
 
     def run(*observers: Trace | Recorder) -> Array:
@@ -111,7 +111,7 @@ def test_watching_does_not_change_the_run() -> None:
     np.testing.assert_array_equal(run(), run(Trace(U=U), Recorder()))
 
 
-def test_without_the_truth_the_other_curves_are_still_there() -> None:
+def test_without_the_true_subspace_the_other_curves_are_recorded() -> None:
     """Tangents are NaN, everything else is measured."""
     stack, _, W0 = problem()
     trace = Trace()
@@ -125,8 +125,8 @@ def test_without_the_truth_the_other_curves_are_still_there() -> None:
         assert np.isfinite(trace.W_disagreement).all()
 
 
-def test_agents_apart_know_their_own_angles_but_not_the_disagreement() -> None:
-    """In a thread per agent, tan θ is the agent's own; on a rank, that of its agents. What needs all agents is NaN."""
+def test_separate_agents_record_their_own_angles_but_no_disagreement() -> None:
+    """Tan θ covers the local agents only, one per thread or those of a rank; curves that need all agents are NaN."""
     stack, U, W0 = problem()
     traces = [Trace(U=U) for _ in range(M)]
     apart = run_apart(
@@ -150,8 +150,8 @@ def test_agents_apart_know_their_own_angles_but_not_the_disagreement() -> None:
         np.testing.assert_array_equal(trace.bytes, trace.rounds * 2 * len(own) * D * K_COMPONENTS * 8)
 
 
-def test_a_network_of_one_has_no_disagreement() -> None:
-    """Nor has the centralised run, which sends nothing."""
+def test_a_single_agent_has_no_disagreement() -> None:
+    """Neither has the centralised run, which sends nothing."""
     stack, U, W0 = problem()
     trace = Trace(U=U)
     deepca.solve(CPCA(stack.mean(axis=0), W0), max_iter=30, observers=[trace])
@@ -160,8 +160,8 @@ def test_a_network_of_one_has_no_disagreement() -> None:
     assert trace.tan_theta[-1] < 1e-6 < trace.tan_theta[0]
 
 
-def test_observers_are_told_of_the_beginning_every_step_and_the_end() -> None:
-    """In this order, with states that join on to each other, and the result that is returned."""
+def test_observers_are_notified_of_the_start_every_step_and_the_end() -> None:
+    """Notifications come in this order, with consecutive states, and with the result that is returned."""
     stack, _, W0 = problem()
     recorder = Recorder()
     network = network_of(deepca.topology.ring(M))
@@ -181,17 +181,17 @@ def test_observers_are_told_of_the_beginning_every_step_and_the_end() -> None:
     assert end is result
 
 
-def test_a_truth_of_the_wrong_shape_is_refused() -> None:
-    """Named, not a numpy broadcast error."""
+def test_a_true_subspace_of_the_wrong_shape_is_rejected() -> None:
+    """The error is ours, not a numpy broadcast error."""
     stack, U, W0 = problem()
     network = network_of(deepca.topology.ring(M))
-    with pytest.raises(deepca.errors.InvalidInput, match="same d and k"):
+    with pytest.raises(deepca.errors.InvalidInput):
         deepca.solve(DeEPCA(stack, W0, network, FastMix(ROUNDS)), max_iter=3, observers=[Trace(U=U[:, :1])])
 
 
 @pytest.mark.simulator(reason="the invariant is measured where one process holds all agents")
-def test_a_broken_invariant_is_seen() -> None:
-    """Something added to S on the way shows as a drift of its size from then on."""
+def test_a_broken_invariant_is_recorded() -> None:
+    """A term added to S during the run appears as a drift of its size from then on."""
 
     class Leaky(SimulatedNetwork):
         def mix(self, mixer: LinearMixer, x: Array, K: int, /) -> Array:
@@ -205,8 +205,8 @@ def test_a_broken_invariant_is_seen() -> None:
 
 
 @pytest.mark.parametrize("stop", [None, Tolerance(1e-6)], ids=["no stop rule", "stop rule"])
-def test_the_progress_bar_is_an_observer(stop: Tolerance | None) -> None:
-    """It fills up, ends full with the status in words, and leaves the run as it is."""
+def test_the_progress_bar_fills_and_does_not_change_the_run(stop: Tolerance | None) -> None:
+    """The bar ends full, with the status in words."""
     stack, _, W0 = problem()
     progress = bars(Console(file=StringIO()))
     bar = ProgressBar(progress)

@@ -1,4 +1,4 @@
-"""Principal components one by one, not only their subspace."""
+"""Principal components are determined individually, not only their subspace."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def test_each_component_belongs_to_its_eigenvalue(name: str, k: int) -> None:
         cosines = np.abs(np.sum(result.components[j] * vectors[:, ::-1][:, :k], axis=0))
         close(cosines, np.ones(k), atol=1e-8)
     components = everyone(result.components, 6)
-    close(components, np.broadcast_to(components[0], components.shape), atol=0.0)  # the same bits
+    close(components, np.broadcast_to(components[0], components.shape), atol=0.0)  # the same bits at every agent
 
 
-def test_components_span_what_W_spans_and_have_a_fixed_sign() -> None:
+def test_components_span_the_subspace_and_have_a_fixed_sign() -> None:
     stack = spectrum_problem(5, 6, VALUES, 3, 0.3)
     network = network_of(deepca.topology.ring(5))
     W0 = deepca.operators.linalg.random_orthonormal(6, 2, seed=0)
@@ -49,7 +49,7 @@ def test_components_span_what_W_spans_and_have_a_fixed_sign() -> None:
     assert (np.take_along_axis(X, np.abs(X).argmax(axis=-2)[:, None, :], axis=-2) > 0).all()
 
 
-def test_a_mean_with_large_negative_eigenvalues_is_said_not_called_converged() -> None:
+def test_a_mean_with_large_negative_eigenvalues_is_reported_as_indefinite() -> None:
     values = np.array([1.0, 0.5, 0.2, 0.1, -3.0, -4.0])
     basis = np.linalg.qr(np.random.default_rng(0).standard_normal((6, 6)))[0]
     stack = np.broadcast_to(basis @ np.diag(values) @ basis.T, (4, 6, 6))
@@ -70,9 +70,8 @@ def test_the_states_of_a_result_cannot_be_changed() -> None:
     W0 = deepca.operators.linalg.random_orthonormal(6, 2, seed=0)
     result = deepca.solve(deepca.DeEPCA(stack, W0, network, deepca.FastMix(rounds=3)), max_iter=3)
     for array in (result.W, result.state.S, result.state.AW):
-        with pytest.raises(ValueError, match="read-only"):
-            array[...] = 0.0
-    W0[...] = 0.0  # the caller's array is the caller's
+        assert not array.flags.writeable
+    W0[...] = 0.0  # the caller may still change their own array
     again = deepca.solve(
         deepca.DeEPCA(
             stack, deepca.operators.linalg.random_orthonormal(6, 2, seed=0), network, deepca.FastMix(rounds=3)

@@ -14,9 +14,11 @@ import deepca
 from deepca import DeEPCA, FastMix, Tolerance
 from deepca._util.typing import Array
 from deepca.algorithms import State
+from deepca.errors import ParameterError
 from deepca.network import SimulatedNetwork
 from deepca.solver.stopping import Agreed, agreed_from, at_floor, error_estimate, measure
 from tests.support.engines import everyone, mine, network_of, over_mpi, run_apart
+from tests.support.errors import raises
 from tests.support.helpers import Recorder
 from tests.support.problems import spectrum, spectrum_problem
 
@@ -35,12 +37,12 @@ def orthonormal(d: int, k: int, seed: int) -> Array:
     return np.linalg.qr(np.random.default_rng(seed).standard_normal((d, k)))[0]
 
 
-# ------------------------------------------------------------------------------------------------- what is left
+# --------------------------------------------------------------------------------------------- error estimates
 
 
 @given(r=st.floats(0.05, 0.999), n=st.integers(2, 40), c=st.floats(1e-8, 1.0))
-def test_what_is_still_to_come_is_the_rest_of_the_geometric_series(r: float, n: int, c: float) -> None:
-    """Changes that shrink by r: the sum of all that follow is what separates us from the limit."""
+def test_the_error_estimate_is_the_remainder_of_a_geometric_series(r: float, n: int, c: float) -> None:
+    """If changes shrink by r, the sum of all further changes is the distance to the limit."""
     history = geometric(r, n, c=c)
     if history[-1].change <= FLOOR:
         return
@@ -49,8 +51,8 @@ def test_what_is_still_to_come_is_the_rest_of_the_geometric_series(r: float, n: 
 
 
 @given(r=st.floats(0.3, 0.98), n=st.integers(9, 30), missing=st.integers(2, 30))
-def test_iterations_missing_from_the_history_do_not_make_it_look_faster(r: float, n: int, missing: int) -> None:
-    """The last entry may be several iterations later than the one before; the rate is still per iteration."""
+def test_the_rate_accounts_for_iterations_missing_from_the_history(r: float, n: int, missing: int) -> None:
+    """The last entry may be several iterations after the previous one; the rate is still per iteration."""
     last = n + missing
     history = [*geometric(r, n), entry(last, r**last)]
     if history[-1].change <= FLOOR:
@@ -58,43 +60,43 @@ def test_iterations_missing_from_the_history_do_not_make_it_look_faster(r: float
     assert error_estimate(history) == pytest.approx(r ** (last + 1) / (1 - r), rel=1e-6)
 
 
-def test_a_change_that_does_not_shrink_promises_nothing() -> None:
-    """No history, a constant change or a growing one: the rest is unknown."""
+def test_the_error_is_unknown_while_the_change_does_not_shrink() -> None:
+    """Cover no history, a constant change and a growing one."""
     assert error_estimate([entry(1, 1e-9)]) == math.inf
     assert error_estimate([entry(t, 1e-3) for t in range(1, 10)]) == math.inf
     assert error_estimate([entry(t, 1e-9 * 2.0**t) for t in range(1, 10)]) == math.inf
     assert not Tolerance(1e-2).met([entry(t, 1e-3) for t in range(1, 10)])
 
 
-def test_slow_convergence_is_not_mistaken_for_being_there() -> None:
+def test_slow_convergence_is_not_mistaken_for_convergence() -> None:
     """At a rate of 0.999 a change of 1e-8 means an error of 1e-5."""
     history = geometric(0.999, 50, c=1e-8)
     assert not Tolerance(1e-6).met(history)
     assert Tolerance(1.1e-5).met(history)
 
 
-def test_one_quick_step_in_a_slow_run_does_not_count() -> None:
-    """The slowest of a short and a longer view decides; the last step alone would promise far too much."""
+def test_one_fast_step_in_a_slow_run_does_not_count() -> None:
+    """The slowest of short and long views decides; the last step alone would be far too optimistic."""
     history = [*geometric(0.99, 30, c=1e-5), entry(31, 1e-8)]
     assert error_estimate(history) > 0.5e-8
 
 
-def test_no_change_at_all_means_nothing_is_left() -> None:
-    """A change of exactly zero."""
+def test_no_change_means_no_error() -> None:
+    """The change is exactly zero."""
     assert error_estimate([entry(1, 1e-3), entry(2, 0.0)]) == 0.0
     still = [entry(t, 0.0) for t in range(2, 4)]
     assert Tolerance(1e-12).met([entry(1, 1e-3), *still])
     assert not Tolerance(1e-12).met([entry(1, 1e-3), *still[:1]])
 
 
-def test_agents_must_also_agree() -> None:
-    """A subspace that no longer moves is not enough while the agents are apart."""
+def test_the_tolerance_requires_agreement() -> None:
+    """A subspace that no longer moves is not enough while the agents disagree."""
     assert Tolerance(1e-6).met(geometric(0.5, 40, disagreement=1e-7))
     assert not Tolerance(1e-6).met(geometric(0.5, 40, disagreement=1e-5))
 
 
 def test_the_floor_needs_several_iterations_in_a_row() -> None:
-    """One small change by accident is not the floor, nor is a lasting disagreement."""
+    """A single small change is not the floor, nor is a persistent disagreement."""
     small = [entry(t, FLOOR / 2) for t in range(1, 7)]
     assert at_floor(small)
     assert not at_floor(small[:5])
@@ -104,21 +106,22 @@ def test_the_floor_needs_several_iterations_in_a_row() -> None:
 
 @pytest.mark.parametrize("tol", [0.0, -1e-6, 1.0, 3.0, math.nan, math.inf])
 def test_a_tolerance_must_lie_between_zero_and_one(tol: float) -> None:
-    """Anything else is refused with the way out."""
-    with pytest.raises(deepca.errors.InvalidInput, match="tol = "):
+    """Anything else is rejected by name."""
+    with raises(ParameterError, parameter="tol") as caught:
         Tolerance(tol)
+    assert np.array_equal(caught.value.value, tol, equal_nan=True)
 
 
-# --------------------------------------------------------------------------------------------- what is measured
+# ------------------------------------------------------------------------------------------------ measurements
 
 
 def agreed(before: State, after: State) -> Agreed:
-    """The maximum over all agents of what each measures."""
+    """Return the agreed numbers: the maximum over all agents of their measurements."""
     return agreed_from(after.t, after.W.shape[-2], measure(before, after).max(axis=0))
 
 
 def test_the_change_is_the_distance_between_subspaces() -> None:
-    """Frobenius norm of the sines of the principal angles, by scipy; the largest over the agents."""
+    """Compare with the Frobenius norm of the sines of the principal angles, by scipy; the largest over the agents."""
     V = np.stack([orthonormal(9, 3, seed) for seed in range(4)])
     W = np.stack([orthonormal(9, 3, seed + 10) for seed in range(4)])
     sines = [np.sin(scipy.linalg.subspace_angles(v, w)) for v, w in zip(V, W, strict=True)]
@@ -127,27 +130,27 @@ def test_the_change_is_the_distance_between_subspaces() -> None:
     assert seen.change == pytest.approx(max(float(np.linalg.norm(s)) for s in sines), rel=1e-12)
 
 
-def test_another_basis_of_the_same_subspace_is_no_change() -> None:
+def test_another_basis_of_the_same_subspace_does_not_count_as_a_change() -> None:
     """Only the subspace counts."""
     V = orthonormal(9, 3, 0)[None]
     turned = V @ orthonormal(3, 3, 1)
     assert agreed(State(0, V, V), State(1, turned, turned)).change <= 1e-14
 
 
-def test_agents_with_the_same_state_disagree_by_nothing() -> None:
-    """Exactly."""
+def test_agents_with_the_same_state_agree_exactly() -> None:
+    """The disagreement is exactly zero."""
     W = np.broadcast_to(orthonormal(9, 3, 0), (5, 9, 3))
     assert agreed(State(0, W, W), State(1, W, W)).disagreement == 0.0
 
 
 def test_disagreement_has_the_size_of_the_distance_between_agents() -> None:
-    """Over many random pairs of subspaces the estimate squared averages to the squared sines, within a third or so."""
+    """Over many random pairs of subspaces the mean squared estimate is the squared sines, to about a third."""
     d, k = 60, 3
     estimated, actual = [], []
     for seed in range(600):
         rng = np.random.default_rng(seed)
         W = np.linalg.qr(orthonormal(d, k, seed) + 1e-3 * rng.standard_normal((2, d, k)))[0]
-        S = np.zeros_like(W)  # then only the subspace is compared
+        S = np.zeros_like(W)  # so that only the subspace is compared
         estimated.append(agreed(State(0, W, S), State(1, W, S)).disagreement ** 2)
         actual.append(float((np.sin(scipy.linalg.subspace_angles(W[0], W[1])) ** 2).sum()))
     ratio = float(np.mean(estimated) / np.mean(actual))
@@ -155,7 +158,7 @@ def test_disagreement_has_the_size_of_the_distance_between_agents() -> None:
 
 
 def test_agents_that_differ_only_in_s_disagree() -> None:
-    """The subspace is right at every agent, the eigenvalues are not: that is no agreement."""
+    """The subspace is right at every agent, but the eigenvalues are not."""
     W = np.broadcast_to(orthonormal(9, 3, 0), (2, 9, 3))
     S = W * np.array([1.0, 1.1])[:, None, None] * np.array([3.0, 2.0, 1.0])
     S = S + np.array([0.0, 0.2])[:, None, None] * W[..., ::-1]
@@ -164,14 +167,14 @@ def test_agents_that_differ_only_in_s_disagree() -> None:
 
 @pytest.mark.parametrize("rank", [0, 1, 2, 3])
 def test_the_rank_is_the_lowest_of_any_agent(rank: int) -> None:
-    """One agent's S lacks directions."""
+    """One agent's S is rank deficient."""
     W = np.stack([orthonormal(9, 3, seed) for seed in range(3)])
     S = W * np.array([3.0, 2.0, 1.0])
     S[1] = S[1] * (np.arange(3) < rank)
     assert agreed(State(0, W, S), State(1, W, S)).rank == rank
 
 
-def test_nan_at_one_agent_is_seen_by_all() -> None:
+def test_nan_at_one_agent_reaches_all_agents() -> None:
     """The agreed change is NaN as well, so that no rule is met."""
     W = np.stack([orthonormal(6, 2, seed) for seed in range(3)])
     bad = W.copy()
@@ -185,11 +188,11 @@ def test_nan_at_one_agent_is_seen_by_all() -> None:
     assert not Tolerance(0.5).met([entry(0, 1e-9), seen])
 
 
-# -------------------------------------------------------------------------------------------- in a run
+# ------------------------------------------------------------------------------------------- agreement in runs
 
 
-def test_every_agent_sees_the_same_agreed_numbers() -> None:
-    """And they are the numbers of the simulator, to rounding."""
+def test_every_agent_has_the_same_agreed_numbers() -> None:
+    """They are also those of the simulator, to rounding."""
     topology = deepca.topology.path(4)
     stack = spectrum_problem(4, 6, spectrum(6, 2, decay=0.6), 1, heterogeneity=0.3)
     W0 = deepca.operators.linalg.random_orthonormal(6, 2, seed=0)
@@ -212,20 +215,20 @@ def test_every_agent_sees_the_same_agreed_numbers() -> None:
     assert all(history == histories[0] for history in histories)
     numbers = [(a.t, a.change, a.disagreement, a.rank, a.floor) for a in histories[0] if a is not None]
     told = everyone(np.repeat([numbers], len(mine(4)), axis=0), 4)
-    assert (told == numbers).all()  # at every rank too
+    assert (told == numbers).all()  # on every rank, too
     for own, simulated in zip(histories[0], (step.agreed for step in whole.steps), strict=True):
         assert (own is None) == (simulated is None)
         if own is not None and simulated is not None:
             assert (own.t, own.rank) == (simulated.t, simulated.rank)
             assert own.change == pytest.approx(simulated.change, abs=1e-12)
             assert own.disagreement == pytest.approx(simulated.disagreement, abs=1e-12)
-    # a diameter of 3 and two rounds per iteration: what belongs to iteration t is known two iterations later
+    # with a diameter of 3 and two rounds per iteration, the numbers of iteration t arrive two iterations later
     known = [(step.after.t, step.agreed.t) for step in whole.steps if step.agreed is not None]
     assert known == [(t, t - 2) for t in range(3, 16)]
 
 
-def test_the_agreed_change_is_that_of_the_states() -> None:
-    """Recomputed from the states an observer has seen."""
+def test_the_agreed_change_matches_the_states() -> None:
+    """Recompute it from the states that an observer recorded."""
     topology = deepca.topology.ring(5)
     stack = spectrum_problem(5, 6, spectrum(6, 2, decay=0.6), 1, heterogeneity=0.3)
     W0 = deepca.operators.linalg.random_orthonormal(6, 2, seed=0)
@@ -247,7 +250,7 @@ def test_the_agreed_change_is_that_of_the_states() -> None:
 
 
 class Budget:
-    """A rule of the user's own: stop when a number of agreed iterations is reached."""
+    """User-defined rule: stop after a number of agreed iterations."""
 
     tol = 0.5
 
@@ -258,8 +261,8 @@ class Budget:
         return len(history) >= self.entries  # type: ignore[arg-type]
 
 
-def test_a_rule_of_the_users_own_ends_the_run() -> None:
-    """Any object with ``tol`` and ``met`` will do; it counts agreed iterations, two fewer than were made here."""
+def test_a_user_defined_rule_ends_the_run() -> None:
+    """Any object with ``tol`` and ``met`` will do; this one counts agreed iterations, two fewer than were made."""
     topology = deepca.topology.path(4)
     stack = spectrum_problem(4, 6, spectrum(6, 2, decay=0.6), 1, heterogeneity=0.3)
     W0 = deepca.operators.linalg.random_orthonormal(6, 2, seed=0)

@@ -1,4 +1,4 @@
-"""When an answer is good enough, and whether it is right: the loop, its stopping rules and its certificate."""
+"""Iterate until the answer is good enough, and prove that it is right: loop, stopping rules and certificate."""
 
 from deepca.solver.certificate.bounds import Certificate
 from deepca.solver.certificate.certification import certify

@@ -1,4 +1,4 @@
-"""Components found stage by stage: the largest, then the largest of what deflated rows leave."""
+"""Find components in stages: the largest, then the largest of the deflated rows."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from deepca.solver.result import Result
 __all__ = ["Search"]
 
 Search = Callable[[Operator, int, int], "Result[Any]"]
-"""Finds the top so many of ``mean A_j`` in at most so many iterations, with a certificate."""
+"""Call ``search(A, k, max_iter)`` finds the top k of ``mean A_j``, with a certificate."""
 
-RANK = 8.0  # a singular value of at most so many e is zero, as far as the rows can tell
-UNSEEN = 11.0  # by what a norm may exceed its estimate from eight random columns: P[χ²_8 < 8/11²] < _CHANCE
-_COLUMNS = 8
-_FEW, _LONGER = 100, 10  # iterations of a stage at most, in all and in those of the first
-_SEED = 4177
+ZERO_FACTOR = 8.0  # singular values up to this many e are indistinguishable from zero in the rows
+NORM_FACTOR = 11.0  # a norm exceeds its estimate from eight random columns by more with P[χ²_8 < 8/11²] < 1e-7
+_NORM_COLUMNS = 8
+_MIN_STAGE_ITERATIONS, _STAGE_FACTOR = 100, 10  # limits of a stage: iterations, and multiples of the first run's
+_SEED = 4177  # any; the same at every agent
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Some columns of V, their products with the rows deflated before, averaged, and the rounding of these."""
+    """Columns of V found in one stage, their averaged products with the deflated rows, and the rounding of these."""
 
     V: Array
     AV: Array
@@ -41,7 +41,21 @@ class Stage:
 
 @dataclass(frozen=True)
 class Found:
-    """The columns found, by stages; what ended the search, and a bound on the largest eigenvalue that is left."""
+    """Columns found by all stages, and how the search ended.
+
+    Attributes
+    ----------
+    stages : tuple of Stage
+        The columns.
+    last : Result
+        Result of the last search.
+    left : float
+        Bound on the largest eigenvalue that remains.
+    failed : bool
+        Whether the search ended before k columns were found or only rounding remained.
+    results : tuple of Result
+        Results of all searches, that of the undeflated operator first.
+    """
 
     stages: tuple[Stage, ...]
     last: Result[Any]
@@ -50,14 +64,15 @@ class Found:
     results: tuple[Result[Any], ...]
 
 
-def smallest_told(tol: float) -> float:
-    """The smallest λ/λ₁ whose components products tell to the tolerance."""
+def smallest_resolved(tol: float) -> float:
+    """Return the smallest λ/λ₁ whose components products resolve to the tolerance."""
     return min(max(64.0 * EPS / tol, 1e-6), 1e-2)
 
 
-def in_stages(
+def find_in_stages(
     A: Operator, network: Network, X: Array, result: Result[Any], search: Search, tol: float, e: float
 ) -> Found:
+    """Find k components stage by stage, starting from those of ``result``; e is the rounding of the rows."""
     (d, k), results = X.shape, [result]
     stages: list[Stage] = []
     V, deflated, found = np.empty((d, 0)), A, result
@@ -66,47 +81,47 @@ def in_stages(
         if proof is None:
             return Found(tuple(stages), found, math.inf, True, tuple(results))
         theta = np.array(proof.eigenvalues)
-        above = largest_searched(found)
-        r = int(np.count_nonzero(theta >= max(smallest_told(tol) * theta[0], squared(RANK * e))))
+        above = bound_largest(found)
+        r = int(np.count_nonzero(theta >= max(smallest_resolved(tol) * theta[0], square(ZERO_FACTOR * e))))
         if r == 0:
             return Found(tuple(stages), found, above, not math.isfinite(above), tuple(results))
         stage = _stage(deflated, common_components(found)[:, :r], V, network)
         lost = frobenius(without(stage.AV, np.hstack([V, common_components(found)])), axis=0)
         hidden = (lost > 10.0 * tol * theta[:r] + 10.0 * stage.noise).any()
-        if network.from_leader(packed(hidden)).any():  # what follows from matrix products is for one agent to decide
+        if network.from_leader(packed(hidden)).any():  # decisions based on matrix products are the leader's
             return Found(tuple(stages), found, above, True, tuple(results))
         stages.append(stage)
         V = np.hstack([V, stage.V])
         if V.shape[1] == k:
             return Found(tuple(stages), found, proof.bound, False, tuple(results))
-        rest = norm_left(A, V, network)
-        if rest <= RANK * e:
-            return Found(tuple(stages), found, squared(UNSEEN * RANK * e), False, tuple(results))
+        rest = estimate_remaining(A, V, network)
+        if rest <= ZERO_FACTOR * e:
+            return Found(tuple(stages), found, square(NORM_FACTOR * ZERO_FACTOR * e), False, tuple(results))
         deflated = A.without(V)
-        # columns that are rounding only would never settle; those above it need no more than the first run did
-        found = search(deflated, k - V.shape[1], max(_FEW, _LONGER * result.iterations))
+        # columns of pure rounding would never settle; others need about as many iterations as the first run
+        found = search(deflated, k - V.shape[1], max(_MIN_STAGE_ITERATIONS, _STAGE_FACTOR * result.iterations))
         results.append(found)
 
 
-def largest_searched(result: Result[Any]) -> float:
-    """Bound on the largest eigenvalue of the operator that was searched."""
+def bound_largest(result: Result[Any]) -> float:
+    """Return a bound on the largest eigenvalue of the operator that was searched."""
     proof = result.certificate
     return math.inf if proof is None else max(proof.eigenvalues[0], proof.bound) + proof.residual * proof.scale
 
 
 def orthonormal_to(X: Array, V: Array) -> Array:
-    """The columns of X, orthonormal and orthogonal to V to rounding."""
+    """Return the columns of X made orthonormal, and orthogonal to V, to rounding."""
     Q, R = np.linalg.qr(without(X, V))
     return np.asarray(without(Q, V) * np.where(np.diagonal(R) < 0.0, -1.0, 1.0))
 
 
 def common_components(result: Result[Any]) -> Array:
-    """The common components ``(d, k)``."""
+    """Return the common components ``(d, k)``."""
     return np.asarray(result.components.reshape(-1, *result.components.shape[-2:])[0])
 
 
 def _stage(A: Operator, X: Array, before: Array, network: Network) -> Stage:
-    """Take the columns X, orthonormal and orthogonal to those before, as the leader makes them."""
+    """Return a stage with the columns X, made orthonormal and orthogonal to the previous ones by the leader."""
     network.begin(network.epoch, before.shape[1], "deflated products")
     V = network.from_leader(orthonormal_to(X, before))
     check_basis(network, "components", V, before)
@@ -116,10 +131,10 @@ def _stage(A: Operator, X: Array, before: Array, network: Network) -> Stage:
     return Stage(V, mean, 2.0 * EPS * size)
 
 
-def norm_left(A: Operator, V: Array, network: Network) -> float:
-    """``‖Y(I − VVᵀ)‖_F``, estimated from random columns; exact where these are all that is left."""
+def estimate_remaining(A: Operator, V: Array, network: Network) -> float:
+    """Estimate ``‖Y(I − VVᵀ)‖_F`` from random columns; exact if these span all that remains."""
     d, r = V.shape
-    columns = min(_COLUMNS, d - r)
+    columns = min(_NORM_COLUMNS, d - r)
     network.begin(network.epoch, r, "what is left")
     random = np.random.default_rng((_SEED, r)).standard_normal((d, columns))
     probes = network.from_leader(orthonormal_to(random, V))
@@ -129,6 +144,6 @@ def norm_left(A: Operator, V: Array, network: Network) -> float:
     return math.sqrt(max(float(trace), 0.0) * (d - r) / columns)
 
 
-def squared(x: float) -> float:
-    """``x²``: a product is rounded alike everywhere, a power of the C library need not be."""
+def square(x: float) -> float:
+    """Return ``x²`` as a product, which is rounded identically everywhere; a power of the C library need not be."""
     return x * x

@@ -15,7 +15,7 @@ from deepca._util.machine import one_blas_thread
 from deepca._util.typing import Array
 from deepca._util.validation import Whole, check
 from deepca.algorithms.base import Algorithm, State, TrackedState
-from deepca.errors import EpochChanged, InvalidInput, NotFiniteError, StartError
+from deepca.errors import EpochChanged, NotFiniteError, ParameterError, StartError
 from deepca.network.broadcasts import everywhere, packed
 from deepca.network.traffic import Traffic
 from deepca.solver.certificate.proof import Proof, ritz
@@ -40,39 +40,68 @@ def solve(
     start: S_ | None = None,
     certify: bool = True,
 ) -> Result[S_]:
-    """Iterate ``algorithm.step`` until ``stop`` is met, and proven, or ``max_iter`` iterations are made.
+    """Iterate an algorithm until its stop rule is met and the answer is proven.
 
     Parameters
     ----------
-    algorithm : DeEPCA, DePCA, CPCA, or anything with their methods.
-    max_iter : the most iterations this call makes.
-    stop : e.g. ``Tolerance(1e-10)``; without one exactly ``max_iter`` iterations are made, as in the paper.
-    observers : told of every step; they measure and show, and cannot change the run.
-    start : the State of an earlier Result, to go on where it ended.
-    certify : prove the answer by fresh averages (:mod:`deepca.solver.certificate`), at the cost of some rounds. Where
-        the proof shows that the error is still too large, iterations go on; where it shows that tracking has gone
-        wrong, tracking begins again.
+    algorithm : Algorithm
+        DeEPCA, DePCA, CPCA, or any object with their methods.
+    max_iter : int
+        Maximum number of iterations of this call.
+    stop : StopRule, optional
+        Rule such as ``Tolerance(1e-10)``; by default exactly ``max_iter`` iterations are made, as in the paper.
+    observers : sequence of Observer, optional
+        Notified of every step; they measure and display, and cannot change the run.
+    start : State, optional
+        State of an earlier Result, to resume from.
+    certify : bool, default=True
+        Prove the answer from fresh averages (:mod:`deepca.solver.certificate`), at the cost of some rounds. Where the
+        proof fails, continue iterating or, if tracking has drifted, restart it.
 
-    Every agent stops in the same iteration: the rule sees only numbers agreed through the network. They ride along
-    with gossip, so a decision about iteration t falls ``⌈diameter / K⌉`` iterations later, without extra rounds.
+    Returns
+    -------
+    Result
+        Components, eigenvalues, status and certificate.
+
+    Raises
+    ------
+    ParameterError
+        If ``max_iter`` is not a positive integer, or ``stop`` is not a rule.
+    StartError
+        If ``start`` does not fit the algorithm and its problem.
+    NotFiniteError
+        If NaN or Inf appears.
+
+    Notes
+    -----
+    All agents stop in the same iteration: the rule sees only numbers agreed through the network. These are piggybacked
+    on gossip without extra rounds, so a decision about iteration t is made ``⌈diameter / K⌉`` iterations later.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import deepca
+    >>> A, W0 = np.stack([np.diag([4.0, 2.0, 1.0])] * 4), np.ones((3, 1)) / 3**0.5
+    >>> algorithm = deepca.DeEPCA(A, W0, deepca.SimulatedNetwork(deepca.topology.ring(4)))
+    >>> result = deepca.solve(algorithm, max_iter=100, stop=deepca.Tolerance(1e-8))
+    >>> result.status.ok, round(float(result.eigenvalues[0, 0]), 6)
+    (True, 4.0)
     """
     check("max_iter", max_iter, Whole(1))
     if stop is not None and not hasattr(stop, "met"):
-        raise InvalidInput(f"stop = {stop!r}: give a rule, such as deepca.Tolerance(1e-10)")
-    run = _Run(algorithm, max_iter, stop, observers, start, certify)
-    for observer in observers:
-        observer.begin(Start(algorithm.name, algorithm.network, run.state, max_iter, stop.tol if stop else None))
-    run.iterate()
-    result = run.result()
-    for observer in observers:
-        observer.end(result)
-    return result
+        raise ParameterError("stop", stop, "pass a rule, such as deepca.Tolerance(1e-10)")
+    return _Run(algorithm, max_iter, stop, observers, start, certify).run()
 
 
 class _Run(Generic[S_]):
-    """A run under way: where it is, what its agents have agreed on, and what is proven.
+    """A run in progress: its state, the numbers agreed so far, and its proof.
 
-    recent : the last three states.  last : the iteration at which it ends at the latest.
+    Attributes
+    ----------
+    recent : deque of State
+        The last three states.
+    last : int
+        Iteration at which the run ends at the latest.
     """
 
     def __init__(
@@ -93,14 +122,26 @@ class _Run(Generic[S_]):
         self.proof = Proof(algorithm, stop, self.last, self.first) if certify else None
         self.recent: deque[S_] = deque([state], maxlen=3)
 
+    def run(self) -> Result[S_]:
+        """Iterate from beginning to end, notify the observers, and return the result."""
+        tol = self.stop.tol if self.stop else None
+        started = Start(self.algorithm.name, self.network, self.state, self.last - self.first, tol)
+        for observer in self.observers:
+            observer.begin(started)
+        self.iterate()
+        result = self.result()
+        for observer in self.observers:
+            observer.end(result)
+        return result
+
     def iterate(self) -> None:
-        """Step, and decide from what was agreed, until the run is over."""
+        """Step, and decide from agreed numbers, until the run is over."""
         self.network.forget()
-        with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):  # what is not finite is found and named
+        with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):  # non-finite numbers are detected below
             while True:
                 try:
                     if self.state.t >= self.last or self.agreement.over:
-                        if self._over():
+                        if self._conclude():
                             break
                         continue
                     self.network.begin(self.network.epoch, self.state.t)
@@ -120,8 +161,8 @@ class _Run(Generic[S_]):
                     observer.observe(step)
         self.network.forget()
 
-    def _over(self) -> bool:
-        """Prove what was reached; where that fails, let iterations go on or tracking begin again."""
+    def _conclude(self) -> bool:
+        """Attempt a proof; return False, with iterations to continue or tracking restarted, if the run is not over."""
         self.network.begin(self.network.epoch, self.state.t, "verdict")
         self.agreement.close(list(self.recent))
         if self.proof is None:
@@ -136,19 +177,22 @@ class _Run(Generic[S_]):
         return False
 
     def _restart(self, epoch: int) -> None:
+        """Restart tracking in a new epoch."""
         self.restarts += 1
-        self.state = _restarted(self.algorithm, self.state, epoch, self.agreement, self.proof)
+        self.state = _restart_tracking(self.algorithm, self.state, epoch, self.agreement, self.proof)
         self.recent = deque([self.state], maxlen=3)
 
     def _traffic(self) -> Traffic:
+        """Return the traffic of the iterations, without that of certificates."""
         spent = self.network.traffic - self.sent
         return spent if self.proof is None else spent - self.proof.traffic
 
     def _elapsed(self) -> float:
+        """Return the seconds since the start."""
         return time.perf_counter() - self.began
 
     def result(self) -> Result[S_]:
-        """Describe the end of the run; with a proof, by what was proven instead of what is tracked."""
+        """Return the result of the run, based on what was proven if there is a proof."""
         state, proof = self.state, self.proof
         certificate = proof.certificate if proof is not None else None
         eigenvalues, components = ritz(self.recent[-2] if len(self.recent) > 1 else state, state)
@@ -175,15 +219,17 @@ class _Run(Generic[S_]):
 
 
 def _first_state(algorithm: Algorithm[S_], start: S_ | None) -> S_:
-    """The State to begin with: the algorithm's own, or one that fits it."""
+    """Return the algorithm's initial state, or ``start`` if it fits the algorithm."""
     state = algorithm.init()
     if start is None:
         return state
     if start.W.shape != state.W.shape or type(start) is not type(state):
         raise StartError(
-            f"the state to start from is a {type(start).__name__} with W of shape {start.W.shape}, but "
-            f"{algorithm.name} has a {type(state).__name__} with W of shape {state.W.shape}; "
-            "resume with a state of the same algorithm and problem"
+            f"start is a {type(start).__name__} with W of shape {start.W.shape}, but {algorithm.name} needs a "
+            f"{type(state).__name__} with W of shape {state.W.shape}; resume from a state of the same algorithm and "
+            "problem",
+            parameter="start",
+            value=start.W.shape,
         )
     return start
 
@@ -191,23 +237,25 @@ def _first_state(algorithm: Algorithm[S_], start: S_ | None) -> S_:
 def _status(
     agreement: Agreement, stop: StopRule | None, state: State, proof: Proof | None, eigenvalues: Array, first: int
 ) -> tuple[Status, int]:
+    """Return the status of a run and its rank."""
     k, history = state.W.shape[-1], agreement.history
     if not history:
         return not_judged(), k
     certificate = proof.certificate if proof is not None else None
     if certificate is not None:
-        eigenvalues = np.array(certificate.eigenvalues)  # of A itself, not of what is tracked
+        eigenvalues = np.array(certificate.eigenvalues)  # of A itself, not of the tracked estimate
     lost, stuck, beyond = (proof.lost, proof.stuck, proof.beyond) if proof is not None else (False, False, None)
     made = state.t - first
     status = judge(history, stop, state, made, certificate, lost, stuck, eigenvalues, agreement.paces, beyond)
     return status, history[-1].rank
 
 
-def _restarted(algorithm: Algorithm[S_], state: S_, epoch: int, agreement: Agreement, proof: Proof | None) -> S_:
-    """Begin tracking again at the current W, in the same iteration everywhere, mixed long enough to lose nothing.
+def _restart_tracking(algorithm: Algorithm[S_], state: S_, epoch: int, agreement: Agreement, proof: Proof | None) -> S_:
+    """Restart tracking at the current W, in the same iteration at every agent, with enough mixing to lose no accuracy.
 
-    Agents may have been caught in neighbouring iterations, one of them with a decision made that the others still
-    waited for. So what steers the run (iteration, K, attempts at a proof) is agreed anew, and all else forgotten.
+    Agents may have been interrupted in neighbouring iterations, one of them after a decision for which the others were
+    still waiting. So the numbers that steer the run (iteration, K, attempts at a proof) are agreed again, and
+    everything else is discarded.
     """
     network = algorithm.network
     reached = agreement.history[-1].change if agreement.history else EPS

@@ -1,4 +1,4 @@
-"""Watching a run: observers measure and show; they cannot change it."""
+"""Observers of a run, which measure and display it and cannot change it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,21 @@ __all__ = ["Observer", "Start", "Step", "Trace"]
 
 @dataclass(frozen=True)
 class Start:
-    """What is known before the first step."""
+    """Facts known before the first step of a run.
+
+    Parameters
+    ----------
+    name : str
+        Name of the algorithm.
+    network : Network
+        Network of the run.
+    state : State
+        State to start from.
+    max_iter : int
+        Maximum number of iterations.
+    tol : float or None
+        Tolerance of the stop rule; None without one.
+    """
 
     name: str
     network: Network
@@ -32,7 +46,19 @@ class Start:
 
 @dataclass(frozen=True)
 class Step:
-    """One iteration: the states around it, traffic and seconds since the start, the newest agreed numbers."""
+    """One iteration.
+
+    Parameters
+    ----------
+    before, after : State
+        States around it.
+    traffic : Traffic
+        Traffic since the start.
+    elapsed : float
+        Seconds since the start.
+    agreed : Agreed or None
+        The most recent agreed numbers.
+    """
 
     before: State
     after: State
@@ -42,11 +68,37 @@ class Step:
 
 
 class Observer(Protocol):
-    """Told when a run begins, after every iteration, and when it ends."""
+    """Observer that is notified when a run begins, after every iteration, and when it ends."""
 
-    def begin(self, start: Start) -> None: ...
-    def observe(self, step: Step) -> None: ...
-    def end(self, result: Result[Any]) -> None: ...
+    def begin(self, start: Start) -> None:
+        """Prepare for a run.
+
+        Parameters
+        ----------
+        start : Start
+            Facts about the run.
+        """
+        ...
+
+    def observe(self, step: Step) -> None:
+        """Record one iteration.
+
+        Parameters
+        ----------
+        step : Step
+            The iteration.
+        """
+        ...
+
+    def end(self, result: Result[Any]) -> None:
+        """Conclude the run.
+
+        Parameters
+        ----------
+        result : Result
+            Its result.
+        """
+        ...
 
 
 class _Entry(NamedTuple):
@@ -63,19 +115,40 @@ class _Entry(NamedTuple):
 
 
 class Trace:
-    """The paper's three curves, traffic and time; one entry per iteration.
+    """Record the paper's three curves, traffic and time, one entry per iteration.
 
     Parameters
     ----------
-    U : the true top-k eigenvectors ``(d, k)``, if known.
+    U : array_like of shape (d, k), optional
+        The true top-k eigenvectors, if known.
 
-    Attributes (arrays, one entry per iteration)
-    --------------------------------------------
-    tan_theta : ``(1/m) Σ_j tan θ_k(U, W_j)``;  tan_theta_max : that of the worst agent. NaN without U.
-    S_disagreement, W_disagreement : ``‖S − S̄⊗1‖`` and ``‖W − W̄⊗1‖`` (Frobenius, over all agents and entries).
-        NaN where the network holds only one of several agents, since one agent alone cannot know.
-    invariant : ``‖mean S − mean A W‖ / ‖mean S‖``, which must stay at rounding; NaN likewise, and for untracked runs.
-    rounds, bytes, time : cumulative.
+    Attributes
+    ----------
+    tan_theta : ndarray
+        ``(1/m) Σ_j tan θ_k(U, W_j)``; NaN without U.
+    tan_theta_max : ndarray
+        ``tan θ_k(U, W_j)`` of the worst agent; NaN without U.
+    S_disagreement, W_disagreement : ndarray
+        ``‖S − S̄⊗1‖`` and ``‖W − W̄⊗1‖`` (Frobenius norms over all agents and entries). NaN where the network holds
+        only some of the agents, which cannot know the others' values.
+    invariant : ndarray
+        ``‖mean S − mean A W‖ / ‖mean S‖``, which must stay at rounding; NaN likewise, and for untracked runs.
+    rounds, bytes, time : ndarray
+        Cumulative communication rounds, bytes sent and seconds.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import deepca
+    >>> trace = deepca.solver.Trace(U=np.eye(3)[:, :1])
+    >>> A = np.stack([np.diag([4.0, 2.0, 1.0])] * 4)
+    >>> network = deepca.SimulatedNetwork(deepca.topology.ring(4))
+    >>> algorithm = deepca.DeEPCA(A, np.ones((3, 1)) / 3**0.5, network)
+    >>> result = deepca.solve(algorithm, max_iter=20, observers=[trace])
+    >>> len(trace)
+    20
+    >>> bool(trace.tan_theta[-1] < 1e-4)
+    True
     """
 
     def __init__(self, U: npt.ArrayLike | None = None) -> None:
@@ -84,10 +157,24 @@ class Trace:
         self._rows: list[_Entry] = []
 
     def begin(self, start: Start) -> None:
+        """Discard the entries of an earlier run.
+
+        Parameters
+        ----------
+        start : Start
+            Facts about the run.
+        """
         self._sees_all = start.network.traffic.agents == start.network.n_agents
         self._rows.clear()
 
     def observe(self, step: Step) -> None:
+        """Append the entry of one iteration.
+
+        Parameters
+        ----------
+        step : Step
+            The iteration.
+        """
         W, S = step.after.W, step.after.estimate
         tangents = np.array(np.nan) if self._U is None else tan_theta(self._U, W)
         spread_S, spread_W, drift = (_spread(S), _spread(W), _drift(step.after)) if self._sees_all else (np.nan,) * 3
@@ -106,9 +193,16 @@ class Trace:
         )
 
     def end(self, result: Result[Any]) -> None:
-        """Nothing to close."""
+        """Do nothing: every iteration has been recorded.
+
+        Parameters
+        ----------
+        result : Result
+            Result of the run.
+        """
 
     def __len__(self) -> int:
+        """Return the number of recorded iterations."""
         return len(self._rows)
 
     def _column(self, name: str) -> Array:
@@ -116,43 +210,52 @@ class Trace:
 
     @property
     def tan_theta(self) -> Array:
+        """Mean tangent over the agents."""
         return self._column("tan_theta")
 
     @property
     def tan_theta_max(self) -> Array:
+        """Tangent of the worst agent."""
         return self._column("tan_theta_max")
 
     @property
     def S_disagreement(self) -> Array:
+        """Distance of the S_j from their mean."""
         return self._column("S_disagreement")
 
     @property
     def W_disagreement(self) -> Array:
+        """Distance of the W_j from their mean."""
         return self._column("W_disagreement")
 
     @property
     def invariant(self) -> Array:
+        """Relative difference between mean S and mean A W."""
         return self._column("invariant")
 
     @property
     def rounds(self) -> npt.NDArray[np.int64]:
+        """Cumulative communication rounds."""
         return self._column("rounds").astype(np.int64)
 
     @property
     def bytes(self) -> npt.NDArray[np.int64]:
+        """Cumulative bytes sent."""
         return self._column("bytes").astype(np.int64)
 
     @property
     def time(self) -> Array:
+        """Seconds since the start."""
         return self._column("time")
 
 
 def _spread(x: Array) -> float:
-    """``‖x − x̄⊗1‖`` over the agents' axis; 0 for one agent."""
+    """Return ``‖x − x̄⊗1‖`` over the axis of agents; 0 for a single agent."""
     return float(np.linalg.norm(x - x.mean(axis=0))) if x.ndim == 3 else 0.0
 
 
 def _drift(state: State) -> float:
+    """Return the relative drift of a tracked state; NaN for untracked ones."""
     excess = state.excess
     if excess is None:
         return float("nan")

@@ -1,4 +1,4 @@
-"""Progress with time left, as observers: a bar, or lines of a log. Needs the ``cli`` extra (rich)."""
+"""Observers that show progress with the remaining time, as a bar or as log lines; requires the ``cli`` extra (rich)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from deepca.solver.result import Result
 __all__ = ["ProgressBar", "ProgressLines", "bars"]
 
 
-_OF_A_RUN = ("iteration {task.fields[iteration]}", "[dim]{task.fields[note]}")
+_RUN_DETAILS = ("iteration {task.fields[iteration]}", "[dim]{task.fields[note]}")
 
 
-def bars(console: Console | None = None, *, disable: bool = False, details: Sequence[str] = _OF_A_RUN) -> Progress:
-    """A place on the terminal in which several runs can show their bars, with details, one below the other."""
+def bars(console: Console | None = None, *, disable: bool = False, details: Sequence[str] = _RUN_DETAILS) -> Progress:
+    """Return a terminal display in which several runs can show their progress bars, one below the other."""
     return Progress(
         TextColumn("[bold]{task.description}"),
         BarColumn(bar_width=28),
@@ -33,11 +33,11 @@ def bars(console: Console | None = None, *, disable: bool = False, details: Sequ
     )
 
 
-class _Distance:
-    """How far a run has come.
+class _Fraction:
+    """Estimate of the completed fraction of a run.
 
-    Without a stop rule, by iterations. With one, by how far the change per iteration has come down, on a logarithmic
-    scale, from where it began to the tolerance.
+    Without a stop rule it is the fraction of iterations. With one it is how far the change per iteration has fallen, on
+    a logarithmic scale, from its largest value to the tolerance.
     """
 
     def __init__(self, start: Start) -> None:
@@ -45,44 +45,48 @@ class _Distance:
         self._worst: float | None = None
 
     def made(self, step: Step) -> int:
+        """Return the iterations made so far."""
         return step.after.t - self._first
 
     def after(self, step: Step) -> tuple[float, str]:
-        """The part that is done, and what the numbers are."""
+        """Return the completed fraction, and a note with the current numbers."""
         done, note = self.made(step) / self._max_iter, ""
         if step.agreed is not None and self._tol is not None:
             change = max(step.agreed.change, 1e-300)
             self._worst = max(self._worst or change, change)
             note = f"change {change:.0e}, between agents {step.agreed.disagreement:.0e}"
             if self._worst > self._tol:
-                come_down = math.log(self._worst / change) / math.log(self._worst / self._tol)
-                done = max(done, min(come_down, 0.99))
+                fallen = math.log(self._worst / change) / math.log(self._worst / self._tol)
+                done = max(done, min(fallen, 0.99))
         return done, note
 
 
 class ProgressBar:
-    """Shows how far a run has come (:class:`_Distance`); the time left follows from that."""
+    """Show the completed fraction of a run as a bar, with the estimated time left."""
 
     def __init__(self, progress: Progress | None = None, *, description: str | None = None) -> None:
         self._own = progress is None
         self._progress = progress if progress is not None else bars()
         self._description = description
         self._task: TaskID | None = None
-        self._distance: _Distance | None = None
+        self._fraction: _Fraction | None = None
 
     def begin(self, start: Start) -> None:
-        self._distance = _Distance(start)
+        """Add a bar for the run."""
+        self._fraction = _Fraction(start)
         if self._own:
             self._progress.start()
         self._task = self._progress.add_task(self._description or start.name, total=1.0, iteration=0, note="")
 
     def observe(self, step: Step) -> None:
-        if self._task is None or self._distance is None:
+        """Advance the bar."""
+        if self._task is None or self._fraction is None:
             return
-        done, note = self._distance.after(step)
-        self._progress.update(self._task, completed=done, iteration=self._distance.made(step), note=note)
+        done, note = self._fraction.after(step)
+        self._progress.update(self._task, completed=done, iteration=self._fraction.made(step), note=note)
 
     def end(self, result: Result[Any]) -> None:
+        """Complete the bar, with the status of the run beside it."""
         if self._task is not None:
             self._progress.update(
                 self._task, completed=1.0, iteration=result.iterations, note=result.status.code.replace("_", " ")
@@ -92,26 +96,29 @@ class ProgressBar:
 
 
 class ProgressLines:
-    """The same as lines of text, for the log of a batch job: one every so many seconds, and one at the end."""
+    """Report progress as lines of text for the log of a batch job, one every few seconds and one at the end."""
 
     def __init__(self, say: Callable[[str], None], *, every: float = 10.0) -> None:
         self._say, self._every, self._last = say, every, 0.0
-        self._distance: _Distance | None = None
+        self._fraction: _Fraction | None = None
 
     def begin(self, start: Start) -> None:
-        self._distance, self._last = _Distance(start), 0.0
-        self._say(f"{start.name}: begins")
+        """Report that the run has started."""
+        self._fraction, self._last = _Fraction(start), 0.0
+        self._say(f"{start.name}: started")
 
     def observe(self, step: Step) -> None:
-        if self._distance is None:
+        """Report the current numbers and the time left, if the last line is old enough."""
+        if self._fraction is None:
             return
-        done, note = self._distance.after(step)
+        done, note = self._fraction.after(step)
         if step.elapsed - self._last < self._every:
             return
         self._last = step.elapsed
         left = f", about {step.elapsed * (1.0 - done) / done:.0f} s left" if done > 0.0 else ""
-        self._say(f"iteration {self._distance.made(step)} after {step.elapsed:.0f} s: {note or 'no numbers yet'}{left}")
+        self._say(f"iteration {self._fraction.made(step)} after {step.elapsed:.0f} s: {note or 'no numbers yet'}{left}")
 
     def end(self, result: Result[Any]) -> None:
-        said = result.status.code.replace("_", " ")
-        self._say(f"{result.iterations} iterations in {result.elapsed:.1f} s: {said}")
+        """Report the status of the run."""
+        code = result.status.code.replace("_", " ")
+        self._say(f"{result.iterations} iterations in {result.elapsed:.1f} s: {code}")

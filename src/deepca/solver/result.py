@@ -1,4 +1,4 @@
-"""What a run returns."""
+"""Result and status of a run."""
 
 from __future__ import annotations
 
@@ -19,40 +19,53 @@ S_ = TypeVar("S_", bound=State)
 
 
 class StatusCode(StrEnum):
-    """How a run ended. The first four can be used as they are (``ok``)."""
+    """Outcome of a run; answers with one of the first four can be used as they are (:attr:`Status.ok`).
+
+    Attributes
+    ----------
+    CONVERGED : str
+        The tolerance was reached at every agent, and proven unless ``certify=False``.
+    COMPLETED : str
+        No stop rule was given; the requested iterations were made and nothing looks wrong.
+    ROUNDING_FLOOR : str
+        The tolerance is below what rounding allows; further iterations would not help.
+    RANK_DEFICIENT : str
+        The data have fewer directions than the number of components requested. The remaining components have variance
+        zero, up to the rounding of the rows, and complete the basis.
+    BELOW_ROUNDING : str
+        Some of the k eigenvalues, or the gap behind them, are zero or lost in the rounding of λ₁; products with the A_j
+        cannot tell which. The advice says how many components are known.
+    NOT_UNIQUE : str
+        λ_k = λ_{k+1}: there is no unique top-k subspace; the advice names values of k for which there is one.
+    OUT_OF_ITERATIONS : str
+        The error is still shrinking; the advice says how fast, and how many more iterations are needed.
+    DISAGREEMENT : str
+        The agents do not reach consensus.
+    DIVERGING : str
+        The error does not shrink; the advice names the likely cause.
+    NOT_TOP : str
+        The subspace is invariant, but a larger eigenvalue lies outside it.
+    TRACKING_LOST : str
+        Tracking has drifted away from the mean: a message or an agent was lost unnoticed.
+    AVERAGING_FAILED : str
+        A number with a known mean was averaged incorrectly: messages are lost or altered.
+    INDEFINITE_MEAN : str
+        The mean of the A_j has negative eigenvalues of large modulus; not a PCA problem as it stands.
+    """
 
     CONVERGED = auto()
-    """The tolerance was reached at every agent, and proven unless ``certify=False``."""
     COMPLETED = auto()
-    """No stop rule was given; the iterations asked for were made and nothing looks wrong."""
     ROUNDING_FLOOR = auto()
-    """The tolerance lies below what rounding allows; nothing more can be gained."""
     RANK_DEFICIENT = auto()
-    """The data have fewer directions than components were asked for.
-
-    The rest have variance zero (but for the rounding of the rows) and fill up the basis.
-    """
     BELOW_ROUNDING = auto()
-    """Some of the k eigenvalues, or the gap behind them, are lost in the rounding of λ₁, or zero.
-
-    Which of the two, products of the rows cannot tell; the advice says how many components are known.
-    """
     NOT_UNIQUE = auto()
-    """λ_k = λ_{k+1}: no k-dimensional subspace is the top one; the advice names k that are."""
     OUT_OF_ITERATIONS = auto()
-    """The error still shrinks; the advice says how fast and how many iterations are missing."""
     DISAGREEMENT = auto()
-    """The agents do not come together."""
     DIVERGING = auto()
-    """The error does not shrink; the advice names the likely cause."""
     NOT_TOP = auto()
-    """An invariant subspace, but something larger lies outside it."""
     TRACKING_LOST = auto()
-    """What is tracked has left the mean: a message or an agent was lost unnoticed."""
     AVERAGING_FAILED = auto()
-    """A number with known mean was averaged wrongly: messages are lost or altered."""
     INDEFINITE_MEAN = auto()
-    """The mean of the A_j has negative eigenvalues of large modulus; not a PCA problem as it stands."""
 
 
 _USABLE = frozenset({StatusCode.CONVERGED, StatusCode.COMPLETED, StatusCode.ROUNDING_FLOOR, StatusCode.RANK_DEFICIENT})
@@ -60,9 +73,23 @@ _USABLE = frozenset({StatusCode.CONVERGED, StatusCode.COMPLETED, StatusCode.ROUN
 
 @dataclass(frozen=True)
 class Status:
-    """How a run ended (:class:`StatusCode`), and what to do about it, in one sentence.
+    """Outcome of a run, and what to do about it in one sentence.
 
-    numbers : what the sentence states, by name, such as ``tolerance``, ``rank`` or ``known``; not kept in files.
+    Parameters
+    ----------
+    code : StatusCode
+        How the run ended.
+    advice : str
+        What was found, and the next step.
+    numbers : mapping of str to object, optional
+        Numbers stated in the advice by name, such as ``tolerance``, ``rank`` or ``known``; not stored in files.
+
+    Examples
+    --------
+    >>> import deepca
+    >>> status = deepca.Status(deepca.StatusCode.NOT_UNIQUE, "subspace not unique; well defined: k = 2")
+    >>> status.ok
+    False
     """
 
     code: StatusCode
@@ -71,40 +98,77 @@ class Status:
 
     @classmethod
     def of(cls, code: StatusCode, sentence: str, **numbers: Any) -> Status:
-        """Make the status whose advice is ``sentence``, a format string, with these numbers in it."""
+        """Return the status whose advice is a sentence with numbers filled in.
+
+        Parameters
+        ----------
+        code : StatusCode
+            How the run ended.
+        sentence : str
+            The advice, as a format string.
+        **numbers : object
+            Values of its replacement fields.
+
+        Returns
+        -------
+        Status
+            The status, which keeps the numbers.
+        """
         return cls(code, sentence.format(**numbers), numbers)
 
-    def __setstate__(self, state: dict[str, Any]) -> None:  # pickles of earlier versions have no numbers
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore a pickle, including those of earlier versions, which have no numbers."""
         self.__dict__.update({"numbers": {}} | state)
 
     @property
     def more(self) -> int | None:
-        """With out_of_iterations, about how many more iterations are needed, where that can be told."""
+        """Approximate number of further iterations needed, with out_of_iterations; None if unknown."""
         return self.numbers.get("more")
 
     @property
     def ok(self) -> bool:
-        """Whether the leading components can be used as they are."""
+        """True if the leading components can be used as they are."""
         return self.code in _USABLE
 
     def __str__(self) -> str:
-        if self.code == StatusCode.NOT_UNIQUE:  # the advice begins with what is not unique
+        """Return the code and the advice; the advice alone if it names the code itself."""
+        if self.code == StatusCode.NOT_UNIQUE:
             return self.advice
         return f"{self.code.replace('_', ' ')}: {self.advice}"
 
 
 @dataclass(frozen=True, repr=False)
 class Result(Generic[S_]):
-    """The outcome of :func:`deepca.solve`, for the local agents (``B = (m,)`` in a simulator, ``()`` for one agent).
+    """Result of :func:`deepca.solve` for the local agents.
 
-    W : orthonormal bases ``(*B, d, k)``, as the algorithm has them: the subspace, not yet its axes.
-    components : the principal components ``(*B, d, k)``, one column for each of the eigenvalues; with a certificate the
-    same bits at every agent.
-    eigenvalues : of A, descending, ``(*B, k)``.  iterations : made in this run.
-    rank : how many of the k columns carry more than rounding.  state : to resume from, ``solve(…, start=state)``.
-    certificate : what is proven about the components; None with ``certify=False``.
-    traffic : of the iterations. What certificates took is apart, in ``certificate.traffic``.
-    restarts : how often tracking began again.  agreed : the last numbers that all agents have agreed on.
+    The batch shape ``B`` is ``(m,)`` in a simulator and ``()`` for a single agent.
+
+    Parameters
+    ----------
+    W : ndarray of shape (*B, d, k)
+        Orthonormal bases of the subspace as the algorithm holds them, not yet rotated to principal axes.
+    components : ndarray of shape (*B, d, k)
+        Principal components, one column per eigenvalue; with a certificate, the same bits at every agent.
+    eigenvalues : ndarray of shape (*B, k)
+        Eigenvalues of A, descending.
+    iterations : int
+        Iterations made in this run.
+    status : Status
+        How the run ended.
+    rank : int
+        Number of the k columns that carry more than rounding.
+    traffic : Traffic
+        Traffic of the iterations; that of certificates is counted separately, in ``certificate.traffic``.
+    elapsed : float
+        Wall-clock seconds.
+    state : State
+        State to resume from, ``solve(…, start=state)``.
+    certificate : Certificate, optional
+        What is proven about the components; None with ``certify=False``.
+    restarts : int, default=0
+        Number of times that tracking was restarted.
+    agreed : Agreed, optional
+        The last numbers on which all agents agreed.
     """
 
     W: Array
@@ -121,4 +185,5 @@ class Result(Generic[S_]):
     agreed: Agreed | None = None
 
     def __repr__(self) -> str:
+        """Return a summary without arrays."""
         return f"Result({self.status}; {self.iterations} iterations, {self.traffic.rounds} rounds, rank {self.rank})"

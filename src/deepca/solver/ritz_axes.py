@@ -1,7 +1,7 @@
-"""The principal axes within a subspace that all agents share, to rounding.
+"""Find the principal axes, to rounding, within a subspace that all agents share.
 
-What is tracked, and what a certificate averages, is as exact as the tolerance asks for. Single components and variances
-can be had to rounding at the price of k² numbers per message: average ``XᵀA_jX``, and turn X by its eigenvectors.
+Tracked subspaces and certificates are as accurate as the tolerance asks for. Single components and variances can be
+determined to rounding at the cost of k² numbers per message: average ``XᵀA_jX``, and rotate X by its eigenvectors.
 """
 
 from __future__ import annotations
@@ -22,12 +22,28 @@ __all__ = ["completed", "filled_up", "principal_axes"]
 
 
 def principal_axes(A: Operator, X: Array, network: Network) -> tuple[Array, Array, float]:
-    """``(X Q, θ, e)`` with ``Q θ Qᵀ = Xᵀ A X``, θ descending; the same bits at every agent.
+    """Return ``(X Q, θ, e)`` with ``Q θ Qᵀ = Xᵀ A X`` and θ descending; the same bits at every agent.
 
-    X : orthonormal ``(d, k)``, the same everywhere. Every agent multiplies its own ``A_j X`` and shows only averages of
-    ``XᵀA_jX``. The eigenvectors are the leader's, since two machines may round them differently.
+    Every agent multiplies its own ``A_j X`` and reveals only averages of ``XᵀA_jX``. The eigenvectors are those of the
+    leader, since two machines may round them differently.
 
-    e : by what averages may have changed ``XᵀAX`` beyond the rounding of products; 0 where they are taken over a tree.
+    Parameters
+    ----------
+    A : Operator
+        The A_j of the local agents.
+    X : ndarray of shape (d, k)
+        Orthonormal columns, the same at every agent.
+    network : Network
+        Network over which to average.
+
+    Returns
+    -------
+    axes : ndarray of shape (d, k)
+        Principal axes within the span of X.
+    theta : ndarray of shape (k,)
+        Their eigenvalues, descending.
+    off : float
+        Bound on the error of ``XᵀAX`` due to averaging, beyond the rounding of products; 0 for averages over a tree.
     """
     (d, k), B = X.shape, network.batch
     network.begin(network.epoch, 0, "axes")
@@ -51,10 +67,11 @@ def principal_axes(A: Operator, X: Array, network: Network) -> tuple[Array, Arra
 
 
 def filled_up(X: Array, proof: Certificate, network: Network) -> Array:
-    """X, but where the data do not vary (θ_i = 0 but for rounding) with columns that depend on the others only.
+    """Return X with its columns of zero variance replaced by ones that depend only on the other columns.
 
-    Any would do there; these are the same from every start and for every distribution of the rows. They are the
-    leader's; X and its certificate are the same bits at every agent. What the certificate speaks of is left alone.
+    A column has zero variance if θ_i is at rounding. Any completion of the basis would do; this one is the same from
+    every start and for every distribution of the rows. The new columns are the leader's, while X and its certificate
+    are the same bits at every agent. Columns for which the certificate states a bound are not changed.
     """
     d, k = X.shape
     theta = np.array(proof.eigenvalues)
@@ -69,7 +86,7 @@ def filled_up(X: Array, proof: Certificate, network: Network) -> Array:
 
 
 def completed(X: Array, k: int) -> Array:
-    """Orthonormal X ``(d, r)`` with k − r more orthonormal columns, which depend on X only."""
+    """Return orthonormal X ``(d, r)`` with k − r more orthonormal columns, which depend only on X."""
     d, r = X.shape
     if r == k:
         return X

@@ -1,4 +1,4 @@
-"""One sentence for each way in which a run ends: its numbers, and what to do next."""
+"""Statuses of a run: one sentence for each way in which it can end, with its numbers and the next step."""
 
 from __future__ import annotations
 
@@ -30,39 +30,41 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Estimate:
-    """What is known of an answer without a certificate."""
+    """Estimated error of an answer without a certificate."""
 
     error: float
     disagreement: float
 
     @classmethod
     def of(cls, history: Sequence[Agreed]) -> Estimate:
+        """Return the estimate at the end of an agreed history."""
         return cls(error_estimate(history), history[-1].disagreement)
 
     def __str__(self) -> str:
+        """Describe the estimate in the words used by statuses."""
         apart = f"agents within {self.disagreement:.1e} of each other"
         return f"estimated error {self.error:.1e}, {apart}, not certified"
 
 
 def known_of(seen: Certificate | Estimate) -> dict[str, float]:
-    """Return what is known of the error of an answer, as numbers of its status."""
+    """Return the known error of an answer, as numbers of its status."""
     if isinstance(seen, Certificate):
         return {"angle": seen.proven_angle, "residual": seen.residual}
     return {"error": seen.error, "disagreement": seen.disagreement}
 
 
 def done(stop: StopRule | None, tol: float, made: int, seen: Certificate | Estimate) -> Status:
-    """Describe a run that has reached its tolerance or, without a stop rule, looks converged."""
+    """Describe a run that reached its tolerance or, without a stop rule, looks converged."""
     if stop is None:
         return Status.of(StatusCode.COMPLETED, f"{{iterations}} iterations; {seen}", iterations=made, **known_of(seen))
     return Status.of(StatusCode.CONVERGED, f"{seen} (tolerance {{tolerance:.1e}})", tolerance=tol, **known_of(seen))
 
 
 def averaging_failed(certificate: Certificate) -> Status:
-    """Describe a network on which averages come out wrong."""
+    """Describe a network on which averages are wrong."""
     sentence = (
-        "a number whose mean is known came out wrong by {error:.1e} when averaged: messages are lost or altered on the "
-        "way; repair the network, then run again"
+        "averaging a number whose mean is known gave an error of {error:.1e}: messages are being lost or altered; "
+        "repair the network, then run again"
     )
     return Status.of(StatusCode.AVERAGING_FAILED, sentence, error=certificate.averaging_error)
 
@@ -70,17 +72,17 @@ def averaging_failed(certificate: Certificate) -> Status:
 def underflown(largest: float, limit: float) -> Status:
     """Describe eigenvalues so small that products lose digits."""
     sentence = (
-        "the largest eigenvalue is {largest:.1e}: products below {limit:.0e} underflow and lose digits; scale the "
-        "A_j (rows by the root of that)"
+        "the largest eigenvalue is {largest:.1e}, and products below {limit:.0e} lose digits to underflow; scale up "
+        "the A_j (or the rows, by the square root of that factor)"
     )
     return Status.of(StatusCode.BELOW_ROUNDING, sentence, largest=largest, limit=limit)
 
 
 def not_top(certificate: Certificate) -> Status:
-    """Describe an invariant subspace beside a larger eigenvalue."""
+    """Describe an invariant subspace with a larger eigenvalue outside it."""
     sentence = (
         "the subspace is invariant (residual {residual:.1e}), but the eigenvalue {outside:.6g} outside it is larger "
-        "than {inside:.6g} inside; W0 had no part in that direction: start from "
+        "than {inside:.6g} inside: W0 has no component in that direction. Start from "
         "deepca.operators.linalg.random_orthonormal(d, k)"
     )
     return Status.of(
@@ -94,18 +96,18 @@ def not_top(certificate: Certificate) -> Status:
 
 def not_judged() -> Status:
     """Describe a run whose last iteration was a restart."""
-    return Status(StatusCode.OUT_OF_ITERATIONS, "the network changed in the last iteration; go on from the state")
+    return Status(StatusCode.OUT_OF_ITERATIONS, "the network changed in the last iteration; resume from the state")
 
 
 def below_rounding(known: int, k: int, largest: float, certificate: Certificate | None) -> Status:
-    """Describe products of the rows from which only the first ``known`` components can be told."""
+    """Describe products with the A_j from which only the first ``known`` components can be determined."""
     angle = None if certificate is None or not known else certificate.leading(known)
     sentence = (
         "{known} of the k = {k} components are known"
         + (" (tan θ ≤ {angle:.1e})" if angle is not None else "")
-        + "; the variances of the others are lost in the rounding of the largest, {largest:.3g}, or are zero: products "
-        "of the rows cannot tell. Ask for k ≤ {at_most}, or give the rows themselves (DecentralizedPCA.fit, "
-        "singular_triplets), from which smaller ones can be told"
+        + "; the variances of the others are zero or lost in the rounding of the largest, {largest:.3g}, and products "
+        "with the A_j cannot tell which. Ask for k ≤ {at_most}, or pass the rows themselves (DecentralizedPCA.fit, "
+        "singular_triplets), which resolve smaller variances"
     )
     return Status.of(
         StatusCode.BELOW_ROUNDING, sentence, known=known, k=k, angle=angle, largest=largest, at_most=max(known, 1)
@@ -113,12 +115,12 @@ def below_rounding(known: int, k: int, largest: float, certificate: Certificate 
 
 
 def below_underflow(status: Status, certificate: Certificate) -> Status:
-    """Describe the same of rows too small to be searched for what rounding hides; other statuses stay as they are."""
+    """Describe rows too small to search for components hidden by rounding; return any other status unchanged."""
     if status.code != StatusCode.BELOW_ROUNDING:
         return status
     sentence = (
-        "{known} of the k = {k} components are known; the squares of what is left of the rows without them underflow "
-        "(the largest variance is {largest:.1e}): multiply the data by a power of ten"
+        "{known} of the k = {k} components are known; with these removed, the squares of the rows underflow "
+        "(the largest variance is {largest:.1e}). Multiply the data by a power of ten"
     )
     return Status.of(
         StatusCode.BELOW_ROUNDING, sentence, known=certificate.known(), k=certificate.k, largest=certificate.scale
@@ -126,10 +128,10 @@ def below_underflow(status: Status, certificate: Certificate) -> Status:
 
 
 def rank_deficient(rank: int, k: int) -> Status:
-    """Describe data that have no more than ``rank`` directions."""
+    """Describe data of rank ``rank``."""
     sentence = (
-        "the data have rank {rank}, less than the k = {k} components asked for; columns beyond the rank have "
-        "eigenvalue zero and only complete the basis, the same way at every agent. Ask for k ≤ {rank}"
+        "the data have rank {rank}, less than the k = {k} components requested; columns beyond the rank have "
+        "eigenvalue zero and only complete the basis, identically at every agent. Ask for k ≤ {rank}"
     )
     if rank == 0:
         sentence = "the data have rank {rank}: every A_j W is zero, or too small to square"
@@ -137,22 +139,22 @@ def rank_deficient(rank: int, k: int) -> Status:
 
 
 def exhausted(rank: int, k: int) -> Status:
-    """Describe rows in which ``rank`` directions stand above rounding."""
+    """Describe rows in which ``rank`` directions rise above rounding."""
     sentence = (
-        "the data have rank {rank} to the rounding of the rows, less than the k = {k} components asked for: what lies "
-        "beyond cannot be told from zero, and its columns only complete the basis, the same way at every agent. Ask "
-        "for k ≤ {rank}"
+        "the data have rank {rank} to within the rounding of the rows, less than the k = {k} components requested: "
+        "smaller variances are indistinguishable from zero, and their columns only complete the basis, identically at "
+        "every agent. Ask for k ≤ {rank}"
     )
     return Status.of(StatusCode.RANK_DEFICIENT, sentence, rank=rank, k=k)
 
 
 def lost_in_rows(certificate: Certificate, rank: int) -> Status:
-    """Describe components found at the rows, ``rank`` of them, whose angles the rounding of the rows leaves open."""
+    """Describe ``rank`` components found from the rows, some of whose angles the rounding of the rows leaves open."""
     known = certificate.known()
     sentence = (
-        "{known} of the k = {k} components are known; {unsure} more stand above the rounding of the rows, or above "
-        "what follows, by too little to be told exactly, and what is smaller cannot be told at all. Ask for k ≤ "
-        "{at_most}; rows far from zero lose fewer digits where they are centred"
+        "{known} of the k = {k} components are known; {unsure} more exceed the rounding of the rows, or the next "
+        "variance, by too little to be determined exactly, and smaller ones cannot be determined at all. Ask for k ≤ "
+        "{at_most}; if the rows lie far from zero, centring them saves digits"
     )
     return Status.of(
         StatusCode.BELOW_ROUNDING, sentence, known=known, k=certificate.k, unsure=rank - known, at_most=max(known, 1)
@@ -160,11 +162,11 @@ def lost_in_rows(certificate: Certificate, rank: int) -> Status:
 
 
 def drifted(certificate: Certificate) -> Status:
-    """Describe tracking that has left the mean."""
+    """Describe tracking whose mean has drifted."""
     sentence = (
-        "what is tracked has drifted: mean S differs from mean A W by {drift:.1e} (relative), where rounding explains "
-        "{noise:.1e}, so the components may be wrong by {angle:.1e}. Messages or agents that get lost unnoticed do "
-        "that, and A_j that change during a run. Go on from the state with a tolerance: tracking then begins again"
+        "tracking has drifted: mean S differs from mean A W by {drift:.1e} (relative), where rounding explains "
+        "{noise:.1e}, so the components may be wrong by {angle:.1e}. Possible causes are messages or agents lost "
+        "unnoticed, and A_j that change during a run. Resume from the state with a tolerance, which restarts tracking"
     )
     return Status.of(
         StatusCode.TRACKING_LOST,
@@ -176,10 +178,10 @@ def drifted(certificate: Certificate) -> Status:
 
 
 def not_unique(certificate: Certificate, tol: float) -> Status:
-    """Describe a k behind which there is no gap, and name k with one."""
+    """Describe a k without a gap behind it, and name values of k that have one."""
     k, inside = certificate.k, certificate.eigenvalues[-1]
     gap = certificate.gap / max(abs(inside), 1e-300)
-    close = "differ by {gap:.0e} only, too little for a tolerance of {tolerance:.0e}" if gap > 1e-14 else "are equal"
+    close = "differ by only {gap:.0e}, too little for a tolerance of {tolerance:.0e}" if gap > 1e-14 else "are equal"
     choices = tuple(choice for choice in (certificate.smaller_k, certificate.larger_k) if choice is not None)
     choose = " or ".join(f"k = {choice}" for choice in choices) or "no k up to {most}"
     sentence = (
@@ -202,7 +204,8 @@ def not_unique(certificate: Certificate, tol: float) -> Status:
 def indefinite(smallest: float) -> Status:
     """Describe a mean of the A_j with a negative eigenvalue."""
     sentence = (
-        "the mean of the A_j has the eigenvalue {smallest:.3g} < 0, so these are the eigenvalues largest in modulus, "
-        "not the largest; add the same multiple of the identity to every A_j, large enough to make the mean positive"
+        "the mean of the A_j has a negative eigenvalue, {smallest:.3g}, so these are the eigenvalues largest in "
+        "modulus, not the largest; add the same multiple of the identity to every A_j, large enough to make the mean "
+        "positive semidefinite"
     )
     return Status.of(StatusCode.INDEFINITE_MEAN, sentence, smallest=smallest)

@@ -1,4 +1,4 @@
-"""Decide from agreed numbers and a certificate how a run ended; :mod:`~deepca.solver.sentences` says it."""
+"""Decide from agreed numbers and a certificate how a run ended; :mod:`~deepca.solver.sentences` words it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from deepca.solver.result import Result, Status, StatusCode
 from deepca.solver.stopping import Agreed, StopRule, Tolerance, at_floor, error_estimate, flat, more_iterations, rate
 
 __all__ = [
-    "PRESENTABLE",
+    "DEFAULT_TOL",
     "UNDERFLOW",
     "deflated_status",
     "judge",
@@ -26,12 +26,12 @@ __all__ = [
 ]
 
 S_ = TypeVar("S_", bound=State)
-UNDERFLOW = 1e-290  # eigenvalues below which products lose digits: the smallest normal number over eps, and some
-PRESENTABLE = 1e-6  # without a stop rule: what looks converged
-_SPOILT = 1e-13  # error of an average of numbers between one and two that rounding hardly makes
-_NOTHING = 1.0  # tangent from which an angle says nothing
-_SEEN = 24  # iterations over which a rate that goes up and down is averaged
-_UNDER_WAY = 5.0  # e-folds that an error should have shrunk by before its rate is believed
+UNDERFLOW = 1e-290  # products with smaller eigenvalues lose digits: the smallest normal number over eps, with a margin
+DEFAULT_TOL = 1e-6  # below this error a run without a stop rule counts as converged
+_MAX_AVERAGING_ROUNDING = 1e-13  # averages of numbers between one and two: a larger error is hardly rounding
+_MAX_USEFUL_TANGENT = 1.0  # bounds on tan θ from here on say nothing about the subspace
+_RATE_WINDOW = 24  # iterations over which a fluctuating rate is averaged
+_MIN_E_FOLDS = 5.0  # by which an error should have shrunk before its rate is trusted
 
 
 def judge(
@@ -46,28 +46,27 @@ def judge(
     auto: bool,
     beyond: float | None = None,
 ) -> Status:
-    """The status of a run that ends here, after ``made`` iterations.
+    """Return the status of a run that ends after ``made`` iterations.
 
-    state : the last one.
-    lost : what is tracked has left the mean.  stuck : the residual is rounding.  eigenvalues : all that were found.
-    auto : rounds are chosen while running, so that asking for other ones is no advice.  beyond : bound on eigenvalues
-    beyond the rank, inf where nobody can tell; None where nobody has looked.
+    ``lost`` says that tracking has drifted, ``stuck`` that the residual is only rounding, and ``auto`` that rounds are
+    chosen while running, so that advice to change them would be useless. ``beyond`` bounds the eigenvalues beyond the
+    rank: inf if no bound is known, None if none was computed.
     """
     end, k = history[-1], state.W.shape[-1]
-    tol = stop.tol if stop is not None else PRESENTABLE
+    tol = stop.tol if stop is not None else DEFAULT_TOL
     looks_done = stop.met(history) if stop is not None else max(error_estimate(history), end.disagreement) <= tol
-    # without a stop rule there may be no history to tell rounding from; then the size decides
+    # without a stop rule the history may be too short to recognise rounding; then the size decides
     small = end.floor if len(history) > 2 else 10.0 * end.floor
     floor = stuck or at_floor(history) or (end.change <= small and end.disagreement <= 100.0 * end.floor)
     proven = certificate is not None and certificate.proves(tol)
-    if certificate is not None and not (certificate.averaging_ok and not _spoilt(certificate, proven)):
+    if certificate is not None and not (certificate.averaging_ok and not _lost_to_averaging(certificate, proven)):
         return sentences.averaging_failed(certificate)
     largest = float(np.abs(eigenvalues).max())
     if 0.0 < largest < UNDERFLOW:
         return sentences.underflown(largest, UNDERFLOW)
     done = looks_done or floor
     if end.rank < k and (proven or (done and _leading_proven(certificate, end.rank, tol, floor))):
-        return _short(history, k, certificate, eigenvalues, beyond)
+        return _rank_below_k(history, k, certificate, eigenvalues, beyond)
     smallest = float(eigenvalues.min())
     if smallest < -1e-6 * float(np.abs(eigenvalues).max()) and (looks_done or floor or certificate is not None):
         return sentences.indefinite(smallest)
@@ -76,65 +75,66 @@ def judge(
             return sentences.done(stop, tol, made, sentences.Estimate.of(history))
         if floor:
             return _floor(stop, tol, made, sentences.Estimate.of(history))
-        return _not_there(history, state, made, tol, None, auto)
+        return _not_converged(history, state, made, tol, None, auto)
     if proven:
         return _proven(certificate, stop, tol, made, k)
-    if lost:  # whatever else is seen may come from that
+    if lost:  # any other symptom may be a consequence of that
         return sentences.drifted(certificate)
     if certificate.missed and (looks_done or floor):
         return sentences.not_top(certificate)
     if ((looks_done or floor) and not certificate.unique) or (floor and not certificate.resolved):
-        if certificate.drowned:  # rounding leaves no digit of λ_k, so that nothing can be said of a gap
+        if certificate.drowned:  # rounding leaves no digit of λ_k, so nothing can be said about a gap
             return sentences.below_rounding(certificate.known(), k, certificate.scale, certificate)
         return sentences.not_unique(certificate, tol)
     if floor:
         return _at_floor(tol, certificate)
-    return _not_there(history, state, made, tol, certificate, auto)
+    return _not_converged(history, state, made, tol, certificate, auto)
 
 
 def _proven(certificate: Certificate, stop: StopRule | None, tol: float, made: int, k: int) -> Status:
-    """The subspace is proven; where nothing lies outside of it, each of its parts has to be."""
+    """Return the status of a proven subspace; where nothing lies outside it, each leading part must be proven too."""
     if certificate.others or certificate.tells_all(tol):
         return sentences.done(stop, tol, made, certificate)
     if certificate.drowned:
         return sentences.below_rounding(certificate.known(), k, certificate.scale, certificate)
     if stop is not None:
-        return _few_digits(certificate, tol)
+        return _inaccurate_at_full_dimension(certificate, tol)
     return _floor(stop, tol, made, certificate)
 
 
-def _spoilt(certificate: Certificate, proven: bool) -> bool:
-    """Whether it is lost messages, not rounding, that leave nothing of λ_k."""
-    return not proven and certificate.drowned and certificate.averaging_error > _SPOILT
+def _lost_to_averaging(certificate: Certificate, proven: bool) -> bool:
+    """Return whether lost messages rather than rounding hide λ_k."""
+    return not proven and certificate.drowned and certificate.averaging_error > _MAX_AVERAGING_ROUNDING
 
 
 def _floor(stop: StopRule | None, tol: float, made: int, seen: Certificate | sentences.Estimate) -> Status:
-    if stop is None and (isinstance(seen, sentences.Estimate) or seen.proven_angle < _NOTHING):
+    """Return the status of a run at the rounding floor: completed without a stop rule, if the answer is usable."""
+    if stop is None and (isinstance(seen, sentences.Estimate) or seen.proven_angle < _MAX_USEFUL_TANGENT):
         sentence = f"{{iterations}} iterations, at the rounding floor; {seen}"
         return Status.of(StatusCode.COMPLETED, sentence, iterations=made, **sentences.known_of(seen))
     return _at_floor(tol, seen)
 
 
 def _at_floor(tol: float, seen: Certificate | sentences.Estimate) -> Status:
-    """Nothing more can be gained; where a certificate proves nothing, what there is cannot be used either."""
-    if isinstance(seen, Certificate) and not seen.proven_angle < _NOTHING:
-        if not seen.angle < _NOTHING or seen.worst_angle < _NOTHING:
+    """Return the status of a run that rounding keeps from improving; unusable if its certificate proves nothing."""
+    if isinstance(seen, Certificate) and not seen.proven_angle < _MAX_USEFUL_TANGENT:
+        if not seen.angle < _MAX_USEFUL_TANGENT or seen.worst_angle < _MAX_USEFUL_TANGENT:
             if seen.others and not seen.drowned:
                 return sentences.not_unique(seen, tol)
             return sentences.below_rounding(seen.known(), seen.k, seen.scale, seen)
         sentence = (
-            "an agent says that its own components are apart from the common ones (tan θ = {angle:.1e}), though all "
-            "say that they have come together; look at the agents: one of them computes something else"
+            "an agent reports that its own components differ from the common ones (tan θ = {angle:.1e}), although all "
+            "agents report that they agree; check the agents, one of them computes something else"
         )
         return Status.of(StatusCode.DISAGREEMENT, sentence, angle=seen.agents_angle)
-    sentence = f"tolerance {{tolerance:.1e}} lies below what rounding allows here; {seen}. Ask for a larger one"
+    sentence = f"tolerance {{tolerance:.1e}} is below what rounding allows here; {seen}. Use a larger tolerance"
     return Status.of(StatusCode.ROUNDING_FLOOR, sentence, tolerance=tol, **sentences.known_of(seen))
 
 
-def _short(
+def _rank_below_k(
     history: Sequence[Agreed], k: int, certificate: Certificate | None, eigenvalues: Array, beyond: float | None
 ) -> Status:
-    """Fewer columns than k carry more than rounding: because no more exist, or because rounding hides them."""
+    """Return the status where fewer than k columns exceed rounding: no more exist, or rounding hides them."""
     rank = history[-1].rank
     values = np.sort(np.ravel(eigenvalues)[-k:])[::-1]
     if beyond is None:
@@ -148,7 +148,10 @@ def _short(
 
 
 def with_few_rows(result: Result[S_], limit: int) -> Result[S_]:
-    """The same where ``limit`` says how many directions the rows can have: beyond these, nothing is hidden."""
+    """Return the result with its rank capped at ``limit``, the number of directions that the rows can have.
+
+    Beyond that many, nothing can be hidden by rounding.
+    """
     proof = result.certificate
     short = result.status.code in (StatusCode.BELOW_ROUNDING, StatusCode.RANK_DEFICIENT)
     if not short or proof is None or limit > result.rank or limit >= proof.k:
@@ -159,7 +162,7 @@ def with_few_rows(result: Result[S_], limit: int) -> Result[S_]:
 
 
 def deflated_status(certificate: Certificate, rank: int, d: int, tol: float) -> Status:
-    """The status of components that were found at the rows, ``rank`` of them above the rounding of σ₁."""
+    """Return the status of components found from the rows, ``rank`` of which exceed the rounding of σ₁."""
     k = certificate.k
     if rank < k:
         proven = _leading_proven(certificate, rank, tol, floor=True)
@@ -169,15 +172,15 @@ def deflated_status(certificate: Certificate, rank: int, d: int, tol: float) -> 
         return sentences.done(Tolerance(tol), tol, 0, certificate)
     if k < d and certificate.gap <= certificate.separation:
         return sentences.lost_in_rows(certificate, k) if certificate.drowned else sentences.not_unique(certificate, tol)
-    return _few_digits(certificate, tol) if worst <= tol else _at_floor(tol, certificate)
+    return _inaccurate_at_full_dimension(certificate, tol) if worst <= tol else _at_floor(tol, certificate)
 
 
-def _few_digits(certificate: Certificate, tol: float) -> Status:
-    """Where nothing lies outside: parts are not proven, or they are but the smallest variances have few digits."""
+def _inaccurate_at_full_dimension(certificate: Certificate, tol: float) -> Status:
+    """Return the status where nothing lies outside: unproven parts, or proven ones with inaccurate small variances."""
     if certificate.worst_part > tol:
         return _at_floor(tol, certificate)
     sentence = (
-        "rounding of the largest variance may have changed the smallest, {smallest:.3g}, by {off:.0e} of itself; "
+        "rounding of the largest variance may have changed the smallest, {smallest:.3g}, by a relative {off:.0e}; "
         f"{certificate}"
     )
     return Status.of(
@@ -190,32 +193,32 @@ def _few_digits(certificate: Certificate, tol: float) -> Status:
 
 
 def _leading_proven(certificate: Certificate | None, rank: int, tol: float, floor: bool) -> bool:
-    """Whether the columns that carry the data are as good as asked for, or as rounding allows."""
+    """Return whether the columns above the rank cut-off are proven to the tolerance, or as well as rounding allows."""
     if certificate is None or rank == 0:
         return True
     return certificate.leading(rank) <= (max(tol, KNOWN) if floor else tol)
 
 
-def _not_there(
+def _not_converged(
     history: Sequence[Agreed], state: State, made: int, tol: float, certificate: Certificate | None, auto: bool
 ) -> Status:
-    """Disagreement, divergence, or simply too few iterations."""
+    """Return the status of an unfinished run: disagreement, divergence, or simply too few iterations."""
     end, error, r, k = history[-1], error_estimate(history), rate(history), state.W.shape[-1]
-    few = " (the data also have rank {rank} only: ask for k ≤ {rank})" if end.rank < k else ""
+    few = " (the data also have only rank {rank}: ask for k ≤ {rank})" if end.rank < k else ""
     seen = {"iterations": made, "change": end.change, "disagreement": end.disagreement, "rank": end.rank}
-    ratio = 1.0  # by what the change may be expected to shrink
+    ratio = 1.0  # expected factor between successive changes
     if certificate is not None and 0.0 < certificate.next_eigenvalue < certificate.eigenvalues[-1]:
         ratio = certificate.next_eigenvalue / certificate.eigenvalues[-1]
-    slow = ratio > 0.99 and end.disagreement <= end.change  # a small gap explains what is seen
-    stuck = not slow and not _shrinks(history)
-    more_rounds = "look at the network" if auto else 'use rounds="auto", or raise rounds'
+    slow = ratio > 0.99 and end.disagreement <= end.change  # a small gap explains the slow progress
+    stuck = not slow and not _change_falls(history)
+    more_rounds = "check the network" if auto else 'use rounds="auto", or raise rounds'
     if stuck and end.change > 10.0 * end.floor * end.magnified and end.change > tol:
         if end.disagreement > 0.1 * end.change:
             cause = "the agents are {disagreement:.1e} apart, so the likely cause is too few rounds: " + more_rounds
         else:
             cause = (
-                "the agents agree, so the likely cause is no clear gap behind k, or signs that flip: choose another k, "
-                "or leave the orthonormalisation to the library"
+                "the agents agree, so the likely cause is a missing gap behind k, or flipping signs: choose another k, "
+                "or use the default orthonormalisation"
             )
         sentence = (
             "the subspace still moves by {change:.1e} per iteration after {iterations} iterations and does not settle; "
@@ -223,54 +226,55 @@ def _not_there(
             + few
         )
         return Status.of(StatusCode.DIVERGING, sentence, **seen)
-    if end.disagreement > tol and end.disagreement >= min(error, end.change) and _keeps_apart(history):
+    if end.disagreement > tol and end.disagreement >= min(error, end.change) and _disagreement_persists(history):
         sentence = (
-            "did not converge: disagreement stayed at {disagreement:.1e} after {iterations} iterations; "
+            "did not converge: agents still disagree by {disagreement:.1e} after {iterations} iterations; "
             + more_rounds
             + few
         )
         return Status.of(StatusCode.DISAGREEMENT, sentence, **seen)
     if certificate is not None and ratio < 1.0:
-        # the certificate has seen the spectrum; the history may have seen only the faster part of it
+        # the certificate knows the spectrum; the history may reflect only the faster part of it
         own = state.shrinks_by(certificate.eigenvalues[-1], certificate.others)
         slowest = own if r >= 1.0 else max(r, own)
-        r = slowest if state.seen_gap is None else _later(history, own, made)
+        r = slowest if state.seen_gap is None else _expected_rate(history, own, made)
         error = max(error if math.isfinite(error) else 1.0, min(certificate.worst_angle, 1.0))
     if r < 1.0 and math.isfinite(error):
         more = more_iterations(min(error, 1.0), tol, r)
         more = more if state.most_left is None else min(more, state.most_left)
         sentence = (
-            "did not converge: estimated error {error:.1e} after {iterations} iterations, shrinking by {rate:.6g} per "
-            "iteration; about {more:,} more are needed for {tolerance:.0e}. Raise max_iter, or go on from the state"
-            + few
+            "did not converge: estimated error {error:.1e} after {iterations} iterations, shrinking by a factor of "
+            "{rate:.6g} per iteration; about {more:,} more are needed for {tolerance:.0e}. Raise max_iter, or resume "
+            "from the state" + few
         )
         return Status.of(StatusCode.OUT_OF_ITERATIONS, sentence, error=error, rate=r, more=more, tolerance=tol, **seen)
     sentence = (
         "did not converge: the subspace still moves by {change:.1e} per iteration after {iterations} iterations, and "
-        "no rate can be seen yet. Raise max_iter, or go on from the state" + few
+        "no convergence rate is visible yet. Raise max_iter, or resume from the state" + few
     )
     return Status.of(StatusCode.OUT_OF_ITERATIONS, sentence, **seen)
 
 
-def _later(history: Sequence[Agreed], own: float, made: int) -> float:
-    """Return the rate to expect of a method that is faster than the gap tells: its own, or the one seen if slower.
+def _expected_rate(history: Sequence[Agreed], own: float, made: int) -> float:
+    """Return the rate to expect of a method faster than the gap suggests: its own, or the observed one if slower.
 
-    Polynomials gain little in the first 1/√gap iterations, so what is seen before says nothing about what comes.
+    Polynomial methods gain little in the first 1/√gap iterations, so an early observed rate does not predict later
+    ones.
     """
-    seen = history[-_SEEN:]
-    if made * -log(own) < _UNDER_WAY or len(seen) < 2 or not 0.0 < seen[-1].change < seen[0].change:
+    seen = history[-_RATE_WINDOW:]
+    if made * -log(own) < _MIN_E_FOLDS or len(seen) < 2 or not 0.0 < seen[-1].change < seen[0].change:
         return own
     return max(own, power(seen[-1].change / seen[0].change, 1.0 / (seen[-1].t - seen[0].t)))
 
 
-def _keeps_apart(history: Sequence[Agreed]) -> bool:
-    """Whether the agents have hardly come nearer to each other in the recent past."""
+def _disagreement_persists(history: Sequence[Agreed]) -> bool:
+    """Return whether the disagreement between agents has hardly fallen recently."""
     apart = [entry.disagreement for entry in history[-40:]]
     return len(apart) < 2 or flat(apart, 0.9)
 
 
-def _shrinks(history: Sequence[Agreed]) -> bool:
-    """Whether the change has fallen from one half of the recent past to the next; assumed where that is short."""
+def _change_falls(history: Sequence[Agreed]) -> bool:
+    """Return whether the change has fallen recently, by the medians of two halves; True for short histories."""
     changes = [entry.change for entry in history[-40:]]
     half = len(changes) // 2
     return half < 6 or median(changes[half:]) < 0.98 * median(changes[:half])

@@ -1,4 +1,4 @@
-"""What a certificate states: the bounds that follow from residual, probes and rounding."""
+"""Certificate of an answer: the bounds that follow from residual, probes and rounding."""
 
 from __future__ import annotations
 
@@ -11,69 +11,97 @@ from deepca.network.traffic import Traffic
 
 __all__ = ["Certificate", "tangent"]
 
-VISIBLE = 1e-2  # relative difference of eigenvalues that nobody would call equal
+VISIBLE = 1e-2  # relative difference from which eigenvalues are clearly distinct
 KNOWN = 1e-6  # tangent up to which a component counts as known where rounding allows no smaller tolerance
-_DIGITS = 1e-6  # relative error of an eigenvalue that is called known
-_CLEARLY = 0.9  # θ_{r+1}/θ_r below which the first r components stand for themselves
+_MAX_EIGENVALUE_ERROR = 1e-6  # relative error up to which an eigenvalue counts as known
+_CLEAR_GAP = 0.9  # θ_{r+1}/θ_r below which the first r components are a part of their own
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """What is proven about the common components, and what it took. Every number is the same at every agent."""
+    """What is proven about the common components, and at what cost; every number is the same at every agent.
+
+    Parameters
+    ----------
+    angle : float
+        Bound on ``tan θ_k`` between the components and the top-k eigenvectors; inf where no gap could be shown.
+    agents_angle : float
+        Largest ``tan θ_k`` between the components and an agent's own W.
+    residual : float
+        ``‖AX − X(XᵀAX)‖₂ / θ_1``, including all uncertainty of the averages.
+    uncertainty : float
+        Part of the residual due to averaging errors, rounding, and the way in which the ``A_j`` were formed
+        (:meth:`Operator.rounding <deepca.operators.Operator.rounding>`).
+    noise : float
+        Part of it due to the rounding of the average.
+    coupling : float
+        ``‖XᵀAX − diag(θ_1 … θ_k)‖_F / θ_1``: how far single components still mix, or are out of order.
+    drift : float
+        ``‖mean S − mean A W‖ / θ_1`` less the error of the average: zero if tracking was never disturbed.
+    eigenvalues : tuple of float
+        Eigenvalues θ_1 … θ_k of A within the components, descending.
+    others : tuple of float
+        Largest eigenvalues found outside the components, descending; the first estimates λ_{k+1} from below, up to
+        averaging errors. Empty where nothing lies outside.
+    bound : float
+        Upper bound on λ_{k+1}, except with probability ``failure``.
+    failure : float
+        Probability that ``bound`` is wrong.
+    separation : float
+        Smallest difference of eigenvalues that counts as a gap.
+    smaller_k : int or None
+        Largest smaller k with a gap behind it; None if there is none.
+    larger_k : int or None
+        Smallest larger k with a gap behind it; None if the probes did not find one.
+    n_agents : int
+        Agents that contributed.
+    n_rows : int or None
+        Total number of rows; None if an operator does not know its rows.
+    averaging_error : float
+        Error of a number with a known mean, beyond the error that the average itself admits.
+    digest : str
+        SHA-256 of the components (float64, little endian, row by row).
+    probes : int
+        Number of probe columns.
+    products : int
+        Block products made with them.
+    traffic : Traffic
+        Traffic of the certificate.
+    parts : tuple of float, optional
+        Bounds on ``tan θ_r`` of the first r components, r = 1 … k, if they were derived from the rows themselves.
+    """
 
     angle: float
-    """Bound on ``tan θ_k`` between the components and the top-k eigenvectors; inf where no gap could be shown."""
     agents_angle: float
-    """Largest ``tan θ_k`` between the components and an agent's own W."""
     residual: float
-    """``‖AX − X(XᵀAX)‖₂ / θ_1``, all uncertainty of the averages included."""
     uncertainty: float
-    """The part of the residual that stands for the error of the average, for rounding, and for how the ``A_j`` were
-    formed (:meth:`Operator.rounding <deepca.operators.Operator.rounding>`)."""
     noise: float
-    """The part of it that stands for the rounding of the average."""
     coupling: float
-    """``‖XᵀAX − diag(θ_1 … θ_k)‖_F / θ_1``: by what single components still mix, or are not in their order."""
     drift: float
-    """``‖mean S − mean A W‖ / θ_1``, the error of the average taken off: zero if tracking was never disturbed."""
     eigenvalues: tuple[float, ...]
-    """Of A within the components, descending: θ_1 … θ_k."""
     others: tuple[float, ...]
-    """The largest found outside the components, descending; the first estimates λ_{k+1} from below, but for the error
-    of averages."""
     bound: float
-    """λ_{k+1} is at most this, but for the failure probability."""
     failure: float
-    """Probability that ``bound`` is wrong."""
     separation: float
-    """Smallest difference of eigenvalues that counts as a gap here."""
     smaller_k: int | None
-    """The largest k below this one with a gap behind it; None if there is none (or this k is 1)."""
     larger_k: int | None
-    """The smallest k above this one with a gap behind it; None if the probes did not reach one."""
     n_agents: int
-    """Agents that contributed."""
     n_rows: int | None
-    """Rows they hold together; None where an operator does not know its rows."""
     averaging_error: float
-    """By how much a number with known mean came out wrong, beyond the error that the average itself admits."""
     digest: str
-    """SHA-256 of the components (float64, little endian, row by row)."""
     probes: int
-    """Probe columns."""
     products: int
-    """Block products made with them."""
     traffic: Traffic
     parts: tuple[float, ...] = ()
-    """Bound on ``tan θ_r`` of the first r components, r = 1 … k, where it comes from the rows themselves."""
 
     @property
     def k(self) -> int:
+        """Number of components."""
         return len(self.eigenvalues)
 
     @property
     def scale(self) -> float:
-        """The largest eigenvalue, to which residual, uncertainty, noise and drift are relative."""
+        """Largest eigenvalue, to which residual, uncertainty, noise and drift are relative."""
         return max(map(abs, self.eigenvalues))
 
     @property
@@ -84,21 +112,22 @@ class Certificate:
 
     @property
     def proven_angle(self) -> float:
-        """The bound to show: ``worst_angle``, or ``worst_part`` where nothing lies outside and that one is empty."""
+        """Bound to report: ``worst_angle``, or ``worst_part`` where nothing lies outside and the former is trivial."""
         return self.worst_angle if self.others else max(self.worst_angle, self.worst_part)
 
     @property
     def proven_for(self) -> str:
-        """What :attr:`proven_angle` holds for, in words."""
-        return "at every agent" if self.others else "for every leading part that stands apart"
+        """Scope of :attr:`proven_angle`, in words."""
+        return "at every agent" if self.others else "for every leading part with a clear gap behind it"
 
     @property
     def next_eigenvalue(self) -> float:
-        """λ_{k+1} as found, from below; −inf where nothing lies outside."""
+        """λ_{k+1} as found, a lower estimate; −inf where nothing lies outside."""
         return self.others[0] if self.others else -math.inf
 
     @property
     def averaging_ok(self) -> bool:
+        """True if the number with a known mean was averaged correctly."""
         return self.averaging_error <= LOST
 
     @property
@@ -108,34 +137,45 @@ class Certificate:
 
     @property
     def missed(self) -> bool:
-        """Whether something larger lies outside the components, clearly beyond what the residual explains."""
+        """True if a larger eigenvalue lies outside the components, by clearly more than the residual explains."""
         return -self.gap > 10.0 * self.residual * self.scale + self.separation
 
     def proves(self, tol: float) -> bool:
-        """Whether every agent's tangent is at most ``tol``."""
+        """Return whether the tangent of every agent is proven to be at most ``tol``.
+
+        Parameters
+        ----------
+        tol : float
+            Tangent of the angle.
+
+        Returns
+        -------
+        bool
+            Whether it is proven.
+        """
         return self.averaging_ok and self.worst_angle <= tol
 
     @property
     def unique(self) -> bool:
-        """Whether there is a gap behind k that rounding does not fill.
+        """True if there is a gap behind k that rounding cannot account for.
 
-        While the components still mix the two sides, θ_k and the value outside may coincide. But then the residual does
-        not: ``[[θ_k, r], [r, ϑ]]`` has eigenvalues that differ by ``√((θ_k − ϑ)² + 4r²)``.
+        While the components still mix the two sides, θ_k and the value outside may coincide. Then the residual shows
+        the gap: ``[[θ_k, r], [r, ϑ]]`` has eigenvalues that differ by ``√((θ_k − ϑ)² + 4r²)``.
         """
         mixing = 2.0 * (self.residual - self.uncertainty) * self.scale
         return hypot(max(self.gap, 0.0), mixing) > self.told_apart
 
     @property
     def told_apart(self) -> float:
-        """Smallest difference of eigenvalues that rounding surely does not make."""
+        """Smallest difference of eigenvalues that rounding cannot produce."""
         return max(self.separation, 100.0 * self.noise * self.scale)
 
     @property
     def drowned(self) -> bool:
-        """Whether rounding hides θ_k.
+        """True if rounding hides θ_k.
 
-        Where something lies outside: whether it may amount to a gap of a hundredth of θ_k. Where nothing does, whether
-        it may have changed θ_k itself by a hundredth.
+        If something lies outside, rounding may amount to a gap of a hundredth of θ_k; if nothing does, it may have
+        changed θ_k itself by a hundredth.
         """
         hidden = self.uncertainty * self.scale
         if self.others:
@@ -143,16 +183,38 @@ class Certificate:
         return VISIBLE * abs(self.eigenvalues[-1]) <= hidden
 
     def drifted(self, tol: float) -> bool:
-        """Whether what is tracked has left the mean, by more than rounding and enough to spoil ``tol``."""
+        """Return whether tracking has drifted from the mean by more than rounding, and by enough to spoil ``tol``.
+
+        Parameters
+        ----------
+        tol : float
+            Tangent of the angle to prove.
+
+        Returns
+        -------
+        bool
+            Whether tracking should be restarted.
+        """
         return self.drift > 1e3 * self.noise and self.drift * self.scale > 0.1 * tol * self.gap
 
     @property
     def resolved(self) -> bool:
-        """Whether the residual is small enough to tell the two sides of the gap apart."""
+        """True if the residual is small enough to tell the two sides of the gap apart."""
         return self.gap > 10.0 * self.residual * self.scale
 
     def leading(self, r: int) -> float:
-        """Bound on ``tan θ_r`` of the first r components; inf where no gap behind them could be shown."""
+        """Return a bound on ``tan θ_r`` of the first r components.
+
+        Parameters
+        ----------
+        r : int
+            Number of components, 1 … k.
+
+        Returns
+        -------
+        float
+            The bound; inf where no gap behind them could be shown.
+        """
         if self.parts:
             return self.parts[r - 1]
         residual = hypot(self.residual, self.coupling) * self.scale
@@ -162,25 +224,49 @@ class Certificate:
 
     @property
     def bounded(self) -> int:
-        """The longest leading part with a finite bound on its angle that could be exceeded."""
+        """Size of the longest leading part with a finite and nontrivial bound on its angle."""
         if self.others and math.isfinite(self.angle):
             return self.k
         return max((r for r in range(1, self.k) if math.isfinite(self.leading(r))), default=0)
 
     def of_rank(self, r: int, beyond: float = 0.0) -> Certificate:
-        """Return the same where all but r eigenvalues are known to be zero, or at most ``beyond``."""
+        """Return the certificate of data of known rank.
+
+        Parameters
+        ----------
+        r : int
+            Rank; all further eigenvalues are replaced by zero.
+        beyond : float, default=0.0
+            Bound on these eigenvalues.
+
+        Returns
+        -------
+        Certificate
+            A copy that says so.
+        """
         return replace(self, eigenvalues=self.eigenvalues[:r] + (0.0,) * (self.k - r), others=(), bound=beyond)
 
     def tells_all(self, tol: float) -> bool:
-        """Whether each leading part that stands apart is proven to ``tol``, and each eigenvalue to six digits.
+        """Return whether every leading part with a clear gap is proven to ``tol``, and every eigenvalue to six digits.
 
-        What "proven" has to mean where k = d: nothing lies outside, so the angle of all components together is zero.
+        This is what "proven" means where k = d: nothing lies outside, so the angle of all components together is
+        trivially zero.
+
+        Parameters
+        ----------
+        tol : float
+            Tangent of the angle.
+
+        Returns
+        -------
+        bool
+            Whether both are proven.
         """
-        return self.averaging_ok and self.worst_part <= tol and self.smallest_off <= _DIGITS
+        return self.averaging_ok and self.worst_part <= tol and self.smallest_off <= _MAX_EIGENVALUE_ERROR
 
     @property
     def smallest_off(self) -> float:
-        """What rounding may have done to the smallest eigenvalue found, relative to it."""
+        """Bound on the relative change of the smallest eigenvalue by rounding."""
         off = max(self.uncertainty, self.noise) * self.scale
         if self.parts:  # separation is 4 e σ_k, and rounding of the rows by e changes σ_k by e at most
             off = 0.5 * self.separation
@@ -188,17 +274,37 @@ class Certificate:
         return off / smallest if smallest > 0.0 else math.inf
 
     def known(self, tol: float = KNOWN) -> int:
-        """How many of the components are known: the longest leading part whose tangent is at most ``tol``.
+        """Return how many components are known: the length of the longest leading part proven to ``tol``.
 
-        All of them together only where their eigenvalues are above rounding: if nothing lies outside, the angle is 0.
+        All k count only if their eigenvalues exceed rounding, since the angle is trivially 0 if nothing lies outside.
+
+        Parameters
+        ----------
+        tol : float, default=1e-6
+            Largest tangent of the angle.
+
+        Returns
+        -------
+        int
+            Number of components.
         """
         told = not self.drowned and self.eigenvalues[-1] > self.at_most(self.k) - self.eigenvalues[-1]
         return max((r for r in range(1, self.k + told) if self.leading(r) <= tol), default=0)
 
     def at_most(self, r: int) -> float:
-        """Bound on the r-th eigenvalue, r ≤ k, when all eigenvalues outside are smaller: θ_r and the residual.
+        """Return an upper bound on the r-th eigenvalue, given that all eigenvalues outside are smaller.
 
-        Where nothing more was found at the rows, the bound on whatever is left of them.
+        It is θ_r plus the residual or, if nothing more was found in the rows, the bound on what remains of them.
+
+        Parameters
+        ----------
+        r : int
+            Number of the eigenvalue, 1 … k.
+
+        Returns
+        -------
+        float
+            The bound.
         """
         if self.eigenvalues[r - 1] == 0.0 and (self.parts or (self.bound >= 0.0 and not self.others)):
             return max(self.bound, 0.0)
@@ -206,14 +312,15 @@ class Certificate:
 
     @property
     def worst_part(self) -> float:
-        """The largest ``leading(r)`` of those r < k behind which the eigenvalues fall clearly; 0 if there are none."""
+        """Largest ``leading(r)`` over all r < k with a clear gap behind them; 0 if there are none."""
         theta = self.eigenvalues
-        clear = [r for r in range(1, self.k) if theta[r] < _CLEARLY * theta[r - 1]]
+        clear = [r for r in range(1, self.k) if theta[r] < _CLEAR_GAP * theta[r - 1]]
         return max((self.leading(r) for r in clear), default=0.0)
 
     def __str__(self) -> str:
+        """Describe the certificate in the words used by statuses."""
         rows = f", {self.n_rows:,} rows" if self.n_rows is not None else ""
-        outside = f"λ_k+1 ≤ {self.bound:.6g} but for a probability of {self.failure:.0e}"
+        outside = f"λ_k+1 ≤ {self.bound:.6g} except with probability {self.failure:.0e}"
         if not self.others:
             outside = "nothing outside"
         return (
@@ -225,6 +332,6 @@ class Certificate:
 
 
 def tangent(residual: float, reach: float) -> float:
-    """``tan θ`` from ``sin θ ≤ residual / reach`` (Davis & Kahan); inf where that says nothing."""
+    """Return the bound on ``tan θ`` from ``sin θ ≤ residual / reach`` (Davis and Kahan); inf where it is void."""
     sine = residual / reach if reach > 0.0 else math.inf
     return sine / math.sqrt(1.0 - sine * sine) if sine < 1.0 else math.inf

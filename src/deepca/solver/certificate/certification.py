@@ -1,4 +1,4 @@
-"""From an answer to its certificate: fresh averages of its products, then probes of what lies outside."""
+"""Certify an answer by fresh averages of its products, then by probes of the space outside it."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from deepca.solver.certificate.probing import Outside, Seen, columns_for, overla
 __all__ = ["certify", "digest_of"]
 
 FAILURE = 1e-6  # probability that the bound on λ_{k+1} is wrong
-_RIGHT = LARGEST  # stands for the tangent of a right angle, since infinity is not sent
-_PRODUCTS = 40  # with probes at most, unless asked for more
+_RIGHT_ANGLE = LARGEST  # stands for an infinite tangent, since infinity must not be sent
+_MAX_PRODUCTS = 40  # block products with probes by default, enough for all but tiny gaps
 
 
 def certify(
@@ -39,57 +39,87 @@ def certify(
     accuracy: float = 1.0,
     gap: float = 0.1,
     failure: float = FAILURE,
-    products: int = _PRODUCTS,
+    products: int = _MAX_PRODUCTS,
     known: Certificate | None = None,
 ) -> tuple[Certificate, Array]:
-    """Certify the leader's ``X``, and return it with the certificate; every agent calls this at the same point.
+    """Certify the leader's components; every agent must call this at the same point.
 
     Parameters
     ----------
-    A : the ``A_j`` of the local agents, as they are now.
-    X : orthonormal ``(*B, d, k)``; the leader's is taken by all. Principal components make the eigenvalues meaningful.
-    W : each agent's own basis ``(*B, d, k)``, compared with the common X; X itself by default.
-    tracked : ``S_j − A_j W_j`` of each agent, ``(*B, d, …)``, whose mean must be zero; not looked at by default.
-    tol : what one would like to prove; probing ends when it is.
-    accuracy : as for ``tol``, what residual and eigenvalues shall be good for; where smaller, they are made more exact.
-    gap : a guess of ``1 − λ_{k+1}/λ_k``, to choose how exact the first averages are; a wrong one costs rounds only.
-    failure : probability with which the bound on λ_{k+1} may be wrong.
-    products : block products with probes at most.
-    known : a certificate for the same ``A_j``; its bound on λ_{k+1} is used again where it suffices.
+    A : OperatorLike
+        The ``A_j`` of the local agents, as they are now.
+    X : ndarray of shape (*B, d, k)
+        Orthonormal columns, of which all agents take the leader's; principal components give meaningful eigenvalues.
+    network : Network
+        Network that connects the agents.
+    W : ndarray of shape (*B, d, k), optional
+        Each agent's own basis, to compare with the common X; X itself by default.
+    tracked : ndarray of shape (*B, d, …), optional
+        ``S_j − A_j W_j`` of each agent, whose mean must be zero; not checked by default.
+    tol : float, default=1e-8
+        Tangent to prove; probing ends once it is proven.
+    accuracy : float, default=1.0
+        Where smaller than ``tol``, the accuracy to which residual and eigenvalues are computed instead.
+    gap : float, default=0.1
+        Guess of ``1 − λ_{k+1}/λ_k``, for the accuracy of the first averages; a wrong one only costs rounds.
+    failure : float, default=1e-6
+        Acceptable probability that the bound on λ_{k+1} is wrong.
+    products : int, default=40
+        Maximum number of block products with probes.
+    known : Certificate, optional
+        Certificate for the same ``A_j``, whose bound on λ_{k+1} is reused where it suffices.
+
+    Returns
+    -------
+    certificate : Certificate
+        What is proven.
+    X : ndarray of shape (d, k)
+        The leader's components, for which it holds.
     """
     operator, before = as_operator(A), network.traffic
-    own = X if W is None else W
-    X = network.broadcast(X)
+    own, X = X if W is None else W, network.broadcast(X)
     check_basis(network, "components", X)
     fresh = _fresh(operator, X, own, tracked, network, min(tol, accuracy), gap, failure)
     found = fresh.found
     sure = found.eigenvalues[-1] - found.uncertainty * found.scale
     if known is not None and fresh.residual <= _sine(tol) * (sure - known.bound):
-        found = replace(
-            found,
-            others=known.others,
-            bound=known.bound,
-            failure=known.failure,
-            smaller_k=known.smaller_k,
-            larger_k=known.larger_k,
-            probes=known.probes,
-        )
+        found = _with_known_bound(found, known)
     elif X.shape[1] < X.shape[0]:
         found = _probed(operator, X, network, replace(found, failure=failure), fresh, tol, gap, products)
     angle = tangent(fresh.residual, sure - found.bound) if found.averaging_ok else math.inf
     return replace(found, angle=angle, traffic=network.traffic - before), X
 
 
+def _with_known_bound(found: Certificate, known: Certificate) -> Certificate:
+    """Return the certificate with the outside as bounded by an earlier one."""
+    return replace(
+        found,
+        others=known.others,
+        bound=known.bound,
+        failure=known.failure,
+        smaller_k=known.smaller_k,
+        larger_k=known.larger_k,
+        probes=known.probes,
+    )
+
+
 def digest_of(X: Array) -> str:
-    """SHA-256 of components ``(d, k)``: float64, little endian, row by row."""
+    """Return the SHA-256 of components ``(d, k)``: float64, little endian, row by row."""
     return hashlib.sha256(np.ascontiguousarray(X, dtype="<f8").tobytes()).hexdigest()
 
 
 @dataclass(frozen=True)
 class _Fresh:
-    """A certificate that does not look outside X yet, and two lengths: of the residual, and of how A was formed.
+    """Certificate without probes of the outside, and the lengths needed to complete it.
 
-    fine : how exact averages have to be, relative to the gap, to tell what a random start must have contained.
+    Attributes
+    ----------
+    residual : float
+        Norm of the residual, including all uncertainty.
+    formed : float
+        Part of it due to the way in which the A_j were formed.
+    fine : float
+        Accuracy of averages, relative to the gap, that suffices to detect the smallest likely part of a random start.
     """
 
     found: Certificate
@@ -100,9 +130,12 @@ class _Fresh:
 
 @dataclass(frozen=True)
 class _Asked:
-    """What one average of ``A_j X``, with a drift and four counts behind it, has to tell.
+    """Request for one average of ``A_j X``, followed by a drift and four counts.
 
-    noise : the rounding of the products, which no average can be better than.
+    Attributes
+    ----------
+    noise : float
+        Rounding of the products, which limits the accuracy of every average.
     """
 
     X: Array
@@ -112,16 +145,16 @@ class _Asked:
     noise: float
 
     def product(self, of: Array) -> Array:
-        """The part ``(d, k)`` that belongs to ``A X``."""
+        """Return the part ``(d, k)`` that belongs to ``A X``."""
         return of[: self.X.size].reshape(self.X.shape)
 
     def enough(self, found: Averaged) -> bool:
-        """As exact as rounding, or as tolerance and gap ask for."""
+        """Return whether an average is as accurate as rounding, or as tolerance and gap require."""
         theta = min(total(x * y) for x, y in zip(self.X.T, self.product(found.mean).T, strict=True))
         return length(self.product(found.error)) <= max(0.05 * self.tol * self.gap * theta, self.noise)
 
     def numbers(self, found: Averaged) -> Array:
-        """What follows from the average by matrix products: θ, ‖R‖, coupling, drift, and what probes have to reach."""
+        """Return θ, ‖R‖, coupling, drift, and the accuracy that probes need, all by matrix products."""
         (d, k), X, AX = self.X.shape, self.X, self.product(found.mean)
         inside = X.T @ AX
         theta = np.linalg.eigvalsh(symmetric_part(inside))[::-1]
@@ -131,7 +164,7 @@ class _Asked:
         return packed(theta, np.linalg.norm(AX - X @ inside, 2), coupling, drift, fine)
 
     def check(self, network: Network, told: Array, mean: Averaged) -> None:
-        """Contradiction unless the leader's numbers follow from the average, but for rounding."""
+        """Raise Contradiction unless the leader's numbers follow from the average, up to rounding."""
         own, rounded = self.numbers(mean), 16.0 * len(self.X) * EPS * length(self.product(mean.mean))
         check_close(network, "eigenvalues or residuals", told[:-2], own[:-2], rounded)
         check_close(network, "a drift", told[-2], own[-2], 1e-9 * abs(float(own[-2])) + rounded)
@@ -141,11 +174,11 @@ class _Asked:
 def _fresh(
     A: Operator, X: Array, own: Array, tracked: Array | None, network: Network, tol: float, gap: float, failure: float
 ) -> _Fresh:
-    """What one fresh average of ``A_j X`` tells."""
+    """Return the part of the certificate that follows from one fresh average of ``A_j X``."""
     (d, k), B, m = X.shape, network.batch, network.n_agents
     AX = A @ everywhere(X, network)
     rounding = A.rounding()
-    apart = np.minimum(tan_theta(X, own), _RIGHT)
+    apart = np.minimum(tan_theta(X, own), _RIGHT_ANGLE)
     local = np.stack([apart, frobenius(AX, axis=(-2, -1)), rounding.growth], axis=-1)
     agents = (np.arange(m) == network.local[..., None]).astype(np.float64)
     highest = network.reduce(np.concatenate([local, agents], axis=-1), "max")
@@ -172,11 +205,11 @@ def _fresh(
     rows_off, products_off = map(float, mean.mean[-2:] + mean.error[-2:])
     formed = rounding.bound(largest + residual, rows_off, products_off, float(highest[2]))
     residual += formed
-    relative = 1.0 / largest if largest >= SMALLEST else 0.0  # below, nothing is known of anything
+    relative = 1.0 / largest if largest >= SMALLEST else 0.0  # smaller matrices have no known digits
     separation = max(4.0 * noise, 16.0 * EPS * largest)
     found = Certificate(
         angle=math.inf,
-        agents_angle=float(highest[0]) if highest[0] < _RIGHT else math.inf,
+        agents_angle=float(highest[0]) if highest[0] < _RIGHT_ANGLE else math.inf,
         residual=residual * relative,
         uncertainty=(error + noise + formed) * relative,
         noise=noise * relative,
@@ -203,7 +236,11 @@ def _fresh(
 def _probed(
     A: Operator, X: Array, network: Network, found: Certificate, fresh: _Fresh, tol: float, gap: float, products: int
 ) -> Certificate:
-    """The same with what probes find outside X; the first try with averages as exact as the guessed gap asks for."""
+    """Return the certificate with the eigenvalues outside X found by probes.
+
+    The first attempt uses averages as accurate as the guessed gap requires; if that limits the bound, probing restarts
+    with more accurate ones.
+    """
     theta, noise = found.eigenvalues[-1], found.noise * found.scale
     sure = theta - found.uncertainty * found.scale
     seed, made = int(found.digest[:16], 16), 0
@@ -212,7 +249,7 @@ def _probed(
     while True:
 
         def look(outside: Outside) -> Seen:
-            # one of several looks: all of them together may be wrong with that probability
+            # one of several attempts: together they may be wrong with probability ``failure``
             share = found.failure * 6.0 / (math.pi * (made + outside.products)) ** 2  # noqa: B023
             return Seen.of(outside, share, found.separation, fresh.formed)  # noqa: B023
 
@@ -243,6 +280,7 @@ def _probed(
 
 
 def _with(found: Certificate, seen: Seen, outside: Outside, made: int) -> Certificate:
+    """Return the certificate with the findings of one more block product."""
     return replace(
         found,
         others=seen.values,
@@ -255,14 +293,16 @@ def _with(found: Certificate, seen: Seen, outside: Outside, made: int) -> Certif
 
 
 def _hopeless(found: Certificate, error: float) -> bool:
-    """Whether the largest value outside has settled where no gap is left, and a larger k is known."""
+    """Return whether the largest value outside has settled without a gap, and a larger k with one is known."""
     settled = error <= max(0.05 * abs(found.gap), found.separation)
     return bool(settled and (found.missed or (not found.unique and found.larger_k is not None)))
 
 
 def _largest_gap_below(theta: Array, separation: float) -> int | None:
+    """Return the largest j < k with a gap behind θ_j."""
     return max((j for j in range(1, len(theta)) if theta[j - 1] - theta[j] > separation), default=None)
 
 
 def _sine(tangent: float) -> float:
+    """Return the sine that belongs to a tangent."""
     return tangent / math.sqrt(1.0 + tangent * tangent)

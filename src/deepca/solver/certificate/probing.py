@@ -1,4 +1,4 @@
-"""The largest eigenvalues outside a given subspace, found and bounded with fresh random columns."""
+"""Find and bound the largest eigenvalues outside a given subspace with fresh random columns."""
 
 from __future__ import annotations
 
@@ -32,18 +32,35 @@ from deepca.operators.linalg import frobenius, orthonormal_part, symmetric_part,
 
 __all__ = ["Outside", "Seen", "columns_for", "overlap", "probe"]
 
-_LEAST = 8  # columns: rounds count for more than their size
+_MIN_COLUMNS = 8  # wider blocks than k where k is small: the number of rounds matters more than their size
 
 
 @dataclass(frozen=True)
 class Outside:
     """Ritz values of ``B = (I−XXᵀ) A (I−XXᵀ)`` after some block products.
 
-    values : descending; each is at most the eigenvalue of B at its place.  errors : an eigenvalue of B lies within that
-    of each value.  first, last : what the Ritz vectors have in the first and in the last block of columns.
-    doubt : what the averaged products may be wrong by.  rounding : the part of it that no better average would remove.
-    exact : whether nothing is left to find.
-    lost : by how much a number with known mean came out wrong in any average; above rounding all bounds are void.
+    Parameters
+    ----------
+    values : ndarray
+        Ritz values, descending; each is at most the eigenvalue of B at its position.
+    errors : ndarray
+        Distances within which an eigenvalue of B lies from each value.
+    first, last : ndarray
+        Parts of the Ritz vectors in the first and in the last block of columns.
+    doubt : float
+        Bound on the error of the averaged products.
+    columns : int
+        Columns of a block.
+    products : int
+        Block products made.
+    dimension : int
+        Dimension d − k of the space outside X.
+    exact : bool
+        Whether nothing is left to find.
+    lost : float, default=0.0
+        Largest error of a number with a known mean in any average; above rounding all bounds are void.
+    rounding : float, default=0.0
+        Part of the doubt that better averages would not remove.
     """
 
     values: Array
@@ -59,7 +76,7 @@ class Outside:
     rounding: float = 0.0
 
     def bound(self, failure: float) -> float:
-        """λ₁(B), and with it λ_{k+1}(A), is at most this but for a probability of ``failure``: the better of two."""
+        """Return a bound on λ₁(B), hence on λ_{k+1}(A), that fails with probability ``failure``: the better of two."""
         if self.lost > LOST:
             return math.inf
         if self.exact:
@@ -67,14 +84,16 @@ class Outside:
         return min(self.bound_beforehand(failure / 2.0), self.bound_afterwards(failure / 2.0))
 
     def bound_afterwards(self, failure: float) -> float:
-        """Bound λ₁(B) by what the probes have found.
+        """Return a bound on λ₁(B) from the Ritz values and vectors found.
 
-        ``BQ = QH + F Eᵀ`` with F orthogonal to Q, and E the last block of columns. So an eigenvector u to an eigenvalue
-        t above all Ritz values has ``uᵀQ`` in the row space of ``Eᵀ(t − H)⁻¹``. It is at most 1 long, so its part g in
-        the first block is at most the cosine between that space and the first block. But g is how much of u the random
-        start contained: ``‖g‖² ~ Beta(p/2, (n−p)/2)``, shorter than :func:`overlap` with probability ``failure`` only.
-        The bound is the largest t whose cosine reaches that. Products that are wrong by δ change g by
-        ``2δ/(t − ϑ₁)`` at most. (For one column: van Dorsselaer, Hochstenbach & van der Vorst 2000.)
+        Notes
+        -----
+        ``BQ = QH + F Eᵀ`` with F orthogonal to Q, and E the last block of columns. So an eigenvector u with an
+        eigenvalue t above all Ritz values has ``uᵀQ`` in the row space of ``Eᵀ(t − H)⁻¹``. Its length is at most 1, so
+        its part g in the first block is at most the cosine between that space and the first block. But g is the part of
+        u that the random start contained: ``‖g‖² ~ Beta(p/2, (n−p)/2)``, shorter than :func:`overlap` only with
+        probability ``failure``. The bound is the largest t whose cosine reaches that. Products with an error of δ
+        change g by at most ``2δ/(t − ϑ₁)``. (For a single column: van Dorsselaer, Hochstenbach and van der Vorst 2000.)
         """
         top, width = float(self.values[0]), float(self.values[0]) - float(self.values[-1])
         if not SMALLEST <= width < math.inf:
@@ -82,7 +101,7 @@ class Outside:
         least, below = overlap(self.dimension, self.columns, failure), (top - self.values[:, None]) / width
 
         def may_be_missed(above: Array) -> npt.NDArray[np.bool_]:
-            """Whether an eigenvalue that many widths above ϑ₁ may be."""
+            """Return whether an eigenvalue that many widths above ϑ₁ may have been missed."""
             turned = 2.0 * (self.doubt / width) / above
             basis, _ = np.linalg.qr(self.last.T / (above[:, None, None] + below))
             cosine = np.linalg.norm(np.swapaxes(basis, -1, -2) @ self.first.T, 2, axis=(-2, -1))
@@ -99,11 +118,13 @@ class Outside:
         return top + width * float(fine[min(int(np.flatnonzero(may_be_missed(fine))[-1]) + 1, fine.size - 1)])
 
     def bound_beforehand(self, failure: float) -> float:
-        """Bound λ₁(B) by the number of products alone.
+        """Return a bound on λ₁(B) from the number of products alone.
 
-        For one uniformly random start and q products ``P[ϑ < (1−ε)λ₁] ≤ 1.648 √n e^{−√ε(2q−1)}`` if B ⪰ 0
-        (Kuczyński & Woźniakowski 1992); p independent columns must all fail. Where B is indefinite the error is
-        relative to λ₁ − λ_n, and both ends are bounded alike.
+        Notes
+        -----
+        For one uniformly random start and q products ``P[ϑ < (1−ε)λ₁] ≤ 1.648 √n e^{−√ε(2q−1)}`` if B ⪰ 0 (Kuczyński
+        and Woźniakowski 1992); p independent columns must all fail. Where B is indefinite the error is relative to λ₁ −
+        λ_n, and both ends are bounded in the same way.
         """
         top, bottom = float(self.values[0]), float(self.values[-1])
         definite = bottom >= -2.0 * self.doubt
@@ -128,14 +149,14 @@ def probe(
     tell: Callable[[Outside], Array] = lambda _: np.empty(0),
     size: Callable[[int], int] = lambda _: 0,
 ) -> Iterator[tuple[Outside, Array]]:
-    """Block Lanczos on B from fresh Gaussian columns; one more block product, the same at every agent, per item.
+    """Run block Lanczos on B from fresh Gaussian columns, one block product per item.
 
-    ``X`` is the same ``(d, k)`` everywhere. Products are averaged anew until their error is below ``accuracy``.
-    ``rounding`` is that of a product with X; directions that short are noise. What is left out is added to the doubt,
-    and so is the rounding of each product with probes: in proportion to its own size, the mean of which comes along.
+    ``X`` is the same ``(d, k)`` at every agent. Products are averaged until their error is below ``accuracy``.
+    ``rounding`` is that of a product with X: shorter directions are noise. They are left out and added to the doubt, as
+    is the rounding of each product with probes, in proportion to its mean size, which is averaged along with it.
 
-    Blocks are the leader's, and so are the numbers that ``tell`` makes of what was found, ``size(s)`` of them where s
-    columns were multiplied so far. Only these may decide anything: an Outside is the same everywhere but for rounding.
+    Blocks are the leader's, and so are the numbers that ``tell`` derives from an Outside, ``size(s)`` of them after
+    products with s columns. Only these may decide anything: an Outside is the same everywhere only up to rounding.
     """
     (d, k), B = X.shape, network.batch
     n = d - k
@@ -151,11 +172,11 @@ def probe(
         Y = A @ everywhere(block, network)
         sizes, Y = frobenius(Y, axis=(-2, -1)), without(Y, X)
         Q = np.hstack([Q, block])
-        found: list[_Looked] = []
+        found: list[_LanczosStep] = []
 
-        def looked(new: Averaged) -> _Looked:
+        def looked(new: Averaged) -> _LanczosStep:
             new = replace(new, lost=max(lost, new.lost))  # noqa: B023
-            return _Looked.of(X, Q, BQ, new, (p, made), doubt, (rounding, rounded))  # noqa: B023
+            return _LanczosStep.of(X, Q, BQ, new, (p, made), doubt, (rounding, rounded))  # noqa: B023
 
         def following(new: Averaged) -> Array:
             look = looked(new)
@@ -166,24 +187,29 @@ def probe(
 
         told_size = d * p + 2 + size(Q.shape[1])
         flat = np.concatenate([Y.reshape(*B, -1), np.asarray(sizes)[..., None]], axis=-1)
-        new, told = average_then(network, flat, rounds, lambda one: _off(one) <= accuracy, following, told_size)
+        new, told = average_then(network, flat, rounds, lambda one: _mean_error(one) <= accuracy, following, told_size)
         filled, columns, told_doubt, numbers = unpacked(told, (d, p), (), (), (size(Q.shape[1]),))
         look = found[0] if found else looked(new)
         block = np.ascontiguousarray(filled[:, : counted(network.leader, "a number of probes", columns, p)])
-        look.check(network, block, float(told_doubt), hypot(hypot(doubt, _off(new)), _of_product(new)))
+        look.check(network, block, float(told_doubt), hypot(hypot(doubt, _mean_error(new)), _product_rounding(new)))
         rounds, doubt, BQ = new.rounds, float(told_doubt), look.BQ
         rounded, lost = look.outside.rounding, look.outside.lost
-        exact = block.shape[1] == 0  # the probes' space is invariant, and every direction has a part in it
+        exact = block.shape[1] == 0  # the probed space is invariant, and every direction has a component in it
         yield replace(look.outside, doubt=doubt, exact=exact), numbers
         if exact:
             return
 
 
 @dataclass(frozen=True)
-class _Looked:
-    """After one more product: ``BQ``, what was found, what of the last block is outside of Q, and the next block.
+class _LanczosStep:
+    """Outcome of one more block product: ``BQ``, the Ritz values, the remainder outside Q, and the next block.
 
-    short : directions this short are left out.
+    Attributes
+    ----------
+    left : ndarray
+        Part of the last product outside Q.
+    short : float
+        Length up to which directions are left out.
     """
 
     X: Array
@@ -204,10 +230,13 @@ class _Looked:
         at: tuple[int, int],
         doubt: float,
         roundings: tuple[float, float],
-    ) -> _Looked:
-        """``doubt`` and ``roundings`` (of products with X, of all products) are those before this product."""
+    ) -> _LanczosStep:
+        """Take one step; ``doubt`` and ``roundings`` (of products with X, of all products) are those before it."""
         (p, made), n, (rounding, rounded) = at, X.shape[0] - X.shape[1], roundings
-        doubt, rounded = hypot(hypot(doubt, _off(new)), _of_product(new)), hypot(rounded, _of_product(new))
+        doubt, rounded = (
+            hypot(hypot(doubt, _mean_error(new)), _product_rounding(new)),
+            hypot(rounded, _product_rounding(new)),
+        )
         last = Q.shape[1] - BQ.shape[1]
         BQ = np.hstack([BQ, without(new.mean[:-1].reshape(Q.shape[0], last), X)])
         values, vectors = np.linalg.eigh(symmetric_part(Q.T @ BQ))
@@ -219,13 +248,13 @@ class _Looked:
         # short directions are mostly rounding, and orthogonal to the others only after another projection
         block = np.linalg.qr(without(without(orthonormal_part(left, short), Q), X))[0][:, : n - Q.shape[1]]
         if Q.shape[1] + block.shape[1] < min((made + 1) * p, n):
-            doubt = hypot(doubt, math.sqrt(p) * short)  # invariant but for what was left out
+            doubt = hypot(doubt, math.sqrt(p) * short)  # invariant up to the directions left out
         exact = block.shape[1] == 0
         outside = Outside(values, errors, vectors[:p], vectors[-last:], doubt, p, made, n, exact, new.lost, rounded)
         return cls(X, Q, BQ, outside, left, block, short)
 
     def check(self, network: Network, block: Array, doubt: float, averaged: float) -> None:
-        """Contradiction unless that block comes next, and no error is kept back: ``averaged``, and what is left out."""
+        """Raise Contradiction unless ``block`` comes next and ``doubt`` covers all errors, including ``averaged``."""
         beyond = 10.0 * math.sqrt(self.left.shape[1]) * self.short
         check_basis(network, "probes", block, self.X, self.Q, contains=self.left, beyond=beyond)
         at, n = self.outside, self.outside.dimension
@@ -234,22 +263,30 @@ class _Looked:
         check_small(network, "errors of averages", averaged - doubt, 0.0)
 
 
-def _off(new: Averaged) -> float:
-    """By how much the average of products may be off; its last number is their mean size."""
+def _mean_error(new: Averaged) -> float:
+    """Return the error of the averaged products, whose last entry is their mean size."""
     return length(new.error[:-1])
 
 
-def _of_product(new: Averaged) -> float:
-    """The rounding of the mean of products: at most the mean of their roundings, and of that of adding them up."""
+def _product_rounding(new: Averaged) -> float:
+    """Return the rounding of the mean of products: at most the mean of their roundings, plus that of the summation."""
     return 2.0 * EPS * new.growth * max(float(new.mean[-1] + new.error[-1]), 0.0)
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What probes say after one more product, as the leader has computed it.
+    """Findings of the probes after one more product, as computed by the leader.
 
-    bound : on the largest eigenvalue of B.  error : an eigenvalue lies that close to the first of ``values``, which are
-    the largest.  larger : the place of the first gap among them, 0 where none is seen.
+    Parameters
+    ----------
+    bound : float
+        Bound on the largest eigenvalue of B.
+    error : float
+        Distance within which an eigenvalue lies from the first of ``values``.
+    larger : int
+        Position of the first gap among the values; 0 if none was found.
+    values : tuple of float
+        The largest Ritz values.
     """
 
     bound: float
@@ -259,9 +296,18 @@ class Seen:
 
     @classmethod
     def of(cls, outside: Outside, failure: float, separation: float, formed: float) -> Seen:
-        """failure : probability that the bound is wrong.  separation : smallest difference that counts as a gap.
+        """Return the findings from Ritz values.
 
-        formed : by how much rounding may have changed the A_j when they were formed.
+        Parameters
+        ----------
+        outside : Outside
+            The Ritz values.
+        failure : float
+            Probability that the bound may be wrong.
+        separation : float
+            Smallest difference that counts as a gap.
+        formed : float
+            Bound on the change of the A_j by rounding when they were formed.
         """
         values, errors = outside.values, outside.errors
         larger = next(
@@ -277,25 +323,33 @@ class Seen:
 
     @property
     def numbers(self) -> Array:
+        """The findings as one array, to be sent."""
         return packed(self.bound, self.error, self.larger, np.array(self.values))
 
     @classmethod
     def from_numbers(cls, numbers: Array, network: Network, dimension: int) -> Seen:
+        """Return the findings that the leader sent."""
         bound, error, larger, *values = map(float, numbers)
         return cls(bound, error, counted(network.leader, "the place of a gap", larger, dimension), tuple(values))
 
     def check(self, network: Network, outside: Outside, own: Seen, scale: float) -> None:
-        """Contradiction unless values are those found here, and the bound no smaller; bounds come in steps of 4 %."""
+        """Raise Contradiction unless the values are those found here and the bound is no smaller.
+
+        Bounds come in steps of 4 %.
+        """
         size = max(float(np.abs(outside.values).max()), scale)
         check_close(network, "eigenvalues outside", np.array(self.values), np.array(own.values), SEMI * size)
         check_bound(network, self.bound, own.bound, (float(outside.values[0]), float(outside.values[-1])), size)
 
 
 def columns_for(k: int, d: int) -> int:
-    """How many probes: as many as components, and some more, since rounds count for more than their size."""
-    return min(max(k, _LEAST), d - k)
+    """Return the number of probes: at least k, and more for small k, since rounds matter more than their size."""
+    return min(max(k, _MIN_COLUMNS), d - k)
 
 
 def overlap(n: int, p: int, failure: float) -> float:
-    """The part of a given unit vector that p random orthonormal columns of n entries contain, but for ``failure``."""
+    """Return the length of a unit vector's part in p random orthonormal columns, except with probability ``failure``.
+
+    The columns have n entries each, and the part is at least that long.
+    """
     return math.sqrt(float(betaincinv(p / 2.0, (n - p) / 2.0, failure))) if p < n else 1.0

@@ -1,4 +1,4 @@
-"""Attempts at a certificate at the end of a run, and what follows from one that does not prove the tolerance."""
+"""Attempt a certificate at the end of a run, and decide how to continue if it does not prove the tolerance."""
 
 from __future__ import annotations
 
@@ -17,37 +17,54 @@ from deepca.operators.linalg import largest_positive, symmetric_part
 from deepca.solver.certificate.bounds import Certificate
 from deepca.solver.certificate.certification import FAILURE, digest_of
 from deepca.solver.certificate.certification import certify as fresh_certificate
-from deepca.solver.deflation import as_given, rounding_beyond
+from deepca.solver.deflation import bound_beyond_rank, formed_without_rounding
 from deepca.solver.ritz_axes import principal_axes
 from deepca.solver.stopping import Agreed, StopRule, at_floor, error_estimate, more_iterations, rate
-from deepca.solver.verdict import PRESENTABLE
+from deepca.solver.verdict import DEFAULT_TOL
 
 __all__ = ["Proof", "ritz"]
 
 S_ = TypeVar("S_", bound=State)
-_REPAIRS = 3  # restarts of a tracking that fresh averages contradict
+_MAX_REPAIRS = 3  # restarts of tracking that has drifted; more would hardly help
 
 
 class Proof:
-    """Attempts at a certificate, and what follows from one that does not prove the tolerance."""
+    """Attempts at a certificate, and the decision that follows from each.
+
+    Attributes
+    ----------
+    attempts : int
+        Number of attempts.
+    over : bool
+        Whether the run is over.
+    lost : bool
+        Whether tracking has drifted and must be restarted.
+    stuck : bool
+        Whether the residual no longer falls, and rounding explains it.
+    more : int
+        Iterations to make before the next attempt.
+    beyond : float
+        Bound on the variances beyond the rank; inf if unknown.
+    """
 
     def __init__(self, algorithm: Algorithm[S_], stop: StopRule | None, last: int, first: int) -> None:
         self._algorithm, self._stop, self._last, self._first = algorithm, stop, last, first
-        self._tol = stop.tol if stop is not None else PRESENTABLE
+        self._tol = stop.tol if stop is not None else DEFAULT_TOL
         self.attempts, self._repairs = 0, 0
         self._known: Certificate | None = None
         self.traffic = Traffic(agents=algorithm.network.traffic.agents)
         self.certificate: Certificate | None = None
         self.components: Array = np.empty(0)
         self.over, self.lost, self.stuck, self.more = False, False, False, 0
-        self.beyond = math.inf  # bound on variances beyond the rank, where the rows have only rounding there
+        self.beyond = math.inf
         self._residual = math.inf
 
     def forget(self, attempts: int) -> None:
-        """The network changed, and with it what is averaged; so many attempts were made by whoever made the most."""
+        """Discard what depends on the network, which has changed; ``attempts`` is the largest number of any agent."""
         self._known, self._residual, self.attempts = None, math.inf, attempts
 
     def attempt(self, recent: list[State], history: Sequence[Agreed]) -> None:
+        """Certify the latest state, and decide whether the run is over."""
         network, state = self._algorithm.network, recent[-1]
         before = network.traffic
         self.attempts += 1
@@ -60,7 +77,7 @@ class Proof:
                 network,
                 W=state.W,
                 tracked=state.excess,
-                tol=min(self._tol, 1e-13) if at_floor(history) else self._tol,  # at the floor, as sharp as can be
+                tol=min(self._tol, 1e-13) if at_floor(history) else self._tol,  # at the floor, as tight as possible
                 accuracy=1.0 if self._stop is not None else _reached(history),
                 gap=_gap(state, history),
                 failure=FAILURE / 2.0**self.attempts,  # all attempts together stay below it
@@ -70,10 +87,10 @@ class Proof:
             if certificate.bound < certificate.eigenvalues[-1]:
                 self._known = certificate
             self._decide(state, history, certificate)
-            if self.over and certificate.averaging_ok:  # the same subspace, its axes to rounding
+            if self.over and certificate.averaging_ok:  # refine the axes of the same subspace to rounding
                 self.components, theta, off = principal_axes(self._algorithm.A, self.components, network)
                 off = off / certificate.scale if certificate.scale > 0.0 else 0.0
-                # the A_j may be off by as much as for the residual, and averages without a tree by some more
+                # the uncertainty of the A_j applies here too; averages without a tree add some
                 certificate = replace(
                     certificate,
                     eigenvalues=tuple(map(float, theta)),
@@ -83,23 +100,24 @@ class Proof:
                     digest=digest_of(self.components),
                 )
                 if history and 0 < (rank := history[-1].rank) < certificate.k:
-                    self.beyond = self._beyond(rank, theta, certificate)
+                    self.beyond = self._bound_beyond_rank(rank, theta, certificate)
         finally:
             self.traffic += network.traffic - before
         self.certificate = replace(certificate, traffic=self.traffic)
 
-    def _beyond(self, rank: int, theta: Array, certificate: Certificate) -> float:
-        """Bound eigenvalues beyond the rank: 0 where there can be none, inf where nobody can tell."""
+    def _bound_beyond_rank(self, rank: int, theta: Array, certificate: Certificate) -> float:
+        """Return a bound on the eigenvalues beyond the rank: 0 if there can be none, inf if none is known."""
         A, network = self._algorithm.A, self._algorithm.network
         if certificate.n_rows is not None and certificate.n_rows <= rank:
             return 0.0
-        if not theta[rank:].any() and as_given(A, network):
+        if not theta[rank:].any() and formed_without_rounding(A, network):
             return 0.0
-        return rounding_beyond(A, self.components[:, :rank], theta[:rank], network)
+        return bound_beyond_rank(A, self.components[:, :rank], theta[:rank], network)
 
     def _decide(self, state: State, history: Sequence[Agreed], certificate: Certificate) -> None:
+        """Decide whether the run is over, tracking must restart, or how many more iterations to make."""
         done = certificate.proves(self._tol)
-        # the columns that carry the data, too; where k = d, their axes are turned to rounding without iterating
+        # the columns within the rank must be proven, too; where k = d, their axes are refined without iterating
         if history and 0 < history[-1].rank < certificate.k < len(self.components):
             done = done and certificate.leading(history[-1].rank) <= self._tol
         self.lost = certificate.drifted(self._tol) and not done
@@ -110,43 +128,45 @@ class Proof:
         if self.lost and not self.over:
             self._repairs += 1
             self._known = None
-            self.over = self._repairs > _REPAIRS
+            self.over = self._repairs > _MAX_REPAIRS
             return
-        # no smaller than before, and rounding could explain it; where messages may get lost, averages are off by more
+        # the residual no longer falls and rounding explains it; on unreliable networks averages have larger errors
         rounding = 100.0 * certificate.noise
         if self._algorithm.network.reliable:
             rounding = max(rounding, 2.0 * certificate.uncertainty)
         self.stuck = certificate.residual > 0.5 * self._residual and certificate.residual <= rounding
         self._residual = certificate.residual
         self.over = self.over or hopeless or at_floor(history) or self.stuck
-        if state.seen_gap is not None:  # no power iteration: faster than the gap would tell, and ever faster
+        if state.seen_gap is not None:  # not a power iteration: faster than the gap suggests, and accelerating
             r, factor = min(rate(history), 0.9) if history else 0.9, certificate.worst_angle / self._tol
             longest = self._last
         elif certificate.resolved and certificate.others:
             r, factor = certificate.next_eigenvalue / certificate.eigenvalues[-1], certificate.worst_angle / self._tol
             longest = self._last
-        else:  # no gap to be seen yet: look again when the residual is a thousandth, or after as long again
+        else:  # no gap visible yet: retry when the residual is a thousandth, or after as many iterations again
             r, factor, longest = rate(history) if history else 0.99, 1e3, max(state.t - self._first, 50)
         more = min(more_iterations(min(factor, 1.0 / self._tol), 0.9, r), longest)
         self.more = max(more, 2 ** (self.attempts - 1))
 
 
 def _reached(history: Sequence[Agreed]) -> float:
-    """How good the answer seems to be, at least."""
+    """Return a bound on how accurate the answer seems to be."""
     return max(error_estimate(history), history[-1].disagreement, EPS) if history else 1.0
 
 
 def _gap(state: State, history: Sequence[Agreed]) -> float:
-    """A guess of the relative gap behind k, from the rate of convergence or from Ritz values."""
+    """Return a guess of the relative gap behind k, from the rate of convergence or from Ritz values."""
     if state.seen_gap is None and not history:
         return 0.1
     return min(max(1.0 - rate(history) if state.seen_gap is None else state.seen_gap, 1e-6), 0.5)
 
 
 def ritz(before: State, state: State) -> tuple[Array, Array]:
-    """Eigenvalues ``(*B, k)`` and principal components ``(*B, d, k)``, both by descending eigenvalue.
+    """Return eigenvalues ``(*B, k)`` and principal components ``(*B, d, k)``, both by descending eigenvalue.
 
-    S is the tracked ``A V``, V the basis of the step before, so ``VᵀS`` gives both without another round: with
+    Notes
+    -----
+    S is the tracked ``A V`` with V the basis of the previous step, so ``VᵀS`` gives both without another round: with
     ``VᵀS = Q θ Qᵀ`` the components are ``V Q``, carried over into the newer subspace of W. The largest entry of each is
     positive.
     """
