@@ -331,9 +331,9 @@ def test_checkpoints_are_gone_when_the_model_is_there(fits: Fits) -> None:
 @pytest.mark.xdist_group("mpi")
 def test_checkpoints_that_cannot_be_written_are_a_warning(fits: Fits) -> None:
     first, *others = fits.batch["no-checkpoints"]
-    assert len(lines_with(first.stderr, "no checkpoint can be written to all.npy/kept/agents-00000-00001")) == 1
+    assert len(lines_with(first.stderr, "cannot write a checkpoint to all.npy/kept/agents-00000-00001")) == 1
     for rank, answer in enumerate(others, start=1):
-        assert len(lines_with(answer.stderr, f"rank {rank}: no checkpoint can be written to ")) == 1
+        assert len(lines_with(answer.stderr, f"rank {rank}: cannot write a checkpoint to ")) == 1
 
 
 @pytest.mark.xdist_group("mpi")
@@ -411,7 +411,7 @@ def test_a_job_without_engine_is_an_error(shards: Path, monkeypatch: pytest.Monk
         (("--engine", "mpi", "--timeout", "0"), "--timeout"),
         (("--engine", "mpi", "--timeout", "nan"), "timeout"),
         (("--engine", "mpi", "--checkpoint-every", "0"), "--checkpoint-every"),
-        (("--engine", "mpi", "--checkpoints", "shards/part-0.npy"), "is no folder; checkpoints need one"),
+        (("--engine", "mpi", "--checkpoints", "shards/part-0.npy"), "is not a folder"),
     ],
 )
 def test_wrong_options(shards: Path, words: tuple[str, ...], said: str) -> None:

@@ -1,7 +1,6 @@
-"""Runs that go on after an interruption: with the same bits, from whatever is left of the checkpoints of all.
+"""Interrupted runs resume with the same bits, from whatever is left of the checkpoints of all processes.
 
-``python -m tests.engines.test_keeping FOLDER``, started by mpiexec, is one rank: it interrupts runs and lets them go
-on.
+``python -m tests.engines.test_keeping FOLDER``, started by mpiexec, is one rank: it interrupts and resumes runs.
 """
 
 from __future__ import annotations
@@ -32,6 +31,7 @@ from deepca.network import AgentNetwork, SimulatedNetwork
 from deepca.solver.observers import Start, Step
 from deepca.solver.progress import ProgressBar
 from deepca.topology import Topology
+from tests.support.errors import raises
 from tests.support.helpers import AtIteration, Recorder, run_cli
 from tests.support.mpi_jobs import Job, as_words, assert_over, faulty_job, lines_with, mpi_job, names_in
 from tests.support.paths import ROOT
@@ -51,7 +51,7 @@ WHOLE = {
 
 
 class Interrupted(Exception):
-    """What happens to a run."""
+    """Raised to interrupt a run."""
 
 
 def interrupt() -> None:
@@ -63,44 +63,44 @@ def sources(rows: Sequence[Array] = DATA) -> list[ArraySource]:
 
 
 @dataclass
-class Told:
-    """A folder for checkpoints, and what was said about it."""
+class CheckpointLog:
+    """A folder for checkpoints, and the messages about it."""
 
     folder: Path
     every: int = 1
 
     def __post_init__(self) -> None:
-        self.warned: list[str] = []
-        self.said: list[str] = []
+        self.warnings: list[str] = []
+        self.messages: list[str] = []
 
     @property
     def keeping(self) -> Keeping:
-        return Keeping(self.folder, self.every, self.warned.append, self.said.append)
+        return Keeping(self.folder, self.every, self.warnings.append, self.messages.append)
 
 
 def run(
     settings: Settings,
-    told: Told | None = None,
+    log: CheckpointLog | None = None,
     *,
     rows: Sequence[Array] = DATA,
     stop_at: int | None = None,
     topology: Topology = RING,
     weights: Sequence[Array] | None = None,
 ) -> Decomposition:
-    """All agents in one process."""
+    """Run all agents in one process."""
     return fit(
         sources(rows),
         SimulatedNetwork(topology),
         settings,
         weights=weights,
         observers=() if stop_at is None else [AtIteration(stop_at, interrupt)],
-        keeping=None if told is None else told.keeping,
+        keeping=None if log is None else log.keeping,
     ).found
 
 
-def interrupted(settings: Settings, told: Told, stop_at: int, **more: Any) -> None:
+def interrupted(settings: Settings, log: CheckpointLog, stop_at: int, **more: Any) -> None:
     with pytest.raises(Interrupted):
-        run(settings, told, stop_at=stop_at, **more)
+        run(settings, log, stop_at=stop_at, **more)
 
 
 def assert_same_bits(one: Decomposition, other: Decomposition, *, iterations: bool = True) -> None:
@@ -121,37 +121,37 @@ def assert_right(found: Decomposition, rows: Sequence[Array] = DATA) -> None:
 
 
 @pytest.mark.parametrize("name", list(WHOLE))
-def test_goes_on_with_the_same_bits(tmp_path: Path, name: str) -> None:
-    settings, told = WHOLE[name], Told(tmp_path / "kept", 2)
+def test_an_interrupted_run_resumes_with_the_same_bits(tmp_path: Path, name: str) -> None:
+    settings, log = WHOLE[name], CheckpointLog(tmp_path / "kept", 2)
     undisturbed = run(settings)
-    interrupted(settings, told, 5)
-    assert len(list(told.folder.rglob("*.checkpoint"))) == 2
-    found = run(settings, told)
-    assert told.said == ["goes on from the checkpoint of iteration 4"]
-    assert told.warned == []
+    interrupted(settings, log, 5)
+    assert len(list(log.folder.rglob("*.checkpoint"))) == 2
+    found = run(settings, log)
+    assert log.messages == ["resuming from the checkpoint of iteration 4"]
+    assert log.warnings == []
     assert_same_bits(found, undisturbed)
     assert found.result.iterations == undisturbed.result.iterations - 4
     if name not in ("scaled", "depca"):
         assert_right(found)
 
 
-def test_interrupted_again_and_again(tmp_path: Path) -> None:
-    told = Told(tmp_path / "kept", 3)
+def test_a_run_may_be_interrupted_repeatedly(tmp_path: Path) -> None:
+    log = CheckpointLog(tmp_path / "kept", 3)
     for stop_at in (4, 8, 9, 20, 31):
-        interrupted(FIXED, told, stop_at)
-    assert_same_bits(run(FIXED, told), run(FIXED))
-    assert told.said == [f"goes on from the checkpoint of iteration {t}" for t in (3, 6, 6, 18, 30)]
+        interrupted(FIXED, log, stop_at)
+    assert_same_bits(run(FIXED, log), run(FIXED))
+    assert log.messages == [f"resuming from the checkpoint of iteration {t}" for t in (3, 6, 6, 18, 30)]
 
 
 @pytest.mark.parametrize("name", ["deepca", "krylov"])
-def test_interrupted_just_before_the_end(tmp_path: Path, name: str) -> None:
-    """What decides about the end may have been on its way between agents: then it is decided a few iterations later."""
+def test_a_run_interrupted_just_before_its_end_resumes(tmp_path: Path, name: str) -> None:
+    """The numbers that decide the end may have been in flight; then it is decided a few iterations later."""
     settings, undisturbed = WHOLE[name], run(WHOLE[name])
     end = undisturbed.result.state.t
     for stop_at in range(max(end - 8, 2), end + 1):
-        told = Told(tmp_path / str(stop_at))
-        interrupted(settings, told, stop_at)
-        found = run(settings, told)
+        log = CheckpointLog(tmp_path / str(stop_at))
+        interrupted(settings, log, stop_at)
+        found = run(settings, log)
         if name == "krylov":
             assert_same_bits(found, undisturbed, iterations=False)
         assert 0 <= found.result.state.t - end <= 4
@@ -159,16 +159,16 @@ def test_interrupted_just_before_the_end(tmp_path: Path, name: str) -> None:
         assert found.result.status.ok
 
 
-def test_a_share_of_the_variance(tmp_path: Path) -> None:
-    """How many components it takes is found at a glance, of which nothing is kept; the run for them goes on."""
+def test_a_run_for_a_share_of_the_variance_resumes(tmp_path: Path) -> None:
+    """The number of components is estimated first, without checkpoints; the run for them resumes."""
     settings = replace(FIXED, n_components=0.8)
-    recorder, told = Recorder(), Told(tmp_path / "kept", 5)
+    recorder, log = Recorder(), CheckpointLog(tmp_path / "kept", 5)
     undisturbed = fit(sources(), SimulatedNetwork(RING), settings, observers=[recorder]).found
     glances = len(recorder.starts) - 1
     assert glances >= 1
 
     class Late(AtIteration):
-        """Not before the glances are over."""
+        """Interrupts only after the estimates."""
 
         begun = 0
 
@@ -180,77 +180,77 @@ def test_a_share_of_the_variance(tmp_path: Path) -> None:
                 super().observe(step)
 
     with pytest.raises(Interrupted):
-        fit(sources(), SimulatedNetwork(RING), settings, observers=[Late(12, interrupt)], keeping=told.keeping)
-    assert_same_bits(run(settings, told), undisturbed)
-    assert told.said == ["goes on from the checkpoint of iteration 10"]
+        fit(sources(), SimulatedNetwork(RING), settings, observers=[Late(12, interrupt)], keeping=log.keeping)
+    assert_same_bits(run(settings, log), undisturbed)
+    assert log.messages == ["resuming from the checkpoint of iteration 10"]
     assert_right(undisturbed)
 
 
-def test_numbers_on_their_way_are_not_kept(tmp_path: Path) -> None:
-    """Methods that choose their rounds while they run go on as well, though not with the same bits."""
+def test_runs_with_automatic_rounds_resume_with_other_bits(tmp_path: Path) -> None:
+    """Numbers in flight are not part of a checkpoint."""
     for algorithm in ("deepca", "accelerated"):
-        told = Told(tmp_path / algorithm, 5)
+        log = CheckpointLog(tmp_path / algorithm, 5)
         settings = replace(FIXED, algorithm=algorithm, rounds="auto")
-        interrupted(settings, told, 12)
-        assert_right(run(settings, told))
-        assert told.said == ["goes on from the checkpoint of iteration 10"]
+        interrupted(settings, log, 12)
+        assert_right(run(settings, log))
+        assert log.messages == ["resuming from the checkpoint of iteration 10"]
 
 
-def test_kept_until_the_result_is_safe(tmp_path: Path) -> None:
-    told = Told(tmp_path / "kept", 5)
-    found = run(FIXED, told)
-    files = list(told.folder.rglob("*.checkpoint"))
+def test_checkpoints_are_kept_until_the_result_is_safe(tmp_path: Path) -> None:
+    log = CheckpointLog(tmp_path / "kept", 5)
+    found = run(FIXED, log)
+    files = list(log.folder.rglob("*.checkpoint"))
     assert len(files) == 2
-    again = run(FIXED, told)  # from the last one: it costs some iterations only
+    again = run(FIXED, log)  # resumes from the last one, with few iterations
     assert_right(again)
-    assert told.said
+    assert log.messages
     assert again.result.iterations < 10
     assert found.keeper is not None
     found.keeper.clear()
-    assert not list(told.folder.rglob("*.checkpoint"))
-    assert names_in(told.folder) == ["agents-00000-00003"]
+    assert not list(log.folder.rglob("*.checkpoint"))
+    assert names_in(log.folder) == ["agents-00000-00003"]
     assert run(FIXED).keeper is None
 
 
-def test_nothing_is_written_between(tmp_path: Path) -> None:
-    told = Told(tmp_path / "kept", 7)
-    interrupted(FIXED, told, 6)
-    assert not list(told.folder.rglob("*.checkpoint"))
-    run(FIXED, told, stop_at=None)
-    assert told.said == []
+def test_checkpoints_are_written_only_when_due(tmp_path: Path) -> None:
+    log = CheckpointLog(tmp_path / "kept", 7)
+    interrupted(FIXED, log, 6)
+    assert not list(log.folder.rglob("*.checkpoint"))
+    run(FIXED, log, stop_at=None)
+    assert log.messages == []
 
 
-OTHERS: dict[str, Callable[[Told], Decomposition]] = {
-    "seed": lambda told: run(replace(FIXED, seed=1), told),
-    "components": lambda told: run(replace(FIXED, n_components=2), told),
-    "rounds": lambda told: run(replace(FIXED, rounds=6), told),
-    "tolerance": lambda told: run(replace(FIXED, tol=1e-10), told),
-    "algorithm": lambda told: run(replace(FIXED, algorithm="krylov", rounds="auto"), told),
-    "network": lambda told: run(FIXED, told, topology=deepca.topology.path(M)),
-    "weights": lambda told: run(FIXED, told, topology=deepca.topology.ring(M, rule="metropolis")),
-    "order": lambda told: run(FIXED, told, rows=DATA[::-1]),
+OTHERS: dict[str, Callable[[CheckpointLog], Decomposition]] = {
+    "seed": lambda log: run(replace(FIXED, seed=1), log),
+    "components": lambda log: run(replace(FIXED, n_components=2), log),
+    "rounds": lambda log: run(replace(FIXED, rounds=6), log),
+    "tolerance": lambda log: run(replace(FIXED, tol=1e-10), log),
+    "algorithm": lambda log: run(replace(FIXED, algorithm="krylov", rounds="auto"), log),
+    "network": lambda log: run(FIXED, log, topology=deepca.topology.path(M)),
+    "weights": lambda log: run(FIXED, log, topology=deepca.topology.ring(M, rule="metropolis")),
+    "order": lambda log: run(FIXED, log, rows=DATA[::-1]),
 }
 
 
 @pytest.mark.parametrize("name", list(OTHERS))
-def test_other_settings_begin_anew(tmp_path: Path, name: str) -> None:
-    told = Told(tmp_path / "kept", 5)
-    interrupted(FIXED, told, 12)
-    files = sorted(told.folder.rglob("*.checkpoint"))
-    found = OTHERS[name](told)
+def test_runs_with_other_settings_start_over(tmp_path: Path, name: str) -> None:
+    log = CheckpointLog(tmp_path / "kept", 5)
+    interrupted(FIXED, log, 12)
+    files = sorted(log.folder.rglob("*.checkpoint"))
+    found = OTHERS[name](log)
     assert_right(found)
-    assert told.said == []
-    assert told.warned
-    assert all("another run" in line and "other rows" in line for line in told.warned)
+    assert log.messages == []
+    assert log.warnings
+    assert all(str(log.folder) in line for line in log.warnings)
     assert found.keeper is not None
     found.keeper.clear()
-    assert sorted(told.folder.rglob("*.checkpoint")) == files  # not its own, so neither used nor touched
-    assert_same_bits(run(FIXED, told), run(FIXED))
-    assert told.said == ["goes on from the checkpoint of iteration 10"]
+    assert sorted(log.folder.rglob("*.checkpoint")) == files  # those of another run are neither used nor touched
+    assert_same_bits(run(FIXED, log), run(FIXED))
+    assert log.messages == ["resuming from the checkpoint of iteration 10"]
 
 
 def balanced(seed: int) -> list[Array]:
-    """Whole numbers, each with its negative: all sums are exact, so that an order leaves no trace in them."""
+    """Return integers, each with its negative: all sums are exact, so that they do not depend on the order."""
     rng = np.random.default_rng(seed)
     half = [np.round(8.0 * rng.standard_normal((25, 6)) * 0.8 ** np.arange(6)) for _ in range(M)]
     for rows in half:
@@ -260,8 +260,8 @@ def balanced(seed: int) -> list[Array]:
 
 @pytest.mark.parametrize("form", ["rows", "covariance"])
 @pytest.mark.parametrize("algorithm", ["deepca", "krylov"])
-def test_rows_with_the_same_sums_are_other_rows(tmp_path: Path, algorithm: str, form: Any) -> None:
-    """A column shuffled within each agent: the same counts, means and squares, but other components."""
+def test_other_rows_with_the_same_sums_are_recognised(tmp_path: Path, algorithm: str, form: Any) -> None:
+    """A column is shuffled within each agent: counts, means and squares are the same, but components differ."""
     settings = replace(
         FIXED, n_components=2, algorithm=algorithm, rounds=5 if algorithm == "deepca" else "auto", form=form
     )
@@ -269,45 +269,44 @@ def test_rows_with_the_same_sums_are_other_rows(tmp_path: Path, algorithm: str, 
     after = [rows.copy() for rows in before]
     for j, rows in enumerate(after):
         rows[:, 1] = np.random.default_rng(j).permutation(rows[:, 1])
-    told = Told(tmp_path / "kept")
-    interrupted(settings, told, 3, rows=before)
-    assert_right(run(settings, told, rows=after), after)
-    assert told.said == []
-    assert_right(run(settings, told, rows=before), before)
-    assert told.said == ["goes on from the checkpoint of iteration 2"]
+    log = CheckpointLog(tmp_path / "kept")
+    interrupted(settings, log, 3, rows=before)
+    assert_right(run(settings, log, rows=after), after)
+    assert log.messages == []
+    assert_right(run(settings, log, rows=before), before)
+    assert log.messages == ["resuming from the checkpoint of iteration 2"]
 
 
-def test_other_weights_are_other_rows(tmp_path: Path) -> None:
-    told = Told(tmp_path / "kept")
+def test_other_weights_are_recognised(tmp_path: Path) -> None:
+    log = CheckpointLog(tmp_path / "kept")
     settings = WHOLE["krylov"]
     ones, other = [np.ones(len(rows)) for rows in DATA], [np.ones(len(rows)) for rows in DATA]
     other[2][[3, 8]] = 2.0, 0.0
-    interrupted(settings, told, 3, weights=ones)
-    found = run(settings, told, weights=other)
+    interrupted(settings, log, 3, weights=ones)
+    found = run(settings, log, weights=other)
     repeated = [np.repeat(rows, w.astype(int), axis=0) for rows, w in zip(DATA, other, strict=True)]
     assert_right(found, repeated)
-    assert told.said == []
+    assert log.messages == []
 
 
 @pytest.mark.parametrize("every", [0, -1, True, 2.5, "3"])
-def test_every_is_a_number_of_iterations(tmp_path: Path, every: Any) -> None:
-    with pytest.raises(ParameterError) as error:
+def test_every_must_be_a_positive_integer(tmp_path: Path, every: Any) -> None:
+    with raises(ParameterError, parameter="every", value=every):
         Keeping(tmp_path, every)
-    assert (error.value.parameter, error.value.value) == ("every", every)
 
 
-def test_a_folder_is_needed(tmp_path: Path) -> None:
+def test_checkpoints_need_a_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(InvalidInput, match="is no folder; checkpoints need one"):
+    with raises(InvalidInput, parameter="folder", file=str(tmp_path / "file")):
         Keeping(tmp_path / "file")
 
 
-def test_a_folder_that_cannot_be_made_does_not_stop_a_run(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_does_not_end_the_run(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    told = Told(tmp_path / "file" / "kept", 5)
-    assert_right(run(FIXED, told))
-    assert len(told.warned) == 1
-    assert "no checkpoint can be written" in told.warned[0]
+    log = CheckpointLog(tmp_path / "file" / "kept", 5)
+    assert_right(run(FIXED, log))
+    assert len(log.warnings) == 1
+    assert str(log.folder) in log.warnings[0]
 
 
 # ----------------------------------------------------------------------------------------- several processes' folders
@@ -315,21 +314,21 @@ def test_a_folder_that_cannot_be_made_does_not_stop_a_run(tmp_path: Path) -> Non
 
 def run_apart(
     settings: Settings, folder: Path, every: int = 5, *, stop_at: int | None = None, rows: Sequence[Array] = DATA
-) -> tuple[list[Decomposition], list[Told]]:
-    """One agent per thread, each with checkpoints of its own."""
-    told = [Told(folder, every) for _ in range(M)]
+) -> tuple[list[Decomposition], list[CheckpointLog]]:
+    """Run one agent per thread, each with its own checkpoints."""
+    log = [CheckpointLog(folder, every) for _ in range(M)]
 
     def work(network: AgentNetwork) -> Decomposition:
         j = network.agent
         observers = () if stop_at is None else [AtIteration(stop_at, interrupt)]
-        return fit([sources(rows)[j]], network, settings, observers=observers, keeping=told[j].keeping).found
+        return fit([sources(rows)[j]], network, settings, observers=observers, keeping=log[j].keeping).found
 
-    return deepca.run_agents(RING, work, timeout=60.0), told
+    return deepca.run_agents(RING, work, timeout=60.0), log
 
 
 @pytest.fixture(params=["deepca", "krylov"])
 def apart(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Settings, Path, int]:
-    """A run of four agents that was interrupted after two checkpoints (of every agent, the last one of some only)."""
+    """Return a run of four agents that was interrupted after two checkpoints (some agents may lack the last one)."""
     settings, every = WHOLE[request.param], 5 if request.param == "deepca" else 1
     with pytest.raises((Interrupted, DeepcaError)):
         run_apart(settings, tmp_path / "kept", every, stop_at=2 * every + 2)
@@ -338,7 +337,7 @@ def apart(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Settings, Pat
 
 
 def checkpoints(folder: Path, agent: int) -> list[Path]:
-    """Of one agent, newest last."""
+    """Return the checkpoints of one agent, newest last."""
     found = sorted((folder / f"agents-{agent:05d}-{agent:05d}").glob("*.checkpoint"))
     assert found
     return found
@@ -356,7 +355,7 @@ def flip(path: Path) -> None:
 
 
 def different(folder: Path) -> None:
-    """Two agents have one checkpoint each, and not the same."""
+    """Leave two agents with one checkpoint each, of different iterations."""
     checkpoints(folder, 1)[0].unlink()
     checkpoints(folder, 2)[-1].unlink()
 
@@ -382,45 +381,45 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], bool]] = {
 
 
 @pytest.mark.parametrize("name", list(DAMAGES))
-def test_never_a_wrong_answer(apart: tuple[Settings, Path, int], name: str) -> None:
-    """All go on from the newest checkpoint that all have; where there is none, they begin anew. Bits are the same."""
+def test_damaged_checkpoints_never_change_the_answer(apart: tuple[Settings, Path, int], name: str) -> None:
+    """All agents resume from the newest checkpoint that all of them have, or start over; the bits are the same."""
     settings, folder, every = apart
-    damage, goes_on = DAMAGES[name]
+    damage, resumes = DAMAGES[name]
     damage(folder)
-    found, told = run_apart(settings, folder, every)
+    found, log = run_apart(settings, folder, every)
     undisturbed, _ = run_apart(settings, folder.parent / "other", every)
     for here, want in zip(found, undisturbed, strict=True):
         assert_same_bits(here, want)
     assert_right(found[0])
-    assert [len(each.said) for each in told[1:]] == [0] * (M - 1)
-    if goes_on and every > 1:  # else some agents may have had one checkpoint of those only
-        assert len(told[0].said) == 1
-    if not goes_on and name not in ("different ones", "of another agent"):
-        assert told[0].said == []
+    assert [len(each.messages) for each in log[1:]] == [0] * (M - 1)
+    if resumes and every > 1:  # otherwise some agents may have had only one of these checkpoints
+        assert len(log[0].messages) == 1
+    if not resumes and name not in ("different ones", "of another agent"):
+        assert log[0].messages == []
 
 
-def test_a_damaged_file_is_named(apart: tuple[Settings, Path, int]) -> None:
+def test_a_damaged_file_is_reported_by_name(apart: tuple[Settings, Path, int]) -> None:
     settings, folder, every = apart
     path = checkpoints(folder, 1)[-1]
     truncate([path])
-    _, told = run_apart(settings, folder, every)
-    assert [str(path) in line and "cannot be used" in line for line in told[1].warned] == [True]
-    assert [each.warned for each in told if each is not told[1]] == [[], [], []]
+    _, log = run_apart(settings, folder, every)
+    assert [str(path) in line for line in log[1].warnings] == [True]
+    assert [each.warnings for each in log if each is not log[1]] == [[], [], []]
 
 
-def test_other_rows_at_one_agent(apart: tuple[Settings, Path, int]) -> None:
-    """None goes on: what the others have kept has met the rows of before."""
+def test_other_rows_at_one_agent_make_all_start_over(apart: tuple[Settings, Path, int]) -> None:
+    """The checkpoints of the other agents depend on its former rows."""
     settings, folder, every = apart
     rows = [*DATA[:2], DATA[2] + np.arange(D), DATA[3]]
-    found, told = run_apart(settings, folder, every, rows=rows)
+    found, log = run_apart(settings, folder, every, rows=rows)
     assert_right(found[0], rows)
-    assert [each.said for each in told] == [[], [], [], []]
-    assert ["other rows" in line for line in told[0].warned] == [True]
-    assert [each.warned for each in told[1:]] == [[], [], []]
+    assert [each.messages for each in log] == [[], [], [], []]
+    assert [str(folder) in line for line in log[0].warnings] == [True]
+    assert [each.warnings for each in log[1:]] == [[], [], []]
 
 
-def test_checkpoints_of_other_rows_are_never_taken_together(apart: tuple[Settings, Path, int]) -> None:
-    """A run with other rows at one agent is ended when only some have kept states of it; the others have older ones."""
+def test_checkpoints_of_different_rows_are_never_combined(apart: tuple[Settings, Path, int]) -> None:
+    """A run with other rows at one agent ended before all agents had checkpoints of it; the others have older ones."""
     settings, folder, every = apart
     rows = [*DATA[:2], DATA[2] + np.arange(D), DATA[3]]
     with pytest.raises((Interrupted, DeepcaError)):
@@ -429,16 +428,16 @@ def test_checkpoints_of_other_rows_are_never_taken_together(apart: tuple[Setting
         name = f"agents-{agent:05d}-{agent:05d}"
         shutil.rmtree(folder / name)
         shutil.copytree(folder.parent / "later" / name, folder / name)
-    found, told = run_apart(settings, folder, every, rows=rows)
+    found, log = run_apart(settings, folder, every, rows=rows)
     undisturbed, _ = run_apart(settings, folder.parent / "other", every, rows=rows)
     for here, want in zip(found, undisturbed, strict=True):
         assert_same_bits(here, want)
-    assert [each.said for each in told] == [[], [], [], []]
+    assert [each.messages for each in log] == [[], [], [], []]
 
 
-def test_a_first_run_finds_nothing_to_warn_of(tmp_path: Path) -> None:
-    """Processes make their folders in any order."""
-    told = Told(tmp_path / "kept")
+def test_a_first_run_gives_no_warnings(tmp_path: Path) -> None:
+    """Processes create their folders in any order."""
+    log = CheckpointLog(tmp_path / "kept")
 
     class Agent(SimulatedNetwork):
         def __init__(self, agent: int) -> None:
@@ -446,8 +445,8 @@ def test_a_first_run_finds_nothing_to_warn_of(tmp_path: Path) -> None:
             self.local = np.array([agent])
 
     for agent in (1, 0):
-        Keeper(told.keeping, Agent(agent), read([sources()[agent]]), FIXED)
-    assert told.warned == []
+        Keeper(log.keeping, Agent(agent), read([sources()[agent]]), FIXED)
+    assert log.warnings == []
 
 
 # -------------------------------------------------------------------------------------------------- ranks of a job
@@ -458,7 +457,7 @@ ROWS = random_rows(6, [40, 33, 52, 18, 40, 29], 40, seed=3, decay=0.92)
 OTHER = [*ROWS[:3], ROWS[3][::-1] * 2.0, *ROWS[4:]]  # of rank 1
 EVERY = {"deepca": 10, "krylov": 1}
 STOP = {"deepca": 25, "krylov": 5}
-KILL = {"deepca": 20, "krylov": 4}  # where a checkpoint is due: that of the rank that is killed is not written
+KILL = {"deepca": 20, "krylov": 4}  # a checkpoint is due there, which the killed rank does not write
 
 
 def words_of(algorithm: str, kept: str, out: str, *more: object, shards: str = "shards") -> tuple[str, ...]:
@@ -474,7 +473,7 @@ def of_rank(folder: Path, rank: int) -> list[Path]:
     return sorted((folder / f"agents-{2 * rank:05d}-{2 * rank + 1:05d}").glob("*.checkpoint"))
 
 
-SPOILT: dict[str, Callable[[Path], object]] = {
+DAMAGED: dict[str, Callable[[Path], object]] = {
     "none": lambda kept: None,
     "behind": lambda kept: of_rank(kept, 1)[-1].unlink(),
     "first-behind": lambda kept: of_rank(kept, 0)[-1].unlink(),
@@ -483,11 +482,11 @@ SPOILT: dict[str, Callable[[Path], object]] = {
     "all-cut": lambda kept: truncate(of_rank(kept, 1)),
     "gone": lambda kept: shutil.rmtree(kept / "agents-00004-00005"),
 }
-ANEW = ("all-cut", "gone")
+STARTS_OVER = ("all-cut", "gone")
 
 
 def be_a_rank(folder: Path) -> None:
-    """Interrupt a run of each algorithm; let it go on in every way; and go on where a rank was killed."""
+    """Interrupt a run of each algorithm, resume it in every way, and resume where a rank was killed."""
     from mpi4py import MPI
 
     command: Any = importlib.import_module("deepca.cli.commands.fit")
@@ -520,7 +519,7 @@ def be_a_rank(folder: Path) -> None:
             stop[0] = 0
             prepare(f"killed-{algorithm}", f"{algorithm}-killed")
             fit(f"{algorithm}-killed", *words_of(algorithm, f"{algorithm}-killed", f"{algorithm}-killed.npz"))
-            for name, change in SPOILT.items():
+            for name, change in DAMAGED.items():
                 case = f"{algorithm}-{name}"
                 prepare(f"{algorithm}-kept", case, change)
                 fit(case, *words_of(algorithm, case, f"{case}.npz"))
@@ -537,10 +536,10 @@ class Resumed:
     job: Job
 
     def stderr(self, name: str) -> list[str]:
-        """Of every rank, which have all made an end of it."""
+        """Return the standard error of every rank, all of which must have ended."""
         files = [self.folder / f"{name}.{rank}.json" for rank in range(RANKS)]
         if not all(file.exists() for file in files):
-            pytest.fail(f"the job has not come to the end of {name}\n{self.job.said}")
+            pytest.fail(f"the job did not finish {name}\n{self.job.said}")
         found = [json.loads(file.read_text(encoding="utf-8")) for file in files]
         assert [code for code, _ in found] == [2 if name.endswith("stopped") else 0] * RANKS, found
         return [text for _, text in found]
@@ -551,7 +550,7 @@ class Resumed:
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Job]]:
-    """A job of each algorithm in which rank 1 is killed."""
+    """Return a job of each algorithm in which rank 1 is killed."""
     folder = tmp_path_factory.mktemp("ranks").resolve()
     for name, rows in (("shards", ROWS), ("other", OTHER)):
         (folder / name).mkdir()
@@ -585,8 +584,8 @@ def assert_right_model(model: deepca.Model, rows: Sequence[Array] = ROWS) -> Non
 
 @pytest.mark.xdist_group("mpi")
 @pytest.mark.parametrize("algorithm", list(EVERY))
-def test_a_rank_is_killed(killed: tuple[Path, dict[str, Job]], algorithm: str) -> None:
-    """The whole job is over in time (see the fixture); checkpoints of all ranks stay."""
+def test_a_killed_rank_ends_the_job_and_leaves_checkpoints(killed: tuple[Path, dict[str, Job]], algorithm: str) -> None:
+    """The fixture asserts that the whole job ends in time."""
     folder, jobs = killed
     assert jobs[algorithm].stdout == ""
     kept = [len(of_rank(folder / f"killed-{algorithm}", rank)) for rank in range(RANKS)]
@@ -595,52 +594,50 @@ def test_a_rank_is_killed(killed: tuple[Path, dict[str, Job]], algorithm: str) -
 
 @pytest.mark.xdist_group("mpi")
 @pytest.mark.parametrize("algorithm", list(EVERY))
-def test_goes_on_after_a_rank_was_killed(resumed: Resumed, algorithm: str) -> None:
+def test_a_run_resumes_after_a_rank_was_killed(resumed: Resumed, algorithm: str) -> None:
     first, *others = resumed.stderr(f"{algorithm}-killed")
-    assert len(lines_with(first, "goes on from the checkpoint of iteration ")) == 1, first
-    assert not any(lines_with(text, "goes on") for text in others)
+    assert len(lines_with(first, "resuming from the checkpoint of iteration ")) == 1, first
+    assert not any(lines_with(text, "resuming") for text in others)
     assert_equal_models(resumed.model(f"{algorithm}-killed"), resumed.model(f"{algorithm}-whole"))
     assert_right_model(resumed.model(f"{algorithm}-killed"))
 
 
 @pytest.mark.xdist_group("mpi")
-@pytest.mark.parametrize("name", list(SPOILT))
+@pytest.mark.parametrize("name", list(DAMAGED))
 @pytest.mark.parametrize("algorithm", list(EVERY))
-def test_the_same_bits_whatever_is_left(resumed: Resumed, algorithm: str, name: str) -> None:
+def test_the_bits_do_not_depend_on_what_is_left(resumed: Resumed, algorithm: str, name: str) -> None:
     case, newest = f"{algorithm}-{name}", STOP[algorithm] // EVERY[algorithm] * EVERY[algorithm]
-    newest -= EVERY[algorithm] * (
-        STOP[algorithm] % EVERY[algorithm] == 0
-    )  # that of the iteration itself is not written
+    newest -= EVERY[algorithm] * (STOP[algorithm] % EVERY[algorithm] == 0)  # that of the last iteration is not written
     said = resumed.stderr(case)
     assert_equal_models(resumed.model(case), resumed.model(f"{algorithm}-whole"))
-    goes_on = lines_with(said[0], "goes on from")
-    if name in ANEW:
-        assert goes_on == []
+    resuming = lines_with(said[0], "resuming from")
+    if name in STARTS_OVER:
+        assert resuming == []
     else:
         t = newest if name == "none" else newest - EVERY[algorithm]
-        assert goes_on == [f"goes on from the checkpoint of iteration {t}"]
+        assert resuming == [f"resuming from the checkpoint of iteration {t}"]
     if "cut" in name:
         rank = 2 if name == "cut" else 1
         assert len(lines_with(said[rank], f"rank {rank}: the checkpoint ")) == (1 if name == "cut" else 2)
-    assert not list((resumed.folder / case).rglob("*.checkpoint"))  # the model is there
+    assert not list((resumed.folder / case).rglob("*.checkpoint"))  # removed once the model is written
 
 
 @pytest.mark.xdist_group("mpi")
 @pytest.mark.parametrize("algorithm", list(EVERY))
-def test_other_settings_or_rows_on_ranks(resumed: Resumed, algorithm: str) -> None:
+def test_other_settings_or_rows_on_ranks_start_over(resumed: Resumed, algorithm: str) -> None:
     for name, rows in (("seed", ROWS), ("rows", OTHER)):
         said = resumed.stderr(f"{algorithm}-{name}")
-        assert not lines_with(said[0], "goes on")
-        assert len(lines_with(said[0], "another run or other rows; they stay there, and the run begins anew")) == 1
+        assert not lines_with(said[0], "resuming")
+        assert len(lines_with(said[0], f"{algorithm}-{name} has no usable checkpoint")) == 1
         assert said[1] == ""
         assert_right_model(resumed.model(f"{algorithm}-{name}"), rows)
-        assert list((resumed.folder / f"{algorithm}-{name}").rglob("*.checkpoint"))  # those of the other run stay
+        assert list((resumed.folder / f"{algorithm}-{name}").rglob("*.checkpoint"))  # those of the other run
 
 
 @pytest.mark.xdist_group("mpi")
 @pytest.mark.parametrize("engine", ["mpi", "simulator"])
 @pytest.mark.parametrize("algorithm", list(EVERY))
-def test_another_number_of_ranks(resumed: Resumed, algorithm: str, engine: str) -> None:
+def test_another_number_of_ranks_starts_over(resumed: Resumed, algorithm: str, engine: str) -> None:
     resumed.stderr(f"{algorithm}-stopped")
     kept = f"{algorithm}-{engine}-fewer"
     shutil.copytree(resumed.folder / f"{algorithm}-kept", resumed.folder / kept)
@@ -648,23 +645,23 @@ def test_another_number_of_ranks(resumed: Resumed, algorithm: str, engine: str) 
     with contextlib.chdir(resumed.folder):
         done = run_cli(*words)
     assert done.exit_code == 0, done.output
-    assert "goes on" not in done.stderr
-    assert "of another number of ranks" in done.stderr.replace("\n", " ")
+    assert "resuming" not in done.stderr
+    assert "another number of ranks" in done.stderr.replace("\n", " ")
     assert_right_model(resumed.model(kept))
     for rank in range(RANKS):
         assert of_rank(resumed.folder / kept, rank)  # not its own
 
 
 @pytest.mark.xdist_group("mpi")
-def test_nothing_else_is_said(resumed: Resumed) -> None:
-    """A job that was not interrupted, and one that was, tell of nothing but progress."""
+def test_only_progress_is_logged(resumed: Resumed) -> None:
+    """Check an uninterrupted and a resumed job."""
     assert resumed.job.code == 0, resumed.job.said
     for algorithm in EVERY:
         for name in ("whole", "none"):
             first, *others = resumed.stderr(f"{algorithm}-{name}")
             assert others == ["", ""]
-            rest = [line for line in first.splitlines() if "goes on" not in line]
-            assert [("begins" in line, "iterations in" in line) for line in rest] == [(True, False), (False, True)]
+            rest = [line for line in first.splitlines() if "resuming" not in line]
+            assert [("started" in line, "iterations in" in line) for line in rest] == [(True, False), (False, True)]
         first, *others = resumed.stderr(f"{algorithm}-stopped")
         assert lines_with(first, "error") == ["error: interrupted"]
         assert others == ["", ""]

@@ -1,4 +1,4 @@
-"""Files that several ranks share: which there are, whose they are, and what each has to know of the others'."""
+"""Files that several ranks share: finding them, opening each rank's own, and columns common to all ranks."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from deepca.data.sources import Source
 from deepca.engines.local import Engine
 from deepca.engines.shards import agree_on_files, expanded, open_shares
 from deepca.errors import DataError
+from tests.support.errors import raises
 from tests.support.mpi_jobs import run_ranks
 
 
@@ -44,7 +45,7 @@ def rows_of(source: Source) -> Array:
 # ------------------------------------------------------------------------------------------------------------ patterns
 
 
-def test_numbers_count_by_their_value(folder: Path) -> None:
+def test_numbers_in_names_are_sorted_by_value(folder: Path) -> None:
     touch(*(f"s/part-{i}.npy" for i in (10, 9, 2, 100, 1, 0)), "s/part-x.npy", "s/part-3.csv")
     found = names(expanded([Path("s/*.npy")]))
     assert found == [*(f"s/part-{i}.npy" for i in (0, 1, 2, 9, 10, 100)), "s/part-x.npy"]
@@ -52,49 +53,51 @@ def test_numbers_count_by_their_value(folder: Path) -> None:
     assert names(expanded([Path("v/*")])) == ["v/007", "v/8", "v/a", "v/a1-b9", "v/a1-b10", "v/a2-b1", "v/a10-b1"]
 
 
-def test_the_order_is_that_of_the_words(folder: Path) -> None:
+def test_files_stay_in_the_order_of_the_arguments(folder: Path) -> None:
     touch("b/1", "b/2", "a/1", "a/2", "c")
     found = expanded([Path("b/*"), Path("c"), Path("a/[12]")])
     assert names(found) == ["b/1", "b/2", "c", "a/1", "a/2"]
 
 
-def test_folders_within_folders(folder: Path) -> None:
+def test_patterns_may_be_recursive(folder: Path) -> None:
     touch("s/x/1.npy", "s/2.npy", "s/y/z/3.npy")
     assert sorted(names(expanded([Path("s/**/*.npy")]))) == ["s/2.npy", "s/x/1.npy", "s/y/z/3.npy"]
     assert names(expanded([folder / "s" / "*.npy"])) == [str(folder / "s" / "2.npy")]
 
 
-def test_a_file_may_be_called_like_a_pattern(folder: Path) -> None:
+def test_a_file_may_be_named_like_a_pattern(folder: Path) -> None:
     touch("rows[1].npy", "rows1.npy", "what?.npy")
     assert names(expanded([Path("rows[1].npy"), Path("what?.npy")])) == ["rows[1].npy", "what?.npy"]
 
 
-def test_a_pattern_without_files_is_an_error(folder: Path) -> None:
+def test_a_pattern_without_matches_is_rejected(folder: Path) -> None:
     touch("a.npy")
-    with pytest.raises(DataError, match=r"no file matches \*\.csv"):
+    with raises(DataError, file="*.csv"):
         expanded([Path("a.npy"), Path("*.csv")])
-    assert names(expanded([Path("nowhere.npy")])) == ["nowhere.npy"]  # the reader says what is wrong with it
+    assert names(expanded([Path("nowhere.npy")])) == ["nowhere.npy"]  # reported by the reader
 
 
-# --------------------------------------------------------------------------------------------------- the same for all
+# ---------------------------------------------------------------------------------------------- the same on all ranks
 
 
-def test_all_ranks_have_to_see_the_same_files() -> None:
+def test_all_ranks_must_find_the_same_files() -> None:
     every = [Path(f"s/{i}.npy") for i in range(6)]
     agree_on_files(Engine(), every)
     assert run_ranks(3, lambda ranks: agree_on_files(ranks, every)) == [None] * 3
 
-    def seen(rank: int, *files: Path) -> list[str]:
+    def differing(rank: int, *files: Path) -> tuple[object, str | None]:
+        """Return the rank and the file that the error names if one rank finds other files."""
         found = run_ranks(3, lambda ranks: agree_on_files(ranks, list(files) if ranks.rank == rank else every))
-        assert all(type(error) is DataError for error in found)
-        assert len({str(error) for error in found}) == 1
-        return [str(error) for error in found]
+        errors = [error for error in found if type(error) is DataError]
+        assert len(errors) == 3
+        assert len({str(error) for error in errors}) == 1
+        return errors[0].value, errors[0].file
 
-    assert "rank 2 finds 5 files and rank 0 6; s/5.npy is there for one of them only" in seen(2, *every[:5])[0]
-    assert "rank 1 finds 6 files and rank 0 6; s/0.npy is" in seen(1, *every[1:], Path("s/6.npy"))[0]
-    assert "rank 1 finds 5 files and rank 0 6" in seen(1, *every[1:])[0]
-    assert "rank 1 finds 6 files and rank 0 5" in seen(0, *every[1:])[0]
-    assert "in another order" in seen(2, *every[::-1])[0]
+    assert differing(2, *every[:5]) == (2, "s/5.npy")
+    assert differing(1, *every[1:], Path("s/6.npy")) == (1, "s/0.npy")
+    assert differing(1, *every[1:]) == (1, "s/0.npy")
+    assert differing(0, *every[1:]) == (1, "s/0.npy")
+    assert differing(2, *every[::-1]) == (2, None)
 
 
 # ----------------------------------------------------------------------------------------------------------- opening
@@ -110,23 +113,23 @@ def save(kind: str, name: str, rows: Array, *, first: int = 1) -> Path:
 
 
 def some_rows(d: int, last: int, seed: int) -> Array:
-    """Rows of d columns; those after ``last`` are zero, which svmlight does not show."""
+    """Return rows of d columns that are zero after column ``last``, where svmlight omits them."""
     rows = np.random.default_rng(seed).standard_normal((5, d)).round(3)
     rows[:, last:] = 0.0
     return rows
 
 
 def opened_by_all(files: Sequence[Path], shares: tuple[int, ...]) -> list[Source]:
-    """What all ranks open, in the order of the ranks."""
+    """Return the sources that all ranks open, in the order of the ranks."""
     found = run_ranks(len(shares), lambda ranks: open_shares(ranks, files, shares))
     return [source for each in found if not isinstance(each, Exception) for source in each]
 
 
 @pytest.mark.parametrize("first", [0, 1])
 @pytest.mark.parametrize("widths", [(3, 7, 5, 2), (7, 3, 3, 3), (2, 2, 2, 7)])
-def test_svmlight_has_one_width_on_all_ranks(folder: Path, widths: tuple[int, ...], first: int) -> None:
+def test_svmlight_files_have_the_same_width_on_all_ranks(folder: Path, widths: tuple[int, ...], first: int) -> None:
     rows = [some_rows(7, width, seed) for seed, width in enumerate(widths)]
-    if first == 0:  # one file alone shows that columns are counted from 0
+    if first == 0:  # only one file shows that columns are counted from 0
         for block in rows[:-1]:
             block[:, 0] = 0.0
     files = [save("svm", str(j), block, first=first) for j, block in enumerate(rows)]
@@ -143,8 +146,8 @@ def test_svmlight_has_one_width_on_all_ranks(folder: Path, widths: tuple[int, ..
             np.testing.assert_array_equal(rows_of(source), block)
 
 
-def test_dense_files_tell_the_width_of_sparse_ones(folder: Path) -> None:
-    """On whichever rank they are."""
+def test_dense_files_determine_the_width_of_sparse_ones(folder: Path) -> None:
+    """They may be on any rank."""
     rows = [some_rows(6, width, seed) for seed, width in enumerate((6, 4, 5))]
     files = [save(kind, str(j), block) for j, (kind, block) in enumerate(zip(("npy", "svm", "svm"), rows, strict=True))]
     for order in ([0, 1, 2], [2, 0, 1], [1, 2, 0]):
@@ -156,8 +159,8 @@ def test_dense_files_tell_the_width_of_sparse_ones(folder: Path) -> None:
                 np.testing.assert_array_equal(rows_of(source), rows[j])
 
 
-def test_a_rank_opens_its_own_files_only(folder: Path) -> None:
-    """Those of others need not even be there."""
+def test_a_rank_opens_only_its_own_files(folder: Path) -> None:
+    """Files of other ranks need not even exist."""
     files = [save("npy", str(j), some_rows(3, 3, j)) for j in range(5)]
     for rank, own in enumerate([("0", "1"), ("2",), ("3", "4")]):
         here = [file if file.stem in own else Path(f"elsewhere/{file}") for file in files]
@@ -168,7 +171,7 @@ def test_a_rank_opens_its_own_files_only(folder: Path) -> None:
         assert run_ranks(3, look)[rank] == [f"{name}.npy" for name in own]
 
 
-def test_an_error_is_raised_at_all_ranks(folder: Path) -> None:
+def test_an_error_is_raised_on_all_ranks(folder: Path) -> None:
     files = [save("npy", str(j), some_rows(3, 3, j)) for j in range(4)]
     files[2].write_bytes(b"")
     found = run_ranks(2, lambda ranks: open_shares(ranks, files, (2, 2)))

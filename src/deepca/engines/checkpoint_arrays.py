@@ -1,4 +1,4 @@
-"""Arrays of a checkpoint, one after the other as they lie in memory, read and written in pieces."""
+"""Arrays of a checkpoint, stored one after the other in their memory order, and read and written in pieces."""
 
 from __future__ import annotations
 
@@ -12,54 +12,67 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-PIECE = 1 << 20  # bytes that are read, written or copied at a time
-_ROOM = 8  # by how much gaps may enlarge an array in memory, before it is stored without them
+PIECE = 1 << 20  # bytes to read, write or copy at a time
+_MAX_GAP_FACTOR = 8  # arrays that gaps enlarge by more are stored without them
 _DTYPES = ("f8", "f4", "f2")
 
 
-class Unusable(Exception):
-    """Says what is wrong with a file."""
+class UnusableCheckpoint(Exception):
+    """A checkpoint file that this version cannot use; the message says why."""
 
 
-class Damaged(Unusable):
-    """Of no use to anybody."""
+class DamagedCheckpoint(UnusableCheckpoint):
+    """A checkpoint file that no version can use."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """An array in memory: shape, strides (counted in numbers) and, with its gaps, how many numbers it takes there."""
+    """Memory layout of an array.
+
+    Parameters
+    ----------
+    dtype : dtype
+        Type of its numbers.
+    shape, strides : tuple of int
+        Shape, and strides counted in numbers.
+    extent : int
+        Numbers that it occupies in memory, gaps included.
+    """
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     strides: tuple[int, ...]
-    room: int
+    extent: int
 
     @property
     def nbytes(self) -> int:
-        """Of its numbers alone, as in the file."""
+        """Bytes of its numbers alone, as in the file."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     def empty(self) -> npt.NDArray[Any]:
-        if self.room == 0:
+        """Return an uninitialised array with this layout."""
+        if self.extent == 0:
             return np.empty(self.shape, self.dtype)
         size = self.dtype.itemsize
         first = -sum((n - 1) * step for n, step in zip(self.shape, self.strides, strict=True) if step < 0 and n > 1)
         steps = tuple(step * size for step in self.strides)
-        return np.ndarray(self.shape, self.dtype, np.empty(self.room, self.dtype), first * size, steps)
+        return np.ndarray(self.shape, self.dtype, np.empty(self.extent, self.dtype), first * size, steps)
 
 
 def layout_of(array: npt.NDArray[Any]) -> dict[str, Any]:
+    """Return the layout of an array as JSON values."""
     kind = array.dtype.str[1:]
     if kind not in _DTYPES:
-        raise TypeError(f"a checkpoint cannot hold an array of {array.dtype}")
+        raise TypeError(f"cannot store an array of {array.dtype} in a checkpoint")
     steps = tuple(step // array.itemsize for step in array.strides)
     whole = all(step % array.itemsize == 0 for step in array.strides)
-    if not whole or _room(array.shape, steps) is None:  # a view of something far larger, or of one number many times
+    if not whole or _extent(array.shape, steps) is None:  # a view of a far larger array, or with repeated numbers
         steps = _without_gaps(array)
     return {"dtype": kind, "shape": array.shape, "strides": steps}
 
 
 def layout_from(entry: Mapping[str, Any]) -> Layout:
+    """Return the layout from JSON values; raise ValueError if they are not one."""
     shape, strides = tuple(entry["shape"]), tuple(entry["strides"])
     if set(entry) != {"dtype", "shape", "strides"} or entry["dtype"] not in _DTYPES or len(shape) != len(strides):
         raise ValueError
@@ -67,14 +80,14 @@ def layout_from(entry: Mapping[str, Any]) -> Layout:
         raise ValueError
     if len(shape) > 8 or any(abs(step) >= 2**56 for step in strides):
         raise ValueError
-    room = _room(shape, strides)
+    room = _extent(shape, strides)
     if room is None:
         raise ValueError
     return Layout(np.dtype(entry["dtype"]), shape, strides, room)
 
 
-def _room(shape: tuple[int, ...], steps: tuple[int, ...]) -> int | None:
-    """Numbers from the first to the last in memory; None where two share a place, or gaps take up too much."""
+def _extent(shape: tuple[int, ...], steps: tuple[int, ...]) -> int | None:
+    """Return the numbers from the first to the last in memory; None if entries overlap, or gaps take up too much."""
     size, room = math.prod(shape), 1
     if size == 0:
         return 0
@@ -82,11 +95,11 @@ def _room(shape: tuple[int, ...], steps: tuple[int, ...]) -> int | None:
         if step < room:
             return None
         room += (n - 1) * step
-    return room if room <= _ROOM * size else None
+    return room if room <= _MAX_GAP_FACTOR * size else None
 
 
 def _without_gaps(array: npt.NDArray[Any]) -> tuple[int, ...]:
-    """Strides of the same order and directions."""
+    """Return strides without gaps, in the same order and directions."""
     steps, room = [0] * array.ndim, 1
     for axis in reversed(_order(array)):
         steps[axis] = -room if array.strides[axis] < 0 else room
@@ -95,17 +108,18 @@ def _without_gaps(array: npt.NDArray[Any]) -> tuple[int, ...]:
 
 
 def _order(array: npt.NDArray[Any]) -> list[int]:
+    """Return the axes by descending stride."""
     return sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]))
 
 
 def _in_memory_order(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """A view with the axis of the longest stride first, and all axes forwards: its C order is that in memory."""
+    """Return a view whose C order is the order in memory: longest stride first, all axes forwards."""
     forwards: tuple[Any, ...] = tuple(slice(None, None, -1 if step < 0 else 1) for step in array.strides)
     return np.asarray(array[(*forwards, ...)]).transpose(_order(array))
 
 
 def pieces_of(array: npt.NDArray[Any]) -> Iterator[memoryview]:
-    """The bytes of an array as they go to the file."""
+    """Yield the bytes of an array as they are written to the file."""
     ordered = _in_memory_order(array)
     flat: Any = ordered.reshape(-1) if ordered.flags.c_contiguous else ordered.flat
     step = PIECE // array.itemsize
@@ -114,8 +128,8 @@ def pieces_of(array: npt.NDArray[Any]) -> Iterator[memoryview]:
         yield numbers.astype(numbers.dtype.newbyteorder("<"), copy=False).view(np.uint8).data
 
 
-def loaded(file: BufferedReader, layout: Layout, total: Any) -> npt.NDArray[Any]:
-    """The next array of the file, in the layout that it had."""
+def read_array(file: BufferedReader, layout: Layout, total: Any) -> npt.NDArray[Any]:
+    """Read the next array of the file in its original layout, and update the hash."""
     array = layout.empty()
     ordered = _in_memory_order(array)
     contiguous = ordered.flags.c_contiguous
@@ -126,7 +140,7 @@ def loaded(file: BufferedReader, layout: Layout, total: Any) -> npt.NDArray[Any]
         numbers: npt.NDArray[Any] = flat[start:stop] if contiguous else np.empty(stop - start, array.dtype)
         content = numbers.view(np.uint8).data
         if file.readinto(content) != len(content):
-            raise Damaged("it is shorter than it says")
+            raise DamagedCheckpoint("the file is truncated")
         total.update(content)
         if sys.byteorder == "big":
             numbers.byteswap(inplace=True)

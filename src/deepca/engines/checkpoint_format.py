@@ -1,6 +1,6 @@
-"""Checkpoints of the agents of one process: the State of their algorithm in a file that is whole, or is not used.
+"""File format of checkpoints: the State of an algorithm, in a file that is either complete or not used.
 
-A file is, in this order:
+A file consists of:
 
 =============  =====================================================================================================
 8 bytes        ``DEEPCAcp``
@@ -10,12 +10,12 @@ arrays         their numbers, little-endian, one array after the other
 32 bytes       SHA-256 of everything before
 =============  =====================================================================================================
 
-Nothing in it is code: classes are looked up in a fixed table, and their fields must be just those of the class.
+Nothing in it is code: classes are looked up in a fixed table, and their fields must be exactly those of the class.
 
-A run that goes on from a file takes the same bits as one that was never interrupted. For that the numbers alone are
-not enough: a sum over columns or a product takes another path, with other rounding, where an array lies in memory in
-another order, and ``XᵀY`` is another routine where X and Y are one array. So strides are stored, and an array that
-appears twice is stored once and appears twice again.
+A run that resumes from a file produces the same bits as an uninterrupted one. The numbers alone do not suffice for
+that: a sum over columns or a product takes another path, with different rounding, if an array has another memory order,
+and ``XᵀY`` is another routine if X and Y are the same array. So strides are stored, and an array that appears twice is
+stored once and appears twice again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,16 @@ from deepca.algorithms.base import State, TrackedState
 from deepca.algorithms.covariance import CovarianceState
 from deepca.algorithms.krylov import KrylovState
 from deepca.consensus.mixer_state import PushSum
-from deepca.engines.checkpoint_arrays import PIECE, Damaged, Layout, Unusable, layout_from, layout_of, loaded, pieces_of
+from deepca.engines.checkpoint_arrays import (
+    PIECE,
+    DamagedCheckpoint,
+    Layout,
+    UnusableCheckpoint,
+    layout_from,
+    layout_of,
+    pieces_of,
+    read_array,
+)
 from deepca.network.compression import Copies
 
 __all__ = ["CLASSES", "FIELD_CHECKS", "Checkpoint", "KeptCheckpoint"]
@@ -51,12 +60,12 @@ _FORMAT = 1
 _MAGIC = b"DEEPCAcp"
 _START = struct.Struct("<8sII")
 DIGEST = 32  # bytes of a SHA-256
-_LONGEST_HEADER = 1 << 20
-# whatever a checkpoint may hold, by its name in the file
+_MAX_HEADER = 1 << 20  # bytes; headers of States take a few thousand
+# classes that a checkpoint may contain, by name
 CLASSES: dict[str, type] = {
     cls.__name__: cls for cls in (State, TrackedState, AcceleratedState, KrylovState, CovarianceState, Copies, PushSum)
 }
-# what a field may hold, by its annotation
+# checks of the value of a field, by its annotation
 FIELD_CHECKS: dict[str, Callable[[Any], bool]] = {
     "int": lambda value: type(value) is int,
     "bool": lambda value: type(value) is bool,
@@ -72,10 +81,18 @@ FIELD_CHECKS: dict[str, Callable[[Any], bool]] = {
 
 @dataclass(frozen=True)
 class KeptCheckpoint:
-    """What is known of a checkpoint without its State.
+    """A checkpoint without its State.
 
-    iteration : of the State.  key : equal at all sites for checkpoints that belong together.  members : digest of the
-    sites whose rows it is about.  k : components of the run it was made in.
+    Parameters
+    ----------
+    iteration : int
+        Iteration of the State.
+    key : bytes
+        Digest that is equal at all sites for checkpoints that belong together.
+    members : bytes
+        Digest of the sites whose rows the run uses.
+    k : int
+        Number of components of the run.
     """
 
     iteration: int
@@ -86,9 +103,18 @@ class KeptCheckpoint:
 
 @dataclass(frozen=True)
 class Checkpoint(KeptCheckpoint):
-    """The State of one agent, and what it belongs to.
+    """The State of one agent, and what it belongs to; all digests have 32 bytes.
 
-    data : digest of this site's rows.  run : digest of network and run.  All digests have 32 bytes.
+    Parameters
+    ----------
+    iteration, key, members, k : int or bytes
+        As in :class:`KeptCheckpoint`.
+    data : bytes
+        Digest of this site's rows.
+    run : bytes
+        Digest of network and run.
+    state : State
+        The State.
     """
 
     data: bytes
@@ -96,30 +122,32 @@ class Checkpoint(KeptCheckpoint):
     state: State
 
     def __post_init__(self) -> None:
+        """Raise ValueError unless digests have 32 bytes and the iteration is that of the State."""
         if any(len(digest) != DIGEST for digest in (self.key, self.members, self.data, self.run)):
-            raise ValueError(f"key, members, data and run have {DIGEST} bytes each")
+            raise ValueError(f"key, members, data and run must have {DIGEST} bytes each")
         if self.iteration != self.state.t:
-            raise ValueError(f"iteration {self.iteration} of a state after {self.state.t} iterations")
+            raise ValueError(f"iteration {self.iteration} does not match the state after {self.state.t} iterations")
 
 
-def remove_if_there(paths: Sequence[Path]) -> None:
+def remove_files(paths: Sequence[Path]) -> None:
+    """Remove files as far as possible."""
     for path in paths:
-        with contextlib.suppress(OSError):  # where it cannot be removed it is found, and left out, at the next start
+        with contextlib.suppress(OSError):  # a remaining file is found, and ignored, at the next start
             path.unlink()
 
 
 def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
-    """Whole and on the disk, or an OSError and no file; numbers go to the file from where they are."""
+    """Write a checkpoint atomically and durably, without copying its arrays; on an OSError no file is left."""
     arrays = _Arrays()
     about = {
         "iteration": checkpoint.iteration,
         "k": checkpoint.k,
         **{name: getattr(checkpoint, name).hex() for name in ("key", "members", "data", "run")},
-        "state": _tree(checkpoint.state, arrays),
+        "state": _encode(checkpoint.state, arrays),
     }
     about["arrays"] = [layout_of(array) for array in arrays.found]
     header = json.dumps(about, allow_nan=False).encode()
-    if len(header) > _LONGEST_HEADER:
+    if len(header) > _MAX_HEADER:
         raise OSError(errno.EFBIG, f"the header of a checkpoint would take {len(header)} bytes")
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.", suffix=".part")  # with mode 0600
     part = Path(name)
@@ -138,14 +166,15 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         try:
             sync_folder(path.parent)
         except OSError:
-            remove_if_there([path])
+            remove_files([path])
             raise
     finally:
-        remove_if_there([part])
+        remove_files([part])
 
 
 def sync_folder(folder: Path) -> None:
-    if os.name != "posix":  # elsewhere a folder cannot be opened
+    """Flush a folder to the disk."""
+    if os.name != "posix":  # folders cannot be opened on other systems
         return
     handle = os.open(folder, os.O_RDONLY)
     try:
@@ -154,71 +183,73 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def verified(path: Path) -> dict[str, Any]:
-    """The header of a file whose checksum is right, without loading its arrays."""
-    with _opened(path) as (file, size):
-        header, _, total, room = _begun(file, size)
+def verified_header(path: Path) -> dict[str, Any]:
+    """Return the header of a file after verifying its checksum, without loading its arrays."""
+    with _open(path) as (file, size):
+        header, _, total, room = _read_header(file, size)
         while room:
             piece = file.read(min(PIECE, room))
             if not piece:
-                raise Damaged("it is shorter than it says")
+                raise DamagedCheckpoint("the file is truncated")
             total.update(piece)
             room -= len(piece)
         if file.read(DIGEST) != total.digest():
-            raise Damaged("its checksum is wrong")
+            raise DamagedCheckpoint("the checksum is wrong")
     return header
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    with _opened(path) as (file, size):
-        header, layouts, total, _ = _begun(file, size)
-        arrays = [loaded(file, layout, total) for layout in layouts]
+    """Read a checkpoint; raise UnusableCheckpoint if that is not possible."""
+    with _open(path) as (file, size):
+        header, layouts, total, _ = _read_header(file, size)
+        arrays = [read_array(file, layout, total) for layout in layouts]
         if file.read(DIGEST) != total.digest():
-            raise Damaged("its checksum is wrong")
-    about = parsed_about(header)
+            raise DamagedCheckpoint("the checksum is wrong")
+    about = parse_identity(header)
     try:
-        state = _value(header["state"], arrays)
+        state = _decode(header["state"], arrays)
         if not isinstance(state, State):
-            raise Damaged("it holds no state")
+            raise DamagedCheckpoint("it does not contain a state")
         return Checkpoint(**about, state=state)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError):
-        raise Damaged("what it holds does not fit together") from None
+        raise DamagedCheckpoint("its contents are inconsistent") from None
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[tuple[BufferedReader, int]]:
+def _open(path: Path) -> Iterator[tuple[BufferedReader, int]]:
+    """Open a regular file, and yield it with its size."""
     if not path.is_file():  # opening a pipe would wait for a writer
-        raise FileNotFoundError(errno.ENOENT, "it is gone")
+        raise FileNotFoundError(errno.ENOENT, "the file is gone")
     with path.open("rb") as file:
         yield file, os.fstat(file.fileno()).st_size
 
 
-def _begun(file: BufferedReader, size: int) -> tuple[dict[str, Any], list[Layout], Any, int]:
-    """Header, layouts, hash so far and bytes of all arrays, checked against the length of the file."""
+def _read_header(file: BufferedReader, size: int) -> tuple[dict[str, Any], list[Layout], Any, int]:
+    """Return header, layouts, hash so far and bytes of all arrays, checked against the length of the file."""
     start = file.read(_START.size)
     if len(start) < _START.size or not start.startswith(_MAGIC):
-        raise Damaged("it is no checkpoint, or its beginning is lost")
+        raise DamagedCheckpoint("the file is not a checkpoint, or its beginning is missing")
     _, version, length = _START.unpack(start)
     if version != _FORMAT:
-        raise Unusable(f"it has format {version}, and this version of deepca reads format {_FORMAT}")
+        raise UnusableCheckpoint(f"it has format {version}, but this version of deepca reads format {_FORMAT}")
     room = size - _START.size - length - DIGEST
-    if length > _LONGEST_HEADER or room < 0:
-        raise Damaged("it is shorter than it says")
+    if length > _MAX_HEADER or room < 0:
+        raise DamagedCheckpoint("the file is truncated")
     text = file.read(length)
     try:
         header = json.loads(text)
         layouts = [layout_from(entry) for entry in header["arrays"]]
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError):
-        raise Damaged("its header is damaged") from None
+        raise DamagedCheckpoint("the header is damaged") from None
     if sum(layout.nbytes for layout in layouts) != room:
-        raise Damaged("its length is not that of its arrays")
+        raise DamagedCheckpoint("the length of the file does not match its arrays")
     total = hashlib.sha256(start)
     total.update(text)
     return header, layouts, total, room
 
 
-def parsed_about(header: Mapping[str, Any]) -> dict[str, Any]:
-    """What a checkpoint belongs to."""
+def parse_identity(header: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a Checkpoint other than its State; raise DamagedCheckpoint if they are malformed."""
     try:
         about: dict[str, Any] = {name: bytes.fromhex(header[name]) for name in ("key", "members", "data", "run")}
         whole = {name: header[name] for name in ("iteration", "k")}
@@ -227,18 +258,19 @@ def parsed_about(header: Mapping[str, Any]) -> dict[str, Any]:
     except (KeyError, TypeError, ValueError):
         fits = False
     if not fits:
-        raise Damaged("its header is damaged")
+        raise DamagedCheckpoint("the header is damaged")
     return about | whole
 
 
 class _Arrays:
-    """The different arrays of a State, in the order in which they are met."""
+    """The distinct arrays of a State, in the order in which they are found."""
 
     def __init__(self) -> None:
         self.found: list[npt.NDArray[Any]] = []
         self._places: dict[tuple[Any, ...], int] = {}
 
-    def place(self, array: npt.NDArray[Any]) -> int:
+    def index(self, array: npt.NDArray[Any]) -> int:
+        """Return the index of an array, which is added if it is new."""
         where = (array.__array_interface__["data"][0], array.shape, array.strides, array.dtype)
         if where not in self._places:
             self._places[where] = len(self.found)
@@ -246,8 +278,8 @@ class _Arrays:
         return self._places[where]
 
 
-def _tree(value: Any, arrays: _Arrays) -> Any:
-    """A value for JSON; whatever JSON would change or does not know is an object with one entry."""
+def _encode(value: Any, arrays: _Arrays) -> Any:
+    """Return a value as JSON; whatever JSON would change or does not support becomes an object with one entry."""
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or type(value) in (bool, int, str):
@@ -255,37 +287,37 @@ def _tree(value: Any, arrays: _Arrays) -> Any:
     if type(value) is float:
         return {"float": repr(value)}
     if type(value) is tuple:
-        return {"tuple": [_tree(item, arrays) for item in value]}
+        return {"tuple": [_encode(item, arrays) for item in value]}
     if isinstance(value, np.ndarray):
-        return {"array": arrays.place(value)}
+        return {"array": arrays.index(value)}
     name = type(value).__name__
     if CLASSES.get(name) is not type(value):
-        raise TypeError(f"a checkpoint cannot hold a {name}")
+        raise TypeError(f"cannot store a {name} in a checkpoint")
     inside = {}
     for entry in fields(CLASSES[name]):
         held = getattr(value, entry.name)
         held = held.item() if isinstance(held, np.generic) else held
         if not _fits(held, entry.type):
-            raise TypeError(f"a checkpoint cannot hold {name}.{entry.name} with a {type(held).__name__}")
-        inside[entry.name] = _tree(held, arrays)
+            raise TypeError(f"cannot store {name}.{entry.name} of type {type(held).__name__} in a checkpoint")
+        inside[entry.name] = _encode(held, arrays)
     return {name: inside}
 
 
-def _value(tree: Any, arrays: Sequence[npt.NDArray[Any]]) -> Any:
-    """The inverse of :func:`_tree`."""
+def _decode(tree: Any, arrays: Sequence[npt.NDArray[Any]]) -> Any:
+    """Return the value from :func:`_encode`; raise ValueError or another error if it is malformed."""
     if tree is None or type(tree) in (bool, int, str):
         return tree
     [(kind, inside)] = tree.items()
     if kind == "float":
         return float(inside)
     if kind == "tuple":
-        return tuple(_value(item, arrays) for item in inside)
+        return tuple(_decode(item, arrays) for item in inside)
     if kind == "array":
         if type(inside) is not int or inside < 0:
             raise ValueError
         return arrays[inside]
     cls = CLASSES[kind]
-    held = {name: _value(item, arrays) for name, item in inside.items()}
+    held = {name: _decode(item, arrays) for name, item in inside.items()}
     wanted = {entry.name: entry.type for entry in fields(cls)}
     if set(held) != set(wanted) or not all(_fits(held[name], wanted[name]) for name in wanted):
         raise ValueError
@@ -293,4 +325,5 @@ def _value(tree: Any, arrays: Sequence[npt.NDArray[Any]]) -> Any:
 
 
 def _fits(value: Any, annotation: Any) -> bool:
+    """Return whether a value fits the annotation of a field."""
     return FIELD_CHECKS[str(annotation)](value)

@@ -1,4 +1,4 @@
-"""The checkpoints of the agents of one process: a folder of files, of which the newest few are kept."""
+"""Checkpoints of the agents of one process: a folder of files, of which the newest few are kept."""
 
 from __future__ import annotations
 
@@ -9,68 +9,77 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from deepca.engines.checkpoint_arrays import Damaged, Unusable
+from deepca.engines.checkpoint_arrays import DamagedCheckpoint, UnusableCheckpoint
 from deepca.engines.checkpoint_format import (
     DIGEST,
     Checkpoint,
     KeptCheckpoint,
-    parsed_about,
+    parse_identity,
     read_checkpoint,
-    remove_if_there,
-    verified,
+    remove_files,
+    verified_header,
     write_checkpoint,
 )
 
 __all__ = ["Checkpoints"]
 
-_KEPT = 2
+_KEPT = 2  # files; an agent may be one checkpoint ahead of the others
 _NAME = re.compile(r"([0-9a-f]{8})-([0-9]{10})\.checkpoint")
 _PART = re.compile(_NAME.pattern + r"\..*\.part")
 
 
 @dataclass(frozen=True)
-class _Stored:
+class _StoredFile:
+    """Checkpoint on the disk."""
+
     path: Path
     kept: KeptCheckpoint
 
 
 class Checkpoints:
-    """The checkpoints of one agent in a folder; the last two that were written are kept.
+    """The checkpoints of one agent in a folder; the last two written are kept.
 
     Parameters
     ----------
-    folder : made if it is not there yet; readable by its owner only.
-    run, data : digests of 32 bytes. Checkpoints of another run or of other rows are neither used nor touched.
-    warn : told in one line of whatever is wrong. Nothing here raises an OSError.
-    foreign : whether checkpoints of another run or of other rows are worth a line.
+    folder : Path
+        Folder, created if missing; readable by its owner only.
+    run, data : bytes
+        Digests of 32 bytes. Checkpoints of another run or of other rows are neither used nor touched.
+    warn : callable
+        Receives one line about each problem. No method raises an OSError.
+    foreign : bool, default=True
+        Whether to warn about checkpoints of another run or of other rows.
 
-    Files are read through once, here, so that one that is damaged is never offered. One thread may change things while
-    another one asks for :meth:`kept`. Two agents must not share folder and run.
+    Notes
+    -----
+    All files are read and verified here, so that a damaged one is never offered. One thread may write while another one
+    calls :meth:`kept`. Two agents must not share folder and run.
     """
 
     def __init__(
         self, folder: Path, run: bytes, data: bytes, *, warn: Callable[[str], None], foreign: bool = True
     ) -> None:
         if len(run) != DIGEST or len(data) != DIGEST:
-            raise ValueError(f"run and data have {DIGEST} bytes each")
+            raise ValueError(f"run and data must have {DIGEST} bytes each")
         self._folder, self.run, self.data, self._warn = folder, run, data, warn
-        self._stored: tuple[_Stored, ...] = ()
-        self._waiting: tuple[Checkpoint, ...] = ()  # those that could not be written
-        self._worthless: list[Path] = []  # own ones that go when a better one is there
+        self._stored: tuple[_StoredFile, ...] = ()
+        self._waiting: tuple[Checkpoint, ...] = ()  # not written yet because of an error
+        self._obsolete: list[Path] = []  # own files to remove once a better one is on the disk
         self._next = 1  # number of the next file
         self._foreign = foreign
         self._trouble = ""
-        with contextlib.suppress(OSError):  # told when something is to be written
+        with contextlib.suppress(OSError):  # reported when a checkpoint cannot be written
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._look()
+        self._scan()
 
     def write(self, checkpoint: Checkpoint) -> bool:
-        """Whether the checkpoint is on the disk now. If not, the last two are kept in memory, and tried again later.
+        """Write a checkpoint; return whether it is on the disk now.
 
-        The reason is told once, and again only when it has changed. Nothing on the disk is given up in the meantime.
+        If not, the last two are kept in memory and retried later; files on the disk are not removed in the meantime.
+        The reason is reported once, and again only if it changes.
         """
         if (checkpoint.run, checkpoint.data) != (self.run, self.data):
-            raise ValueError("a checkpoint of another run or of other rows")
+            raise ValueError("the checkpoint belongs to another run or to other rows")
         waiting = [*(other for other in self._waiting if other.key != checkpoint.key), checkpoint][-_KEPT:]
         self._waiting = tuple(waiting)
         try:
@@ -78,8 +87,8 @@ class Checkpoints:
                 self._store(one)
                 self._waiting = self._waiting[1:]
         except OSError as error:
-            self._tell(
-                f"no checkpoint can be written to {self._folder}: {error.strerror or error}; the run goes on with its "
+            self._report(
+                f"cannot write a checkpoint to {self._folder}: {error.strerror or error}; the run continues with its "
                 "latest checkpoints in memory, which are lost when this agent ends"
             )
             return False
@@ -87,8 +96,8 @@ class Checkpoints:
         return True
 
     def kept(self) -> tuple[KeptCheckpoint, ...]:
-        """What could be loaded, in the order of writing: newest last."""
-        waiting = self._waiting  # first: so what moves to the disk meanwhile is not left out
+        """Return the checkpoints that can be loaded, in the order of writing, newest last."""
+        waiting = self._waiting  # read first, so that a checkpoint moving to the disk is not missed
         found = {one.kept.key: one.kept for one in self._stored}
         for one in waiting:
             found.pop(one.key, None)
@@ -96,7 +105,7 @@ class Checkpoints:
         return tuple(found.values())
 
     def load(self, key: bytes) -> Checkpoint | None:
-        """The checkpoint with that key; None, and a warning, where it is damaged or gone."""
+        """Return the checkpoint with that key; None, after a warning, if it is damaged or missing."""
         for waiting in self._waiting:
             if waiting.key == key:
                 return waiting
@@ -107,10 +116,10 @@ class Checkpoints:
                 checkpoint = read_checkpoint(stored.path)
                 if (_kept_of(checkpoint), checkpoint.run, checkpoint.data) == (stored.kept, self.run, self.data):
                     return checkpoint
-                why = "it is another one than before"
-            except (OSError, Unusable) as error:
+                why = "the file was replaced by another one"
+            except (OSError, UnusableCheckpoint) as error:
                 why = _reason(error)
-                self._worthless += [stored.path] if isinstance(error, Damaged) else []
+                self._obsolete += [stored.path] if isinstance(error, DamagedCheckpoint) else []
             self._warn(f"the checkpoint {stored.path} cannot be used: {why}")
             self._stored = tuple(one for one in self._stored if one is not stored)
             return None
@@ -118,21 +127,21 @@ class Checkpoints:
         return None
 
     def keep_until(self, key: bytes) -> None:
-        """Forget all others, after going back to this one. Where it is not there, nothing is forgotten."""
+        """Discard all other checkpoints after resuming from this one; do nothing if it is missing."""
         if all(one.key != key for one in self.kept()):
             return
         self._waiting = tuple(one for one in self._waiting if one.key == key)
         self._keep([one for one in self._stored if one.kept.key == key])
 
     def clear(self) -> None:
-        """Forget all checkpoints of this run and these rows."""
+        """Remove all checkpoints of this run and these rows."""
         self._waiting = ()
         self._keep([])
 
     # ------------------------------------------------------------------------------------------------------- folder
 
-    def _look(self) -> None:
-        """What earlier processes have left."""
+    def _scan(self) -> None:
+        """Find the checkpoints that earlier processes have left."""
         try:
             names = sorted(entry.name for entry in os.scandir(self._folder) if entry.is_file(follow_symlinks=False))
         except (FileNotFoundError, NotADirectoryError):
@@ -140,12 +149,12 @@ class Checkpoints:
         except OSError as error:
             self._warn(f"checkpoints in {self._folder} cannot be read: {_reason(error)}")
             return
-        found: dict[bytes, _Stored] = {}
+        found: dict[bytes, _StoredFile] = {}
         foreign: list[str] = []
-        for name in names:  # numbers have leading zeros: in the order of writing
+        for name in names:  # numbers have leading zeros, so names sort in the order of writing
             path = self._folder / name
             if _PART.fullmatch(name):
-                remove_if_there([path])
+                remove_files([path])
             elif (parts := _NAME.fullmatch(name)) is not None:
                 if parts[1] != self._prefix:
                     foreign.append(name)
@@ -154,57 +163,64 @@ class Checkpoints:
                 one = self._inspect(path, foreign)
                 if one is not None:
                     before = found.pop(one.kept.key, None)
-                    self._worthless += [before.path] if before is not None else []
+                    self._obsolete += [before.path] if before is not None else []
                     found[one.kept.key] = one
         usable = list(found.values())
-        self._worthless += [one.path for one in usable[:-_KEPT]]
+        self._obsolete += [one.path for one in usable[:-_KEPT]]
         self._stored = tuple(usable[-_KEPT:])
         if foreign and self._foreign:
             named = ", ".join(foreign[:3]) + (", …" if len(foreign) > 3 else "")
             self._warn(
-                f"{self._folder} holds checkpoints of another run or of other rows ({named}); they are not used and "
-                "stay where they are"
+                f"{self._folder} contains checkpoints of another run or of other rows ({named}); they are not used and "
+                "are left in place"
             )
 
-    def _inspect(self, path: Path, foreign: list[str]) -> _Stored | None:
+    def _inspect(self, path: Path, foreign: list[str]) -> _StoredFile | None:
+        """Return a verified file of this run and these rows; else None, after noting it as foreign or damaged."""
         try:
-            header = verified(path)
-            about = parsed_about(header)
-        except (OSError, Unusable) as error:
+            header = verified_header(path)
+            about = parse_identity(header)
+        except (OSError, UnusableCheckpoint) as error:
             self._warn(f"the checkpoint {path} cannot be used: {_reason(error)}")
-            self._worthless += [path] if isinstance(error, Damaged) else []
+            self._obsolete += [path] if isinstance(error, DamagedCheckpoint) else []
             return None
         if (about["run"], about["data"]) != (self.run, self.data):
             foreign.append(path.name)
             return None
-        return _Stored(path, KeptCheckpoint(about["iteration"], about["key"], about["members"], about["k"]))
+        return _StoredFile(path, KeptCheckpoint(about["iteration"], about["key"], about["members"], about["k"]))
 
     @property
     def _prefix(self) -> str:
+        """Beginning of the file names of this run."""
         return self.run.hex()[:8]
 
     def _store(self, checkpoint: Checkpoint) -> None:
+        """Write a checkpoint to the disk."""
         path = self._folder / f"{self._prefix}-{self._next:010d}.checkpoint"
         self._next += 1
         write_checkpoint(path, checkpoint)
-        one = _Stored(path, _kept_of(checkpoint))
+        one = _StoredFile(path, _kept_of(checkpoint))
         self._keep([*(other for other in self._stored if other.kept.key != checkpoint.key), one][-_KEPT:])
 
-    def _keep(self, wanted: list[_Stored]) -> None:
+    def _keep(self, wanted: list[_StoredFile]) -> None:
+        """Keep these files only, and remove the obsolete ones."""
         gone = [one.path for one in self._stored if one not in wanted]
         self._stored = tuple(wanted)
-        remove_if_there([*gone, *self._worthless])
-        self._worthless = []
+        remove_files([*gone, *self._obsolete])
+        self._obsolete = []
 
-    def _tell(self, trouble: str) -> None:
+    def _report(self, trouble: str) -> None:
+        """Warn about a problem unless it was the last one reported."""
         if trouble != self._trouble:
             self._warn(trouble)
         self._trouble = trouble
 
 
 def _kept_of(checkpoint: Checkpoint) -> KeptCheckpoint:
+    """Return a checkpoint without its State."""
     return KeptCheckpoint(checkpoint.iteration, checkpoint.key, checkpoint.members, checkpoint.k)
 
 
 def _reason(error: Exception) -> str:
+    """Return an error in words, without the path."""
     return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)

@@ -1,7 +1,7 @@
-"""Where a run takes place: in this process alone, or on all ranks of an MPI job.
+"""Run in this process alone, or on all ranks of an MPI job.
 
-An engine makes the network, and lets processes that run the same program know of each other what they must before
-there is one: how many agents each brings, what their columns are called, and whether one of them has failed.
+An engine creates the network, and shares between the processes of a run what they must know before there is one: how
+many agents each of them holds, the names of their columns, and whether one of them has failed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from deepca import errors
 from deepca.data.columns import Header, common_columns, in_order_of
 from deepca.data.sources import Source
-from deepca.errors import DataError, DeepcaError, InvalidInput, TopologyError
+from deepca.errors import DataError, DeepcaError, InvalidInput, ParameterError, TopologyError
 from deepca.network.base import Network
 from deepca.network.simulated import SimulatedNetwork
 from deepca.network.traffic import Traffic
@@ -29,9 +29,16 @@ ENGINES = ("simulator", "mpi")
 
 
 class Engine:
-    """All agents in this process: the simulator. Engines of several processes are subclasses.
+    """Engine with all agents in this process: the simulator.
 
-    rank, ranks : which of how many processes this is.
+    Engines with several processes are subclasses.
+
+    Attributes
+    ----------
+    name : str
+        Name of the engine.
+    rank, ranks : int
+        Index of this process, and number of processes.
     """
 
     name = "simulator"
@@ -40,34 +47,78 @@ class Engine:
 
     @property
     def speaks(self) -> bool:
-        """Whether this process is the one that shows progress, writes files and prints."""
+        """True for the process that shows progress, writes files and prints."""
         return self.rank == 0
 
     def texts(self, own: str) -> list[str]:
-        """What every rank says, in their order. All have to call it."""
+        """Exchange texts between all ranks; every rank must call this.
+
+        Parameters
+        ----------
+        own : str
+            Text of this rank.
+
+        Returns
+        -------
+        list of str
+            Texts of all ranks, in order.
+        """
         return [own]
 
     def network(self, topology: Topology, shares: Sequence[int] | None = None) -> Network:
-        """``shares`` : how many agents each rank holds; as even as possible by default."""
+        """Create the network of a run.
+
+        Parameters
+        ----------
+        topology : Topology
+            Graph of all agents, the same on every rank.
+        shares : sequence of int, optional
+            Number of agents on each rank; as even as possible by default.
+
+        Returns
+        -------
+        Network
+            Network of the local agents.
+        """
         return SimulatedNetwork(topology)
 
     def close(self, network: Network) -> None:
-        """The network is not needed any more."""
+        """Release a network that is no longer needed.
+
+        Parameters
+        ----------
+        network : Network
+            Network that this engine created.
+        """
 
     @contextmanager
     def guard(self) -> Iterator[None]:
-        """Around everything: an error of one rank alone ends all of them."""
+        """Guard a whole program: an error on a single rank ends all of them.
+
+        Yields
+        ------
+        None
+            Control, inside the guard.
+        """
         yield
 
-    # ------------------------------------------------------------------------------------------ built on the above
+    # ---------------------------------------------------------------------------------- derived from the methods above
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Around work that may fail at some ranks only, where none waits for another: then all raise the error."""
+        """Run work that may fail on some ranks only, and raise its error on all of them.
+
+        No rank may wait for another inside. Errors are those of the first rank that failed, with its number in front.
+
+        Yields
+        ------
+        None
+            Control, for the work.
+        """
         failed: Exception | None = None
         try:
             yield
-        except (DeepcaError, OSError, ValueError, TypeError) as error:  # what a user's mistake can raise
+        except (DeepcaError, OSError, ValueError, TypeError) as error:  # errors that users can cause
             failed = error
         if self.ranks == 1:
             if failed is not None:
@@ -78,50 +129,154 @@ class Engine:
         if bad:
             kind, text, facts = json.loads(said[bad[0]])
             if len(bad) == self.ranks and len(set(said)) == 1:
-                raise _error_of(kind, text, facts) from failed  # of all ranks alike, so of none in particular
+                raise _rebuild_error(kind, text, facts) from failed  # the same on all ranks, so none is named
             more = f"; {len(bad) - 1} other rank{'s' if len(bad) > 2 else ''} failed as well" if len(bad) > 1 else ""
-            raise _error_of(kind, f"rank {bad[0]}: {text}{more}", facts) from failed
+            raise _rebuild_error(kind, f"rank {bad[0]}: {text}{more}", facts) from failed
 
     def shares(self, n_agents: int) -> tuple[int, ...]:
-        """How many of so many agents each rank holds; an error where some would have none."""
+        """Return the number of agents on each rank.
+
+        Parameters
+        ----------
+        n_agents : int
+            Number of agents of the run.
+
+        Returns
+        -------
+        tuple of int
+            Agents per rank, as even as possible.
+
+        Raises
+        ------
+        TopologyError
+            If there are fewer agents than ranks.
+        """
         if n_agents < self.ranks:
             raise TopologyError(
-                f"{n_agents} agent{'s' if n_agents > 1 else ''} for {self.ranks} ranks: every rank holds at least one; "
-                f"start {n_agents} rank{'s' if n_agents > 1 else ''} or fewer (mpiexec -n {n_agents}), or spread the "
-                "rows over more agents"
+                f"{n_agents} agent{'s' if n_agents > 1 else ''} for {self.ranks} ranks: every rank needs at least one; "
+                f"start {n_agents} rank{'s' if n_agents > 1 else ''} or fewer (mpiexec -n {n_agents}), or distribute "
+                "the rows over more agents",
+                parameter="n_agents",
+                value=n_agents,
             )
         return even_shares(n_agents, self.ranks)
 
     def own(self, each: Sequence[int]) -> slice:
-        """Which of all agents this rank holds, where every rank has ``each`` of them, one after the other."""
+        """Return the agents that this rank holds.
+
+        Parameters
+        ----------
+        each : sequence of int
+            Number of agents on each rank.
+
+        Returns
+        -------
+        slice
+            Their indices among all agents.
+        """
         first = sum(each[: self.rank])
         return slice(first, first + each[self.rank])
 
     def counted(self, own: int) -> tuple[int, ...]:
-        """The numbers of all ranks."""
+        """Return a number of every rank.
+
+        Parameters
+        ----------
+        own : int
+            Number of this rank.
+
+        Returns
+        -------
+        tuple of int
+            Numbers of all ranks, in order.
+        """
         return tuple(int(text) for text in self.texts(str(int(own))))
 
     def all_single(self, sources: Sequence[Source]) -> bool:
-        """Tell whether the rows of all ranks, these and the others, are float32."""
+        """Return whether the rows of all ranks are float32.
+
+        Parameters
+        ----------
+        sources : sequence of Source
+            Rows of the local agents.
+
+        Returns
+        -------
+        bool
+            True if they are, on every rank.
+        """
         return min(self.counted(all(source.dtype == np.float32 for source in sources))) == 1
 
     def differing(self, own: str) -> int | None:
-        """Return the first rank that says something else than rank 0; None where all say the same."""
+        """Return the first rank whose text differs from that of rank 0.
+
+        Parameters
+        ----------
+        own : str
+            Text of this rank.
+
+        Returns
+        -------
+        int or None
+            The rank; None if all texts are equal.
+        """
         said = self.texts(own)
         return next((rank for rank, text in enumerate(said) if text != said[0]), None)
 
     def header(self, sources: Sequence[Source]) -> Header:
-        """Return what the first rank that has sources says of the columns of its first one."""
+        """Return the columns of the first source of the first rank that has one.
+
+        Parameters
+        ----------
+        sources : sequence of Source
+            Sources of this rank; may be empty.
+
+        Returns
+        -------
+        Header
+            Name, number of columns and column names of that source.
+        """
         said = self.texts(json.dumps([sources[0].name, sources[0].d, sources[0].columns]) if sources else "")
         name, d, columns = json.loads(next(text for text in said if text))
         return Header(name, d, None if columns is None else tuple(columns))
 
     def totals(self, own: Traffic, proof: Traffic | None) -> tuple[Traffic, Traffic | None]:
-        """Traffic of a run, and of its certificate, as the model tells it."""
+        """Return the traffic of a run and of its certificate as reported by the model.
+
+        Parameters
+        ----------
+        own : Traffic
+            Traffic of the local agents.
+        proof : Traffic or None
+            Traffic of the certificate.
+
+        Returns
+        -------
+        total : Traffic
+            Traffic of all ranks.
+        proof : Traffic or None
+            Traffic of the certificate.
+        """
         return self.summed(own), proof
 
     def common_columns(self, sources: Sequence[Source]) -> tuple[Source, ...]:
-        """The sources with their columns in the order of the first source of all ranks."""
+        """Return the sources with their columns in the order of the first source of rank 0.
+
+        Parameters
+        ----------
+        sources : sequence of Source
+            Sources of the local agents.
+
+        Returns
+        -------
+        tuple of Source
+            The same rows with reordered columns.
+
+        Raises
+        ------
+        DataError
+            If columns differ between agents; raised on all ranks.
+        """
         with self.together():
             own = common_columns(sources)
         if self.ranks == 1:
@@ -131,47 +286,93 @@ class Engine:
             return tuple(in_order_of(first, source) for source in own)
 
     def summed(self, own: Traffic) -> Traffic:
-        """Traffic of all ranks together: rounds are common, messages and bytes add up."""
-        others = [json.loads(text) for text in self.texts(json.dumps(_listed(own)))]
+        """Return the traffic of all ranks together: rounds are common, messages and bytes are added up.
+
+        Parameters
+        ----------
+        own : Traffic
+            Traffic of the local agents.
+
+        Returns
+        -------
+        Traffic
+            Traffic of all agents.
+        """
+        others = [json.loads(text) for text in self.texts(json.dumps(_summable(own)))]
         messages, sent, control, agents = (sum(column) for column in zip(*others, strict=True))
         return Traffic(own.rounds, own.control_rounds, messages, sent, control, agents)
 
 
 def even_shares(n_agents: int, ranks: int) -> tuple[int, ...]:
-    """Return how many agents each rank holds: the same number, or one more for some."""
+    """Return the number of agents on each rank: the same everywhere, or one more on some."""
     return tuple(n_agents * (i + 1) // ranks - n_agents * i // ranks for i in range(ranks))
 
 
 def engine_of(name: str, *, allreduce: bool = False, timeout: float | None = 600.0) -> Engine:
-    """Make an engine by its name; ``allreduce`` and ``timeout`` are those of an MPI network."""
+    """Create an engine by name.
+
+    Parameters
+    ----------
+    name : {"simulator", "mpi"}
+        Name of the engine.
+    allreduce : bool, default=False
+        Compute exact averages by ``MPI_Allreduce``; MPI only.
+    timeout : float or None, default=600.0
+        Seconds that a rank waits for others before it ends the job; MPI only.
+
+    Returns
+    -------
+    Engine
+        The engine.
+
+    Raises
+    ------
+    ParameterError
+        If ``name`` is not an engine.
+    InvalidInput
+        If ``allreduce`` is set without MPI.
+    MissingExtraError
+        If mpi4py or an MPI library is missing.
+
+    Examples
+    --------
+    >>> from deepca.engines import engine_of
+    >>> engine_of("simulator").ranks
+    1
+    """
     if name not in ENGINES:
-        raise InvalidInput(f"engine = {name!r}: choose one of {', '.join(ENGINES)}")
+        raise ParameterError("engine", name, f"choose one of {', '.join(ENGINES)}")
     if name == "mpi":
         from deepca.engines.mpi.job import MpiEngine
 
         return MpiEngine(allreduce=allreduce, timeout=timeout)
     if allreduce:
-        raise InvalidInput("allreduce is an operation of MPI; use engine = 'mpi' as well, or leave it out")
+        raise InvalidInput(
+            "allreduce is an operation of MPI; use engine = 'mpi' as well, or leave it out",
+            parameter="allreduce",
+            value=allreduce,
+        )
     return Engine()
 
 
 def _facts(error: Exception) -> dict[str, str | int | float | None]:
-    """Attributes of an error as they can be told to other ranks: numbers and texts, and what else there is in words."""
+    """Return the attributes of an error as JSON values: numbers and texts as they are, other objects by their repr."""
     plain = {name: fact.item() if isinstance(fact, np.generic) else fact for name, fact in vars(error).items()}
     return {
         name: fact if isinstance(fact, (str, int, float, type(None))) else repr(fact) for name, fact in plain.items()
     }
 
 
-def _error_of(kind: str, text: str, facts: dict[str, Any]) -> Exception:
-    """Another rank's error with its facts, where it is one that users can do something about."""
+def _rebuild_error(kind: str, text: str, facts: dict[str, Any]) -> Exception:
+    """Return an error of another rank with its facts, or a plain error if users cannot correct its type."""
     found = getattr(errors, kind, None)
     if isinstance(found, type) and issubclass(found, (InvalidInput, errors.NotFiniteError, errors.MissingExtraError)):
-        error = found.__new__(found, text)  # constructors differ in what they ask for
+        error = found.__new__(found, text)  # constructors take different arguments
         vars(error).update(facts)
         return error
     return (OSError if issubclass(getattr(builtins, kind, Exception), OSError) else DataError)(text)
 
 
-def _listed(traffic: Traffic) -> list[int]:
+def _summable(traffic: Traffic) -> list[int]:
+    """Return the numbers of a Traffic that add up over ranks."""
     return [traffic.messages, traffic.bytes_sent, traffic.control_bytes, traffic.agents]

@@ -1,4 +1,4 @@
-"""The files of a run that several processes share: which there are, and those of one process's agents."""
+"""Files of a run that several processes share: find them all, and open those of one process's agents."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ __all__ = ["agree_on_files", "expanded", "open_shares"]
 
 
 def expanded(files: Sequence[Path]) -> list[Path]:
-    """Files, and patterns such as ``shards/*.npy`` replaced by what they match: 2 comes before 10."""
+    """Return files with patterns such as ``shards/*.npy`` replaced by their matches, sorted with numbers by value."""
     found: list[Path] = []
     for file in files:
         if file.exists() or not has_magic(str(file)):
             found.append(file)
             continue
-        matched = sorted(glob(str(file), recursive=True), key=_in_order)  # noqa: PTH207 - patterns may be absolute
+        matched = sorted(glob(str(file), recursive=True), key=_natural_order)  # noqa: PTH207 - patterns may be absolute
         if not matched:
-            raise DataError(f"no file matches {file}")
+            raise DataError(f"no file matches {file}", file=str(file))
         found += map(Path, matched)
     return found
 
@@ -39,9 +39,9 @@ def open_shares(
     label_column: str | None = None,
     dataset: str | None = None,
 ) -> tuple[Source, ...]:
-    """This rank's share of the files, one per agent; those of other ranks are not opened.
+    """Open this rank's share of the files, one per agent; files of other ranks are not opened.
 
-    svmlight leaves out zeros, so what a file shows of the columns (how many, counted from 0 or 1) is told to all ranks.
+    svmlight files omit zeros, so the number of columns and the first index (0 or 1) are determined over all ranks.
     """
     own = files[ranks.own(shares)]
     with ranks.together():
@@ -59,20 +59,22 @@ def open_shares(
 
 
 def agree_on_files(ranks: Engine, files: Sequence[Path]) -> None:
-    """An error where ranks see other files: one would leave some out, or read some that another reads, too."""
+    """Raise DataError if ranks find different files, since rows would be omitted or read twice."""
     names = [str(file) for file in files]
     rank = ranks.differing(hashlib.sha256(json.dumps(names).encode()).hexdigest())
     if rank is None:
         return
     lists = [json.loads(text) for text in ranks.texts(json.dumps(names))]
     only = sorted(set(lists[rank]).symmetric_difference(lists[0]))
-    where = f"; {only[0]} is there for one of them only" if only else " in another order"
+    where = f"; {only[0]} exists for only one of them" if only else " in another order"
     raise DataError(
-        f"rank {rank} finds {len(lists[rank])} files and rank 0 {len(lists[0])}{where}; shards must be in a folder "
-        "that all ranks see, and all of them must be there before the job begins"
+        f"rank {rank} finds {len(lists[rank])} files and rank 0 {len(lists[0])}{where}; keep shards in a folder that "
+        "all ranks share, and complete it before the job starts",
+        file=only[0] if only else None,
+        value=rank,
     )
 
 
-def _in_order(name: str) -> list[tuple[int, str]]:
-    """Numbers in a name count by their value."""
+def _natural_order(name: str) -> list[tuple[int, str]]:
+    """Return a sort key by which numbers in a name are ordered by value."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]

@@ -118,7 +118,7 @@ class Agreement:
             self._not_before = t
 
     def close(self, recent: list[State]) -> None:
-        """Stop piggybacking; if there was no decision yet, agree on the last steps now."""
+        """Stop piggybacking; while the run is undecided, agree on the last steps now."""
         self._network.forget()
         self._pending.clear()
         if self.over or len(recent) < 2:

@@ -36,7 +36,7 @@ class StatusCode(StrEnum):
         Some of the k eigenvalues, or the gap behind them, are zero or lost in the rounding of λ₁; products with the A_j
         cannot tell which. The advice says how many components are known.
     NOT_UNIQUE : str
-        λ_k = λ_{k+1}: there is no unique top-k subspace; the advice names values of k for which there is one.
+        λ_k = λ_{k+1}: the top-k subspace is not unique; the advice names values of k for which it is.
     OUT_OF_ITERATIONS : str
         The error is still shrinking; the advice says how fast, and how many more iterations are needed.
     DISAGREEMENT : str

@@ -1,4 +1,4 @@
-"""Errors on several ranks: one message, one exit code, the whole job over in time, and nothing left behind."""
+"""Errors on several ranks give one message and one exit code, end the whole job in time, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ RANKS = 3
 MPI = ("--engine", "mpi")
 
 
-# ------------------------------------------------------------------------ mistakes that all ranks see, in one message
+# ----------------------------------------------------------------------------------- errors that all ranks can detect
 
 
 def make_shards(folder: Path, change: Callable[[int, np.ndarray], np.ndarray] = lambda j, rows: rows) -> None:
-    """Six shards, two for each of three ranks."""
+    """Write six shards, two for each of three ranks."""
     folder.mkdir()
     for j, rows in enumerate(random_rows(6, [10, 12, 9, 14, 11, 13], 5, seed=3)):
         np.save(folder / f"{j}.npy", change(j, rows))
@@ -52,7 +52,7 @@ def with_value(rows: np.ndarray, value: float) -> np.ndarray:
 
 
 def make_folder(folder: Path) -> None:
-    """Files of which some are wrong."""
+    """Write files of which some are wrong."""
     make_shards(folder / "good")
     make_shards(folder / "columns", lambda j, rows: rows[:, :4] if j == 4 else rows)
     make_shards(folder / "rows", lambda j, rows: rows[:0] if j == 3 else rows)
@@ -69,7 +69,7 @@ def make_folder(folder: Path) -> None:
     (folder / "empty").mkdir()
     for j in range(3):
         (folder / "empty" / f"{j}.csv").write_text("a,b,c\n1,2,3\n4,5,7\n" if j != 1 else "", encoding="utf-8")
-    # what machines with disks of their own would see
+    # the views of machines with separate disks
     for rank in range(RANKS):
         (folder / f"node{rank}").mkdir()
         make_shards(folder / f"node{rank}" / "shards")
@@ -119,7 +119,7 @@ WRONG: dict[str, tuple[Command, str]] = {
 
 @pytest.fixture(scope="module")
 def wrong(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Batch]:
-    """All mistakes one after the other, and then a command that is right."""
+    """Run all wrong commands one after the other, and then a right one."""
     folder = tmp_path_factory.mktemp("wrong").resolve()
     make_folder(folder)
     (folder / "good.npz").mkdir()
@@ -130,7 +130,7 @@ def wrong(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Batch]:
 
 @pytest.mark.xdist_group("mpi")
 @pytest.mark.parametrize("name", list(WRONG))
-def test_one_message_and_exit_code_2(wrong: tuple[Path, Batch], name: str) -> None:
+def test_a_wrong_command_gives_one_message_and_exit_code_2(wrong: tuple[Path, Batch], name: str) -> None:
     folder, batch = wrong
     answers: Sequence[Answer] = batch[name]
     assert [answer.code for answer in answers] == [2] * RANKS
@@ -140,15 +140,15 @@ def test_one_message_and_exit_code_2(wrong: tuple[Path, Batch], name: str) -> No
     assert len(said.splitlines()) == 1, said
     assert re.search(WRONG[name][1], said), said
     assert all(answer.stdout == "" for answer in answers)
-    if name != "simulator":  # where ranks do not know of each other
+    if name != "simulator":  # with which ranks do not know of each other
         assert all(answer.stderr == "" for answer in answers[1:])
     assert all(answer.written == [] for answer in answers[1:])
     assert not list(folder.rglob("model*"))
 
 
 @pytest.mark.xdist_group("mpi")
-def test_ranks_go_on_after_errors(wrong: tuple[Path, Batch]) -> None:
-    """Nothing of what was left undone gets in the way of the next command."""
+def test_ranks_continue_after_errors(wrong: tuple[Path, Batch]) -> None:
+    """Leftovers of a failed command do not affect the next one."""
     folder, batch = wrong
     assert [answer.code for answer in batch["right"]] == [0] * RANKS
     rows = np.concatenate([np.load(folder / "good" / f"{j}.npy") for j in range(6)])
@@ -167,8 +167,8 @@ def test_ranks_go_on_after_errors(wrong: tuple[Path, Batch]) -> None:
 
 
 @pytest.mark.xdist_group("mpi")
-def test_a_job_with_a_mistake(tmp_path: Path) -> None:
-    """As a user sees it: mpiexec has the exit code, and the message is there once, in all that it prints."""
+def test_a_failing_job_prints_its_error_once(tmp_path: Path) -> None:
+    """The exit code of mpiexec is that of the command."""
     make_shards(tmp_path / "shards", lambda j, rows: rows[:, :4] if j == 4 else rows)
     done = mpi_job(RANKS, sys.executable, "-m", "deepca", *fit("shards/*.npy", "--checkpoints", "kept"), cwd=tmp_path)
     assert done.code == 2, done.said
@@ -180,17 +180,17 @@ def test_a_job_with_a_mistake(tmp_path: Path) -> None:
     assert names_in(tmp_path) == ["shards"]
 
 
-# --------------------------------------------------------------------------------------- errors at one rank alone
+# --------------------------------------------------------------------------------------- errors on a single rank
 
 
 def failed(folder: Path, what: str, rank: int, *words: object) -> Job:
-    """A fit in which a rank fails after two iterations."""
+    """Run a fit in which a rank fails after two iterations."""
     make_shards(folder / "shards")
     return faulty_job(RANKS, folder, what, rank, 2, *fit("shards/*.npy", *words))
 
 
 @pytest.mark.xdist_group("mpi")
-def test_an_unexpected_error_at_one_rank(tmp_path: Path) -> None:
+def test_an_unexpected_error_on_one_rank_ends_the_job(tmp_path: Path) -> None:
     done = failed(tmp_path, "unexpected", 1, "--algorithm", "deepca", "--topology", "ring")
     assert_over(done, tmp_path)
     assert len(lines_with(done.stderr, "error: rank 1: Traceback")) == 1, done.said
@@ -199,8 +199,8 @@ def test_an_unexpected_error_at_one_rank(tmp_path: Path) -> None:
 
 
 @pytest.mark.xdist_group("mpi")
-def test_a_known_error_at_one_rank(tmp_path: Path) -> None:
-    """In a line, without a traceback; also where patience is shorter than the time in which all might fail."""
+def test_a_known_error_on_one_rank_ends_the_job(tmp_path: Path) -> None:
+    """The message is one line without a traceback, also if the timeout is shorter than the grace period."""
     done = failed(tmp_path, "known", 2, "--timeout", 4)
     assert_over(done, tmp_path)
     assert done.code == 2
@@ -210,7 +210,7 @@ def test_a_known_error_at_one_rank(tmp_path: Path) -> None:
 
 
 @pytest.mark.xdist_group("mpi")
-def test_an_error_in_the_middle_of_reading(tmp_path: Path) -> None:
+def test_an_error_while_reading_on_one_rank_ends_the_job(tmp_path: Path) -> None:
     script = """
         import time
         from pathlib import Path
@@ -227,21 +227,21 @@ def test_an_error_in_the_middle_of_reading(tmp_path: Path) -> None:
                     1 // 0
                 yield np.random.default_rng([rank, i]).standard_normal((10, 6))
 
-        print("begins", flush=True)
+        print("started", flush=True)
         DecentralizedPCA(2, engine="mpi").fit_agents([blocks])
-        print("goes on", flush=True)
+        print("finished", flush=True)
     """
     (tmp_path / "script.py").write_text(textwrap.dedent(script), encoding="utf-8")
     done = mpi_job(RANKS, sys.executable, "script.py", cwd=tmp_path, deadline=120.0)
     assert_over(done, tmp_path)
     assert len(lines_with(done.stderr, "error: rank 2: Traceback")) == 1, done.said
     assert len(lines_with(done.stderr, "ZeroDivisionError")) == 1, done.said
-    assert len(lines_with(done.stdout, "begins")) == RANKS
-    assert "goes on" not in done.stdout
+    assert len(lines_with(done.stdout, "started")) == RANKS
+    assert "finished" not in done.stdout
 
 
 @pytest.mark.xdist_group("mpi")
-def test_a_rank_that_does_not_answer(tmp_path: Path) -> None:
+def test_a_rank_that_does_not_answer_ends_the_job(tmp_path: Path) -> None:
     done = failed(tmp_path, "sleeps", 1, "--algorithm", "deepca", "--topology", "complete", "--timeout", 4)
     assert_over(done, tmp_path, within=4.0 + WITHIN)
     said = re.findall(
@@ -254,8 +254,8 @@ def test_a_rank_that_does_not_answer(tmp_path: Path) -> None:
 
 
 @pytest.mark.xdist_group("mpi")
-def test_a_rank_that_is_stopped(tmp_path: Path) -> None:
-    """It cannot even be asked to end."""
+def test_a_stopped_rank_ends_the_job(tmp_path: Path) -> None:
+    """A stopped process does not even react to a request to end."""
     done = failed(tmp_path, "stops", 0, "--timeout", 4, "--checkpoints", "kept", "--checkpoint-every", 1)
     assert_over(done, tmp_path, within=4.0 + WITHIN)
     assert re.search(r"error: rank [12] has waited 4 s in iteration \d+ \(\w+\) for ", done.stderr), done.said
@@ -292,7 +292,7 @@ def run_without(
 BLOCKED = "sys.modules['mpi4py'] = None"
 
 
-def test_mpi4py_is_missing(tmp_path: Path) -> None:
+def test_a_missing_mpi4py_is_reported(tmp_path: Path) -> None:
     make_shards(tmp_path / "shards")
     done = run_without(BLOCKED, *fit("shards/*.npy"), cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
@@ -310,15 +310,15 @@ def test_mpi4py_is_missing(tmp_path: Path) -> None:
     done = run_without(f"{BLOCKED}; {script}", cwd=tmp_path)
     assert "deepca.errors.MissingExtraError: engine 'mpi' needs mpi4py" in done.stderr
     done = run_without(BLOCKED, "fit", "shards/*.npy", "-k", "2", "-o", "model.npz", "--quiet", cwd=tmp_path)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")  # nobody else needs it
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")  # other engines do not need it
 
 
-def test_the_mpi_library_is_missing(tmp_path: Path) -> None:
-    """mpi4py comes without one: it is looked for when a program begins."""
+def test_a_missing_mpi_library_is_reported(tmp_path: Path) -> None:
+    """mpi4py does not include one and looks for it when it is imported."""
     make_shards(tmp_path / "shards")
     more = {"MPI4PY_LIBMPI": str(tmp_path / "libmpi.so")}
     done = run_without("", *fit("shards/*.npy"), cwd=tmp_path, more=more)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("error: mpi4py is there, but finds no MPI library")
+    assert done.stderr.startswith("error: mpi4py is installed, but finds no MPI library")
     assert "Traceback" not in done.stderr
     assert names_in(tmp_path) == ["shards"]

@@ -1,7 +1,7 @@
-"""What only MpiNetwork has: shares, several agents per rank, shared memory between ranks, operations over all ranks.
+"""MpiNetwork: shares, several agents per rank, shared memory between ranks, and operations over all ranks.
 
 Run by ``pytest --engine mpi``, on any number of ranks. Everything is compared with numpy or with the simulator, which
-every rank runs for itself.
+every rank runs on its own.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from deepca.network.reductions import Op, Pending
 from deepca.operators import from_matrices, from_rows
 from deepca.topology import Topology
 from tests.support.engines import over_mpi
+from tests.support.errors import raises
 from tests.support.helpers import worst_tangent
 from tests.support.problems import pooled_answer, random_rows, spectrum, spectrum_problem
 
@@ -45,13 +46,13 @@ CODES: tuple[Code, ...] = ("float32", "float16")
 
 
 def shares_of(name: str) -> tuple[int, ...]:
-    """How many agents each rank holds."""
+    """Return the number of agents on each rank."""
     return {
         "one each": (1,) * RANKS,
         "three each": (3,) * RANKS,
         "uneven": (2, 1, 4, 3, *[1] * RANKS)[:RANKS],
         "one rank holds most": (9, *[1] * (RANKS - 1)),
-        "many": (70,) * RANKS,  # so many that weights are kept sparse
+        "many": (70,) * RANKS,  # enough for sparse weights
     }[name]
 
 
@@ -72,7 +73,7 @@ def graph_of(name: str, shape: str = "random") -> Topology:
 
 
 def network_on(place: Topology, shares: Sequence[int] | None = None, **options: Any) -> MpiNetwork:
-    """Over all ranks, closed when the test is over."""
+    """Create a network over all ranks that is closed after the test."""
     network = MpiNetwork(place, WORLD, shares=shares, timeout=None, **options)
     networks.add(network)
     return network
@@ -87,13 +88,13 @@ def numbers(m: int, shape: tuple[int, ...] = (4, 2), seed: int = 0) -> Array:
 
 
 def applied(L: Array | Csr, x: Array) -> Array:
-    """``Σ_i 𝐋_ji x_i`` by numpy."""
+    """Return ``Σ_i 𝐋_ji x_i`` by numpy."""
     dense = L.toarray() if sparse.issparse(L) else np.asarray(L)
     return np.asarray(np.tensordot(dense, x, axes=1))
 
 
 def of_all(network: MpiNetwork, x: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The rows of all agents, whatever the shares are."""
+    """Return the rows of all agents, for any shares."""
     own = np.ascontiguousarray(x)
     shares = np.empty(WORLD.size, dtype=np.int64)
     WORLD.Allgather(np.array([len(own)]), shares)
@@ -124,23 +125,24 @@ def test_shares_are_as_even_as_possible_by_default(more: int) -> None:
     assert held.max() - held.min() <= 1
 
 
-def test_shares_that_cannot_be_name_the_way_out() -> None:
-    """At every rank, before anything is sent."""
+def test_impossible_shares_are_rejected() -> None:
+    """Every rank raises the error before anything is sent."""
     m = RANKS + 2
     place = topology.ring(m)
-    with pytest.raises(TopologyError, match=rf"shares of {RANKS + 1} ranks for a job of {RANKS}; give one number per"):
+    with raises(TopologyError, parameter="shares", value=(1,) * (RANKS + 1)):
         MpiNetwork(place, WORLD, shares=[1] * (RANKS + 1))
-    with pytest.raises(TopologyError, match=rf"hold {m + 1} agents together, but {place.name.split('(')[0]}.*has {m};"):
-        MpiNetwork(place, WORLD, shares=[m + 1 - (RANKS - 1), *[1] * (RANKS - 1)])
+    too_many = (m + 1 - (RANKS - 1), *[1] * (RANKS - 1))
+    with raises(TopologyError, parameter="shares", value=too_many):
+        MpiNetwork(place, WORLD, shares=too_many)
     if RANKS > 1:
-        with pytest.raises(TopologyError, match="rank 0 holds no agent; every rank needs at least one"):
+        with raises(TopologyError, parameter="shares[0]", value=0):
             MpiNetwork(place, WORLD, shares=[0, m - RANKS + 2, *[1] * (RANKS - 2)])
-        with pytest.raises(TopologyError, match="rank 1 holds no agent"):
+        with raises(TopologyError, parameter="shares[1]", value=-1):
             MpiNetwork(place, WORLD, shares=[m + 1 - (RANKS - 2), -1, *[1] * (RANKS - 2)])
-        with pytest.raises(TopologyError, match=r"has 1 agent, but the job has \d+ ranks.*mpiexec -n 1"):
+        with raises(TopologyError, parameter="topology", value=1):
             MpiNetwork(topology.complete(1), WORLD)
     if RANKS > 2:
-        with pytest.raises(TopologyError, match=r"has 2 agents, but .* start it with mpiexec -n 2, or fewer"):
+        with raises(TopologyError, parameter="topology", value=2):
             MpiNetwork(topology.path(2), WORLD)
 
 
@@ -150,7 +152,7 @@ def test_shares_that_cannot_be_name_the_way_out() -> None:
 @pytest.mark.parametrize("shape", [(), (1,), (5,), (4, 2), (3, 2, 2), (0,), (4, 0)], ids=str)
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_a_round_is_a_product_with_the_gossip_matrix(name: str, shape: tuple[int, ...]) -> None:
-    """Arrays of any shape, those without entries included."""
+    """Arrays may have any shape, including empty ones."""
     network = laid_out(name)
     x = numbers(network.n_agents, shape)
     y = network.gossip(x[network.local])
@@ -160,7 +162,7 @@ def test_a_round_is_a_product_with_the_gossip_matrix(name: str, shape: tuple[int
 
 @pytest.mark.parametrize("graph", ["ring", "path", "star", "complete"])
 @pytest.mark.parametrize("name", FEW)
-def test_every_graph(name: str, graph: str) -> None:
+def test_rounds_work_on_every_graph(name: str, graph: str) -> None:
     network = laid_out(name, graph)
     x = numbers(network.n_agents)
     L = network.topology.gossip_sparse
@@ -172,8 +174,8 @@ def test_every_graph(name: str, graph: str) -> None:
 
 
 @pytest.mark.parametrize("name", FEW)
-def test_the_order_in_memory_is_no_matter(name: str) -> None:
-    """Columns first, swapped axes, every second number, rows backwards, read-only."""
+def test_the_memory_order_does_not_matter(name: str) -> None:
+    """Cover columns first, swapped axes, every second number, reversed rows, and read-only arrays."""
     network = laid_out(name)
     m, here = network.n_agents, network.local
     x = numbers(m, (6, 4))
@@ -194,8 +196,8 @@ def test_the_order_in_memory_is_no_matter(name: str) -> None:
 
 @pytest.mark.parametrize("kind", [np.float32, np.int64])
 @pytest.mark.parametrize("name", ["one each", "uneven"])
-def test_numbers_of_another_kind_are_averaged_like_float64(name: str, kind: type[Any]) -> None:
-    """As in the simulator."""
+def test_other_dtypes_are_averaged_as_float64(name: str, kind: type[Any]) -> None:
+    """The simulator does the same."""
     network = laid_out(name)
     x = (10.0 * numbers(network.n_agents)).astype(kind)
     expected = SimulatedNetwork(network.topology).gossip(x)[network.local]
@@ -203,8 +205,8 @@ def test_numbers_of_another_kind_are_averaged_like_float64(name: str, kind: type
 
 
 @pytest.mark.parametrize("name", FEW)
-def test_what_a_round_has_given_stays(name: str) -> None:
-    """Room for messages is used again; results are not overwritten by the next rounds, nor arguments by any."""
+def test_results_of_a_round_are_not_overwritten(name: str) -> None:
+    """Buffers are reused, but later rounds change neither results nor arguments."""
     network = laid_out(name)
     x = numbers(network.n_agents)[network.local]
     kept = x.copy()
@@ -222,8 +224,8 @@ def test_what_a_round_has_given_stays(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FEW)
-def test_rows_of_very_many_lengths(name: str) -> None:
-    """More than are remembered, twice, forth and back; and rows of megabytes among them."""
+def test_rows_may_have_many_lengths(name: str) -> None:
+    """There are more lengths than are cached, in both orders, and rows of megabytes among them."""
     network = laid_out(name, "ring")
     m, here = network.n_agents, network.local
     L = network.topology.gossip_sparse
@@ -238,8 +240,8 @@ def test_rows_of_very_many_lengths(name: str) -> None:
             )
 
 
-def test_networks_side_by_side_do_not_disturb_each_other() -> None:
-    """Neither two over the same ranks, nor messages of others over the ranks that were given."""
+def test_simultaneous_networks_do_not_interfere() -> None:
+    """Neither a second network over the same ranks nor other messages over their communicator interfere."""
     one, other = laid_out("one each", "ring"), laid_out("uneven")
     x, y = numbers(one.n_agents), numbers(other.n_agents, (3,), seed=1)
     mail, came = np.full(3, float(WORLD.rank)), np.empty(3)
@@ -257,8 +259,8 @@ def test_networks_side_by_side_do_not_disturb_each_other() -> None:
     assert (came == by).all()
 
 
-def test_parts_of_a_job_have_networks_of_their_own() -> None:
-    """Every second rank, with graphs that differ from part to part, at the same time."""
+def test_parts_of_a_job_may_have_separate_networks() -> None:
+    """Every second rank runs another graph at the same time."""
     part = WORLD.Split(WORLD.rank % 2, WORLD.rank)
     m = 3 * part.size + WORLD.rank % 2
     network = MpiNetwork(topology.ring(m), MPI.Intracomm(part), timeout=None)
@@ -276,7 +278,7 @@ def test_parts_of_a_job_have_networks_of_their_own() -> None:
 
 
 def pairs(m: int, first: int = 0) -> Csr:
-    """Agents j and j + 1 average, for every second j; others keep what they have."""
+    """Return weights by which agents j and j + 1 average for every second j; others keep their values."""
     L = np.eye(m)
     for j in range(first, m - 1, 2):
         L[j : j + 2, j : j + 2] = 0.5
@@ -284,13 +286,13 @@ def pairs(m: int, first: int = 0) -> Csr:
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_weights_of_their_own_in_each_round(name: str) -> None:
-    """Pairs that change, weights that go one way, zeros that are stored, nobody at all, with full rounds in between."""
+def test_each_round_may_have_its_own_weights(name: str) -> None:
+    """Cover changing pairs, directed weights, stored zeros, and no messages at all, between full rounds."""
     network = laid_out(name, "path")
     m, here = network.n_agents, network.local
     down = np.eye(m)
     for j in range(1, m):
-        down[j, j - 1 : j + 1] = 0.25, 0.75  # from j − 1 to j, and nothing back
+        down[j, j - 1 : j + 1] = 0.25, 0.75  # from j − 1 to j only
     stored = csr(network.topology.gossip_sparse.copy())
     stored.data[(stored.indices % 3) == 1] = 0.0
     x = numbers(m, (3, 2))
@@ -301,33 +303,33 @@ def test_weights_of_their_own_in_each_round(name: str) -> None:
         np.testing.assert_allclose(y, expected[here], rtol=0, atol=1e-14)
         used = (network.topology.gossip_sparse if weights is None else weights).toarray()
         np.fill_diagonal(used, 0.0)
-        assert network.traffic.messages - before == np.count_nonzero(used[:, here])  # a column is what j sends
+        assert network.traffic.messages - before == np.count_nonzero(used[:, here])  # column j is what agent j sends
         x = expected
 
 
 @pytest.mark.parametrize("name", FEW)
-def test_weights_that_cannot_be_used_are_refused_before_anything_is_sent(name: str) -> None:
+def test_invalid_weights_are_rejected_before_anything_is_sent(name: str) -> None:
     network = laid_out(name, "path")
     m = network.n_agents
     x = numbers(m)[network.local]
     if m > 2:
         far = np.eye(m)
         far[0, m - 1] = far[m - 1, 0] = 0.5
-        with pytest.raises(TopologyError, match="no edge"):
+        with pytest.raises(TopologyError):
             network.gossip(x, csr(far))
-    with pytest.raises(TopologyError, match=rf"expected \({m}, {m}\)"):
+    with pytest.raises(TopologyError):
         network.gossip(x, csr(np.eye(m + 1)))
     y = network.gossip(x)
     np.testing.assert_allclose(y, applied(network.topology.gossip_sparse, numbers(m))[network.local], atol=1e-14)
 
 
-# ------------------------------------------------------------------------------------------------------ what is sent
+# ----------------------------------------------------------------------------------------------------------- traffic
 
 
 @pytest.mark.parametrize("graph", ["random", "star", "complete", "path"])
 @pytest.mark.parametrize("name", FEW)
-def test_what_leaves_the_rank_is_counted_once_per_neighbouring_rank(name: str, graph: str) -> None:
-    """And what neighbours on the same rank tell each other does not leave it, though it counts as traffic."""
+def test_bytes_that_leave_the_rank_are_counted_once_per_neighbouring_rank(name: str, graph: str) -> None:
+    """Messages between neighbours on the same rank do not leave it, though they count as traffic."""
     network, shares = laid_out(name, graph), shares_of(name)
     place, rank_of = network.topology, np.repeat(np.arange(RANKS), shares)
     links = sum(len(place.neighbors(j)) for j in network.local)
@@ -340,7 +342,7 @@ def test_what_leaves_the_rank_is_counted_once_per_neighbouring_rank(name: str, g
     assert network.traffic.bytes_sent == links * 4 * 2 * 8
     _, copies = network.gossip_coded(x, None, "float16")
     network.gossip_coded(x, copies, "float16")
-    assert network.left_the_rank == ranks * (4 * 2 * 8 + 5 * 2 * 8 + 5 * 2 * 2)  # exponents are a row more
+    assert network.left_the_rank == ranks * (4 * 2 * 8 + 5 * 2 * 8 + 5 * 2 * 2)  # exponents take another row
     assert network.traffic.bytes_sent == links * (4 * 2 * 8 + 5 * 2 * 8 + 5 * 2 * 2)
     before = network.left_the_rank
     network.reduce(x, "max")
@@ -355,7 +357,7 @@ def test_what_leaves_the_rank_is_counted_once_per_neighbouring_rank(name: str, g
 
 
 @pytest.mark.parametrize("name", FEW)
-def test_traffic_of_all_ranks_is_that_of_the_simulator(name: str) -> None:
+def test_traffic_of_all_ranks_matches_the_simulator(name: str) -> None:
     network = laid_out(name)
     simulated = SimulatedNetwork(network.topology)
     x = numbers(network.n_agents)
@@ -374,8 +376,8 @@ def test_traffic_of_all_ranks_is_that_of_the_simulator(name: str) -> None:
 
 @pytest.mark.parametrize("code", CODES)
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_coded_rounds_are_those_of_the_simulator(name: str, code: Code) -> None:
-    """The same copies to the last bit, at both ends, round after round; columns of very different size."""
+def test_compressed_rounds_match_the_simulator(name: str, code: Code) -> None:
+    """Copies at both ends have the same bits, round after round, for columns of very different size."""
     network = laid_out(name)
     m, here, place = network.n_agents, network.local, network.topology
     simulated = SimulatedNetwork(place)
@@ -395,7 +397,7 @@ def test_coded_rounds_are_those_of_the_simulator(name: str, code: Code) -> None:
 
 @pytest.mark.parametrize("code", CODES)
 @pytest.mark.parametrize("shape", [(), (5,), (0,), (4, 0), (2, 3, 2)], ids=str)
-def test_coded_arrays_of_any_shape(shape: tuple[int, ...], code: Code) -> None:
+def test_compressed_arrays_may_have_any_shape(shape: tuple[int, ...], code: Code) -> None:
     network = laid_out("uneven")
     simulated = SimulatedNetwork(network.topology)
     x = numbers(network.n_agents, (2, *shape))
@@ -412,7 +414,7 @@ def test_coded_arrays_of_any_shape(shape: tuple[int, ...], code: Code) -> None:
 @pytest.mark.parametrize("op", ["min", "max"])
 @pytest.mark.parametrize("shape", [(), (3,), (2, 2), (0,)], ids=str)
 @pytest.mark.parametrize("name", FEW)
-def test_reductions_are_those_of_numpy(name: str, shape: tuple[int, ...], op: Op) -> None:
+def test_reductions_match_numpy(name: str, shape: tuple[int, ...], op: Op) -> None:
     network = laid_out(name)
     x = numbers(network.n_agents, shape)
     expected = x.min(axis=0) if op == "min" else x.max(axis=0)
@@ -428,8 +430,8 @@ def test_reductions_are_those_of_numpy(name: str, shape: tuple[int, ...], op: Op
 @pytest.mark.parametrize("op", ["min", "max"])
 @pytest.mark.parametrize("who", [0, -1])
 @pytest.mark.parametrize("name", ["one each", "uneven"])
-def test_nan_and_infinities_reach_everyone(name: str, who: int, op: Op) -> None:
-    """NaN at one agent is NaN for all, also beside infinities; an infinity is an ordinary number."""
+def test_nan_and_infinities_reach_all_agents(name: str, who: int, op: Op) -> None:
+    """NaN at one agent is NaN for all, also next to infinities; an infinity is an ordinary number."""
     network = laid_out(name)
     x = numbers(network.n_agents, (7,))
     x[who, 0] = np.nan
@@ -442,14 +444,14 @@ def test_nan_and_infinities_reach_everyone(name: str, who: int, op: Op) -> None:
     assert np.isnan(reduced[[0, 4, 6]]).all()
 
 
-def test_an_unknown_reduction_is_refused_before_anything_is_sent() -> None:
+def test_an_unknown_reduction_is_rejected_before_anything_is_sent() -> None:
     network = laid_out("one each")
-    with pytest.raises(InvalidInput, match="'min' or 'max'"):
+    with pytest.raises(InvalidInput):
         network.reduce_later(np.zeros((1, 2)), "sum")  # type: ignore[arg-type]
     np.testing.assert_array_equal(network.reduce(network.local[:, None].astype(np.float64), "max"), [float(RANKS - 1)])
 
 
-def test_values_on_their_way_may_be_asked_for_at_any_time_and_in_any_order() -> None:
+def test_pending_values_may_be_read_at_any_time_and_in_any_order() -> None:
     network = laid_out("uneven", "path")
     x = numbers(network.n_agents, (5,))
     under_way: list[Pending] = [network.reduce_later(x[network.local] * i, "max") for i in range(1, 6)]
@@ -461,8 +463,8 @@ def test_values_on_their_way_may_be_asked_for_at_any_time_and_in_any_order() -> 
 
 
 @pytest.mark.parametrize("how", ["forget", "epoch", "close"])
-def test_values_that_nobody_asks_for_are_brought_to_an_end(how: str) -> None:
-    """What was begun has to be completed at all ranks; what comes after is not disturbed, and values may be read."""
+def test_unread_reductions_are_completed(how: str) -> None:
+    """Reductions must be completed on all ranks; they do not disturb later ones, and values may still be read."""
     network = laid_out("uneven", "path")
     x = numbers(network.n_agents, (2,))
     pending = [network.reduce_later(x[network.local] + i, "min") for i in range(3)]
@@ -482,12 +484,12 @@ def test_values_that_nobody_asks_for_are_brought_to_an_end(how: str) -> None:
     for i, value in enumerate(pending):
         np.testing.assert_array_equal(value.value, x.min(axis=0) + i)
     if network.topology.flood_rounds:
-        assert not any(value.ready for value in pending)  # nobody carries them any more
+        assert not any(value.ready for value in pending)  # no longer carried by rounds
 
 
 @pytest.mark.parametrize("name", ["one each", "uneven"])
-def test_values_that_arrived_unread_may_be_dropped(name: str) -> None:
-    """MPI writes to where they were to be, whoever asks for them: that memory must not be anyone else's by then."""
+def test_unread_values_may_be_dropped(name: str) -> None:
+    """MPI writes to their buffers anyway, so that memory must not be reused before."""
     network = laid_out(name, "path")
     x = numbers(network.n_agents, (64,))[network.local]
     wrong = 0
@@ -495,14 +497,14 @@ def test_values_that_arrived_unread_may_be_dropped(name: str) -> None:
         for _ in range(5):
             network.reduce_later(x, "max")
         for _ in range(network.topology.flood_rounds):
-            network.gossip(x[:, :1])  # carries them to everyone, as far as the network knows
-        others = [np.zeros(128, dtype=np.int64) for _ in range(10)]  # as large as what was dropped
+            network.gossip(x[:, :1])  # enough rounds to carry them to all agents
+        others = [np.zeros(128, dtype=np.int64) for _ in range(10)]  # as large as the dropped buffers
         network.reduce(x[:, 0], "min")
         wrong += sum(int(np.count_nonzero(other)) for other in others)
     assert wrong == 0
 
 
-# ------------------------------------------------------------------------------------------------ means by the machine
+# ---------------------------------------------------------------------------------------------- means by MPI_Allreduce
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
@@ -519,12 +521,14 @@ def test_all_reduce_gives_the_mean_in_one_operation(name: str) -> None:
     np.testing.assert_array_equal(everywhere, np.broadcast_to(everywhere[0], everywhere.shape))
     depth = (RANKS - 1).bit_length()
     assert (traffic.rounds, traffic.messages) == (depth, depth)
-    assert traffic.bytes_sent == network.left_the_rank - left == depth * 13 * 8  # and the number with known mean
+    assert (
+        traffic.bytes_sent == network.left_the_rank - left == depth * 13 * 8
+    )  # including the number with a known mean
 
 
 @pytest.mark.parametrize("name", FEW)
-def test_all_reduce_as_a_mixer(name: str) -> None:
-    """The same map as in the simulator; the network need not prefer it."""
+def test_all_reduce_is_a_mixer(name: str) -> None:
+    """It is the same map as in the simulator, also if the network does not prefer it."""
     network = laid_out(name)
     x = numbers(network.n_agents)
     mixed = AllReduce()(network, x[network.local])
@@ -533,22 +537,22 @@ def test_all_reduce_as_a_mixer(name: str) -> None:
     np.testing.assert_allclose(mixed, whole[network.local], atol=1e-15)
     pending = network.reduce_later(x[network.local, 0], "max")
     AllReduce()(network, x[network.local])
-    assert pending.ready  # an exact average carries values to everyone
-    with pytest.raises(MixingError, match=r"all digits"):
+    assert pending.ready  # an exact average carries values to all agents
+    with pytest.raises(MixingError):
         AllReduce(messages="float32")
 
 
 def test_all_reduce_needs_an_operation_over_all_agents() -> None:
-    with pytest.raises(MixingError, match=r"AgentNetwork has no collective operation.*TreeSweep"):
+    with pytest.raises(MixingError):
         AllReduce()(AgentNetwork(topology.complete(1), 0), np.ones((2, 1)))
 
 
 @pytest.mark.parametrize("reliable", [True, False])
 @pytest.mark.parametrize("method", [BlockKrylov, CovarianceAveraging, AcceleratedDeEPCA, DeEPCA])
-def test_algorithms_with_means_by_the_machine(method: type[Any], reliable: bool) -> None:
-    """Exact averages and certificates by MPI_Allreduce: the pooled answer, and the one that a tree gives.
+def test_algorithms_may_average_by_allreduce(method: type[Any], reliable: bool) -> None:
+    """Exact averages and certificates by MPI_Allreduce give the pooled answer, and the one that a tree gives.
 
-    Where messages are said to get lost, averages are mixed, whatever the machine could do.
+    On unreliable networks averages are gossiped, whatever MPI offers.
     """
     place = graph_of("uneven")
     stack = spectrum_problem(place.n_agents, 8, spectrum(8, 2, decay=0.7), 3, heterogeneity=0.5 * (RANKS > 1))
@@ -576,8 +580,8 @@ def test_algorithms_with_means_by_the_machine(method: type[Any], reliable: bool)
 
 @pytest.mark.parametrize("method", [DeEPCA, AcceleratedDeEPCA, BlockKrylov])
 @pytest.mark.parametrize("name", FEW)
-def test_runs_do_not_depend_on_who_holds_whom(name: str, method: type[Any]) -> None:
-    """Whatever the shares: the simulator's numbers and iterations."""
+def test_runs_do_not_depend_on_shares(name: str, method: type[Any]) -> None:
+    """Numbers and iterations are those of the simulator for all shares."""
     place = graph_of(name)
     stack = spectrum_problem(place.n_agents, 7, spectrum(7, 2, decay=0.6), 3, heterogeneity=0.4 * (place.n_agents > 1))
     W0 = deepca.operators.linalg.random_orthonormal(7, 2, seed=1)
@@ -594,8 +598,8 @@ def test_runs_do_not_depend_on_who_holds_whom(name: str, method: type[Any]) -> N
     assert (at_all == digests).all()
 
 
-def test_a_state_goes_on_with_other_shares() -> None:
-    """Gathered and dealt out anew: the same run as with the first shares throughout."""
+def test_a_run_resumes_with_other_shares() -> None:
+    """Gathering and redistributing the state gives the same run as the first shares throughout."""
     place = graph_of("uneven")
     m = place.n_agents
     stack = spectrum_problem(m, 7, spectrum(7, 2, decay=0.6), 3, heterogeneity=0.4 * (m > 1))
@@ -615,12 +619,12 @@ def test_a_state_goes_on_with_other_shares() -> None:
     np.testing.assert_allclose(of_all(others, second.W), of_all(last, whole.W), rtol=0, atol=1e-12)
 
 
-# --------------------------------------------------------------------------------------------------- operators of all
+# ------------------------------------------------------------------------------------------- operators of all agents
 
 
 @pytest.mark.parametrize("name", FEW)
-def test_operators_of_all_agents_are_cut_to_those_held_here(name: str) -> None:
-    """Matrices, rows, sparse rows, and an array of matrices; those of the local agents alone are taken as they are."""
+def test_operators_of_all_agents_are_restricted_to_local_ones(name: str) -> None:
+    """Cover matrices, rows, sparse rows, and arrays of matrices; operators of the local agents are used unchanged."""
     network = laid_out(name)
     m, here = network.n_agents, network.local
     rows = random_rows(m, [3 + j % 4 for j in range(m)], 5, seed=2)
@@ -644,23 +648,23 @@ def test_operators_of_all_agents_are_cut_to_those_held_here(name: str) -> None:
     np.testing.assert_array_equal(counts, [len(rows[j]) for j in here])
 
 
-def test_an_operator_of_one_agent_is_enough_where_a_rank_holds_one() -> None:
+def test_an_operator_of_one_agent_suffices_if_a_rank_holds_one() -> None:
     network = laid_out("one each")
     A = np.diag([3.0, 2.0, 1.0])
     np.testing.assert_array_equal(matching_operator(A, network).dense(), A[None])
 
 
 @pytest.mark.skipif(RANKS == 1, reason="one rank holds all agents")
-def test_operators_of_other_agents_are_refused_with_the_numbers() -> None:
+def test_operators_of_another_number_of_agents_are_rejected() -> None:
     network = laid_out("three each")
-    with pytest.raises(DataError, match=r"holds the A_j of 2 agents, the network holds 3 agents"):
+    with pytest.raises(DataError):
         matching_operator(np.stack([np.eye(4)] * 2), network)
-    with pytest.raises(DataError, match=r"one agent alone, the network holds 3 agents"):
+    with pytest.raises(DataError):
         matching_operator(np.eye(4), network)
 
 
-def test_one_row_of_all_agents_needs_all_of_them_when_m_is_their_number() -> None:
-    """The largest confusion there could be: as many matrices as agents are those of all agents, not of this rank."""
+def test_as_many_matrices_as_agents_are_those_of_all_agents() -> None:
+    """They are not taken for those of this rank."""
     network = laid_out("three each")
     stack = np.stack([(j + 1.0) * np.eye(2) for j in range(network.n_agents)])
     local = matching_operator(stack, network)
@@ -679,8 +683,8 @@ NODES: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("node", NODES)
 @pytest.mark.parametrize("graph", ["ring", "path", "star", "complete"])
-def test_ranks_on_the_same_machine_and_on_others(graph: str, node: str) -> None:
-    """Many rounds one after the other, with rows that grow and shrink, coded and with weights of their own."""
+def test_rounds_work_within_and_between_machines(graph: str, node: str) -> None:
+    """Take many rounds with rows that grow and shrink, with compression, and with weights of their own."""
     network = laid_out("one each", graph, node=NODES[node]())
     place, here = network.topology, network.local
     simulated = SimulatedNetwork(place)
@@ -701,8 +705,8 @@ def test_ranks_on_the_same_machine_and_on_others(graph: str, node: str) -> None:
 
 
 @pytest.mark.parametrize("node", NODES)
-def test_rounds_without_a_pause(node: str) -> None:
-    """Nothing but rounds: a row that is written too early, or read too late, would show."""
+def test_consecutive_rounds_do_not_race(node: str) -> None:
+    """A row that is written too early, or read too late, would change the result."""
     network = laid_out("one each", "ring", node=NODES[node]())
     x = numbers(network.n_agents, (2000,))
     L, y = network.topology.gossip_matrix, x[network.local]
@@ -714,8 +718,8 @@ def test_rounds_without_a_pause(node: str) -> None:
 
 @pytest.mark.parametrize("who", [0, RANKS - 1])
 @pytest.mark.parametrize("step", ["making", "finding", "filling"])
-def test_memory_that_cannot_be_shared_is_done_without(monkeypatch: pytest.MonkeyPatch, step: str, who: int) -> None:
-    """One rank has no room, or does not find the others' memory: all send messages instead."""
+def test_messages_replace_memory_that_cannot_be_shared(monkeypatch: pytest.MonkeyPatch, step: str, who: int) -> None:
+    """One rank has no memory left, or cannot open that of others: all ranks send messages instead."""
     real = os.open
 
     def refused(path: Any, flags: int, *more: Any, **given: Any) -> int:
@@ -725,7 +729,7 @@ def test_memory_that_cannot_be_shared_is_done_without(monkeypatch: pytest.Monkey
 
     if WORLD.rank == who:
         if step == "filling":
-            monkeypatch.setattr(os, "posix_fallocate", _no_room)
+            monkeypatch.setattr(os, "posix_fallocate", _no_space)
         else:
             monkeypatch.setattr(os, "open", refused)
     network = laid_out("one each", "ring")
@@ -735,26 +739,26 @@ def test_memory_that_cannot_be_shared_is_done_without(monkeypatch: pytest.Monkey
         np.testing.assert_allclose(y, (network.topology.gossip_matrix @ x)[network.local], rtol=0, atol=1e-14)
 
 
-def test_memory_that_runs_out_later_is_done_without() -> None:
-    """Room for short rows, none for long ones."""
+def test_messages_replace_memory_that_runs_out_later() -> None:
+    """There is enough memory for short rows, but not for long ones."""
     network = laid_out("one each", "ring")
     x = numbers(network.n_agents, (5,))
     network.gossip(x[network.local])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mmap, "mmap", _no_room)
+        patch.setattr(mmap, "mmap", _no_space)
         for n in (100_000, 5, 100_000):
             x = numbers(network.n_agents, (n,), seed=n)
             y = network.gossip(x[network.local])
             np.testing.assert_allclose(y, (network.topology.gossip_matrix @ x)[network.local], rtol=0, atol=1e-14)
 
 
-def _no_room(*_: object) -> Any:
+def _no_space(*_: object) -> Any:
     raise OSError("no space left on device")
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="Linux")
-def test_shared_memory_has_no_name_and_is_given_back() -> None:
-    """So that nothing is left over, however a job ends."""
+def test_shared_memory_has_no_name_and_is_released() -> None:
+    """So nothing is left behind, however a job ends."""
 
     def mapped() -> list[str]:
         lines = Path("/proc/self/maps").read_text().splitlines()
@@ -777,8 +781,8 @@ def test_shared_memory_has_no_name_and_is_given_back() -> None:
 # ------------------------------------------------------------------------------------------------------------- closing
 
 
-def test_communicators_are_given_back() -> None:
-    """There are only so many; all the sizes and kinds of exchanges are used before each is closed."""
+def test_communicators_are_freed() -> None:
+    """MPI has a limited number of them; all sizes and kinds of exchanges are used before closing."""
     for i in range(120):
         name = FEW[i % len(FEW)]
         network = MpiNetwork(graph_of(name, "ring"), WORLD, shares=shares_of(name), timeout=None)
@@ -792,7 +796,7 @@ def test_communicators_are_given_back() -> None:
 
 
 def test_a_sweep_over_a_tree_is_exact_with_several_agents_per_rank() -> None:
-    """Rounds in which only some ranks take part, one after the other."""
+    """Only some ranks take part in each round."""
     for name in LAYOUTS:
         network = laid_out(name)
         x = numbers(network.n_agents, (3,))
@@ -803,8 +807,8 @@ def test_a_sweep_over_a_tree_is_exact_with_several_agents_per_rank() -> None:
         assert (network.traffic - before).rounds == 3 * TreeSweep().length(network.topology)
 
 
-def test_large_graphs_have_the_first_ranks_spectrum() -> None:
-    """Every rank would find other last digits on another processor."""
+def test_all_ranks_use_the_spectrum_of_the_first() -> None:
+    """On another processor the last digits of a large graph's spectrum would differ."""
     place = graph_of("many")
     own = place.with_spectrum(place.spectrum * (1.0 + 1e-14 * WORLD.rank))
     found = network_on(own, shares_of("many")).topology.spectrum

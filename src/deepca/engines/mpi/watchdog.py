@@ -1,4 +1,4 @@
-"""A deadline for calls that have none: MPI waits for ever for a rank that does not answer."""
+"""Deadline for MPI calls, which would wait forever for a rank that does not answer."""
 
 from __future__ import annotations
 
@@ -9,63 +9,80 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 
-from deepca.errors import InvalidInput
+from deepca.errors import ParameterError
 
-__all__ = ["Patience"]
+__all__ = ["Watchdog"]
 
 _logger = logging.getLogger(__name__)
 
-_LOOKS = 20  # times that the clock is looked at before patience is over
-_LONGEST = 60.0  # seconds between two looks
-_EXIT = 1
+_CHECKS_PER_TIMEOUT = 20  # keeps the error of the timeout at a twentieth
+_MAX_PAUSE = 60.0  # seconds between two checks, so that no sleep overflows
+_EXIT_CODE = 1
 
 
-class Patience:
-    """Ends the process when one wait takes longer than ``timeout`` seconds; the launcher then ends the other ranks.
+class Watchdog:
+    """End the process when one wait takes longer than a timeout; the launcher then ends the other ranks.
 
-    There is no other way out: a rank inside of an MPI call cannot be called back.
+    Nothing less would help: a rank inside an MPI call cannot be interrupted.
+
+    Parameters
+    ----------
+    timeout : float or None
+        Seconds; None to wait indefinitely.
+    rank : int
+        This rank, for the message.
+    where : callable
+        Returns what the rank is doing, for the message.
+
+    Attributes
+    ----------
+    turns : int
+        Incremented when a wait begins and when it ends, so odd during a wait. Reading a clock in every round would be
+        too slow.
+    whom : sequence of int or str
+        Whom the current wait is for.
     """
 
     def __init__(self, timeout: float | None, rank: int, where: Callable[[], str]) -> None:
-        """``where`` : what the rank is at, for whoever has to be told."""
+        """Start the watching thread unless ``timeout`` is None."""
         if timeout is not None and not timeout > 0.0:
-            raise InvalidInput(f"timeout = {timeout}: seconds, more than 0, or None for as long as it takes")
+            raise ParameterError("timeout", timeout, "give a number of seconds above 0, or None to wait indefinitely")
         self._timeout, self._rank, self._where = timeout, rank, where
         self.turns = 0
-        """One more when a wait begins, and when it ends: odd during a wait. A round has no time to look at a clock."""
         self.whom: Sequence[int] | str = ""
-        """Whom the present wait is for."""
-        self._seen = (0, 0.0)  # turns at an earlier look, and when it was
+        self._seen = (0, 0.0)  # turns at an earlier check, and its time
         self._over = threading.Event()
         args = (weakref.ref(self), self._over)
-        self._watch = threading.Thread(target=_look, args=args, name="deepca-patience", daemon=True)
+        self._watch = threading.Thread(target=_watch, args=args, name="deepca-watchdog", daemon=True)
         if timeout is not None:
             self._watch.start()
 
     def close(self) -> None:
-        """Nothing will be waited for any more."""
+        """Stop watching."""
         self._over.set()
         if self._watch.is_alive():
-            self._watch.join()  # or the end of the process could meet it half way
+            self._watch.join()  # so that it does not run while the interpreter shuts down
 
-    def waiting(self, whom: Sequence[int] | str) -> Patience:
-        """For ``with``: what happens inside waits for ``whom``."""
+    def waiting(self, whom: Sequence[int] | str) -> Watchdog:
+        """Return a context manager for a wait for ``whom``."""
         self.whom = whom
         return self
 
     def __enter__(self) -> None:
+        """Begin a wait."""
         self.turns += 1
 
     def __exit__(self, *_: object) -> None:
+        """End a wait."""
         self.turns += 1
 
     @property
     def pause(self) -> float:
-        """Seconds between two looks at the clock."""
-        return min((self._timeout or 0.0) / _LOOKS, _LONGEST)
+        """Seconds between two checks."""
+        return min((self._timeout or 0.0) / _CHECKS_PER_TIMEOUT, _MAX_PAUSE)
 
     def check(self) -> None:
-        """Ends the process if the present wait has taken too long, as far as earlier looks tell."""
+        """End the process if the current wait has exceeded the timeout, as far as earlier checks tell."""
         turns, now = self.turns, time.monotonic()
         if turns != self._seen[0]:
             self._seen = (turns, now)
@@ -73,27 +90,26 @@ class Patience:
             self.give_up(self._timeout)
 
     def give_up(self, timeout: float) -> None:
-        """Say what was waited for in vain, and end the process."""
+        """Log whom this rank has waited for, and end the process."""
         whom = self.whom if isinstance(self.whom, str) else f"rank{'s' if len(self.whom) > 1 else ''} "
         if not isinstance(self.whom, str):
             whom += ", ".join(map(str, self.whom))
         _logger.critical(
-            "error: rank %d has waited %g s in %s for %s; the job is ended. "
-            "Checkpoints, if any were asked for, are kept.",
+            "error: rank %d has waited %g s in %s for %s; the job is ended. Checkpoints, if any, are kept.",
             self._rank,
             timeout,
             self._where(),
             whom,
         )
         logging.shutdown()
-        os._exit(_EXIT)
+        os._exit(_EXIT_CODE)
 
 
-def _look(at: weakref.ref[Patience], over: threading.Event) -> None:
-    """Until whoever might wait is gone, or says so."""
-    while (patience := at()) is not None:
-        patience.check()
-        pause = patience.pause
-        del patience
+def _watch(at: weakref.ref[Watchdog], over: threading.Event) -> None:
+    """Check at intervals until the watchdog is closed or garbage collected."""
+    while (watchdog := at()) is not None:
+        watchdog.check()
+        pause = watchdog.pause
+        del watchdog
         if over.wait(pause):
             return

@@ -50,7 +50,7 @@ class Certificate:
     separation : float
         Smallest difference of eigenvalues that counts as a gap.
     smaller_k : int or None
-        Largest smaller k with a gap behind it; None if there is none.
+        Largest smaller k with a gap behind it, or None.
     larger_k : int or None
         Smallest larger k with a gap behind it; None if the probes did not find one.
     n_agents : int

@@ -333,7 +333,7 @@ class Seen:
         return cls(bound, error, counted(network.leader, "the place of a gap", larger, dimension), tuple(values))
 
     def check(self, network: Network, outside: Outside, own: Seen, scale: float) -> None:
-        """Raise Contradiction unless the values are those found here and the bound is no smaller.
+        """Raise Contradiction unless the values are those found here and the bound is at least as large as here.
 
         Bounds come in steps of 4 %.
         """
