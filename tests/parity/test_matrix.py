@@ -1,4 +1,4 @@
-"""Every method on every kind of network: agents apart, on threads or MPI ranks, are one run with the simulator."""
+"""Every method on every kind of network: separate agents, on threads or MPI ranks, match the simulator."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ MATRIX = [
 
 
 @pytest.mark.parametrize(("graph", "method"), MATRIX, ids=lambda name: str(name))
-def test_agents_apart_match_the_simulator(graph: str, method: str) -> None:
-    """The same iterations, numbers, rounds and bytes, and the pooled answer, proven."""
+def test_separate_agents_match_the_simulator(graph: str, method: str) -> None:
+    """Iterations, numbers, rounds and bytes are the same, and the pooled answer is proven."""
     place = {**STATIC, **OTHER}[graph]()
     m = place.n_agents
-    unlike = method in EXACT and m > 1  # which bear agents that are indefinite
+    unlike = method in EXACT and m > 1  # exact methods tolerate indefinite agents
     stack = spectrum_problem(
         m, D, spectrum(D, K, gap=0.7, decay=0.8), 0, heterogeneity=min(m - 1, 2.0 if unlike else 0.5), indefinite=unlike
     )
@@ -71,13 +71,13 @@ def test_agents_apart_match_the_simulator(graph: str, method: str) -> None:
     assert simulated.status.code == apart.status.code == "converged"
     assert max(worst_tangent(U, apart.W), worst_tangent(U, apart.components)) <= 1e-10
     assert len({part.certificate.digest for part in run.parts if part.certificate is not None}) == 1
-    if method in EXACT:  # averages are the same bits everywhere, and so is all that follows
+    if method in EXACT:  # averages, and all that follows from them, are the same bits everywhere
         assert len({np.ascontiguousarray(W).tobytes() for W in apart.W}) == 1
     if over_mpi() and (graph in OTHER or method.startswith("pairwise")):
-        return  # ranks agree without rounds, and so meet a network that changes in other ones
+        return  # ranks agree without rounds, so a changing network is in another round
     assert apart.iterations == simulated.iterations
     np.testing.assert_allclose(apart.components, simulated.components, rtol=0, atol=1e-9)
     assert_same_traffic(apart.traffic, simulated.traffic, place)
-    if not over_mpi() and graph in STATIC:  # nor does it matter that rounds are collapsed to one product
+    if not over_mpi() and graph in STATIC:  # collapsing rounds to one product changes nothing
         slowly = deepca.solve(make(A, RoundByRound(place)), max_iter=900, stop=stop)
         assert (slowly.iterations, slowly.traffic) == (simulated.iterations, simulated.traffic)

@@ -1,8 +1,8 @@
-"""The engine under a test: the simulator, or the ranks of an MPI job, by ``pytest --engine mpi`` under ``mpiexec``.
+"""The engine of a test: the simulator, or the ranks of an MPI job with ``pytest --engine mpi`` under ``mpiexec``.
 
 Tests take their networks from here. Over MPI every rank runs the same test and holds some of the agents: arrays of a
-result are those of the local agents, what is asserted of them is asserted of all by all ranks together, and where a
-test needs all agents at once it asks for :func:`everyone`.
+result are those of the local agents, all ranks together assert about all agents, and a test that needs all agents at
+once calls :func:`everyone`.
 """
 
 from __future__ import annotations
@@ -51,26 +51,27 @@ Array = npt.NDArray[np.float64]
 S_ = TypeVar("S_", bound=State)
 
 Engine = SimulatedNetwork
-"""What a network that a test alters derives from."""
+"""Base class of networks that tests modify."""
 Stepwise = RoundByRound
-"""The same where every round of a mixer is to be a round of gossip."""
+"""The same if every round of a mixer must be a round of gossip."""
 ENGINES: tuple[str, ...] = ("simulator", "threads")
-"""For tests that run over several engines one after the other."""
+"""Engines of tests that run over several of them."""
 
 
 def use_mpi() -> None:
-    """From now on. Called before tests are imported, which take the names above."""
+    """Switch to MPI; must be called before tests that import the names above."""
     from tests.support.mpi_ranks import RankNetwork
 
     globals().update(Engine=RankNetwork, Stepwise=RankNetwork, ENGINES=("mpi",))
 
 
 def over_mpi() -> bool:
+    """Return whether tests run over MPI."""
     return "mpi" in ENGINES
 
 
 def network_of(topology: Topology) -> Network:
-    """A new network, closed when the test is over."""
+    """Return a new network that is closed after the test."""
     return Engine(topology)
 
 
@@ -78,7 +79,7 @@ def network_of(topology: Topology) -> Network:
 
 
 def mine(m: int) -> npt.NDArray[np.int64]:
-    """The numbers of the agents held here, of m."""
+    """Return the indices of the local agents, of m."""
     if not over_mpi():
         return np.arange(m)
     from deepca.engines.local import even_shares
@@ -91,7 +92,7 @@ def mine(m: int) -> npt.NDArray[np.int64]:
 
 
 def ranks_of(m: int) -> int:
-    """How many ranks hold m agents together; 1 where there are none."""
+    """Return how many ranks hold m agents; 1 without MPI."""
     if not over_mpi():
         return 1
     from tests.support.mpi_ranks import group
@@ -100,7 +101,7 @@ def ranks_of(m: int) -> int:
 
 
 def everyone(x: npt.ArrayLike, m: int) -> npt.NDArray[Any]:
-    """What all m agents hold, from what is held here."""
+    """Return the rows of all m agents, given those of the local ones."""
     local = np.asarray(x)
     if not over_mpi():
         return local
@@ -110,12 +111,12 @@ def everyone(x: npt.ArrayLike, m: int) -> npt.NDArray[Any]:
 
 
 def of_all(state: S_, m: int) -> S_:
-    """A state with the arrays of all m agents, from one with those held here."""
+    """Return a state with the arrays of all m agents, given those of the local ones."""
     return _changed(state, lambda x: everyone(x, m))
 
 
 def of_mine(state: S_, m: int) -> S_:
-    """A state with the arrays of the agents held here, from one with those of all m."""
+    """Return a state with the arrays of the local agents, given those of all m."""
     return _changed(state, lambda x: x[mine(m)])
 
 
@@ -133,11 +134,11 @@ def _stacked(states: Sequence[S_]) -> S_:
 
 
 def total(traffic: Traffic, m: int) -> Traffic:
-    """Of all m agents together: rounds are common, messages and bytes add up."""
+    """Return the traffic of all m agents: rounds are common, messages and bytes are added up."""
     if not over_mpi():
         return traffic
     found = everyone(np.repeat([_numbers(traffic)], len(mine(m)), axis=0), m)
-    assert (found[:, :2] == found[0, :2]).all(), "ranks have counted different rounds"
+    assert (found[:, :2] == found[0, :2]).all(), "ranks counted different rounds"
     _, firsts = np.unique(found[:, -1], return_index=True)  # one row per rank
     rounds, control_rounds = (int(n) for n in found[0, :2])
     messages, sent, control = (int(n) for n in found[firsts, 2:5].sum(axis=0))
@@ -152,19 +153,19 @@ def _numbers(traffic: Traffic) -> list[int]:
 
 
 def payload(traffic: Traffic) -> int:
-    """Bytes of arrays, without values on their way to agreement: the same on every engine."""
+    """Return the bytes of arrays, without pending reductions: the same on every engine."""
     return traffic.bytes_sent - traffic.control_bytes
 
 
 def gossip_messages(traffic: Traffic, topology: Topology) -> int:
-    """Messages, without those of control rounds: of all agents together, the same on every engine."""
+    """Return the messages of all agents without those of control rounds: the same on every engine."""
     if not over_mpi():
         return traffic.messages - 2 * topology.n_edges * traffic.control_rounds
     return traffic.messages - ranks_of(topology.n_agents) * traffic.control_rounds
 
 
 def assert_same_traffic(one: Traffic, simulated: Traffic, topology: Topology) -> None:
-    """``one``, of all agents, against the simulator's count. Ranks agree by other means; only payload is alike."""
+    """Assert that the traffic of all agents matches the simulator's; over MPI, only the payload can."""
     if not over_mpi():
         assert one == simulated
         return
@@ -176,21 +177,21 @@ def assert_same_traffic(one: Traffic, simulated: Traffic, topology: Topology) ->
     assert (one.control_rounds == 0) == (simulated.control_rounds == 0 or ranks_of(topology.n_agents) == 1)
 
 
-# ------------------------------------------------------------------------------------------------- one engine or other
+# ---------------------------------------------------------------------------------------------------- work on an engine
 
 
 @dataclass(frozen=True)
 class Done:
-    """What all agents have got, and sent together."""
+    """Values of all agents, and their traffic."""
 
     values: npt.NDArray[Any]
     traffic: Traffic
 
 
 def at_every_agent(kind: str, topology: Topology, work: Callable[[Network], npt.ArrayLike]) -> Done:
-    """``work`` over one of ENGINES: for all agents held here at once, or in a thread for each.
+    """Do ``work`` on one of ENGINES: for all local agents at once, or in a thread for each.
 
-    ``x[network.local]`` is what the network is to be given of an array of all agents.
+    ``x[network.local]`` are the rows to pass to the network, of an array of all agents.
     """
     m = topology.n_agents
     if kind != "threads":
@@ -204,15 +205,19 @@ def at_every_agent(kind: str, topology: Topology, work: Callable[[Network], npt.
     return Done(np.stack(values), added(sent))
 
 
-# ----------------------------------------------------------------------------------------------------- agents apart
+# -------------------------------------------------------------------------------------------------- separate agents
 
 
 @dataclass(frozen=True)
 class Apart:
-    """A run in which agents are apart: one per thread, or on several ranks.
+    """A run with separate agents: one per thread, or on several ranks.
 
-    parts : the results here, one per thread, or that of this rank.  whole : the result of all agents, as from the
-    simulator.
+    Attributes
+    ----------
+    parts : list of Result
+        Local results, one per thread, or that of this rank.
+    whole : Result
+        Result of all agents, as from the simulator.
     """
 
     parts: list[Result[Any]]
@@ -229,7 +234,7 @@ def run_apart(
     observers: Callable[[int], Sequence[Observer]] = lambda part: (),
     start: Sequence[TrackedState] | None = None,
 ) -> Apart:
-    """One agent per thread, or some per rank. ``observers`` is asked for each part; ``start`` has one state each."""
+    """Run one agent per thread, or some per rank; ``observers`` is called, and ``start`` has a state, for each part."""
     if not over_mpi():
         parts = run_threads(topology, A, make, max_iter=max_iter, stop=stop, observers=observers, start=start)
         return Apart(parts, whole(parts, topology.n_agents))
@@ -244,7 +249,7 @@ def run_apart(
 
 
 def whole(parts: Sequence[Result[Any]], m: int) -> Result[Any]:
-    """One result of all m agents, from those of single agents, or from that of this rank. All have ended alike."""
+    """Return the result of all m agents from those of single agents or of this rank, which must have ended alike."""
     first = parts[0]
     ends = [(r.iterations, r.status.code, r.rank, r.restarts, r.state.t) for r in parts]
     assert len(set(ends)) == 1, f"agents ended differently: {ends}"

@@ -1,4 +1,4 @@
-"""Principal components in exact and in long-double arithmetic, to compare answers with: no BLAS, no LAPACK."""
+"""Principal components in exact and in long-double arithmetic, without BLAS or LAPACK, as references."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Long = npt.NDArray[np.longdouble]
 def exact_covariance(
     X: npt.ArrayLike, w: npt.ArrayLike | None = None, *, center: bool = True, scale: bool = False
 ) -> Long:
-    """``Σ w (x − mean)(x − mean)ᵀ / (Σ w − 1)``, of doubles as they are, each entry rounded once; or of units."""
+    """Return ``Σ w (x − mean)(x − mean)ᵀ / (Σ w − 1)`` with each entry rounded once, optionally of scaled columns."""
     rows = [[Fraction(float(value)) for value in row] for row in np.asarray(X)]
     weights = [Fraction(1)] * len(rows) if w is None else [Fraction(float(value)) for value in np.asarray(w)]
     total, columns = sum(weights, Fraction(0)), list(zip(*rows, strict=True))
@@ -37,20 +37,20 @@ def exact_covariance(
 
 
 def centred_rows(X: npt.ArrayLike) -> Long:
-    """Rows about their exact mean, each entry rounded once; squares of them would lose what is small."""
+    """Return rows about their exact mean, with each entry rounded once; their squares would lose small values."""
     columns = [[Fraction(float(value)) for value in column] for column in np.asarray(X).T]
     means = [sum(column, Fraction(0)) / len(column) for column in columns]
     return np.array([[_long(value - mean) for value in column] for column, mean in zip(columns, means, strict=True)]).T
 
 
 def _long(x: Fraction) -> np.longdouble:
-    """Rounded to a double and what is left of it: about 64 binary digits."""
+    """Return a fraction as a double plus the remainder: about 64 binary digits."""
     high = float(x)
     return np.longdouble(high) + np.longdouble(float(x - Fraction(high)))
 
 
 def long_eigh(A: Long) -> tuple[Long, Long]:
-    """Eigenvalues, descending, and eigenvectors by Jacobi's rotations in long doubles."""
+    """Return eigenvalues, descending, and eigenvectors by Jacobi rotations in long doubles."""
     A, V = np.array(A, dtype=np.longdouble), np.eye(len(A), dtype=np.longdouble)
     d = len(A)
     for _ in range(60):
@@ -72,17 +72,17 @@ def long_eigh(A: Long) -> tuple[Long, Long]:
 
 
 def true_angle(A: Long, components: Array) -> float:
-    """``tan θ_k`` between the rows of ``components`` and the top k eigenvectors of A."""
+    """Return ``tan θ_k`` between the rows of ``components`` and the top k eigenvectors of A."""
     _, V = long_eigh(A)
     k = len(components)
     X = components.T.astype(np.longdouble)
-    for _ in range(2):  # orthonormal in long doubles: the span is what counts
+    for _ in range(2):  # orthonormalise in long doubles; only the span matters
         for i in range(k):
             for j in range(i):
                 X[:, i] -= X[:, j] * (X[:, j] @ X[:, i])
             X[:, i] /= np.sqrt((X[:, i] ** 2).sum())
     inside, outside = V[:, :k].T @ X, V[:, k:].T @ X
-    # scaled, so that tangents far below the rounding of doubles survive
+    # scaled, so that tangents far below the rounding of doubles are not lost
     size = np.abs(outside).max() if outside.size else np.longdouble(0)
     if size == 0.0:
         return 0.0

@@ -15,7 +15,7 @@ _EPS = np.finfo(np.longdouble).eps
 
 
 def graded_rows(n: int, sigma: Any, seed: int, *, d: int | None = None) -> Array:
-    """Rows ``(n, d)`` with about these singular values (times √n), in directions that no axis shows."""
+    """Return rows ``(n, d)`` with about these singular values (times √n), in directions not aligned with the axes."""
     rng, sigma = np.random.default_rng(seed), np.asarray(sigma, dtype=np.float64)
     d = sigma.size if d is None else d
     Q = np.linalg.qr(rng.standard_normal((d, d)))[0][: sigma.size]
@@ -23,7 +23,7 @@ def graded_rows(n: int, sigma: Any, seed: int, *, d: int | None = None) -> Array
 
 
 def long_svd(X: npt.NDArray[Any]) -> tuple[Long, Long]:
-    """Singular values, falling, and right vectors as columns, by one-sided Jacobi rotations in extended precision."""
+    """Return singular values, descending, and right vectors as columns, by one-sided Jacobi in extended precision."""
     Y = np.array(X, dtype=np.longdouble)
     d = Y.shape[1]
     V = np.eye(d, dtype=np.longdouble)
@@ -48,7 +48,7 @@ def long_svd(X: npt.NDArray[Any]) -> tuple[Long, Long]:
 
 
 def tangent_of(U: Long, X: npt.NDArray[Any]) -> float:
-    """Largest principal angle's tangent between the spans of orthonormal U and X ``(d, r)``, small ones too."""
+    """Return the tangent of the largest principal angle between the spans of orthonormal U and X, also if tiny."""
     outside = X.astype(np.longdouble) - U @ (U.T @ X.astype(np.longdouble))
     sine = float(np.linalg.norm(outside.astype(np.float64), 2))
     return sine / np.sqrt(1.0 - sine**2) if sine < 1.0 else np.inf

@@ -1,4 +1,4 @@
-"""Graphs shared out over agents, and what the pooled matrix gives."""
+"""Graphs partitioned over agents, and the spectra of their pooled matrices."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Shared:
-    """A graph, its blocks and the network of their agents."""
+    """A graph, its blocks, and the topology of their agents."""
 
     W: Csr
     blocks: list[graphs.GraphBlock]
@@ -40,7 +40,7 @@ class Shared:
 
 
 def weighted(graph: nx.Graph[int], seed: int | None = None) -> Csr:
-    """Its weights: ones, or random ones between 1/2 and 2."""
+    """Return the weights of a graph: ones, or random ones between 1/2 and 2."""
     W = csr(nx.to_scipy_sparse_array(graph, weight=None, dtype=np.dtype(np.float64)))
     if seed is not None:
         upper = sparse.coo_array(sparse.triu(W, k=1))
@@ -50,7 +50,7 @@ def weighted(graph: nx.Graph[int], seed: int | None = None) -> Csr:
 
 
 def shared(W: Csr, m: int, seed: int = 0) -> Shared:
-    """Over m agents, with blocks of uneven sizes that are not in one piece."""
+    """Partition a graph over m agents, in blocks of uneven sizes that are not contiguous."""
     rng, n = np.random.default_rng(seed), int(W.shape[0])
     cuts = np.sort(rng.choice(np.arange(1, n), m - 1, replace=False))
     labels = np.searchsorted(cuts, np.arange(n), side="right")
@@ -63,7 +63,7 @@ def shared(W: Csr, m: int, seed: int = 0) -> Shared:
 
 
 def entries(kind: str, case: Shared, found: Callable[[Sequence[graphs.GraphBlock], Network], Sequence[Array]]) -> Array:
-    """What all agents' parts are together, ``(N, k)``, over one of ENGINES."""
+    """Return the parts of all agents together, ``(N, k)``, over one of ENGINES."""
 
     def work(network: Network) -> Array:
         blocks = case.local(network)
@@ -77,7 +77,7 @@ def entries(kind: str, case: Shared, found: Callable[[Sequence[graphs.GraphBlock
 
 
 def pooled(W: Csr, matrix: str, which: str) -> tuple[Array, Array]:
-    """All eigenvalues and eigenvectors, the wanted end first."""
+    """Return all eigenvalues and eigenvectors, starting from the requested end."""
     normed = matrix == "normalized"
     M = W.toarray() if matrix == "adjacency" else np.asarray(csgraph.laplacian(W.toarray(), normed=normed))
     values, vectors = scipy.linalg.eigh(M.astype(np.float64))

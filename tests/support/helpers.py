@@ -1,4 +1,4 @@
-"""What several test files share: small graphs of every kind, angles by scipy, and runs with one thread per agent."""
+"""Helpers shared by test files: small graphs of every kind, angles by scipy, and runs with one thread per agent."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ GRAPHS: dict[str, Callable[[], Topology]] = {
 
 
 class RoundByRound(SimulatedNetwork):
-    """The simulator without its short cut: every round of a mixer is a round of gossip."""
+    """The simulator without collapsed rounds: every round of a mixer is a round of gossip."""
 
     mix = Network.mix
 
 
 class Recorder:
-    """An observer that keeps everything it is told."""
+    """Observer that keeps all notifications."""
 
     def __init__(self) -> None:
         self.starts: list[Start] = []
@@ -69,13 +69,13 @@ class Recorder:
 
 
 class AtIteration:
-    """An observer that does something once, after iteration t."""
+    """Observer that acts once, after iteration t."""
 
     def __init__(self, t: int, act: Callable[[], object]) -> None:
         self._t, self._act, self.done = t, act, False
 
     def begin(self, start: Start) -> None:
-        """Nothing to prepare."""
+        """Do nothing."""
 
     def observe(self, step: Step) -> None:
         if step.after.t >= self._t and not self.done:
@@ -83,16 +83,16 @@ class AtIteration:
             self._act()
 
     def end(self, result: Result[Any]) -> None:
-        """Nothing to close."""
+        """Do nothing."""
 
 
 def tangents(U: Array, W: Array) -> Array:
-    """Tangent of the largest principal angle between span U and every agent's span W, by scipy."""
+    """Return the tangent of the largest principal angle between span U and every agent's span W, by scipy."""
     return np.tan([scipy.linalg.subspace_angles(U, w).max() for w in W.reshape(-1, *W.shape[-2:])])
 
 
 def worst_tangent(U: Array, W: Array) -> float:
-    """The tangent at the worst agent."""
+    """Return the tangent at the worst agent."""
     return float(tangents(U, W).max())
 
 
@@ -108,7 +108,7 @@ def run_threads(
     hub: MemoryHub | None = None,
     timeout: float = 60.0,
 ) -> list[Result[TrackedState]]:
-    """One agent per thread: what every agent ends with."""
+    """Run one agent per thread, and return the results of all agents."""
 
     def work(network: AgentNetwork) -> Result[TrackedState]:
         j = network.agent
@@ -124,12 +124,12 @@ def run_threads(
 
 
 def summed(results: Sequence[Result[Any]]) -> Traffic:
-    """Traffic of all agents together. A new epoch catches them in different rounds: those made again count too."""
+    """Return the traffic of all agents, including rounds repeated because a new epoch began."""
     return added([result.traffic for result in results], alike=not any(result.restarts for result in results))
 
 
 def added(sent: Sequence[Traffic], *, alike: bool = True) -> Traffic:
-    """That of agents alone, together: rounds are common if all is ``alike``, messages and bytes add up."""
+    """Add up the traffic of single agents: rounds are common if ``alike``, messages and bytes are summed."""
     assert not alike or len({(t.rounds, t.control_rounds) for t in sent}) == 1
     return Traffic(
         max(t.rounds for t in sent),
@@ -142,7 +142,7 @@ def added(sent: Sequence[Traffic], *, alike: bool = True) -> Traffic:
 
 
 def random_psd_rows(m: int, n: int, d: int, eigenvalues: Sequence[float], seed: int) -> list[Array]:
-    """Rows, n per agent, whose mean of ``X_jᵀX_j`` has just the given non-zero eigenvalues (fewer than d: low rank)."""
+    """Return rows, n per agent, such that the mean of ``X_jᵀX_j`` has exactly the given non-zero eigenvalues."""
     rng = np.random.default_rng(seed)
     r = len(eigenvalues)
     if r == 0:
@@ -157,12 +157,12 @@ def random_psd_rows(m: int, n: int, d: int, eigenvalues: Sequence[float], seed: 
 
 
 def run_cli(*arguments: str, columns: int = 100) -> Any:
-    """``deepca …`` in a terminal of that width."""
+    """Run ``deepca …`` in a terminal of that width."""
     return CliRunner().invoke(app, arguments, env={"COLUMNS": str(columns), "TERM": "dumb"})
 
 
 def json_of(*arguments: str) -> dict[str, Any]:
-    """What ``deepca … --json`` prints, and nothing else."""
+    """Return what ``deepca … --json`` prints, which must be nothing else."""
     done = run_cli(*arguments, "--json")
     assert done.exit_code == 0, done.stderr
     assert done.stderr == ""
@@ -172,14 +172,14 @@ def json_of(*arguments: str) -> dict[str, Any]:
 
 
 def run_study(main: Callable[..., None], *words: str) -> Any:
-    """The command of a study, without its progress bar."""
+    """Run the command of a study without its progress bar."""
     command = typer.Typer()
     command.command()(main)
     return CliRunner().invoke(command, [*words, "--quiet"])
 
 
 def check_wrong_options_of_a_study(main: Callable[..., None], folder: Path) -> None:
-    """One line and exit code 2."""
+    """Assert that wrong options give one line and exit code 2."""
     done = run_study(main, "--jobs", "0", "--out", str(folder / "page.md"))
     assert done.exit_code == 2
     assert "at least one process" in done.output

@@ -1,4 +1,4 @@
-"""Ranks for tests: jobs of mpiexec that are over in time, many commands in one job, and threads that act as ranks.
+"""Ranks for tests: jobs of mpiexec that end in time, many commands in one job, and threads that act as ranks.
 
 ``python -m tests.support.mpi_jobs FOLDER``, started by mpiexec, is one rank of :func:`run_commands`.
 """
@@ -45,9 +45,9 @@ __all__ = [
     "user_environment",
 ]
 
-WITHIN = 15.0  # seconds for a job to be over, from the moment that one rank fails
-_GRACE = 5.0  # seconds for the processes of a job to be gone after mpiexec
-_OF_A_JOB = ("OMPI_COMM_WORLD", "PMIX_", "PMI_")  # set by a launcher for its ranks
+WITHIN = 15.0  # seconds for a job to end after one rank fails
+_GRACE = 5.0  # seconds for the processes of a job to end after mpiexec
+_LAUNCHER_VARIABLES = ("OMPI_COMM_WORLD", "PMIX_", "PMI_")  # prefixes of variables that a launcher sets for its ranks
 T_ = TypeVar("T_")
 
 
@@ -56,10 +56,16 @@ T_ = TypeVar("T_")
 
 @dataclass(frozen=True)
 class Job:
-    """What came of a job.
+    """Outcome of a job.
 
-    code : of mpiexec.  over : when it and all its processes were (``time.time()``).
-    left : command lines of processes that were still there after that, and had to be ended.
+    Attributes
+    ----------
+    code : int
+        Exit code of mpiexec.
+    over : float
+        Time at which it and all its processes had ended (``time.time()``).
+    left : tuple of str
+        Command lines of processes that were still running then, and had to be killed.
     """
 
     code: int
@@ -70,6 +76,7 @@ class Job:
 
     @property
     def said(self) -> str:
+        """Exit code and output, for messages of failed assertions."""
         return f"exit code {self.code}\n{self.stdout[-2000:]}\n{self.stderr[-6000:]}"
 
 
@@ -80,16 +87,16 @@ def mpi_job(
     deadline: float = 200.0,
     more: Mapping[str, str] | None = None,
 ) -> Job:
-    """``mpiexec -n ranks command``; see :func:`run_job`."""
+    """Run ``mpiexec -n ranks command``; see :func:`run_job`."""
     return run_job(_mpiexec(), "-n", str(ranks), "--oversubscribe", *command, cwd=cwd, deadline=deadline, more=more)
 
 
 def run_job(
     *command: str | Path, cwd: Path | None = None, deadline: float = 200.0, more: Mapping[str, str] | None = None
 ) -> Job:
-    """Run a command that starts others; a test failure if it is not over by the deadline. Nothing is left running.
+    """Run a command that starts others, and fail the test unless it ends by the deadline; nothing is left running.
 
-    ``more`` : of the environment, which is that of a user: no PYTHONPATH, one BLAS thread per rank.
+    ``more`` is added to the environment, which is that of a user: no PYTHONPATH, one BLAS thread per rank.
     """
     words = list(map(str, command))
     process = subprocess.Popen(
@@ -100,23 +107,23 @@ def run_job(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        start_new_session=True,  # ranks have process groups of their own, but stay in the session
+        start_new_session=True,  # ranks have their own process groups, but stay in the session
     )
     try:
         stdout, stderr = process.communicate(timeout=deadline)
     except subprocess.TimeoutExpired:
-        running = _of_session(process.pid)
+        running = _processes_of(process.pid)
         _end(process)
         stdout, stderr = process.communicate()
         pytest.fail(
-            f"not over after {deadline:.0f} s: {' '.join(words)}\nrunning: {sorted(running.values())}\n"
+            f"still running after {deadline:.0f} s: {' '.join(words)}\nrunning: {sorted(running.values())}\n"
             f"{stdout[-2000:]}\n{stderr[-4000:]}"
         )
     except BaseException:
         _end(process)
         raise
-    patience = time.monotonic() + _GRACE
-    while (left := _of_session(process.pid)) and time.monotonic() < patience:
+    end = time.monotonic() + _GRACE
+    while (left := _processes_of(process.pid)) and time.monotonic() < end:
         time.sleep(0.05)
     over = time.time()
     _end(process)
@@ -124,8 +131,8 @@ def run_job(
 
 
 def user_environment() -> dict[str, str]:
-    """That of these tests, but for what a launcher or a checkout would add; root may start ranks."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(_OF_A_JOB)}
+    """Return the environment without what a launcher or a checkout adds; root may start ranks."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_LAUNCHER_VARIABLES)}
     kept.pop("PYTHONPATH", None)
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         kept |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
@@ -133,18 +140,18 @@ def user_environment() -> dict[str, str]:
 
 
 def _mpiexec() -> str:
-    """The launcher that came with this Python's packages, else that of the system."""
+    """Return the launcher installed with this Python, else that of the system."""
     beside = Path(sys.executable).with_name("mpiexec")
     found = str(beside) if beside.exists() else shutil.which("mpiexec")
-    assert found is not None, "there is no mpiexec: pip install 'deepca[test]' brings it along"
+    assert found is not None, "mpiexec not found; pip install 'deepca[test]' includes it"
     return found
 
 
-def _of_session(session: int) -> dict[int, str]:
-    """Processes of a session that still run, by their number, with their command lines (Linux; nothing elsewhere)."""
+def _processes_of(session: int) -> dict[int, str]:
+    """Return the running processes of a session, by process id, with their command lines (empty except on Linux)."""
     found = {}
     for entry in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it is over meanwhile
+        with contextlib.suppress(OSError):  # it has ended meanwhile
             state, _, _, of, *_ = (entry / "stat").read_text().rpartition(")")[2].split()
             if int(of) == session and state not in "ZX":
                 found[int(entry.name)] = (entry / "cmdline").read_text().replace("\0", " ").strip()
@@ -152,9 +159,9 @@ def _of_session(session: int) -> dict[int, str]:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """It and all of its session."""
-    process.kill()  # nothing happens if it is over
-    for pid in _of_session(process.pid):
+    """Kill a process and its whole session."""
+    process.kill()  # does nothing if it has ended
+    for pid in _processes_of(process.pid):
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)
 
@@ -195,14 +202,14 @@ _FAULTY = """
 
 
 def faulty_job(ranks: int, folder: Path, what: str, rank: int, t: int, *words: object) -> Job:
-    """``deepca`` with these words, in a folder, where one rank fails after iteration t."""
+    """Run ``deepca`` with these words in a folder, with one rank failing after iteration t."""
     (folder / "faulty.py").write_text(textwrap.dedent(_FAULTY), encoding="utf-8")
     (folder / "moment").unlink(missing_ok=True)
     return mpi_job(ranks, *as_words(sys.executable, "faulty.py", what, rank, t, *words), cwd=folder, deadline=120.0)
 
 
 def assert_over(job: Job, folder: Path, within: float = WITHIN) -> None:
-    """The job has failed as a whole, within some seconds, with nothing left running or half-written."""
+    """Assert that the whole job failed within some seconds, and left nothing running or half-written."""
     moment = float((folder / "moment").read_text())
     assert job.code != 0, job.said
     assert job.left == ()
@@ -215,7 +222,7 @@ def assert_over(job: Job, folder: Path, within: float = WITHIN) -> None:
 
 @dataclass(frozen=True)
 class Command:
-    """``deepca`` with these words, run by all ranks at once. ``within`` : folder to be in; ``{rank}`` is replaced."""
+    """``deepca`` with these words, run by all ranks at once in the folder ``within`` (with ``{rank}`` replaced)."""
 
     words: tuple[str, ...]
     within: str = "."
@@ -223,9 +230,14 @@ class Command:
 
 @dataclass(frozen=True)
 class Answer:
-    """What one rank made of a command.
+    """Outcome of a command on one rank.
 
-    read, written : files of the batch's folder that were opened.  error : the text of an exception, if one came out.
+    Attributes
+    ----------
+    read, written : list of str
+        Files in the folder of the batch that were opened.
+    error : str or None
+        Text of an unexpected exception.
     """
 
     code: int
@@ -237,23 +249,24 @@ class Answer:
 
 
 class Batch:
-    """The answers of a job that runs one command after the other."""
+    """Outcomes of a job that runs one command after the other."""
 
     def __init__(self, job: Job, folder: Path, ranks: int) -> None:
         self.job, self._folder, self._ranks = job, folder, ranks
 
     def __getitem__(self, name: str) -> list[Answer]:
-        """Of every rank."""
+        """Return the outcomes of a command on all ranks."""
         files = [_answer_file(self._folder, name, rank) for rank in range(self._ranks)]
         if not all(file.exists() for file in files):
-            pytest.fail(f"the job has not come to the end of {name}\n{self.job.said}")
+            pytest.fail(f"the job did not finish {name}\n{self.job.said}")
         return [Answer(**json.loads(file.read_text(encoding="utf-8"))) for file in files]
 
 
 def run_commands(ranks: int, folder: Path, commands: Mapping[str, Command], *, deadline: float = 200.0) -> Batch:
-    """Run commands, in their order, on the same ranks: starting a job takes longer than most of them.
+    """Run commands in order on the same ranks, since starting a job takes longer than most commands.
 
-    ``folder`` : where they run, and where answers go. Of a job that breaks off, answers up to there can be asked for.
+    ``folder`` is the working directory, and receives the outcomes. If the job ends early, earlier outcomes are
+    available.
     """
     listed = {name: asdict(command) for name, command in commands.items()}
     (folder / "commands.json").write_text(json.dumps(listed), encoding="utf-8")
@@ -301,7 +314,7 @@ def _be_a_rank(folder: Path) -> None:
 
 
 class _Meeting:
-    """Where threads exchange texts."""
+    """Exchange of texts between threads."""
 
     def __init__(self, ranks: int) -> None:
         self._barrier = threading.Barrier(ranks, timeout=30.0)
@@ -316,7 +329,7 @@ class _Meeting:
 
 
 class ThreadEngine(Engine):
-    """One of several ranks that are threads of this process: what engines have in common, without MPI."""
+    """Engine of one of several ranks that are threads of this process: the common part of engines, without MPI."""
 
     name = "threads"
 
@@ -328,7 +341,7 @@ class ThreadEngine(Engine):
 
 
 def run_ranks(ranks: int, work: Callable[[ThreadEngine], T_]) -> list[T_ | Exception]:
-    """What every rank returns, or raises."""
+    """Return the result or exception of every rank."""
     meeting = _Meeting(ranks)
 
     def one(rank: int) -> T_ | Exception:
@@ -342,7 +355,7 @@ def run_ranks(ranks: int, work: Callable[[ThreadEngine], T_]) -> list[T_ | Excep
 
 
 def as_words(*words: object) -> tuple[str, ...]:
-    """Words of a command line."""
+    """Return the words of a command line."""
     return tuple(map(str, words))
 
 

@@ -1,6 +1,6 @@
-"""What the ranks of a test job do together: take their agents, gather what all hold, and compare how a test went.
+"""Operations of the ranks of a test job: create networks, gather arrays of all agents, and compare test outcomes.
 
-Imported under ``pytest --engine mpi`` only. All calls are for arrays, so nothing is pickled.
+Imported under ``pytest --engine mpi`` only. All calls use arrays, so nothing is pickled.
 """
 
 from __future__ import annotations
@@ -23,25 +23,29 @@ from deepca.topology import Topology
 __all__ = ["WORLD", "RankNetwork", "agree", "agreeing", "gathered", "group", "networks", "same", "texts_of"]
 
 WORLD: MPI.Intracomm = MPI.COMM_WORLD.Dup()
-"""For tests and their networks."""
-_SESSION: MPI.Intracomm = MPI.COMM_WORLD.Dup()  # what a rank that is still inside of a test sends does not disturb it
+"""Communicator of tests and their networks."""
+_SESSION: MPI.Intracomm = MPI.COMM_WORLD.Dup()  # separate, so that messages of a running test do not interfere
 _PASSED = 0
 _FAILED = 1
-_PAUSE = 2e-4
-_PATIENCE = 20.0
-"""Seconds that a rank whose test failed waits for the others: they may be waiting for it, inside of the test."""
+_PAUSE = 2e-4  # seconds between two polls
+_GRACE = 20.0  # seconds that a rank with a failed test waits for the others, which may be waiting for it in the test
 
 _Test = TypeVar("_Test", bound=Callable[..., None])
 _groups: dict[int, MPI.Intracomm] = {}
 
 
 class Networks:
-    """Those that a test has made: to be closed after it, at all ranks in the same order."""
+    """Networks that a test has created, to be closed after it on all ranks in the same order.
+
+    Attributes
+    ----------
+    parted : str or None
+        Traceback of a test that failed here while others did not get to the comparison.
+    """
 
     def __init__(self) -> None:
         self.made = 0
         self.parted: str | None = None
-        """The traceback of a test that failed here while others did not come to compare."""
         self._open: list[MpiNetwork] = []
 
     def add(self, network: MpiNetwork) -> None:
@@ -49,7 +53,7 @@ class Networks:
         self._open.append(network)
 
     def close(self, *, ended_alike: bool = True) -> None:
-        """Where ranks have parted, some may wait for others for ever: then communicators are given up, not back."""
+        """Close all networks; after a failure, which may leave ranks waiting, only abandon their communicators."""
         found, self._open = self._open, []
         if ended_alike:
             for network in found:
@@ -60,11 +64,11 @@ networks = Networks()
 
 
 class RankNetwork(MpiNetwork):
-    """The agents of this rank, as even shares. Where there are more ranks than agents, groups of them do the same."""
+    """Network with even shares; if there are more ranks than agents, groups of ranks run the same test."""
 
     def __init__(self, topology: Topology) -> None:
         if networks.parted is not None:
-            raise RuntimeError("the ranks have parted")
+            raise RuntimeError("the ranks are no longer in the same test")
         ranks = group(topology.n_agents)
         if not same(np.ascontiguousarray(topology.gossip_matrix).tobytes()):
             raise RuntimeError("ranks are about to run different tests: their networks differ")
@@ -73,7 +77,7 @@ class RankNetwork(MpiNetwork):
 
 
 def group(n_agents: int) -> MPI.Intracomm:
-    """The ranks among which so many agents are shared out."""
+    """Return the ranks that share so many agents."""
     if n_agents >= WORLD.size:
         return WORLD
     if n_agents not in _groups:
@@ -82,7 +86,7 @@ def group(n_agents: int) -> MPI.Intracomm:
 
 
 def gathered(x: npt.NDArray[Any], n_agents: int) -> npt.NDArray[Any]:
-    """The rows of all agents, from those of each rank."""
+    """Return the rows of all agents from those of each rank."""
     ranks = group(n_agents)
     own = np.ascontiguousarray(x)
     found = np.empty((n_agents, *own.shape[1:]), dtype=own.dtype)
@@ -92,30 +96,30 @@ def gathered(x: npt.NDArray[Any], n_agents: int) -> npt.NDArray[Any]:
 
 
 def same(data: bytes) -> bool:
-    """Whether all ranks have given the same."""
+    """Return whether all ranks passed the same data."""
     digest = float(zlib.crc32(data))
     ends = np.array([digest, -digest])
     WORLD.Allreduce(MPI.IN_PLACE, ends, MPI.MAX)
     return bool(ends[0] == -ends[1])
 
 
-# ------------------------------------------------------------------------------------------------- how a test went
+# ------------------------------------------------------------------------------------------------ outcomes of tests
 
 
 def agree(code: int) -> list[int]:
-    """The codes of all ranks; just the own one if it is a failure and the others do not come."""
+    """Return the codes of all ranks; only the own one if it is a failure and the others do not respond."""
     own, found = np.array([code]), np.empty(_SESSION.size, dtype=np.int64)
     request = _SESSION.Iallgather(own, found)
     began = time.monotonic()
     while not request.Test():
-        if code == _FAILED and time.monotonic() - began > _PATIENCE:
+        if code == _FAILED and time.monotonic() - began > _GRACE:
             return [code]
         time.sleep(_PAUSE)  # others need the processor more than this rank does
     return [int(other) for other in found]
 
 
 def texts_of(text: str) -> list[str]:
-    """What every rank has to say."""
+    """Return the texts of all ranks."""
     own = np.frombuffer(text.encode(), dtype=np.uint8)
     lengths = np.empty(_SESSION.size, dtype=np.int64)
     _SESSION.Allgather(np.array([own.size]), lengths)
@@ -128,7 +132,7 @@ def texts_of(text: str) -> list[str]:
 
 
 def agreeing(test: _Test) -> _Test:
-    """For one random example: where it fails at one rank it fails at all, so that they go on to the same next one."""
+    """Fail a random example on all ranks if it fails on one, so that all continue with the same next one."""
 
     @functools.wraps(test)
     def example(*args: Any, **kwargs: Any) -> None:
@@ -144,6 +148,6 @@ def agreeing(test: _Test) -> _Test:
         if problem is not None:
             raise problem
         failed = [str(rank) for rank, code in enumerate(codes) if code != _PASSED]
-        assert not failed, f"this example failed at rank {', '.join(failed)}"
+        assert not failed, f"this example failed on rank {', '.join(failed)}"
 
     return example  # type: ignore[return-value]

@@ -1,7 +1,7 @@
-"""A pytest session at every rank: the same tests in the same order, one outcome, one report.
+"""A pytest session on every rank: the same tests in the same order, one outcome, one report.
 
-After every test the ranks compare how it went. A test that failed anywhere has failed everywhere, so that all ranks go
-on to the same next one; rank 0 says what the others have to say, and prints as usual, while they are silent.
+After every test the ranks compare its outcomes. A test that failed on one rank has failed on all, so that all ranks
+continue with the same next one; rank 0 reports for all ranks, while the others are silent.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from tests.support.paths import ROOT
 
 __all__ = ["MpiSession"]
 
-_SECONDS = 120  # for a test; other ranks than 0, which are silent, are given a little longer
-_LINES = 6  # of an error, as soon as it is known
+_TIMEOUT = 120  # seconds per test; the silent ranks have a little longer, so that rank 0 reports first
+_ERROR_LINES = 6  # of an error to print at once
 _CODES = {"passed": 0, "failed": 1, "skipped": 2}
 
 
 class MpiSession:
-    """What ``--engine mpi`` adds to pytest."""
+    """Pytest plugin of ``--engine mpi``."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._counts = {"with a network": 0, "without": 0, "left out": 0}
-        # ranks have to draw the same examples, and a slow one must not do anything else
+        # ranks must draw the same examples, and a slow one must not behave differently
         settings.register_profile(
             "mpi",
             derandomize=True,
@@ -43,11 +43,11 @@ class MpiSession:
         settings.load_profile("mpi")
         if WORLD.rank:
             config.pluginmanager.unregister(name="terminalreporter")
-            silent = Path(os.devnull).open("w")  # noqa: SIM115 - open as long as the process is there
+            silent = Path(os.devnull).open("w")  # noqa: SIM115 - open until the process ends
             config.pluginmanager.register(pytest.TerminalReporter(config, silent), "terminalreporter")
 
     def pytest_internalerror(self, excrepr: object) -> None:
-        """The others would wait for this rank."""
+        """End the job, since the others would wait for this rank."""
         _end_the_job(f"pytest failed at rank {WORLD.rank}\n{excrepr}")
 
     def pytest_report_header(self) -> str:
@@ -65,7 +65,7 @@ class MpiSession:
         ]
         chosen = set(items) - set(left_out)
         items[:] = [item for item in items if item in chosen]
-        seconds = _SECONDS + (10 if WORLD.rank else 0)
+        seconds = _TIMEOUT + (10 if WORLD.rank else 0)
         for item in items:  # by a thread, which ends the process and with it the job
             item.add_marker(pytest.mark.timeout(seconds, method="thread"), append=False)
         config.hook.pytest_deselected(items=left_out)
@@ -81,7 +81,7 @@ class MpiSession:
         codes = agree(_CODES[report.outcome])
         if networks.parted is not None or len(codes) < WORLD.size:
             _end_the_job(
-                f"rank {WORLD.rank} failed, and others are still inside of {item.nodeid}\n"
+                f"rank {WORLD.rank} failed while others are still inside {item.nodeid}\n"
                 f"{networks.parted or report.longreprtext}"
             )
         if len(set(codes)) > 1 or codes[0] == 1:
@@ -93,10 +93,10 @@ class MpiSession:
         return report
 
     def _fail(self, report: pytest.TestReport, codes: list[int]) -> None:
-        """At all ranks; the report of rank 0 contains what others say, where that is something else."""
+        """Fail the test on all ranks; rank 0 includes the differing reports of others."""
         texts, failed = texts_of(report.longreprtext), _CODES["failed"]
         said = {rank: text for rank, text in enumerate(texts) if codes[rank] == failed}
-        if WORLD.rank == 0:  # at once: should the job have to be ended, there is no summary
+        if WORLD.rank == 0:  # at once, since there is no summary if the job is aborted
             lines = dict.fromkeys(line for text in said.values() for line in _essence(text))
             sys.stderr.write("\n".join(["", report.nodeid, *lines, ""]))
         if report.outcome != "failed":
@@ -112,14 +112,14 @@ class MpiSession:
         counts = self._counts
         terminalreporter.section("MPI")
         terminalreporter.write_line(
-            f"{WORLD.size} ranks: {counts['with a network']} tests over MPI, {counts['without']} more that need no "
+            f"{WORLD.size} ranks: {counts['with a network']} tests over MPI, {counts['without']} more without a "
             f"network, {counts['left out']} left out"
         )
 
 
 def _essence(text: str) -> list[str]:
-    """The lines of a traceback that say what is wrong."""
-    return [line for line in text.splitlines() if line.startswith("E ")][:_LINES]
+    """Return the lines of a traceback that state the error."""
+    return [line for line in text.splitlines() if line.startswith("E ")][:_ERROR_LINES]
 
 
 def _end_the_job(why: str) -> None:

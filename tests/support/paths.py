@@ -1,4 +1,4 @@
-"""Where the project and the shared data sets are."""
+"""Paths of the project and of the shared data sets."""
 
 from pathlib import Path
 

@@ -31,18 +31,18 @@ Array = npt.NDArray[np.float64]
 def close(
     actual: npt.ArrayLike, desired: npt.ArrayLike, *, atol: float = 0.0, rtol: float = 0.0, err_msg: str = ""
 ) -> None:
-    """``numpy.testing.assert_allclose`` without its relative tolerance of 1e-7, which hides lost digits."""
+    """Assert closeness without numpy's default relative tolerance of 1e-7, which hides lost digits."""
     np.testing.assert_allclose(np.asarray(actual), np.asarray(desired), rtol=rtol, atol=atol, err_msg=err_msg)
 
 
 def orthogonal(d: int, seed: int) -> Array:
-    """A random d × d orthogonal matrix."""
+    """Return a random d × d orthogonal matrix."""
     Q, _ = np.linalg.qr(np.random.default_rng(seed).standard_normal((d, d)))
     return np.asarray(Q, dtype=np.float64)
 
 
 def symmetric_noise(m: int, d: int, seed: int) -> Array:
-    """m random symmetric matrices, ``(m, d, d)``, that sum to zero (to rounding), none of norm above 1."""
+    """Return m random symmetric matrices, ``(m, d, d)``, that sum to zero (to rounding), none of norm above 1."""
     E = np.random.default_rng(seed).standard_normal((m, d, d))
     E = E + np.swapaxes(E, -1, -2)
     E -= E.mean(axis=0)
@@ -51,7 +51,7 @@ def symmetric_noise(m: int, d: int, seed: int) -> Array:
 
 
 def spectrum(d: int, k: int, *, top: float = 1.0, gap: float = 0.5, decay: float = 0.9) -> Array:
-    """d positive eigenvalues, descending: k that shrink by ``decay``, then a drop by the factor ``gap``, and so on."""
+    """Return d positive eigenvalues, descending by factors of ``decay``, with a drop by ``gap`` behind the first k."""
     values = top * decay ** np.arange(d, dtype=np.float64)
     values[k:] *= gap
     return values
@@ -65,17 +65,17 @@ def spectrum_problem(
     heterogeneity: float = 0.5,
     indefinite: bool = False,
 ) -> Array:
-    """``A_1 … A_m`` as an ``(m, d, d)`` stack whose mean has the given eigenvalues (descending, non-negative).
+    """Return ``A_1 … A_m`` as an ``(m, d, d)`` stack whose mean has the given eigenvalues (descending, non-negative).
 
-    ``heterogeneity`` in [0, 1) says how much agents differ; 0 gives everyone the mean. Every ``A_j`` is positive
-    semi-definite, of the form ``A^{1/2} (I + heterogeneity·E_j) A^{1/2}`` with ``‖E_j‖ ≤ 1`` and ``Σ E_j = 0``.
+    ``heterogeneity`` in [0, 1) says how much agents differ; 0 gives every agent the mean. Every ``A_j`` is positive
+    semidefinite, of the form ``A^{1/2} (I + heterogeneity·E_j) A^{1/2}`` with ``‖E_j‖ ≤ 1`` and ``Σ E_j = 0``.
 
-    With ``indefinite=True``, ``A_j = A + heterogeneity·λ_1·E_j`` instead: then for heterogeneity of about 0.5 and
-    more each ``A_j`` (m ≥ 2) has negative eigenvalues while the mean stays positive semi-definite.
+    With ``indefinite=True``, ``A_j = A + heterogeneity·λ_1·E_j`` instead: for a heterogeneity of about 0.5 or more each
+    ``A_j`` (m ≥ 2) has negative eigenvalues while the mean stays positive semidefinite.
     """
     values = np.asarray(eigenvalues, dtype=np.float64)
     if values.shape != (d,):
-        raise ValueError(f"{d} eigenvalues are needed, got shape {values.shape}")
+        raise ValueError(f"expected {d} eigenvalues, got shape {values.shape}")
     Q = orthogonal(d, seed)
     E = symmetric_noise(m, d, seed + 1)
     if indefinite:
@@ -87,7 +87,7 @@ def spectrum_problem(
 
 
 def random_rows(m: int, n: int | Sequence[int], d: int, seed: int, *, decay: float = 0.8) -> list[Array]:
-    """Rows of data, one ``(n_j, d)`` block per agent, with column scales that shrink by ``decay``, then rotated."""
+    """Return rows, one ``(n_j, d)`` block per agent, with column scales that shrink by ``decay``, then rotated."""
     rng = np.random.default_rng(seed)
     counts = [n] * m if isinstance(n, int) else list(n)
     scales = decay ** np.arange(d, dtype=np.float64)
@@ -96,20 +96,20 @@ def random_rows(m: int, n: int | Sequence[int], d: int, seed: int, *, decay: flo
 
 
 def pooled_answer(stack: npt.ArrayLike, k: int) -> tuple[Array, Array]:
-    """Top-k eigenvalues (descending) and eigenvectors of the mean, by ``scipy.linalg.eigh``."""
+    """Return the top-k eigenvalues (descending) and eigenvectors of the mean, by ``scipy.linalg.eigh``."""
     A = np.asarray(stack, dtype=np.float64)
     values, vectors = scipy.linalg.eigh(A.mean(axis=0) if A.ndim == 3 else A)
     return np.asarray(values[::-1][:k], dtype=np.float64), np.asarray(vectors[:, ::-1][:, :k], dtype=np.float64)
 
 
 def permuted(m: int, seed: int) -> npt.NDArray[np.int64]:
-    """A random order of m agents."""
+    """Return a random order of m agents."""
     return np.asarray(np.random.default_rng(seed).permutation(m), dtype=np.int64)
 
 
 @dataclass(frozen=True)
 class Unlike:
-    """A decentralized problem with indefinite ``A_j`` that are very unlike each other, while their mean is psd."""
+    """A decentralized problem with very different, indefinite ``A_j`` whose mean is positive semidefinite."""
 
     stack: Array
     k: int
@@ -117,7 +117,7 @@ class Unlike:
     about: str
 
     def answer(self) -> Array:
-        """Top-k eigenvectors of the mean, by scipy."""
+        """Return the top-k eigenvectors of the mean, by scipy."""
         return pooled_answer(self.stack, self.k)[1]
 
 
@@ -133,10 +133,10 @@ SPECTRA: dict[str, Callable[[int, int, np.random.Generator], Array]] = {
 
 
 def unlike_problem(seed: int) -> Unlike:
-    """One of endlessly many problems: ``A_j = A + B_j``, ``Σ B_j = 0``, ``‖B_j‖`` from one to a hundred times ``‖A‖``.
+    """Return a random problem ``A_j = A + B_j`` with ``Σ B_j = 0`` and ``‖B_j‖`` from one to a hundred times ``‖A‖``.
 
-    d from 10 to 60, k from 1 to 6, m from 4 to 20, all kinds of graphs and spectra; ``B_j`` of full rank, of low rank,
-    or different from zero at few agents only.
+    d is from 10 to 60, k from 1 to 6, m from 4 to 20, with all kinds of graphs and spectra; ``B_j`` has full rank, low
+    rank, or is non-zero at few agents only.
     """
     rng = np.random.default_rng([seed, 17])
     d, k, m = int(rng.integers(10, 61)), int(rng.integers(1, 7)), int(rng.integers(4, 21))
@@ -160,7 +160,7 @@ def unlike_problem(seed: int) -> Unlike:
 
 
 def _unlike(how: str, m: int, d: int, rng: np.random.Generator) -> Array:
-    """Symmetric ``(m, d, d)`` that sum to zero, the largest of norm 1."""
+    """Return symmetric ``(m, d, d)`` that sum to zero, the largest of norm 1."""
     if how == "low rank":
         G = rng.standard_normal((m, d, int(rng.integers(1, 4))))
         B = (G * rng.choice([-1.0, 1.0], (m, 1, G.shape[2]))) @ np.swapaxes(G, -1, -2)

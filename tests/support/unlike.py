@@ -1,9 +1,9 @@
-"""Agents with unlike processors, in one process: the factorizations and products of some have other bits and signs.
+"""Agents with different processors, simulated in one process: results of some have other bits and signs.
 
-What another BLAS gives is as right as one's own: singular and eigenvectors with other signs, other bases of equal
-eigenvalues, arbitrary directions where there is nothing but rounding, and other last digits everywhere; logarithms and
-powers of another C library have other last digits, too. In threads that are named in :func:`unlike` numpy's, scipy's
-and Python's functions are made to answer like that.
+The results of another BLAS are as right as one's own: singular vectors and eigenvectors with other signs, other bases
+of equal eigenvalues, arbitrary directions where there is only rounding, and other last digits everywhere; logarithms
+and powers of another C library have other last digits, too. In the threads named by :func:`unlike` the functions of
+numpy, scipy and Python are patched to return such results.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from deepca.operators import Operator
 __all__ = ["unlike"]
 
 _EPS = float(np.finfo(np.float64).eps)
-_TOGETHER = 64.0 * _EPS  # of the largest: values this close count as one
+_SAME_VALUE = 64.0 * _EPS  # relative to the largest: closer values count as equal
 
 
 class _Other:
-    """Another processor's answers."""
+    """Results of another processor."""
 
     def __init__(self, seed: int) -> None:
         self.rng = np.random.default_rng(seed)
 
     def rounded(self, given: npt.ArrayLike) -> Array:
-        """X with other last digits, relative to its largest entry."""
+        """Return X with other last digits, relative to its largest entry."""
         X = np.asarray(given, dtype=np.float64)
         peak = np.abs(X).max(axis=tuple(range(-min(X.ndim, 2), 0)), keepdims=True, initial=0.0) if X.size else 0.0
         return np.asarray(X + 0.5 * _EPS * peak * self.rng.standard_normal(X.shape))
 
     def product(self, M: Array) -> Array:
-        """A matrix of inner products with other last digits, relative to the lengths of the vectors multiplied."""
+        """Return a matrix of inner products with other last digits, relative to the lengths of the vectors."""
         lengths = np.sqrt(np.abs(np.einsum("...ii->...i", M)))
         size = np.abs(M) + lengths[..., :, None] * lengths[..., None, :]
         return np.asarray(M + 0.5 * _EPS * size * self.rng.standard_normal(M.shape))
@@ -54,10 +54,10 @@ class _Other:
         return np.where(self.rng.random(shape) < 0.5, -1.0, 1.0)
 
     def turn(self, values: Array) -> Array:
-        """Orthogonal: random signs, and a random basis for values that are equal but for rounding."""
+        """Return an orthogonal matrix of random signs, with a random basis for values that are equal up to rounding."""
         n = values.size
         turn = np.diag(self.signs((n,)))
-        close = np.abs(np.diff(values)) <= _TOGETHER * np.abs(values).max(initial=0.0)
+        close = np.abs(np.diff(values)) <= _SAME_VALUE * np.abs(values).max(initial=0.0)
         for group in np.split(np.arange(n), np.flatnonzero(~close) + 1):
             if len(group) > 1:
                 turn[np.ix_(group, group)] = _qr(self.rng.standard_normal((len(group), len(group))))[0]
@@ -81,7 +81,7 @@ _LIBRARY: dict[str, Callable[..., float]] = {
 
 
 def _each(work: Callable[[Array], tuple[Array, ...]], A: Array) -> tuple[Array, ...]:
-    """Batched."""
+    """Apply ``work`` to every matrix of a batch."""
     if A.ndim == 2:
         return work(A)
     found = [_each(work, one) for one in A]
@@ -121,8 +121,8 @@ def _answers(other: _Other) -> dict[str, Callable[..., Any]]:
             turn = other.turn(sigma)
             U, Vt = U.copy(), Vt.copy()
             U[:, :n], Vt[:n] = U[:, :n] @ turn, turn.T @ Vt[:n]
-            nothing = np.flatnonzero(sigma <= _TOGETHER * sigma.max(initial=0.0))
-            if len(nothing):  # left and right vectors have nothing to do with each other
+            nothing = np.flatnonzero(sigma <= _SAME_VALUE * sigma.max(initial=0.0))
+            if len(nothing):  # left and right null vectors are independent
                 U[:, nothing] = U[:, nothing] @ _qr(other.rng.standard_normal((len(nothing), len(nothing))))[0]
             return other.rounded(U), np.abs(other.rounded(sigma)), other.rounded(Vt)
 
@@ -134,7 +134,9 @@ def _answers(other: _Other) -> dict[str, Callable[..., Any]]:
 
     def dgejsv(*arguments: Any, **options: Any) -> Any:
         sigma, left, right, *rest = _dgejsv(*arguments, **options)
-        sigma = np.abs(sigma + 0.5 * _EPS * sigma * other.rng.standard_normal(sigma.shape))  # Jacobi's are all good
+        sigma = np.abs(
+            sigma + 0.5 * _EPS * sigma * other.rng.standard_normal(sigma.shape)
+        )  # Jacobi rotations are relatively accurate
         return sigma, left, other.rounded(right * other.signs((right.shape[1],))), *rest
 
     def digits(usual: Callable[..., float]) -> Callable[..., float]:
@@ -159,7 +161,7 @@ def _answers(other: _Other) -> dict[str, Callable[..., Any]]:
 
 @contextmanager
 def unlike(agents: Collection[int], seed: int = 0) -> Iterator[None]:
-    """Within, threads of these agents (``run_agents``) compute with other bits than the others."""
+    """Let the threads of these agents (``run_agents``) compute with other last bits than the others."""
     theirs = {f"agent-{j}": _answers(_Other(seed + j)) for j in agents}
 
     def here(name: str, usual: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,7 +1,7 @@
-"""DeEPCA and the accelerated method, both with default settings, on agents that are very unlike each other.
+"""Compare DeEPCA with the accelerated method, both with default settings, on very heterogeneous agents.
 
-``python -m tests.support.unlike_agents 0 500`` solves 500 problems by both; it prints where only DeEPCA converges, and
-the totals.
+``python -m tests.support.unlike_agents 0 500`` solves 500 problems with both; it prints those on which only DeEPCA
+converges, and totals.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["Compared", "Ended", "compare", "solve_unlike"]
 
 @dataclass(frozen=True)
 class Ended:
-    """How a run ended, and the tangent of the true angle at the worst agent."""
+    """Status of a run, and the tangent of the true angle at the worst agent."""
 
     code: StatusCode
     tangent: float
@@ -39,13 +39,13 @@ class Ended:
 
     @property
     def wrong(self) -> bool:
-        """Whether it calls itself converged and is not."""
+        """True if the status is converged and the answer is not."""
         return self.code == "converged" and not self.converged
 
 
 @dataclass(frozen=True)
 class Compared:
-    """Both methods on one problem."""
+    """Outcomes of both methods on one problem."""
 
     about: str
     deepca: Ended
@@ -65,7 +65,7 @@ def solve_unlike(
 
 
 def compare(seeds: Iterable[int]) -> Iterable[Compared]:
-    """Solve each problem by both methods."""
+    """Solve each problem with both methods."""
     for seed in seeds:
         about = unlike_problem(seed).about
         yield Compared(about, solve_unlike(seed, DeEPCA), solve_unlike(seed, AcceleratedDeEPCA))

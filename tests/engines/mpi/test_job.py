@@ -112,8 +112,8 @@ WRONG: dict[str, tuple[Command, str]] = {
         Command(as_words("fit", "good/*.npy", "-k", 2, "-o", "model.npz")),
         "3 ranks were started, but the simulator is one process; add --engine mpi",
     ),
-    "fewer-files": (Command(fit("shards/*.npy"), "node{rank}"), "rank 1 finds 5 files and rank 0 6; shards/5.npy is"),
-    "other-files": (Command(fit("shards/*.npy"), "disk{rank}"), "rank 2 finds 6 files and rank 0 6; shards/5.npy is"),
+    "fewer-files": (Command(fit("shards/*.npy"), "node{rank}"), "rank 1 finds 5 files and rank 0 6; shards/5.npy "),
+    "other-files": (Command(fit("shards/*.npy"), "disk{rank}"), "rank 2 finds 6 files and rank 0 6; shards/5.npy "),
 }
 
 
