@@ -60,7 +60,7 @@ _FORMAT = 1
 _MAGIC = b"DEEPCAcp"
 _START = struct.Struct("<8sII")
 DIGEST = 32  # bytes of a SHA-256
-_MAX_HEADER = 1 << 20  # bytes; headers of States take a few thousand
+_MAX_HEADER = 1 << 20  # bytes; files with a longer header count as damaged
 # classes that a checkpoint may contain, by name
 CLASSES: dict[str, type] = {
     cls.__name__: cls for cls in (State, TrackedState, AcceleratedState, KrylovState, CovarianceState, Copies, PushSum)

@@ -221,9 +221,9 @@ class Keeper(CheckpointObserver):
             return own
         network.begin(network.epoch, 0, "rows")
         parts = [float(int.from_bytes(own[i : i + _EXACT_BYTES], "big")) for i in range(0, _DIGEST_BYTES, _EXACT_BYTES)]
-        said = np.full((*network.batch, m, len(parts)), -1.0)
-        said[..., int(network.local.min()), :] = parts
-        return hashlib.sha256(own + network.reduce(said, "max").astype("<f8").tobytes()).digest()
+        digests = np.full((*network.batch, m, len(parts)), -1.0)
+        digests[..., int(network.local.min()), :] = parts
+        return hashlib.sha256(own + network.reduce(digests, "max").astype("<f8").tobytes()).digest()
 
     def _first_offer(self, key: bytes | None) -> bytes | None:
         """Return the key that the process of agent 0 offers, at every process."""

@@ -124,11 +124,11 @@ class Engine:
             if failed is not None:
                 raise failed
             return
-        said = self.texts("" if failed is None else json.dumps([type(failed).__name__, str(failed), _facts(failed)]))
-        bad = [rank for rank, text in enumerate(said) if text]
+        texts = self.texts("" if failed is None else json.dumps([type(failed).__name__, str(failed), _facts(failed)]))
+        bad = [rank for rank, text in enumerate(texts) if text]
         if bad:
-            kind, text, facts = json.loads(said[bad[0]])
-            if len(bad) == self.ranks and len(set(said)) == 1:
+            kind, text, facts = json.loads(texts[bad[0]])
+            if len(bad) == self.ranks and len(set(texts)) == 1:
                 raise _rebuild_error(kind, text, facts) from failed  # the same on all ranks, so none is named
             more = f"; {len(bad) - 1} other rank{'s' if len(bad) > 2 else ''} failed as well" if len(bad) > 1 else ""
             raise _rebuild_error(kind, f"rank {bad[0]}: {text}{more}", facts) from failed
@@ -220,8 +220,8 @@ class Engine:
         int or None
             The rank; None if all texts are equal.
         """
-        said = self.texts(own)
-        return next((rank for rank, text in enumerate(said) if text != said[0]), None)
+        texts = self.texts(own)
+        return next((rank for rank, text in enumerate(texts) if text != texts[0]), None)
 
     def header(self, sources: Sequence[Source]) -> Header:
         """Return the columns of the first source of the first rank that has one.
@@ -236,8 +236,8 @@ class Engine:
         Header
             Name, number of columns and column names of that source.
         """
-        said = self.texts(json.dumps([sources[0].name, sources[0].d, sources[0].columns]) if sources else "")
-        name, d, columns = json.loads(next(text for text in said if text))
+        texts = self.texts(json.dumps([sources[0].name, sources[0].d, sources[0].columns]) if sources else "")
+        name, d, columns = json.loads(next(text for text in texts if text))
         return Header(name, d, None if columns is None else tuple(columns))
 
     def totals(self, own: Traffic, proof: Traffic | None) -> tuple[Traffic, Traffic | None]:

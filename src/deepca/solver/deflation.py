@@ -110,11 +110,11 @@ def sharpened(
     found = find_in_stages(A, network, X, result, search, tol, e)
     if not found.stages:
         return X, result
-    V, turned = _rotate(A, found, k, e, network)
+    V, axes = _rotate(A, found, k, e, network)
     if not found.failed:
-        turned = turned.above_rounding(k, max(tol, KNOWN))
-    sigma = turned.sigma
-    proof = _certificate(found, V, turned)
+        axes = axes.above_rounding(k, max(tol, KNOWN))
+    sigma = axes.sigma
+    proof = _certificate(found, V, axes)
     iterating = sum((run.traffic for run in found.results[1:]), Traffic(agents=result.traffic.agents))
     proof = replace(proof, traffic=proof.traffic + (network.traffic - before) - iterating)
     changed = replace(
@@ -261,17 +261,17 @@ def _rotate(A: Operator, found: Found, k: int, e: float, network: Network) -> tu
     noise = np.abs(turn).T @ np.repeat([stage.noise for stage in found.stages], sizes)[:r]
     parts = np.array(_bound_leading(sigma, outside + noise, left, e))
     filled = _pad(found, largest_positive(V @ turn), k)
-    told = network.from_leader(packed(filled, sigma, outside, noise, parts))
-    common, *numbers = unpacked(told, (d, k), (r,), (r,), (r,), (r,))
-    turned = _Axes(numbers[0], numbers[1], numbers[2], tuple(map(float, numbers[3])), left, e)
+    received = network.from_leader(packed(filled, sigma, outside, noise, parts))
+    common, *numbers = unpacked(received, (d, k), (r,), (r,), (r,), (r,))
+    axes = _Axes(numbers[0], numbers[1], numbers[2], tuple(map(float, numbers[3])), left, e)
     if not network.leads:
         inside = V if r <= k else np.empty((d, 0))
         check_basis(network, "components", common, contains=inside, beyond=SEMI)
         check_close(network, "singular values", numbers[0], sigma, 64.0 * e)
         least = 0.5 * np.concatenate([outside, noise]) - 1e-12 * sigma[0] ** 2
-        check_small(network, "residuals", float((least - np.concatenate([turned.outside, turned.noise])).max()), 0.0)
+        check_small(network, "residuals", float((least - np.concatenate([axes.outside, axes.noise])).max()), 0.0)
         check_small(network, "bounds", float((0.5 * np.minimum(parts, 1.0) - numbers[3]).max()), SEMI)
-    return common, turned
+    return common, axes
 
 
 def _agree_independent(network: Network, G: Array, e: float) -> tuple[int, float]:

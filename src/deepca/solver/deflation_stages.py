@@ -21,12 +21,12 @@ from deepca.solver.result import Result
 __all__ = ["Search"]
 
 Search = Callable[[Operator, int, int], "Result[Any]"]
-"""Call ``search(A, k, max_iter)`` finds the top k of ``mean A_j``, with a certificate."""
+"""``search(A, k, max_iter)`` finds the top k of ``mean A_j``, with a certificate."""
 
 ZERO_FACTOR = 8.0  # singular values up to this many e are indistinguishable from zero in the rows
 NORM_FACTOR = 11.0  # a norm exceeds its estimate from eight random columns by more with P[χ²_8 < 8/11²] < 1e-7
 _NORM_COLUMNS = 8
-_MIN_STAGE_ITERATIONS, _STAGE_FACTOR = 100, 10  # limits of a stage: iterations, and multiples of the first run's
+_MIN_STAGE_ITERATIONS, _STAGE_FACTOR = 100, 10  # a stage may take the larger: so many, or times the first run's
 _SEED = 4177  # any; the same at every agent
 
 

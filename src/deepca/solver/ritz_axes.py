@@ -49,15 +49,15 @@ def principal_axes(A: Operator, X: Array, network: Network) -> tuple[Array, Arra
     network.begin(network.epoch, 0, "axes")
     H = X.T @ (A @ everywhere(X, network))
 
-    def turned(mean: Array) -> Array:
+    def rotated(mean: Array) -> Array:
         theta, Q = np.linalg.eigh(symmetric_part(mean.reshape(k, k)))
         return packed(theta[::-1], largest_positive(X @ Q[:, ::-1]))
 
-    found, told = common_averaged_then(network, H.reshape(*B, k * k), turned, k + d * k)
-    mean, off = found.mean, 0.0
-    if found.rounds:
-        off = found.off_by(float(network.reduce(np.asarray(frobenius(H, axis=(-2, -1)))[..., None], "max")[0]))
-    theta, axes = unpacked(told, (k,), (d, k))
+    average, derived = common_averaged_then(network, H.reshape(*B, k * k), rotated, k + d * k)
+    mean, off = average.mean, 0.0
+    if average.rounds:
+        off = average.off_by(float(network.reduce(np.asarray(frobenius(H, axis=(-2, -1)))[..., None], "max")[0]))
+    theta, axes = unpacked(derived, (k,), (d, k))
     if not network.leads:
         inside = X.T @ axes
         left = symmetric_part(mean.reshape(k, k)) @ inside - inside * theta

@@ -204,7 +204,7 @@ def _not_converged(
 ) -> Status:
     """Return the status of an unfinished run: disagreement, divergence, or simply too few iterations."""
     end, error, r, k = history[-1], error_estimate(history), rate(history), state.W.shape[-1]
-    few = " (the data also have only rank {rank}: ask for k ≤ {rank})" if end.rank < k else ""
+    rank_hint = " (the data also have only rank {rank}: ask for k ≤ {rank})" if end.rank < k else ""
     seen = {"iterations": made, "change": end.change, "disagreement": end.disagreement, "rank": end.rank}
     ratio = 1.0  # expected factor between successive changes
     if certificate is not None and 0.0 < certificate.next_eigenvalue < certificate.eigenvalues[-1]:
@@ -223,14 +223,14 @@ def _not_converged(
         sentence = (
             "the subspace still moves by {change:.1e} per iteration after {iterations} iterations and does not settle; "
             + cause
-            + few
+            + rank_hint
         )
         return Status.of(StatusCode.DIVERGING, sentence, **seen)
     if end.disagreement > tol and end.disagreement >= min(error, end.change) and _disagreement_persists(history):
         sentence = (
             "did not converge: agents still disagree by {disagreement:.1e} after {iterations} iterations; "
             + more_rounds
-            + few
+            + rank_hint
         )
         return Status.of(StatusCode.DISAGREEMENT, sentence, **seen)
     if certificate is not None and ratio < 1.0:
@@ -245,12 +245,12 @@ def _not_converged(
         sentence = (
             "did not converge: estimated error {error:.1e} after {iterations} iterations, shrinking by a factor of "
             "{rate:.6g} per iteration; about {more:,} more are needed for {tolerance:.0e}. Raise max_iter, or resume "
-            "from the state" + few
+            "from the state" + rank_hint
         )
         return Status.of(StatusCode.OUT_OF_ITERATIONS, sentence, error=error, rate=r, more=more, tolerance=tol, **seen)
     sentence = (
         "did not converge: the subspace still moves by {change:.1e} per iteration after {iterations} iterations, and "
-        "no convergence rate is visible yet. Raise max_iter, or resume from the state" + few
+        "no convergence rate is visible yet. Raise max_iter, or resume from the state" + rank_hint
     )
     return Status.of(StatusCode.OUT_OF_ITERATIONS, sentence, **seen)
 

@@ -20,8 +20,8 @@ __all__ = ["Datatypes", "FarRows", "Route"]
 
 FarRows = Sequence[npt.NDArray[Any]] | npt.NDArray[Any]
 """Rows of agents on other ranks, in the order of a Route."""
-_MAX_DATATYPES = 32  # cached row sizes; MPI data types are a limited resource
-_MAX_DENSE = 64  # agents up to which a dense product is faster than a sparse one
+_MAX_DATATYPES = 32  # cached sets of data types, one per row size
+_MAX_DENSE = 64  # agents up to which weights are multiplied as a dense matrix
 _PIECE = 1 << 17  # numbers to weight at a time, so that they stay in the cache
 
 

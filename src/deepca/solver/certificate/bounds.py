@@ -14,12 +14,12 @@ __all__ = ["Certificate", "tangent"]
 VISIBLE = 1e-2  # relative difference from which eigenvalues are clearly distinct
 KNOWN = 1e-6  # tangent up to which a component counts as known where rounding allows no smaller tolerance
 _MAX_EIGENVALUE_ERROR = 1e-6  # relative error up to which an eigenvalue counts as known
-_CLEAR_GAP = 0.9  # θ_{r+1}/θ_r below which the first r components are a part of their own
+_CLEAR_GAP = 0.9  # θ_{r+1}/θ_r below which the first r components count as separate
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """What is proven about the common components, and at what cost; every number is the same at every agent.
+    """Proven bounds on the common components, and their cost; every number is the same at every agent.
 
     Parameters
     ----------
@@ -69,6 +69,15 @@ class Certificate:
         Traffic of the certificate.
     parts : tuple of float, optional
         Bounds on ``tan θ_r`` of the first r components, r = 1 … k, if they were derived from the rows themselves.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import deepca
+    >>> A, X = np.stack([np.diag([4.0, 2.0, 1.0])] * 4), np.tile(np.eye(3)[:, :1], (4, 1, 1))
+    >>> certificate, _ = deepca.certify(A, X, deepca.SimulatedNetwork(deepca.topology.ring(4)))
+    >>> certificate.proves(1e-8), certificate.known(), certificate.n_agents
+    (True, 1, 4)
     """
 
     angle: float

@@ -25,7 +25,7 @@ __all__ = ["certify", "digest_of"]
 
 FAILURE = 1e-6  # probability that the bound on λ_{k+1} is wrong
 _RIGHT_ANGLE = LARGEST  # stands for an infinite tangent, since infinity must not be sent
-_MAX_PRODUCTS = 40  # block products with probes by default, enough for all but tiny gaps
+_MAX_PRODUCTS = 40  # block products with probes, unless the caller allows more
 
 
 def certify(
@@ -81,12 +81,12 @@ def certify(
     check_basis(network, "components", X)
     fresh = _fresh(operator, X, own, tracked, network, min(tol, accuracy), gap, failure)
     found = fresh.found
-    sure = found.eigenvalues[-1] - found.uncertainty * found.scale
-    if known is not None and fresh.residual <= _sine(tol) * (sure - known.bound):
+    theta_low = found.eigenvalues[-1] - found.uncertainty * found.scale
+    if known is not None and fresh.residual <= _sine(tol) * (theta_low - known.bound):
         found = _with_known_bound(found, known)
     elif X.shape[1] < X.shape[0]:
         found = _probed(operator, X, network, replace(found, failure=failure), fresh, tol, gap, products)
-    angle = tangent(fresh.residual, sure - found.bound) if found.averaging_ok else math.inf
+    angle = tangent(fresh.residual, theta_low - found.bound) if found.averaging_ok else math.inf
     return replace(found, angle=angle, traffic=network.traffic - before), X
 
 
@@ -129,7 +129,7 @@ class _Fresh:
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Request:
     """Request for one average of ``A_j X``, followed by a drift and four counts.
 
     Attributes
@@ -163,12 +163,12 @@ class _Asked:
         fine = 0.1 * overlap(d - k, columns_for(k, d), self.failure) if k < d else 0.0
         return packed(theta, np.linalg.norm(AX - X @ inside, 2), coupling, drift, fine)
 
-    def check(self, network: Network, told: Array, mean: Averaged) -> None:
+    def check(self, network: Network, derived: Array, mean: Averaged) -> None:
         """Raise Contradiction unless the leader's numbers follow from the average, up to rounding."""
         own, rounded = self.numbers(mean), 16.0 * len(self.X) * EPS * length(self.product(mean.mean))
-        check_close(network, "eigenvalues or residuals", told[:-2], own[:-2], rounded)
-        check_close(network, "a drift", told[-2], own[-2], 1e-9 * abs(float(own[-2])) + rounded)
-        check_close(network, "a probability", told[-1], own[-1], 1e-6 * float(own[-1]))
+        check_close(network, "eigenvalues or residuals", derived[:-2], own[:-2], rounded)
+        check_close(network, "a drift", derived[-2], own[-2], 1e-9 * abs(float(own[-2])) + rounded)
+        check_close(network, "a probability", derived[-1], own[-1], 1e-6 * float(own[-1]))
 
 
 def _fresh(
@@ -190,16 +190,16 @@ def _fresh(
     if rows is not None:
         extras[..., 0], extras[..., 1] = 1.0, rows
 
-    asked = _Asked(X, tol, gap, failure, noise)
+    request = _Request(X, tol, gap, failure, noise)
     drifts = np.zeros((*B, 0)) if tracked is None else tracked.reshape(*B, -1)
     flat = np.concatenate([AX.reshape(*B, d * k), drifts, extras], axis=-1)
     rounds = averager(network.topology).rounds_for(network.topology, min(max(0.01 * tol * gap, EPS), 1e-3))
-    mean, told = average_then(network, flat, rounds, asked.enough, asked.numbers, k + 4)
+    mean, derived = average_then(network, flat, rounds, request.enough, request.numbers, k + 4)
     if not network.leads:
-        asked.check(network, told, mean)
-    theta, (outside, coupling, drift, fine) = told[:k], map(float, told[k:])
+        request.check(network, derived, mean)
+    theta, (outside, coupling, drift, fine) = derived[:k], map(float, derived[k:])
     noise *= mean.growth
-    error = length(asked.product(mean.error))
+    error = length(request.product(mean.error))
     residual = outside + error + noise
     largest = float(np.abs(theta).max())
     rows_off, products_off = map(float, mean.mean[-2:] + mean.error[-2:])
@@ -242,13 +242,13 @@ def _probed(
     with more accurate ones.
     """
     theta, noise = found.eigenvalues[-1], found.noise * found.scale
-    sure = theta - found.uncertainty * found.scale
+    theta_low = theta - found.uncertainty * found.scale
     seed, made = int(found.digest[:16], 16), 0
     accuracy = max(fresh.fine * min(gap, 1.0) * abs(theta), noise)
     p = columns_for(found.k, len(X))
     while True:
 
-        def look(outside: Outside) -> Seen:
+        def findings(outside: Outside) -> Seen:
             # one of several attempts: together they may be wrong with probability ``failure``
             share = found.failure * 6.0 / (math.pi * (made + outside.products)) ** 2  # noqa: B023
             return Seen.of(outside, share, found.separation, fresh.formed)  # noqa: B023
@@ -260,15 +260,15 @@ def _probed(
             seed=seed,
             accuracy=accuracy,
             rounding=noise,
-            tell=lambda outside: look(outside).numbers,
+            tell=lambda outside: findings(outside).numbers,
             size=lambda _: p + 3,
         )
-        for outside, told in probes:
-            seen = Seen.from_numbers(told, network, outside.dimension)
+        for outside, derived in probes:
+            seen = Seen.from_numbers(derived, network, outside.dimension)
             if not network.leads:
-                seen.check(network, outside, look(outside), found.scale)
+                seen.check(network, outside, findings(outside), found.scale)
             found = _with(found, seen, outside, made)
-            proven = fresh.residual <= _sine(tol) * (sure - found.bound)
+            proven = fresh.residual <= _sine(tol) * (theta_low - found.bound)
             limited = outside.doubt > 2.5 * fresh.fine * abs(found.gap) and accuracy > max(noise, outside.rounding)
             tight = theta - found.bound > 0.7 * found.gap > 0.0  # a better bound would change little
             if proven or tight or limited or found.products >= products or _hopeless(found, seen.error):
@@ -293,7 +293,7 @@ def _with(found: Certificate, seen: Seen, outside: Outside, made: int) -> Certif
 
 
 def _hopeless(found: Certificate, error: float) -> bool:
-    """Return whether the largest value outside has settled without a gap, and a larger k with one is known."""
+    """Return whether the largest value outside has settled above θ_k, or at it with a larger k that has a gap."""
     settled = error <= max(0.05 * abs(found.gap), found.separation)
     return bool(settled and (found.missed or (not found.unique and found.larger_k is not None)))
 

@@ -93,7 +93,12 @@ class Outside:
         its part g in the first block is at most the cosine between that space and the first block. But g is the part of
         u that the random start contained: ``‖g‖² ~ Beta(p/2, (n−p)/2)``, shorter than :func:`overlap` only with
         probability ``failure``. The bound is the largest t whose cosine reaches that. Products with an error of δ
-        change g by at most ``2δ/(t − ϑ₁)``. (For a single column: van Dorsselaer, Hochstenbach and van der Vorst 2000.)
+        change g by at most ``2δ/(t − ϑ₁)``. [1]_ has the case of a single column.
+
+        References
+        ----------
+        .. [1] J. L. M. van Dorsselaer, M. E. Hochstenbach and H. A. van der Vorst, "Computing probabilistic bounds for
+           extreme eigenvalues of symmetric matrices with the Lanczos method", SIAM J. Matrix Anal. Appl. 22, 2000.
         """
         top, width = float(self.values[0]), float(self.values[0]) - float(self.values[-1])
         if not SMALLEST <= width < math.inf:
@@ -122,9 +127,14 @@ class Outside:
 
         Notes
         -----
-        For one uniformly random start and q products ``P[ϑ < (1−ε)λ₁] ≤ 1.648 √n e^{−√ε(2q−1)}`` if B ⪰ 0 (Kuczyński
-        and Woźniakowski 1992); p independent columns must all fail. Where B is indefinite the error is relative to λ₁ −
-        λ_n, and both ends are bounded in the same way.
+        For one uniformly random start and q products ``P[ϑ < (1−ε)λ₁] ≤ 1.648 √n e^{−√ε(2q−1)}`` if B ⪰ 0 [1]_; p
+        independent columns must all fail. Where B is indefinite the error is relative to λ₁ − λ_n, and both ends are
+        bounded in the same way.
+
+        References
+        ----------
+        .. [1] J. Kuczyński and H. Woźniakowski, "Estimating the largest eigenvalue by the power and Lanczos algorithms
+           with a random start", SIAM J. Matrix Anal. Appl. 13, 1992.
         """
         top, bottom = float(self.values[0]), float(self.values[-1])
         definite = bottom >= -2.0 * self.doubt
@@ -174,28 +184,28 @@ def probe(
         Q = np.hstack([Q, block])
         found: list[_LanczosStep] = []
 
-        def looked(new: Averaged) -> _LanczosStep:
+        def take_step(new: Averaged) -> _LanczosStep:
             new = replace(new, lost=max(lost, new.lost))  # noqa: B023
             return _LanczosStep.of(X, Q, BQ, new, (p, made), doubt, (rounding, rounded))  # noqa: B023
 
-        def following(new: Averaged) -> Array:
-            look = looked(new)
-            found.append(look)  # noqa: B023
+        def next_block(new: Averaged) -> Array:
+            step = take_step(new)
+            found.append(step)  # noqa: B023
             filled = np.zeros((d, p))
-            filled[:, : look.block.shape[1]] = look.block
-            return packed(filled, look.block.shape[1], look.outside.doubt, tell(look.outside))
+            filled[:, : step.block.shape[1]] = step.block
+            return packed(filled, step.block.shape[1], step.outside.doubt, tell(step.outside))
 
-        told_size = d * p + 2 + size(Q.shape[1])
+        count = d * p + 2 + size(Q.shape[1])
         flat = np.concatenate([Y.reshape(*B, -1), np.asarray(sizes)[..., None]], axis=-1)
-        new, told = average_then(network, flat, rounds, lambda one: _mean_error(one) <= accuracy, following, told_size)
-        filled, columns, told_doubt, numbers = unpacked(told, (d, p), (), (), (size(Q.shape[1]),))
-        look = found[0] if found else looked(new)
+        new, derived = average_then(network, flat, rounds, lambda one: _mean_error(one) <= accuracy, next_block, count)
+        filled, columns, derived_doubt, numbers = unpacked(derived, (d, p), (), (), (size(Q.shape[1]),))
+        step = found[0] if found else take_step(new)
         block = np.ascontiguousarray(filled[:, : counted(network.leader, "a number of probes", columns, p)])
-        look.check(network, block, float(told_doubt), hypot(hypot(doubt, _mean_error(new)), _product_rounding(new)))
-        rounds, doubt, BQ = new.rounds, float(told_doubt), look.BQ
-        rounded, lost = look.outside.rounding, look.outside.lost
+        step.check(network, block, float(derived_doubt), hypot(hypot(doubt, _mean_error(new)), _product_rounding(new)))
+        rounds, doubt, BQ = new.rounds, float(derived_doubt), step.BQ
+        rounded, lost = step.outside.rounding, step.outside.lost
         exact = block.shape[1] == 0  # the probed space is invariant, and every direction has a component in it
-        yield replace(look.outside, doubt=doubt, exact=exact), numbers
+        yield replace(step.outside, doubt=doubt, exact=exact), numbers
         if exact:
             return
 

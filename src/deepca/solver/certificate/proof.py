@@ -25,7 +25,7 @@ from deepca.solver.verdict import DEFAULT_TOL
 __all__ = ["Proof", "ritz"]
 
 S_ = TypeVar("S_", bound=State)
-_MAX_REPAIRS = 3  # restarts of tracking that has drifted; more would hardly help
+_MAX_REPAIRS = 3  # restarts of tracking that fresh averages contradict
 
 
 class Proof:
@@ -121,7 +121,7 @@ class Proof:
         if history and 0 < history[-1].rank < certificate.k < len(self.components):
             done = done and certificate.leading(history[-1].rank) <= self._tol
         self.lost = certificate.drifted(self._tol) and not done
-        # while the subspace still moves, what lies outside may yet come in
+        # while the subspace still moves, directions outside may still enter it
         settled = at_floor(history) or (self._stop is not None and self._stop.met(history))
         hopeless = (settled and not certificate.unique) or not certificate.averaging_ok
         self.over = self._stop is None or state.t >= self._last or done
