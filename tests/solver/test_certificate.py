@@ -211,7 +211,7 @@ def test_an_agent_with_a_stale_operator_is_detected(kind: str) -> None:
         assert certificate.worst_angle >= wrong
 
 
-# ------------------------------------------------------------------------------------------------ what it rests on
+# ------------------------------------------------------------------------------------------------------- averages
 
 
 @pytest.mark.parametrize("kind", ENGINES)
@@ -325,7 +325,7 @@ def test_probes_estimate_eigenvalues_from_below_and_bound_them_from_above() -> N
 
 @pytest.mark.threads(reason="one AgentNetwork, alone")
 def test_the_bound_fails_no_more_often_than_stated() -> None:
-    """Count failures over many starts, for a failure probability large enough and for both kinds of bound."""
+    """Count failures of both kinds of bound over many starts, with a probability large enough to be seen."""
     network, failure, starts = AgentNetwork(deepca.topology.complete(1), 0), 0.3, 100
     rng = np.random.default_rng(0)
     for values in (np.linspace(1.0, 0.0, 60), 0.9 ** np.arange(60.0), np.r_[1.0, np.linspace(0.9, 0.1, 59)]):

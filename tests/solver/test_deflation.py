@@ -284,7 +284,7 @@ def test_rounding_beyond_the_rank_is_not_reported_as_zero(offset: float, scale: 
         assert exact[r] <= proof.at_most(r + 1) <= 1e-10 * exact[0]
 
 
-# ------------------------------------------------------------------------------------------- only covariances at hand
+# ------------------------------------------------------------------------------------------- covariances without rows
 
 
 @pytest.mark.parametrize("method", [BlockKrylov, DeEPCA, AcceleratedDeEPCA])
@@ -378,7 +378,7 @@ def test_every_leading_part_of_explicit_matrices_has_a_bound(k: int) -> None:
         assert result.status.code == "rounding_floor"
 
 
-# -------------------------------------------------------------------------------------------------- what it stands on
+# ------------------------------------------------------------------------------------------------ building blocks
 
 
 @pytest.mark.parametrize("kind", ["dense", "sparse", "prepared"])
