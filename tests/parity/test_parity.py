@@ -113,7 +113,7 @@ def test_separate_agents_match_the_simulator_with_every_weight_rule(
     make = maker("DeEPCA", MIXERS[mixer](5), MIXERS[mixer](5))
     if mixer == "FastMix" and not topology.positive_semidefinite:
         assert np.linalg.eigvalsh(topology.gossip_matrix)[0] < 0.0
-        with pytest.raises(deepca.errors.MixingError):
+        with pytest.raises(deepca.errors.MixingError, match="Chebyshev"):
             make(problem(topology.n_agents), network_of(topology))
         return
     compare(topology, make, max_iter=12, stop=None)

@@ -185,8 +185,9 @@ def test_a_true_subspace_of_the_wrong_shape_is_rejected() -> None:
     """The error is ours, not a numpy broadcast error."""
     stack, U, W0 = problem()
     network = network_of(deepca.topology.ring(M))
-    with pytest.raises(deepca.errors.InvalidInput):
+    with pytest.raises(deepca.errors.InvalidInput) as caught:
         deepca.solve(DeEPCA(stack, W0, network, FastMix(ROUNDS)), max_iter=3, observers=[Trace(U=U[:, :1])])
+    assert str(U[:, :1].shape) in str(caught.value)
 
 
 @pytest.mark.simulator(reason="the invariant is measured where one process holds all agents")

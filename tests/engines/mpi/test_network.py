@@ -317,8 +317,9 @@ def test_invalid_weights_are_rejected_before_anything_is_sent(name: str) -> None
         far[0, m - 1] = far[m - 1, 0] = 0.5
         with pytest.raises(TopologyError):
             network.gossip(x, csr(far))
-    with pytest.raises(TopologyError):
+    with pytest.raises(TopologyError) as caught:
         network.gossip(x, csr(np.eye(m + 1)))
+    assert f"({m}, {m})" in str(caught.value)
     y = network.gossip(x)
     np.testing.assert_allclose(y, applied(network.topology.gossip_sparse, numbers(m))[network.local], atol=1e-14)
 
@@ -446,8 +447,9 @@ def test_nan_and_infinities_reach_all_agents(name: str, who: int, op: Op) -> Non
 
 def test_an_unknown_reduction_is_rejected_before_anything_is_sent() -> None:
     network = laid_out("one each")
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidInput) as caught:
         network.reduce_later(np.zeros((1, 2)), "sum")  # type: ignore[arg-type]
+    assert "sum" in str(caught.value)
     np.testing.assert_array_equal(network.reduce(network.local[:, None].astype(np.float64), "max"), [float(RANKS - 1)])
 
 
@@ -543,7 +545,7 @@ def test_all_reduce_is_a_mixer(name: str) -> None:
 
 
 def test_all_reduce_needs_an_operation_over_all_agents() -> None:
-    with pytest.raises(MixingError):
+    with pytest.raises(MixingError, match="TreeSweep"):
         AllReduce()(AgentNetwork(topology.complete(1), 0), np.ones((2, 1)))
 
 
@@ -657,7 +659,7 @@ def test_an_operator_of_one_agent_suffices_if_a_rank_holds_one() -> None:
 @pytest.mark.skipif(RANKS == 1, reason="one rank holds all agents")
 def test_operators_of_another_number_of_agents_are_rejected() -> None:
     network = laid_out("three each")
-    with pytest.raises(DataError):
+    with pytest.raises(DataError, match=r"2 agents.* 3 agents"):
         matching_operator(np.stack([np.eye(4)] * 2), network)
     with pytest.raises(DataError):
         matching_operator(np.eye(4), network)
