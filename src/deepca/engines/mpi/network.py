@@ -99,8 +99,8 @@ class MpiNetwork(Network):
         self._stays = topology.stays
         self._one_each = all(share == 1 for share in held)
         self._shared = SharedRows(self._comm, around, node)
-        self._beside = tuple(self._shared.beside(rank) for rank in around)
-        self._all_beside = agreed(self._comm, all(self._beside))
+        self._shares_memory = tuple(self._shared.shares_memory_with(rank) for rank in around)
+        self._all_share_memory = agreed(self._comm, all(self._shares_memory))
         self._uses_shared = self._one_each and not self._shared.refused
         self._signal_request: MPI.Prequest | None = None
         self._signals = np.zeros((len(around) + 1, 1), dtype=np.uint8)
@@ -127,11 +127,11 @@ class MpiNetwork(Network):
         if weights is None and self._stays:
             route = self._full
             own = x.ravel() if self._one_each else rows_of(x)
-            far, y = self._around(own, route.near)
+            far, y = self._exchange_full(own, route.near)
             route.add_far(y, far)
             return y.reshape(x.shape)
         route, own = self._now() if weights is None else self._prepared(weights, self._route), rows_of(x)
-        y = route.weighted(own, self._along(route, own))
+        y = route.weighted(own, self._exchange_along(route, own))
         self._counted(route, 1, own[0].nbytes)
         if weights is None:
             self._ride(1)
@@ -161,7 +161,7 @@ class MpiNetwork(Network):
         """Receive the rows of all neighbours."""
         self._check_epoch()
         beside, route, own = self.beside, self._full, rows_of(np.asarray(x, _FLOAT64))
-        known = np.concatenate([own, self._along(route, own), np.zeros((1, own.shape[1]))])
+        known = np.concatenate([own, self._exchange_along(route, own), np.zeros((1, own.shape[1]))])
         self._counted(route, 1, own[0].nbytes)
         self._ride(1)
         row_of = np.full(self.n_agents + 1, len(known) - 1)  # the row of zeros, also for index −1
@@ -177,7 +177,7 @@ class MpiNetwork(Network):
         far = np.zeros((route.n_far, *x.shape[1:])) if fresh else before.others[0]
         messages = encode(x - before.own, "float64" if fresh else code, 1)
         sent = messages.ravel() if self._one_each else rows_of(messages)
-        received, D = self._around(sent, lambda _: before.own + decode(messages, x.shape))
+        received, D = self._exchange_full(sent, lambda _: before.own + decode(messages, x.shape))
         far = far + decode(np.asarray(received).reshape(route.n_far, *messages.shape[1:]), far.shape)
         near = D - D[:1]  # (𝐋 − I) D does not change, and its rounding shrinks with the differences
         change = route.weighted(rows_of(near), rows_of(far - D[:1])).reshape(x.shape) - near
@@ -247,7 +247,9 @@ class MpiNetwork(Network):
 
     # ------------------------------------------------------------------------------------------------ exchanges
 
-    def _around(self, own: npt.NDArray[Any], meanwhile: Callable[[npt.NDArray[Any]], Array]) -> tuple[FarRows, Array]:
+    def _exchange_full(
+        self, own: npt.NDArray[Any], meanwhile: Callable[[npt.NDArray[Any]], Array]
+    ) -> tuple[FarRows, Array]:
         """Exchange rows between neighbouring agents; rows returned from other ranks are valid until the next round.
 
         ``own`` is ``(m_local, n)``, or ``(n,)`` where every rank holds one agent. ``meanwhile`` is applied to it, while
@@ -258,13 +260,13 @@ class MpiNetwork(Network):
         try:
             slot = self._shared.put(own) if self._uses_shared else None
             if slot is None:
-                return self._exchanged(own), meanwhile(own)
-            if self._all_beside:
+                return self._exchange_rows(own), meanwhile(own)
+            if self._all_share_memory:
                 signals = self._signal()
                 made = meanwhile(own)
                 signals.Wait()
                 return cast("FarRows", slot.others), made
-            far = self._exchanged(own, signals=self._beside)
+            far = self._exchange_rows(own, signals=self._shares_memory)
             return [far[i] if other is None else other for i, other in enumerate(slot.others)], meanwhile(own)
         finally:
             self._watchdog.turns += 1
@@ -275,7 +277,7 @@ class MpiNetwork(Network):
             else:
                 self.full_rounds += 1
 
-    def _exchanged(self, own: npt.NDArray[Any], signals: tuple[bool, ...] = ()) -> npt.NDArray[Any]:
+    def _exchange_rows(self, own: npt.NDArray[Any], signals: tuple[bool, ...] = ()) -> npt.NDArray[Any]:
         """Exchange rows with other ranks; with those marked in ``signals``, one byte to say that a row is ready."""
         route, row = self._full, own.nbytes // len(self.local)
         far = self._buffer(route, own)
@@ -299,7 +301,7 @@ class MpiNetwork(Network):
         self._signal_request.Start()
         return self._signal_request
 
-    def _along(self, route: Route, own: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def _exchange_along(self, route: Route, own: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Exchange rows along the edges of a round with weights of its own."""
         far = self._buffer(route, own)
         types = route.datatypes(own[0].nbytes)

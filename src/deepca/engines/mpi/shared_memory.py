@@ -65,16 +65,16 @@ class SharedRows:
         ranks = np.empty(here.size, dtype=np.int64)
         here.Allgather(np.array([comm.rank], dtype=np.int64), ranks)
         here.Free()
-        self._beside = set(ranks.tolist()).intersection(neighbors)
+        self._on_machine = set(ranks.tolist()).intersection(neighbors)
         self._neighbors = tuple(neighbors)
-        self.refused = not _SHARED.is_dir() or not agreed(comm, bool(self._beside), MPI.LOR)
+        self.refused = not _SHARED.is_dir() or not agreed(comm, bool(self._on_machine), MPI.LOR)
         self._memory: dict[int, npt.NDArray[np.uint8]] = {}
         self._slots: dict[int, tuple[Slot, ...]] = {}
         self._length = self._turn = 0
 
-    def beside(self, rank: int) -> bool:
+    def shares_memory_with(self, rank: int) -> bool:
         """Return whether a neighbour is on the same machine."""
-        return rank in self._beside
+        return rank in self._on_machine
 
     def put(self, row: npt.NDArray[Any]) -> Slot | None:
         """Write this rank's row of the new round, and return where to find those of its neighbours.
@@ -118,7 +118,7 @@ class SharedRows:
         def row(rank: int) -> npt.NDArray[Any]:
             return self._memory[rank][begin : begin + like.nbytes].view(like.dtype)
 
-        others = tuple(row(rank) if rank in self._beside else None for rank in self._neighbors)
+        others = tuple(row(rank) if rank in self._on_machine else None for rank in self._neighbors)
         return Slot(row(self._comm.rank), others)
 
     def _grow(self, length: int) -> None:
@@ -139,8 +139,8 @@ class SharedRows:
             made = agreed(self._comm, bool(files))
             if made:
                 with suppress(OSError):
-                    files |= {rank: _open(_path(token, rank), new=False) for rank in self._beside}
-            opened = agreed(self._comm, made and len(files) == len(self._beside) + 1)
+                    files |= {rank: _open(_path(token, rank), new=False) for rank in self._on_machine}
+            opened = agreed(self._comm, made and len(files) == len(self._on_machine) + 1)
             own.unlink(missing_ok=True)
             if agreed(self._comm, opened and _allocate(files[here], length * _SLOTS)):
                 with suppress(OSError):
@@ -148,7 +148,7 @@ class SharedRows:
         finally:
             for file in files.values():
                 os.close(file)
-        if agreed(self._comm, len(found) == len(self._beside) + 1):
+        if agreed(self._comm, len(found) == len(self._on_machine) + 1):
             self._slots.clear()
             self._memory, self._length = found, length
         else:
