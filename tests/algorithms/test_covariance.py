@@ -1,4 +1,4 @@
-"""Averaging the matrices themselves: exact in a handful of rounds, and only when asked for by name."""
+"""Check covariance averaging: exact in few rounds, and only on request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.problems import spectrum, spectrum_problem
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
-def test_the_answer_is_that_of_pooling_and_costs_one_average(graph: str) -> None:
+def test_the_answer_equals_the_pooled_one_and_costs_one_average(graph: str) -> None:
     place = GRAPHS[graph]()
     stack = spectrum_problem(place.n_agents, 8, spectrum(8, 3), 1, heterogeneity=0.9, indefinite=True)
     result = deepca.solve(
@@ -31,13 +31,13 @@ def test_the_answer_is_that_of_pooling_and_costs_one_average(graph: str) -> None
     assert result.certificate.proves(1e-10)
     message = 8 * (8 * 9 // 2 + 1)  # the upper triangle and a control number
     sent = payload(total(result.traffic, place.n_agents))
-    # up the tree, and down again with the gap that one agent has seen
+    # up the tree, and down again with the gap that the leader computed
     assert sent == (2 * message + 8) * (place.n_agents - 1)
 
 
 @pytest.mark.parametrize("reliable", [True, False])
 @pytest.mark.parametrize("messages", ["float64", "float32"])
-def test_it_is_never_chosen_silently(reliable: bool, messages: str) -> None:
+def test_it_is_never_chosen_automatically(reliable: bool, messages: str) -> None:
     place = GRAPHS["ring"]()
     network = network_of(place)
     network.reliable = reliable
@@ -50,7 +50,7 @@ def test_it_is_never_chosen_silently(reliable: bool, messages: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["krylov", "covariance"])
-def test_exact_averages_need_all_digits(name: str) -> None:
+def test_exact_averages_require_float64_messages(name: str) -> None:
     network = network_of(GRAPHS["ring"]())
     with pytest.raises(deepca.errors.InvalidInput, match="accelerated"):
         algorithm_of(name, np.ones((6, 2, 2)), random_orthonormal(2, 1), network, messages="float32")

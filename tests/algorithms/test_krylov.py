@@ -1,4 +1,4 @@
-"""Block Krylov iterations against numpy's eigh, in the simulator and with one agent per thread."""
+"""Compare block Krylov iterations with numpy's eigh, in the simulator and with one agent per thread."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from deepca.solver.certificate.probing import probe
 from deepca.solver.result import Result
 from deepca.topology import Topology
 from tests.support.engines import ENGINES, everyone, mine, network_of, whole
+from tests.support.errors import raises
 from tests.support.helpers import GRAPHS, AtIteration, random_psd_rows, worst_tangent
 from tests.support.problems import orthogonal, spectrum, spectrum_problem
 from tests.support.seeds import law_seeds
@@ -30,7 +31,7 @@ RING = deepca.topology.ring(6)
 
 
 def truth(stack: Array, k: int) -> tuple[Array, Array, Array]:
-    """All eigenvalues of the mean, and its top-k and other eigenvectors, by numpy."""
+    """Compute all eigenvalues of the mean, its top-k and its other eigenvectors by numpy."""
     values, vectors = np.linalg.eigh(stack.mean(axis=0))
     return values[::-1], vectors[:, ::-1][:, :k], vectors[:, ::-1][:, k:]
 
@@ -55,7 +56,7 @@ def run(
 def run_all(
     engine: str, stack: Array, k: int, *, topology: Topology = RING, announce_at: int | None = None
 ) -> list[Result[KrylovState]]:
-    """What every agent ends with, or all agents held here; a new epoch may be announced after some iteration."""
+    """Return the results of all agents of this process; optionally announce a new epoch after an iteration."""
     A, W0 = from_matrices(stack), deepca.operators.linalg.random_orthonormal(stack.shape[-1], k, seed=1)
     if engine != "threads":
         network = network_of(topology)
@@ -74,7 +75,7 @@ def run_all(
 
 
 def steps(algorithm: BlockKrylov, count: int) -> list[KrylovState]:
-    """The states of a run without a stop rule, all of them."""
+    """Return all states of a run without a stop rule."""
     states = [algorithm.init()]
     for t in range(count):
         algorithm.network.begin(0, t)
@@ -84,7 +85,7 @@ def steps(algorithm: BlockKrylov, count: int) -> list[KrylovState]:
 
 @dataclass(frozen=True)
 class Case:
-    """Matrices, k, and how exact the answer can be expected to be."""
+    """Matrices, k, and the attainable accuracy."""
 
     stack: Array
     k: int
@@ -92,7 +93,7 @@ class Case:
 
 
 def falling(d: int, *head: float, rate: float = 0.9, below: float = 0.5) -> Array:
-    """Eigenvalues: the head, then a tail that begins at ``below`` times its last one."""
+    """Return eigenvalues: the head, then a tail that begins at ``below`` times its last one."""
     return np.concatenate([head, head[-1] * below * rate ** np.arange(d - len(head))])
 
 
@@ -121,7 +122,7 @@ CASES: dict[str, Callable[[], Case]] = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_top_of_the_spectrum_is_found_and_proven(name: str) -> None:
-    """tan θ within tol by numpy's eigh and by the certificate; eigenvalues to rounding."""
+    """The tangent is within tol by numpy's eigh and by the certificate, and eigenvalues are exact to rounding."""
     case = CASES[name]()
     values, U, _ = truth(case.stack, case.k)
     result = run(case.stack, case.k)
@@ -137,8 +138,8 @@ def test_the_top_of_the_spectrum_is_found_and_proven(name: str) -> None:
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
-def test_every_graph(graph: str) -> None:
-    """From one agent alone to paths, whose averages take long."""
+def test_the_answer_is_right_on_every_graph(graph: str) -> None:
+    """Graphs range from a single agent to paths, whose averages take many rounds."""
     topology = GRAPHS[graph]()
     stack = spectrum_problem(
         topology.n_agents, 15, spectrum(15, 3), 20, heterogeneity=0.0 if topology.n_agents == 1 else 0.9
@@ -150,8 +151,8 @@ def test_every_graph(graph: str) -> None:
 
 
 @pytest.mark.parametrize("seed", law_seeds(12))
-def test_random_problems(seed: int) -> None:
-    """Any d, k, spectrum and heterogeneity."""
+def test_random_problems_are_solved(seed: int) -> None:
+    """d, k, the spectrum and the heterogeneity are random."""
     rng = np.random.default_rng(seed)
     d = int(rng.integers(3, 60))
     k = int(rng.integers(1, d))
@@ -166,13 +167,13 @@ def test_random_problems(seed: int) -> None:
 
 
 @pytest.mark.parametrize("rank", [1, 2, 4])
-def test_data_of_lower_rank_than_k(rank: int) -> None:
-    """Said so; the columns that carry the data are right, and the rest completes the basis."""
+def test_matrices_of_rank_below_k_are_reported(rank: int) -> None:
+    """The columns that carry the data are right, and the others complete the basis."""
     k = 5
     stack = spectrum_problem(6, 20, np.r_[2.0 ** -np.arange(rank), np.zeros(20 - rank)], 30)
     _, U, _ = truth(stack, rank)
     result = run(stack, k)
-    assert result.status.code == "below_rounding"  # matrices cannot tell zero from what rounding hides
+    assert result.status.code == "below_rounding"  # for matrices, zero cannot be distinguished from rounding errors
     assert result.rank == rank
     assert result.certificate is not None
     assert result.certificate.known(1e-6) == rank
@@ -183,8 +184,8 @@ def test_data_of_lower_rank_than_k(rank: int) -> None:
     np.testing.assert_allclose(result.eigenvalues[0, rank:], 0.0, atol=1e-13)
 
 
-def test_rows_of_lower_rank_than_k() -> None:
-    """The same with few rows per agent instead of matrices."""
+def test_rows_of_rank_k_are_solved() -> None:
+    """One row per agent and few directions overall."""
     rows = random_psd_rows(6, 1, 30, [3.0, 2.0, 1.0], seed=0)
     A = from_rows(rows, form="rows")
     W0 = deepca.operators.linalg.random_orthonormal(30, 3, seed=0)
@@ -197,8 +198,7 @@ def test_rows_of_lower_rank_than_k() -> None:
 # ---------------------------------------------------------------------------------------------------------- starts
 
 
-def test_an_exact_start_is_confirmed_at_once() -> None:
-    """Nothing is gained and nothing lost."""
+def test_an_exact_start_is_confirmed_within_four_iterations() -> None:
     stack = spectrum_problem(6, 20, spectrum(20, 3), 0)
     _, U, _ = truth(stack, 3)
     result = run(stack, 3, W0=U)
@@ -209,8 +209,8 @@ def test_an_exact_start_is_confirmed_at_once() -> None:
 
 @pytest.mark.parametrize("guards", [None, 0, 1])
 @pytest.mark.parametrize("which", [slice(0, 3), slice(-3, None)], ids=["next", "last"])
-def test_a_start_that_is_orthogonal_to_the_answer(which: slice, guards: int | None) -> None:
-    """Other eigenvectors, to rounding. Guard columns lead out; without them it is at least noticed."""
+def test_a_start_orthogonal_to_the_answer_is_overcome(which: slice, guards: int | None) -> None:
+    """Guard columns lead away from other eigenvectors; without guards, the run at least reports ``not_top``."""
     stack = spectrum_problem(6, 20, spectrum(20, 3), 0)
     _, U, others = truth(stack, 3)
     result = run(stack, 3, W0=others[:, which], guards=guards)
@@ -225,8 +225,8 @@ def test_a_start_that_is_orthogonal_to_the_answer(which: slice, guards: int | No
     [np.r_[np.full(5, 2.0), 0.5 * 0.9 ** np.arange(15)], np.r_[np.full(5, 2.0), np.zeros(15)]],
     ids=["tail", "rank 5"],
 )
-def test_a_start_orthogonal_to_an_eigenvalue_of_high_multiplicity(values: Array) -> None:
-    """Five equal eigenvalues, five columns that know nothing of them, and two guards: more columns must come in."""
+def test_a_start_orthogonal_to_a_multiple_eigenvalue_is_overcome(values: Array) -> None:
+    """Five equal eigenvalues, five columns orthogonal to them, and two guards: random columns must be added."""
     stack = spectrum_problem(6, 20, values, 0)
     _, U, others = truth(stack, 5)
     result = run(stack, 5, W0=others[:, -5:])
@@ -238,15 +238,15 @@ def test_a_start_orthogonal_to_an_eigenvalue_of_high_multiplicity(values: Array)
 
 
 def slow(d: int, k: int, gap: float) -> Array:
-    """Matrices of four agents: λ_k a little above a dense tail, so that many products are needed."""
+    """Return matrices of four agents with λ_k slightly above a dense tail, so that many products are needed."""
     tail = (1.0 - gap) * (1.0 - 0.5 * np.arange(d - k) / (d - k))
     Q = orthogonal(d, 0)
     A = (Q * np.concatenate([np.full(k - 1, 1.5), [1.0], tail])) @ Q.T
     return np.asarray(np.array([0.1, 0.4, 1.5, 2.0])[:, None, None] * (A + A.T) / 2.0)
 
 
-def test_thick_restarts_keep_what_was_found() -> None:
-    """Q is cut down again and again, stays orthonormal, the best Ritz value never falls, and the end is right."""
+def test_thick_restarts_keep_the_ritz_vectors() -> None:
+    """Q is truncated repeatedly, stays orthonormal, the largest Ritz value never falls, and the answer is right."""
     stack = slow(250, 1, 1e-3)
     values, U, _ = truth(stack, 1)
     network = network_of(deepca.topology.complete(4))
@@ -265,13 +265,13 @@ def test_thick_restarts_keep_what_was_found() -> None:
         both = np.hstack([state.Q, state.P])
         assert np.abs(both.T @ both - np.eye(both.shape[1])).max() <= 1e-12
         if state.Q.shape[1]:
-            assert np.abs(A @ state.Q - state.AQ).max() <= 1e-12  # AQ is carried along, never made anew
+            assert np.abs(A @ state.Q - state.AQ).max() <= 1e-12  # AQ is updated, never recomputed
 
 
 @pytest.mark.parametrize("k", [1, 2])
 @pytest.mark.parametrize("gap", [1e-2, 2.5e-3, 1e-3])
-def test_a_slow_spectrum_is_proven_too(gap: float, k: int) -> None:
-    """What rounding allows is far below the tolerance here, so nothing less than a proof will do."""
+def test_a_slow_spectrum_is_proven(gap: float, k: int) -> None:
+    """Rounding errors are far below the tolerance here, so the run must end with a proof."""
     stack = slow(250, k, gap)
     _, U, _ = truth(stack, k)
     result = run(stack, k, topology=deepca.topology.complete(4))
@@ -282,7 +282,7 @@ def test_a_slow_spectrum_is_proven_too(gap: float, k: int) -> None:
 
 
 def test_q_stays_orthonormal_when_it_fills_the_whole_space() -> None:
-    """Up to d columns and beyond: P runs empty, and further steps change nothing."""
+    """Once Q has d columns, P is empty and further steps change nothing."""
     stack = spectrum_problem(6, 23, spectrum(23, 3, decay=0.7), 0)
     algorithm = BlockKrylov(stack, deepca.operators.linalg.random_orthonormal(23, 3, seed=0), network_of(RING))
     states = steps(algorithm, 12)
@@ -297,7 +297,7 @@ def test_q_stays_orthonormal_when_it_fills_the_whole_space() -> None:
 
 
 def test_the_same_state_gives_the_same_next_state() -> None:
-    """Steps are pure, and leave their state alone."""
+    """Steps are pure and do not modify their state."""
     stack = spectrum_problem(6, 20, spectrum(20, 3), 0)
     algorithm = BlockKrylov(stack, deepca.operators.linalg.random_orthonormal(20, 3, seed=0), network_of(RING))
     state = steps(algorithm, 2)[-1]
@@ -309,8 +309,8 @@ def test_the_same_state_gives_the_same_next_state() -> None:
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
 
 
-def test_a_run_goes_on_from_its_state() -> None:
-    """Two halves are one run."""
+def test_a_run_can_be_resumed_from_its_state() -> None:
+    """Two parts take as many iterations as one run."""
     stack = spectrum_problem(6, 40, spectrum(40, 2, gap=0.97, decay=0.98), 0)
     W0 = deepca.operators.linalg.random_orthonormal(40, 2, seed=0)
     _, U, _ = truth(stack, 2)
@@ -325,7 +325,7 @@ def test_a_run_goes_on_from_its_state() -> None:
 
 
 def test_it_needs_far_fewer_iterations_than_the_power_method() -> None:
-    """About the root of what DeEPCA needs."""
+    """It needs about the square root of the iterations of DeEPCA."""
     stack = spectrum_problem(6, 60, falling(60, 1.0, 0.99, below=0.97, rate=0.99), 0)
     W0 = deepca.operators.linalg.random_orthonormal(60, 2, seed=0)
     power = deepca.solve(deepca.DeEPCA(stack, W0, network_of(RING)), max_iter=5000, stop=Tolerance(1e-8), certify=False)
@@ -347,8 +347,8 @@ def test_it_needs_far_fewer_iterations_than_the_power_method() -> None:
     ],
     ids=["three equal", "two equal on top", "all equal"],
 )
-def test_no_gap_behind_k(values: Array, k: int, choices: tuple[str, ...]) -> None:
-    """No answer is the right one; the advice names k that have one."""
+def test_the_advice_without_a_gap_names_other_k(values: Array, k: int, choices: tuple[str, ...]) -> None:
+    """No subspace is unique; the advice names k that have a gap."""
     result = run(spectrum_problem(6, 20, values, 0), k)
     assert result.status.code == "not_unique"
     assert not result.status.ok
@@ -367,21 +367,20 @@ def test_advice_for_an_identity_names_only_k_that_exist() -> None:
     assert proof.larger_k in (None, 20)
 
 
-def test_all_zero() -> None:
-    """Rank 0, said so."""
+def test_all_zero_matrices_are_reported_as_rank_zero() -> None:
     result = run(np.zeros((6, 8, 8)), 2)
     assert result.status.code == "rank_deficient"
     assert result.rank == 0
     assert not result.eigenvalues.any()
 
 
-# ------------------------------------------------------------------------------------------- what proves the answer
+# ------------------------------------------------------------------------------------------- proof of the answer
 
 
 @pytest.mark.parametrize("accuracy", [1e-2, 1e-6, 2e-9, 1e-14])
 @pytest.mark.parametrize(("n", "d", "k"), [(30, 60, 11), (8, 100, 1), (25, 40, 3), (60, 20, 3)])
-def test_probes_find_nothing_that_is_not_there(n: int, d: int, k: int, accuracy: float) -> None:
-    """Fewer rows than columns leave directions of noise only; no Ritz value exceeds λ_{k+1} by more than its doubt."""
+def test_probes_never_exceed_the_next_eigenvalue(n: int, d: int, k: int, accuracy: float) -> None:
+    """Even with fewer rows than columns, no Ritz value exceeds λ_{k+1} by more than its error bound."""
     X = np.random.default_rng(0).standard_normal((n, d)) * 0.9 ** np.arange(d)
     values, vectors = np.linalg.eigh(X.T @ X / n)
     A = from_rows(split_rows(X, 6), scale=6.0 / n).agents(mine(6))
@@ -396,7 +395,7 @@ def test_probes_find_nothing_that_is_not_there(n: int, d: int, k: int, accuracy:
 
 @pytest.mark.parametrize("at", [1, 2, 4])
 def test_an_announced_epoch_restarts_from_w(at: int) -> None:
-    """In the simulator: W is kept, everything else is made anew, and the answer is the same."""
+    """W is kept, everything else is recomputed, and the answer is the same."""
     stack = spectrum_problem(6, 40, spectrum(40, 2, gap=0.95, decay=0.97), 0)
     _, U, _ = truth(stack, 2)
     network = network_of(RING)
@@ -411,8 +410,8 @@ def test_an_announced_epoch_restarts_from_w(at: int) -> None:
 
 
 @pytest.mark.parametrize("at", [1, 3])
-def test_an_epoch_announced_to_agents_apart(at: int) -> None:
-    """Agents may be caught in neighbouring iterations; all end alike."""
+def test_an_epoch_announced_to_separate_agents_restarts_all_alike(at: int) -> None:
+    """Agents may be in adjacent iterations; all end with the same W."""
     stack = spectrum_problem(6, 40, spectrum(40, 2, gap=0.95, decay=0.97), 0)
     _, U, _ = truth(stack, 2)
     agents = whole(run_all(ENGINES[-1], stack, 2, announce_at=at), 6)
@@ -422,8 +421,8 @@ def test_an_epoch_announced_to_agents_apart(at: int) -> None:
     assert worst_tangent(U, agents.W) <= 1e-11
 
 
-def test_an_epoch_with_other_data() -> None:
-    """An agent's matrix changes together with the epoch: the answer is that of the new matrices."""
+def test_an_epoch_with_changed_data_gives_the_new_answer() -> None:
+    """All matrices change together with the epoch."""
     values = spectrum(30, 2, gap=0.9, decay=0.95)
     stack = spectrum_problem(6, 30, values, 0)
     later = spectrum_problem(6, 30, values, 99)
@@ -442,8 +441,8 @@ def test_an_epoch_with_other_data() -> None:
 
 
 @pytest.mark.parametrize(("d", "gap", "cut"), [(30, 1e-3, 4), (120, 1e-2, 20), (200, 1e-3, 40)])
-def test_the_advice_of_a_run_cut_off_suffices_and_does_not_exaggerate(d: int, gap: float, cut: int) -> None:
-    """Iterations that are announced follow from polynomials in A and the width of a block, not from λ_{k+1}/λ_k."""
+def test_the_advice_of_a_run_cut_off_suffices_and_is_not_excessive(d: int, gap: float, cut: int) -> None:
+    """The estimate follows from polynomials in A and the width of a block, not from λ_{k+1}/λ_k."""
     Q = orthogonal(d, 0)
     A = (Q * np.r_[2.0, 1.5, 1.0, np.linspace(1.0 - gap, 0.02, d - 3)]) @ Q.T
     stack = np.repeat([(A + A.T) / 2.0], 6, axis=0)
@@ -459,10 +458,9 @@ def test_the_advice_of_a_run_cut_off_suffices_and_does_not_exaggerate(d: int, ga
 
 
 @pytest.mark.parametrize("guards", [-1, -5])
-def test_a_negative_number_of_guards(guards: int) -> None:
-    """Named."""
+def test_a_negative_number_of_guards_is_refused(guards: int) -> None:
     W0 = orthogonal(5, 0)[:, :2]
-    with pytest.raises(deepca.errors.InvalidInput, match="guards"):
+    with raises(deepca.errors.ParameterError, parameter="guards", value=guards):
         BlockKrylov(np.eye(5)[None].repeat(6, 0), W0, network_of(RING), guards=guards)
 
 
@@ -471,7 +469,6 @@ def test_a_negative_number_of_guards(guards: int) -> None:
     [np.eye(5)[:, :2] * 2.0, np.full((5, 2), np.nan), np.eye(4)[:, :2], np.zeros((5, 0))],
     ids=["not orthonormal", "NaN", "other d", "no columns"],
 )
-def test_starts_that_cannot_be_used(W0: Any) -> None:
-    """As everywhere else."""
+def test_invalid_starts_are_refused(W0: Any) -> None:
     with pytest.raises(deepca.errors.StartError):
         BlockKrylov(np.eye(5)[None].repeat(6, 0), W0, network_of(RING))

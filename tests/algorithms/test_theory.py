@@ -1,4 +1,4 @@
-"""γ, ρ, K, T and C: by hand on a small example, and as bounds on real runs."""
+"""Check γ, ρ, K, T and C by hand on a small example, and as bounds on real runs."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from deepca import DeEPCA, FastMix, topology
 from deepca._util.typing import Orthonormalise
 from deepca.algorithms import QRSignAdjust, TrackedState, theory
 from deepca.algorithms.theory import Problem
-from deepca.errors import InvalidInput
+from deepca.errors import GapError, ParameterError
 from deepca.operators.linalg import polar, random_orthonormal
 from deepca.topology import Topology
 from tests.laws.strategies import quick
 from tests.support.engines import everyone, network_of, of_all, over_mpi
+from tests.support.errors import raises
 from tests.support.problems import Array, close, pooled_answer, spectrum, spectrum_problem
 from tests.support.seeds import law_seeds
 
@@ -28,7 +29,7 @@ PROBLEM = Problem(k=1, m=2, lambda_k=2.0, lambda_k1=1.0, L=4.0)
 
 
 def _tangent(U: Array, X: Array) -> float:
-    """``tan θ_k`` by explicit inverse."""
+    """Compute ``tan θ_k`` with an explicit inverse."""
     inside = U.T @ X
     return float(np.linalg.norm((X - U @ inside) @ np.linalg.inv(inside), 2))
 
@@ -36,24 +37,24 @@ def _tangent(U: Array, X: Array) -> float:
 def _three_conditions(
     k: int, m: int, lk: float, lk1: float, L: float, l0: float, t: int
 ) -> tuple[float, float, float, float]:
-    """The right sides of the lemma as printed, and the second one with λ_k in place of the last λ_{k+1}."""
+    """Return the lemma's right-hand sides as printed, and the second with λ_k in place of the last λ_{k+1}."""
     g = 1 - (lk - lk1) / (2 * lk)
     s = 1 + g ** (2 * t) * l0**2
     D = lk1 + 2 * L + (lk + 2 * L) * g ** (t + 1) * l0
     first = g / 2
     below = 96 * k * L * (math.sqrt(k) + 1) * s * D**2
     second = (lk - lk1) * (lk * lk1 + 2 * L * lk1) * g**2 / below
-    mended = (lk - lk1) * (lk * lk1 + 2 * L * lk) * g**2 / below
+    corrected = (lk - lk1) * (lk * lk1 + 2 * L * lk) * g**2 / below
     third = (lk * lk1 + 2 * L * lk) / (
         16 * L * k * (math.sqrt(k) + 1) * math.sqrt(m) * g ** (t - 1) * l0 * math.sqrt(s) * D
     )
-    return first, second, mended, third
+    return first, second, corrected, third
 
 
 # ------------------------------------------------------------------------------------------ by hand
 
 
-def test_the_numbers_of_a_problem_are_measured_on_it() -> None:
+def test_problem_quantities_are_measured() -> None:
     assert Problem.of(PAIR, 1) == PROBLEM
     assert Problem.of(PAIR, 2) == Problem(k=2, m=2, lambda_k=1.0, lambda_k1=0.5, L=4.0)
     assert PROBLEM.gap == 1.0
@@ -81,7 +82,7 @@ def test_rho_by_hand() -> None:
 
 
 def test_rho_bound_by_hand() -> None:
-    """k = 1, m = 2, λ = 2 and 1, L = 4, ℓ₀ = 1, t = 1: numbers small enough to write down."""
+    """The case k = 1, m = 2, λ = 2 and 1, L = 4, ℓ₀ = 1, t = 1 is small enough to compute by hand."""
     s = 1 + 0.75**2
     D = 1 + 8 + 10 * 0.75**2
     second = 1 * (2 + 16) * 0.75**2 / (96 * 4 * 2 * s * D**2)
@@ -110,22 +111,22 @@ def test_rho_bound_is_the_least_of_three_conditions_and_grows_with_t(
 ) -> None:
     k, m, lk, share, times, l0 = drawn
     problem = Problem(k, m, lk, lk * share, lk * times)
-    first, second, mended, third = _three_conditions(k, m, lk, lk * share, lk * times, l0, t)
-    assert theory.rho_bound(problem, l0, t) == pytest.approx(min(first, mended, third), rel=1e-12)
+    first, second, corrected, third = _three_conditions(k, m, lk, lk * share, lk * times, l0, t)
+    assert theory.rho_bound(problem, l0, t) == pytest.approx(min(first, corrected, third), rel=1e-12)
     assert theory.rho_bound(problem, l0, t, form="printed") == pytest.approx(min(first, second, third), rel=1e-12)
     assert theory.rho_bound(problem, l0, t, form="printed") <= theory.rho_bound(problem, l0, t) * (1 + 1e-12)
     assert theory.rho_bound(problem, l0, t + 1) >= theory.rho_bound(problem, l0, t) * (1 - 1e-12)
-    if max(mended, third) < first:
+    if max(corrected, third) < first:
         assert theory.rho_bound(problem, l0, t + 1) > theory.rho_bound(problem, l0, t)
 
 
 @pytest.mark.parametrize("m", [5, 50, 2_000_000])
-def test_the_corrected_K_is_the_smallest_that_fulfils_all_conditions(m: int) -> None:
-    """With very many agents the third condition is the strongest, which the printed K does not look at."""
+def test_the_corrected_K_is_the_smallest_that_satisfies_all_conditions(m: int) -> None:
+    """With very many agents the third condition is the strongest; the printed K ignores it."""
     problem = Problem(k=2, m=m, lambda_k=1.0, lambda_k1=0.1, L=1.5)
     l0, place = 0.3, topology.ring(12)
-    _, _, mended, third = _three_conditions(2, m, 1.0, 0.1, 1.5, l0, 1)
-    assert (third < mended) == (m > 10_000)
+    _, _, corrected, third = _three_conditions(2, m, 1.0, 0.1, 1.5, l0, 1)
+    assert (third < corrected) == (m > 10_000)
     K = theory.required_rounds(problem, place, l0)
     root = math.sqrt(1 - place.lambda2**2)
     eta = (1 - root) / (1 + root)
@@ -133,7 +134,7 @@ def test_the_corrected_K_is_the_smallest_that_fulfils_all_conditions(m: int) -> 
     def bound(rounds: int) -> float:
         return float(((rounds + 1) * (1 - math.sqrt(eta)) + math.sqrt(2 * eta)) * eta ** (rounds / 2))
 
-    assert bound(K) <= min(mended, third, theory.gamma(problem) / 2) < bound(K - 1)
+    assert bound(K) <= min(corrected, third, theory.gamma(problem) / 2) < bound(K - 1)
 
 
 def test_the_printed_K_by_hand() -> None:
@@ -148,7 +149,7 @@ def test_the_printed_T_and_the_corrected_T_by_hand() -> None:
     corrected = 2 * 2 / 1 * max(math.log(4 * l0 / eps), math.log(4 * math.sqrt(2) * 1 * l0 / ((1 + 8) * eps)))
     assert theory.iterations(PROBLEM, l0, eps, form="printed") == math.ceil(printed) == 74
     assert theory.iterations(PROBLEM, l0, eps) == math.ceil(corrected) == 66
-    many = Problem(k=1, m=10_000, lambda_k=2.0, lambda_k1=1.0, L=2.0)  # √m turns the comparison round
+    many = Problem(k=1, m=10_000, lambda_k=2.0, lambda_k1=1.0, L=2.0)  # √m reverses the comparison
     assert theory.iterations(many, l0, eps) == math.ceil(4 * math.log(4 * 100 * l0 / (5 * eps)))
     assert theory.iterations(many, l0, eps) > theory.iterations(many, l0, eps, form="printed")
 
@@ -176,7 +177,7 @@ def test_communication_is_T_times_K() -> None:
         assert theory.communication(PROBLEM, place, 1.5, 1e-8, form=form) == T * K
     log_K = math.log(96 * 4 * 2 * 10 * 2.5**4 / 0.75**2)
     log_T = math.log(4 * 10 * 1.5 / (math.sqrt(2) * 1e-8))
-    exact = 4 / math.sqrt(0.25) * log_T * log_K  # as printed, before K and T become whole numbers
+    exact = 4 / math.sqrt(0.25) * log_T * log_K  # as printed, before K and T are rounded up
     assert exact <= theory.communication(PROBLEM, place, 1.5, 1e-8, form="printed") <= exact + 4 * log_T + 2 * log_K + 1
 
 
@@ -191,13 +192,13 @@ def test_K_does_not_depend_on_the_accuracy_and_T_does() -> None:
 # ------------------------------------------------------------------------------------------ edges
 
 
-def test_without_a_rest_the_corrected_K_is_finite_and_the_printed_one_says_why_not() -> None:
+def test_for_zero_lambda_k1_the_corrected_K_is_finite_and_the_printed_one_is_refused() -> None:
     flat = Problem(k=2, m=4, lambda_k=1.0, lambda_k1=0.0, L=1.2)
     place = topology.ring(4)
     K = theory.required_rounds(flat, place, 0.8)
     assert 1 <= K < 200
     assert theory.rho(place, K) <= min(_three_conditions(2, 4, 1.0, 0.0, 1.2, 0.8, 1)[i] for i in (0, 2, 3))
-    with pytest.raises(InvalidInput, match=r"infinite.*corrected"):
+    with raises(ParameterError, parameter="form", value="printed"):
         theory.required_rounds(flat, place, 0.8, form="printed")
     assert theory.rho_bound(flat, 0.8, form="printed") == 0.0
     assert flat.heterogeneity == math.inf
@@ -205,21 +206,28 @@ def test_without_a_rest_the_corrected_K_is_finite_and_the_printed_one_says_why_n
 
 def test_problems_without_a_gap_are_refused() -> None:
     for lk, lk1 in ((1.0, 1.0), (0.0, 0.0), (0.5, 1.0), (1.0, -0.1), (math.nan, 0.0)):
-        with pytest.raises(InvalidInput, match="choose k at a gap"):
+        with raises(GapError, parameter="k", value=1):
             Problem(1, 2, lk, lk1, 1.0)
-    with pytest.raises(InvalidInput, match="choose k at a gap"):
+    with raises(GapError, parameter="k", value=1):
         Problem.of(np.eye(3)[None], 1)
 
 
 @pytest.mark.parametrize("k", [0, 3, 4])
-def test_k_must_leave_a_rest(k: int) -> None:
-    with pytest.raises(InvalidInput, match="1 ≤ k < d"):
+def test_k_must_be_below_d(k: int) -> None:
+    with raises(ParameterError, parameter="k", value=k):
         Problem.of(PAIR, k)
+
+
+@pytest.mark.parametrize(("name", "value"), [("k", 0), ("m", 0), ("L", 1.5)])
+def test_other_quantities_out_of_range_are_refused(name: str, value: float) -> None:
+    quantities: dict[str, float] = {"k": 1, "m": 2, "lambda_k": 2.0, "lambda_k1": 1.0, "L": 4.0, name: value}
+    with raises(ParameterError, parameter=name, value=value):
+        Problem(**quantities)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 1.0, -1e-3, 2.0, math.nan])
 def test_the_accuracy_must_lie_between_zero_and_one(epsilon: float) -> None:
-    with pytest.raises(InvalidInput, match="between 0 and 1"):
+    with raises(ParameterError, parameter="epsilon"):
         theory.iterations(PROBLEM, 1.0, epsilon)
 
 
@@ -230,13 +238,13 @@ def test_a_start_at_the_answer_needs_one_iteration() -> None:
 
 @pytest.mark.parametrize("tangent", [math.inf, math.nan, -1.0])
 def test_a_start_without_a_finite_angle_is_refused(tangent: float) -> None:
-    """The theorem asks for ``tan θ_k(U, W⁰) < ∞``."""
+    """The theorem assumes ``tan θ_k(U, W⁰) < ∞``."""
     place = topology.ring(4)
-    with pytest.raises(InvalidInput, match="tan"):
+    with raises(ParameterError, parameter="tan_theta0"):
         theory.iterations(PROBLEM, tangent, 1e-6)
-    with pytest.raises(InvalidInput, match="tan"):
+    with raises(ParameterError, parameter="tan_theta0"):
         theory.required_rounds(PROBLEM, place, tangent)
-    with pytest.raises(InvalidInput, match="tan"):
+    with raises(ParameterError, parameter="tan_theta0"):
         theory.required_rounds(PROBLEM, place, tangent, form="printed")
 
 
@@ -253,7 +261,7 @@ CASES: dict[str, tuple[Topology, Array, int]] = {
         3,
     ),
     "small gap": (topology.star(5), spectrum_problem(5, 7, spectrum(7, 2, gap=0.95), 3, 0.8, indefinite=True), 2),
-    "no rest": (
+    "zero λ_{k+1}": (
         topology.grid(2, 4),
         spectrum_problem(8, 6, [1.0, 0.7, 0.0, 0.0, 0.0, 0.0], 4, 0.9),
         2,
@@ -270,7 +278,7 @@ CASES: dict[str, tuple[Topology, Array, int]] = {
 
 @dataclass(frozen=True)
 class Margins:
-    """The largest ratio of what happened to what was promised, over t = 1 … T; at most 1 where the promise holds."""
+    """Largest ratio of an observed quantity to its bound over t = 1 … T; at most 1 if the bound holds."""
 
     tangent: float
     disagreement: float
@@ -279,12 +287,12 @@ class Margins:
 
 
 def _tracked_by_all(states: list[TrackedState], m: int) -> Array:
-    """S of all agents, ``(t, m, d, k)``."""
+    """Return S of all agents, ``(t, m, d, k)``."""
     return np.swapaxes(everyone(np.stack([state.S for state in states], axis=1), m), 0, 1)
 
 
 def _run(case: str, seed: int, epsilon: float, orthonormalise: Orthonormalise | None) -> Margins:
-    """T iterations with the K of the theorem from a random start, beside the lemma's three inequalities.
+    """Run T iterations with the theorem's K from a random start, and evaluate the lemma's three inequalities.
 
     ``orthonormalise=None`` stands for Algorithm 1 as printed: QR and SignAdjust.
     """
@@ -312,13 +320,13 @@ def _run(case: str, seed: int, epsilon: float, orthonormalise: Orthonormalise | 
         mean = S.mean(axis=0)
         apart = float(np.linalg.norm(S - mean)) / math.sqrt(m)
         inverse = 1 / float(np.linalg.svd(mean, compute_uv=False)[-1])
-        happened = [_tangent(U, mean), apart, inverse * apart]
-        promised = [
+        observed = [_tangent(U, mean), apart, inverse * apart]
+        bounds = [
             g**t * l0 + floor,
             4 * rho * L * (math.sqrt(k) + 1) * g ** (t - 2) * l0 + floor * L,
             (lk - lk1) / (24 * (lk1 + 2 * L)) * g**t * l0 + floor * L / lk,
         ]
-        worst = np.maximum(worst, np.divide(happened, promised))
+        worst = np.maximum(worst, np.divide(observed, bounds))
     return Margins(float(worst[0]), float(worst[1]), float(worst[2]), of_all(states[-1], m))
 
 
@@ -328,7 +336,7 @@ def _run(case: str, seed: int, epsilon: float, orthonormalise: Orthonormalise | 
 def test_the_theorem_holds_on_real_runs_from_random_starts(
     case: str, seed: int, orthonormalise: Orthonormalise | None
 ) -> None:
-    """``tan θ(U, S̄^t) ≤ γ^t ℓ₀`` on the way, and every agent within ε after T iterations with K rounds each."""
+    """``tan θ(U, S̄^t) ≤ γ^t ℓ₀`` on the way, and every agent is within ε after T iterations with K rounds each."""
     epsilon = 1e-9
     seen = _run(case, seed, epsilon, orthonormalise)
     assert seen.tangent <= 1.0
@@ -359,28 +367,28 @@ def test_the_lemma_bounds_the_disagreement_of_algorithm_1_when_gaps_inside_the_t
 
 
 def test_the_lemma_is_false_for_algorithm_1_when_eigenvalues_inside_the_top_k_are_close() -> None:
-    """One more slip: with QR the basis goes on turning inside a subspace that has settled.
+    """With QR, the basis keeps rotating inside a subspace that has settled, which the proof overlooks.
 
     It settles at the rate ``max λ_{i+1}/λ_i`` over i < k. The lemma on ``‖W^t − W^{t−1}‖`` bounds it by the angle to
-    U alone, so where that rate exceeds γ (here 0.7 and 0.5), agents disagree more than the lemma allows.
+    U alone, so if that rate exceeds γ (here 0.7 and 0.5), agents disagree more than the lemma allows.
     """
-    seen = _run("no rest", 0, 1e-9, None)
+    seen = _run("zero λ_{k+1}", 0, 1e-9, None)
     assert seen.tangent <= 1.0
     assert seen.disagreement > 3.0
     assert seen.perturbation > 2.0
 
 
-def test_one_round_where_the_theory_asks_for_many_need_not_converge() -> None:
-    """So that the runs above show something: K matters."""
+def test_one_round_need_not_converge_if_the_theory_requires_many() -> None:
+    """K matters, so the runs above are meaningful."""
     place, stack, k = CASES["path of 6, k = 1"]
     _, U = pooled_answer(stack, k)
     W0 = random_orthonormal(6, k, seed=0)
     problem, l0 = Problem.of(stack, k), _tangent(U, W0)
     assert theory.required_rounds(problem, place, l0) > 10
     algorithm = DeEPCA(stack, W0, network_of(place), FastMix(rounds=1))
-    states, g, broken = [algorithm.init()], theory.gamma(problem), False
+    states, g, violated = [algorithm.init()], theory.gamma(problem), False
     for _ in range(1, 40):
         states.append(algorithm.step(states[-1]))
     for t, S in enumerate(_tracked_by_all(states[1:], 6), 1):
-        broken |= float(np.linalg.norm(S - S.mean(axis=0))) / math.sqrt(6) > 1e-3 * g ** (t - 2) * l0
-    assert broken
+        violated |= float(np.linalg.norm(S - S.mean(axis=0))) / math.sqrt(6) > 1e-3 * g ** (t - 2) * l0
+    assert violated

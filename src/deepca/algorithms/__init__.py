@@ -1,4 +1,4 @@
-"""Algorithms as init/step pairs over a network; each file reads like the paper."""
+"""Algorithms as pairs of pure functions, ``init`` and ``step``, over a network, in the notation of the paper."""
 
 from deepca.algorithms import theory
 from deepca.algorithms.accelerated import AcceleratedDeEPCA, AcceleratedState

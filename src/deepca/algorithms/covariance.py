@@ -1,4 +1,4 @@
-"""Averaging the matrices themselves: all of the spectrum at once, in a handful of rounds, and with nothing hidden."""
+"""Average the matrices A_j themselves: the whole spectrum in few rounds, without privacy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deepca._util.typing import Array
-from deepca.algorithms.base import OverExactAverages, State, spread
+from deepca.algorithms.base import ExactlyAveraged, State, spread
 from deepca.consensus.exact import exact_average_then
 from deepca.network.broadcasts import everywhere
 from deepca.operators.linalg import top_eigenvectors
@@ -18,47 +18,110 @@ __all__ = ["CovarianceAveraging", "CovarianceState"]
 
 @dataclass(frozen=True)
 class CovarianceState(State):
-    """A State with ``A``, the mean of all ``A_j``, ``(d, d)``; empty before the first step.  gap : as for Krylov."""
+    """State of covariance averaging.
+
+    Parameters
+    ----------
+    t : int
+        Number of iterations completed.
+    W : ndarray of shape (*B, d, k)
+        Top-k eigenvectors of A, one copy per local agent.
+    S : ndarray of shape (*B, d, k)
+        ``A W`` with the W of the previous step.
+    A : ndarray of shape (d, d)
+        Mean of all ``A_j``; shape (0, 0) before the first step.
+    gap : float, optional
+        ``1 − λ_{k+1}/λ_k`` as computed by the leader; None before the first step.
+    """
 
     A: Array
     gap: float | None = None
 
     @property
     def seen_gap(self) -> float | None:
+        """Relative gap as computed by the leader."""
         return self.gap
 
 
-class CovarianceAveraging(OverExactAverages):
-    """The mean matrix, averaged once, and its eigenvectors::
+class CovarianceAveraging(ExactlyAveraged):
+    """Exact average of the matrices ``A_j``, and its top-k eigenvectors.
+
+    Parameters
+    ----------
+    A : OperatorLike
+        The ``A_j`` of the local agents, each ``(d, d)``; see :mod:`deepca.operators`.
+    W0 : array_like of shape (d, k)
+        Orthonormal start; only its shape influences the answer.
+    network : Network
+        Network of the m agents.
+
+    Notes
+    -----
+    The method::
 
         A = ExactAverage(A_j)             d(d+1)/2 numbers, 2 · radius rounds
-        W = top-k eigenvectors of A       at home; k does not matter to what is sent
+        W = top-k eigenvectors of A       computed locally; message sizes do not depend on k
 
-    For small d nothing needs fewer rounds. But the A_j themselves travel: the neighbour up the tree receives an agent's
-    covariance matrix as it is, and every agent ends with the covariance of all data. No other method here sends more
-    than products with k columns, so this one is never chosen unless asked for by name.
-
-    Parameters: A, W0 and network as for :class:`~deepca.algorithms.base.Decentralized`; W0 only says how many.
+    For small d no other method needs fewer rounds. But the ``A_j`` themselves are sent: the parent of an agent in the
+    spanning tree receives its covariance matrix unaltered, and every agent ends with the covariance of all data. No
+    other method here sends more than products with k columns, so this one is never chosen automatically.
     """
 
     name = "covariance averaging"
 
     def init(self, W: npt.ArrayLike | None = None) -> CovarianceState:
+        """Return the state before the first step.
+
+        Parameters
+        ----------
+        W : array_like of shape (d, k) or (*B, d, k), optional
+            Orthonormal start to use instead of W⁰.
+
+        Returns
+        -------
+        CovarianceState
+            The state at t = 0, without a mean.
+        """
         W = spread(self.W0, W, self.network)
         return CovarianceState(0, W, np.zeros_like(W), np.empty((0, 0)))
 
     def step(self, state: CovarianceState) -> CovarianceState:
-        A, gap = (state.A, state.gap) if state.A.size else self._mean()
+        """Average the ``A_j`` if that has not been done yet, and compute the eigenvectors of the mean.
+
+        Parameters
+        ----------
+        state : CovarianceState
+            State at iteration t.
+
+        Returns
+        -------
+        CovarianceState
+            State at iteration t + 1.
+        """
+        A, gap = (state.A, state.gap) if state.A.size else self._mean_and_gap()
         before = self.network.common(state.W)
         U = top_eigenvectors(A, self.W0.shape[1])[1]
-        return CovarianceState(state.t + 1, self._at_all(U), self._at_all(A @ before), A, gap)
+        return CovarianceState(state.t + 1, self._for_local_agents(U), self._for_local_agents(A @ before), A, gap)
 
     def restart(self, state: CovarianceState, rounds: int) -> CovarianceState:
-        """The network changed, and with it the mean: it is averaged anew."""
+        """Discard the mean, so that the next step averages the ``A_j`` of the changed network.
+
+        Parameters
+        ----------
+        state : CovarianceState
+            State before the network changed.
+        rounds : int
+            Not used: the number of rounds follows from the graph.
+
+        Returns
+        -------
+        CovarianceState
+            State with the same W and without a mean.
+        """
         return CovarianceState(state.t, state.W, state.S, np.empty((0, 0)))
 
-    def _mean(self) -> tuple[Array, float]:
-        """The mean, and the gap behind k as the leader sees it, on which a certificate's averages depend."""
+    def _mean_and_gap(self) -> tuple[Array, float]:
+        """Return the mean and the leader's gap after λ_k, which must be the same at all agents for the certificate."""
         d, k = self.W0.shape
         rows, columns = np.triu_indices(d)
 

@@ -1,4 +1,4 @@
-"""Block Krylov iterations over exact averages: few products, each averaged to rounding."""
+"""Block Krylov iterations with exactly averaged products: few products, each averaged to rounding error."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import numpy.typing as npt
 from deepca._util.floats import EPS
 from deepca._util.portable import exp
 from deepca._util.typing import Array
-from deepca.algorithms.base import OverExactAverages, State, chebyshev_growth, spread
+from deepca._util.validation import NOTHING, Whole, check
+from deepca.algorithms.base import ExactlyAveraged, State, chebyshev_growth, spread
 from deepca.consensus.exact import exact_average_then
-from deepca.errors import InvalidInput
 from deepca.network.base import Network
 from deepca.network.broadcasts import SEMI, check_basis, check_close, everywhere, packed, unpacked
 from deepca.operators.base import OperatorLike
@@ -22,19 +22,32 @@ from deepca.operators.linalg import orthonormal_part, symmetric_part, without
 
 __all__ = ["BlockKrylov", "KrylovState"]
 
-_GUARDS = 2  # columns beyond k, so that a close λ_{k+1} is seen beside λ_k
-_LEAST = 4  # columns: a round costs more than its bytes
-_BLOCKS = 12  # of columns kept at most
-_SEED = 2027
+_MIN_GUARDS = 2  # columns beyond k, so that a λ_{k+1} close to λ_k is resolved
+_MIN_COLUMNS = 4  # of a block: the latency of a round outweighs a few more columns
+_MAX_BLOCKS = 12  # blocks in Q before a thick restart, which bounds memory and the cost of Rayleigh–Ritz
+_SEED = 2027  # of random columns, the same at all agents
 
 
 @dataclass(frozen=True)
 class KrylovState(State):
-    """A State with the space searched so far.
+    """State of block Krylov iterations: the search space, and the next block.
 
-    Q : orthonormal ``(d, s)``, the same at every agent but for rounding.  AQ : ``A Q``, averaged.
-    P : ``(d, p)``, the next block, the same bits at every agent (but for the first, of which the leader's counts).
-    gap : ``1 − θ_{k+1}/θ_k`` as the leader sees it.
+    Parameters
+    ----------
+    t : int
+        Number of iterations completed.
+    W : ndarray of shape (*B, d, k)
+        Top-k Ritz vectors, one copy per local agent.
+    S : ndarray of shape (*B, d, k)
+        ``A W`` with the W of the previous step.
+    Q : ndarray of shape (d, s)
+        Orthonormal basis of the search space, the same at every agent up to rounding.
+    AQ : ndarray of shape (d, s)
+        The exact average ``A Q``.
+    P : ndarray of shape (d, p)
+        The next block, bitwise the same at every agent (of the first block, the leader's is used).
+    gap : float, default=0.1
+        ``1 − θ_{k+1}/θ_k`` as computed by the leader.
     """
 
     Q: Array
@@ -44,43 +57,80 @@ class KrylovState(State):
 
     @property
     def seen_gap(self) -> float:
+        """Relative gap as computed by the leader."""
         return self.gap
 
     def shrinks_by(self, inside: float, outside: Sequence[float]) -> float:
-        """Return ``1/(ξ + √(ξ²−1))``, the rate of the best polynomial; what lies beyond the block decides."""
+        """Return ``1/(ξ + √(ξ²−1))``, the rate of the best polynomial, for the first eigenvalue beyond the block."""
         guards = max(self.P.shape[1] - self.W.shape[-1], 0)
         return exp(-chebyshev_growth(inside, outside[min(guards, len(outside) - 1)]))
 
     @property
     def most_left(self) -> int | None:
-        """Return how many blocks make Q everything, where it is not cut down before."""
+        """Number of blocks until Q spans all of ℝᵈ; None if a thick restart comes first."""
         (d, p), s = self.P.shape, self.Q.shape[1]
-        return math.ceil((d - s) / p) + 1 if p > 0 and d <= _BLOCKS * p else None
+        return math.ceil((d - s) / p) + 1 if p > 0 and d <= _MAX_BLOCKS * p else None
 
     @property
     def common(self) -> bool:
+        """True: all agents compute W and S from the same Q."""
         return True
 
 
-class BlockKrylov(OverExactAverages):
-    """Thick-restart block Lanczos with full orthogonalisation, on ``A = mean A_j`` itself::
+class BlockKrylov(ExactlyAveraged):
+    """Thick-restart block Lanczos with full orthogonalisation on ``A = mean_j A_j``.
+
+    Parameters
+    ----------
+    A : OperatorLike
+        The ``A_j`` of the local agents, each ``(d, d)``; see :mod:`deepca.operators`.
+    W0 : array_like of shape (d, k)
+        Orthonormal start W⁰, the same at every agent.
+    network : Network
+        Network of the m agents.
+    guards : int, optional
+        Columns of a block beyond k. By default at least two, and enough for a block of four columns.
+
+    Raises
+    ------
+    ParameterError
+        If ``guards`` is negative.
+
+    Notes
+    -----
+    One iteration::
 
         A P  = ExactAverage(A_j P)                        the only messages
         Q    = [Q, P],  H = QᵀAQ,  H y_i = θ_i y_i        Rayleigh–Ritz
         W    = Q [y_1 … y_k]
-        P    = orth((I − QQᵀ) A P)                        what Q does not contain yet; random where nothing is left
+        P    = orth((I − QQᵀ) A P)                        new directions; random ones where none are left
         once Q has more than 12 blocks:  Q = Q [y_1 … y_s],  s = two blocks
 
-    The next P, what is kept of Q and all that decides are computed by one agent, the root of the tree, and sent along
-    with the average: the same bits at all of them, whatever their processors. Q, W and the like differ by no more than
-    the rounding of products, and W by a rotation. Nothing is tracked, and nothing has to be chosen. With the relative
-    gap g, power iterations need about 1/g products and Krylov spaces 1/√g: a handful instead of hundreds. Each is
-    averaged to rounding, which takes more rounds than one mix of DeEPCA, and a network that keeps its promises.
+    One agent, the root of the spanning tree, computes the next P, the vectors kept in a restart, and everything that
+    control flow depends on. It sends them along with the average, so they are bitwise the same at all agents, whatever
+    their processors. Q and S differ by no more than the rounding of products, and W also by a rotation. Nothing is
+    tracked, and nothing needs tuning.
 
-    Parameters
+    With relative gap g, power iterations need about 1/g products and Krylov spaces 1/√g [1]_ [2]_: a handful instead of
+    hundreds. Each product is averaged to rounding error, which takes more rounds than one mix of DeEPCA and requires a
+    network that loses no message.
+
+    References
     ----------
-    A, W0, network : as for :class:`~deepca.algorithms.base.Decentralized`.
-    guards : columns carried along beyond k; enough to have four, and two at least, by default.
+    .. [1] Y. Saad, "Numerical Methods for Large Eigenvalue Problems", revised edition, SIAM (2011).
+    .. [2] C. Musco and C. Musco, "Randomized Block Krylov Methods for Stronger and Faster Approximate Singular Value
+       Decomposition", Advances in Neural Information Processing Systems 28 (2015).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import deepca
+    >>> A = np.stack([np.diag([5.0, 4.0, 2.0, 1.0, 0.5])] * 4)
+    >>> network = deepca.SimulatedNetwork(deepca.topology.ring(4))
+    >>> algorithm = deepca.BlockKrylov(A, np.linalg.qr(np.ones((5, 2)) + np.eye(5)[:, :2])[0], network)
+    >>> state = algorithm.step(algorithm.step(algorithm.init()))
+    >>> bool(deepca.operators.linalg.tan_theta(np.eye(5)[:, :2], state.W[0]) < 1e-10)
+    True
     """
 
     name = "block Krylov"
@@ -88,19 +138,42 @@ class BlockKrylov(OverExactAverages):
     def __init__(self, A: OperatorLike, W0: npt.ArrayLike, network: Network, *, guards: int | None = None) -> None:
         super().__init__(A, W0, network)
         d, k = self.W0.shape
-        if guards is not None and guards < 0:
-            raise InvalidInput(f"guards = {guards}: a number of columns, 0 or more")
-        self._width = min(max(k + _GUARDS, _LEAST) if guards is None else k + guards, d)
+        check("guards", guards, Whole(0), NOTHING, meaning="columns beyond k")
+        self._width = min(max(k + _MIN_GUARDS, _MIN_COLUMNS) if guards is None else k + guards, d)
 
     def init(self, W: npt.ArrayLike | None = None) -> KrylovState:
+        """Return the state before the first step.
+
+        Parameters
+        ----------
+        W : array_like of shape (d, k) or (*B, d, k), optional
+            Orthonormal start to use instead of W⁰.
+
+        Returns
+        -------
+        KrylovState
+            The state at t = 0, with an empty Q.
+        """
         return self._from(spread(self.W0, W, self.network), 0)
 
     def step(self, state: KrylovState) -> KrylovState:
+        """Add one block to the search space and take the top-k Ritz vectors.
+
+        Parameters
+        ----------
+        state : KrylovState
+            State at iteration t.
+
+        Returns
+        -------
+        KrylovState
+            State at iteration t + 1.
+        """
         Q, AQ, P, before = state.Q, state.AQ, state.P, self.network.common(state.W)
         (d, k), network = self.W0.shape, self.network
-        if P.shape[1] == 0:  # Q is everything
+        if P.shape[1] == 0:  # Q spans everything
             S = AQ @ (Q.T @ before)
-            return KrylovState(state.t + 1, state.W, self._at_all(S), Q, AQ, P, state.gap)
+            return KrylovState(state.t + 1, state.W, self._for_local_agents(S), Q, AQ, P, state.gap)
         if Q.shape[1] == 0:
             P = network.from_leader(P)
             check_basis(network, "a first block", P)
@@ -123,17 +196,17 @@ class BlockKrylov(OverExactAverages):
         W, S = Q @ ritz.y[:, :k], AQ @ (Q.T @ before)  # S is A W of the step before
         if kept:
             Q, AQ = Q @ y, AQ @ y
-        return KrylovState(state.t + 1, self._at_all(W), self._at_all(S), Q, AQ, new, float(gap))
+        return KrylovState(state.t + 1, self._for_local_agents(W), self._for_local_agents(S), Q, AQ, new, float(gap))
 
     def _kept(self, columns: int) -> int:
-        """Ritz vectors that are kept of so many columns; 0 while there is room for all."""
-        return 2 * self._width if columns > max(_BLOCKS * self._width, 4 * _LEAST) else 0
+        """Return how many Ritz vectors a restart keeps of a Q that wide; 0 if no restart is due."""
+        return 2 * self._width if columns > max(_MAX_BLOCKS * self._width, 4 * _MIN_COLUMNS) else 0
 
     def _filled(self, P: Array, Q: Array, t: int) -> Array:
-        """P orthonormal and orthogonal to Q; where columns have converged, random ones take their place.
+        """Return P orthonormalised against Q, with random columns in place of those that have converged.
 
-        Without them, what Q does not contain would never come in: eigenvalues of higher multiplicity than P has
-        columns, or everything else, if the start was invariant.
+        Without them, Q would never reach some eigenvectors: those of eigenvalues with a multiplicity larger than the
+        width of P, or all others if the start was invariant.
         """
         d = Q.shape[0]
         free = min(self._width, d - Q.shape[1]) - P.shape[1]
@@ -142,34 +215,58 @@ class BlockKrylov(OverExactAverages):
         return np.linalg.qr(without(np.linalg.qr(without(P, Q))[0], Q))[0][:, : d - Q.shape[1]]
 
     def restart(self, state: KrylovState, rounds: int) -> KrylovState:
-        """The network changed, and with it A: nothing of AQ holds any more, but W is a good start."""
+        """Start over from W: a changed network has another mean A, which invalidates AQ.
+
+        Parameters
+        ----------
+        state : KrylovState
+            State before the network changed; only t and W are used.
+        rounds : int
+            Not used: the number of rounds follows from the graph.
+
+        Returns
+        -------
+        KrylovState
+            State with the same t and W and an empty Q.
+        """
         return self._from(state.W, state.t)
 
     def directions(self, state: KrylovState) -> Array:
-        """All that is known of the top of the spectrum: Ritz vectors ``(s, d)`` as rows, by falling value."""
+        """Return the leading Ritz vectors, up to two blocks of them.
+
+        Parameters
+        ----------
+        state : KrylovState
+            State at any iteration.
+
+        Returns
+        -------
+        ndarray of shape (s, d)
+            Ritz vectors as rows, by decreasing Ritz value.
+        """
         y = np.linalg.eigh(symmetric_part(state.Q.T @ state.AQ))[1]
         return np.asarray((state.Q @ y[:, ::-1][:, : 2 * self._width]).T)
 
     def _from(self, W: Array, t: int) -> KrylovState:
-        """A first block, of which the first step takes the leader's."""
+        """Return a state whose P is a first block that begins with W; the first step takes the leader's P."""
         own = self.network.common(W) if not self.network.leads else W.reshape(-1, *W.shape[-2:])[self._leader]
         d, k = own.shape
         more = np.random.default_rng(_SEED).standard_normal((d, self._width - k))
         P = np.linalg.qr(np.hstack([own, more]))[0]
         P[:, :k] = own
         empty = np.empty((d, 0))
-        W = self._at_all(own)
+        W = self._for_local_agents(own)
         return KrylovState(t, W, np.zeros_like(W), empty, empty, P)
 
     @property
     def _leader(self) -> int:
-        """Place of the leader among the local agents."""
+        """Index of the leader among the local agents."""
         return int(np.flatnonzero(self.network.local.ravel() == self.network.leader)[0])
 
 
 @dataclass(frozen=True)
 class _Ritz:
-    """Rayleigh–Ritz in Q: ``A Q``, values and vectors by falling value, and what of ``A P`` lies outside of Q."""
+    """Rayleigh–Ritz in Q: ``A Q``, decreasing values, their vectors, and ``rest = (I − QQᵀ) A P``."""
 
     Q: Array
     AQ: Array
@@ -179,21 +276,23 @@ class _Ritz:
 
     @classmethod
     def of(cls, Q: Array, AQ: Array, AP: Array) -> _Ritz:
+        """Compute Ritz pairs of ``Q = [Q', P]`` from ``AQ = A Q'`` and ``AP = A P``."""
         AQ = np.hstack([AQ, AP])
         theta, y = np.linalg.eigh(symmetric_part(Q.T @ AQ))
         return cls(Q, AQ, theta[::-1], y[:, ::-1], without(AP, Q))
 
     @property
     def size(self) -> float:
+        """Largest absolute Ritz value."""
         return float(np.abs(self.theta).max())
 
     def gap(self, k: int) -> float:
-        """``1 − θ_{k+1}/θ_k`` as seen here."""
+        """Return ``1 − θ_{k+1}/θ_k``."""
         theta = self.theta
         return float(1.0 - theta[k] / theta[k - 1]) if theta.size > k and theta[k - 1] > 0.0 else 1.0
 
     def check(self, network: Network, P: Array, y: Array) -> None:
-        """Contradiction unless P is a next block, and y the Ritz vectors to keep, but for rounding."""
+        """Raise Contradiction unless P is a valid next block and y are the Ritz vectors to keep, up to rounding."""
         if network.leads:
             return
         allowed = SEMI * self.size

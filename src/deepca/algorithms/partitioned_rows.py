@@ -1,4 +1,4 @@
-"""Eigenvectors whose entries live apart: agent j holds its rows of X, and of the matrix only what touches its nodes."""
+"""Eigenvectors of a matrix whose rows are partitioned over agents: agent j has only its own rows of M and X."""
 
 from __future__ import annotations
 
@@ -24,24 +24,30 @@ from deepca.operators.linalg import symmetric_part
 
 __all__ = ["PartitionedRows", "RowsApart", "RowsState", "by_number", "split"]
 
-_GUARDS = 4  # columns beyond k, so that a close λ_{k+1} is seen beside λ_k and the filter has an edge
-_WIDEST = 96  # columns, where eigenvalues are so often repeated that fewer show no gap
-_ONE_PASS = 1e4  # condition number of the scaled Gram matrix up to which one pass is orthonormal to rounding
-_GROWN = 16.0  # the same, from which products are made anew instead of recombined
-_GROWTH = 1e9  # of a column in one filter: rounding along the others must stay small beside it
-_PROBES = 8
-_LONGEST = 16  # degree of a filter, in nodes: a path needs about as many as it has
-_TRIES = 2
-_LOOKS = 16  # at most, all with their share of the failure probability
-_SEEDS = 1 << 63
-_BLIND = 64  # products of a probe without a gap to aim at
+_N_GUARDS = 4  # columns beyond k, so that a λ_{k+1} close to λ_k is resolved and the filter has an edge
+_MAX_COLUMNS = 96  # reached only if eigenvalues are repeated so often that fewer columns show no gap
+_MAX_CONDITION_ONE_PASS = 1e4  # of the scaled Gram matrix: one pass gives orthonormality to rounding
+_MAX_CONDITION_REUSED = 16.0  # of the same: products are recombined instead of recomputed
+_MAX_FILTER_GROWTH = 1e9  # of a column in one filter: the rounding errors along other columns must stay small
+_N_PROBES = 8  # random columns that bound λ_{s+1}
+_MAX_DEGREE_PER_ROW = 16  # of a filter, per row of M: a path graph needs about one per row
+_MAX_ATTEMPTS = 2  # to get a bound below the target
+_MAX_BOUNDS = 16  # bounds that share the failure probability
+_SEED_LIMIT = 1 << 63  # leaves room for the seeds derived from it, in 64 bits
+_BLIND_DEGREE = 64  # of a probe without a gap to aim at
 
 
 class PartitionedRows(Protocol):
-    """A symmetric ``N × N`` matrix M whose rows live apart; arrays are ``(*B, n, w)``, zero in rows that only fill up.
+    """A symmetric ``N × N`` matrix M with partitioned rows; arrays are ``(*B, n, w)``, zero in padding rows.
 
-    numbers : of the rows held here, ``(*B, n)``; −1 where they only fill up.
-    lowest : no eigenvalue is smaller, the same number at every agent.
+    Attributes
+    ----------
+    network : Network
+        Network of the agents that have the rows.
+    numbers : ndarray of shape (*B, n)
+        Indices of the local rows; −1 for padding.
+    lowest : float
+        Lower bound on the eigenvalues, the same at every agent.
     """
 
     network: Network
@@ -49,15 +55,15 @@ class PartitionedRows(Protocol):
     lowest: float
 
     def product(self, X: Array, /) -> Array:
-        """``M X``, which takes one round."""
+        """Return ``M X``, which takes one round."""
         ...
 
 
 @dataclass(frozen=True)
 class RowsState:
-    """Iteration t: ``X`` and ``MX`` ``(*B, n, w)``, Ritz values ``theta`` and residuals ``r`` ``(w,)``, falling.
+    """State at iteration t: ``X`` and ``MX`` ``(*B, n, w)``, decreasing Ritz values ``theta`` and residuals ``r``.
 
-    ``products`` counts those with M so far.
+    ``products`` counts the multiplications by M so far.
     """
 
     t: int
@@ -69,25 +75,41 @@ class RowsState:
 
 
 class RowsApart:
-    """The k largest eigenvalues of M, by Chebyshev-filtered subspace iterations::
-
-        Z  = T_q((2M − a − b)/(b − a)) X                 q rounds with neighbours; what lies in [a, b] does not grow
-        G  = Σ_j Z_jᵀZ_j,   H = Σ_j Z_jᵀ(MZ)_j           w × w each, one sum over a tree
-        H C = G C Θ,  CᵀGC = I                           at every agent alike
-        X  = Z C,   r_i² = Σ_j ‖(MX)_j − X_j Θ‖_i²       another sum
-        b  = θ_w
-
-    Rows of X are nobody's but their agent's. What all share are sums of w × w matrices, so the columns of X are
-    orthonormal over the network although no agent sees a whole one. ``a`` is a bound from below (Gershgorin), and
-    ``θ_w ≤ λ_w`` (Cauchy), so nothing wanted is damped. Power iterations with relative gap g need 1/g products, these
-    1/√g, and one sum for many of them: on long thin graphs a sum takes as many rounds as the graph is long.
-
-    Eigenvectors known beforehand (``known`` with its value: the constant one of a Laplacian) are kept out of X.
+    """Chebyshev-filtered subspace iterations for the k largest eigenvalues of M.
 
     Parameters
     ----------
-    M : the rows.  tree : over which sums are made.  k : eigenpairs wanted.
-    known, known_value : an eigenvector ``(*B, n)``, not necessarily of length one, and its eigenvalue.
+    M : PartitionedRows
+        The matrix.
+    tree : SpanningTree
+        Tree over which sums are computed.
+    k : int
+        Number of eigenpairs.
+    known, known_value : ndarray of shape (*B, n) and float, optional
+        A known eigenvector, of any length, that is kept out of X (the constant one of a Laplacian); its eigenvalue.
+    seed : int, default=0
+        Seed of the start and of probes, the same at all agents.
+
+    Notes
+    -----
+    One iteration::
+
+        Z  = T_q((2M − a − b)/(b − a)) X                 q rounds with neighbours; [a, b] does not grow
+        G  = Σ_j Z_jᵀZ_j,   H = Σ_j Z_jᵀ(MZ)_j           w × w each, one sum over a tree
+        H C = G C Θ,  CᵀGC = I                           the same at every agent
+        X  = Z C,   r_i² = Σ_j ‖(MX)_j − X_j Θ‖_i²       another sum
+        b  = θ_w
+
+    Rows of X never leave their agent. Only sums of w × w matrices are shared, so the columns of X are orthonormal over
+    the network although no agent sees a whole one. ``a`` is a lower bound (Gershgorin), and ``θ_w ≤ λ_w`` (Cauchy), so
+    nothing wanted is damped. With relative gap g, power iterations need 1/g products and a sum for each; these need
+    1/√g and one sum for many of them, which matters on long thin graphs, where a sum takes as many rounds as the graph
+    is long. The filter is that of Zhou and Saad [1]_.
+
+    References
+    ----------
+    .. [1] Y. Zhou and Y. Saad, "A Chebyshev–Davidson Algorithm for Large Symmetric Eigenproblems", SIAM Journal on
+       Matrix Analysis and Applications 29 (2007).
     """
 
     def __init__(
@@ -100,7 +122,7 @@ class RowsApart:
         known_value: float = 0.0,
         seed: int = 0,
     ) -> None:
-        check("seed", seed, Whole(0, _SEEDS - 1), meaning="the same at all agents")
+        check("seed", seed, Whole(0, _SEED_LIMIT - 1), meaning="the same at all agents")
         self.M, self.tree, self.k, self._seed = M, tree, k, int(seed)
         self.size = round(float(tree.sum(np.count_nonzero(M.numbers >= 0, axis=-1)[..., None].astype(np.float64))[0]))
         v = np.zeros((*M.numbers.shape, 0)) if known is None else known[..., None]
@@ -108,18 +130,20 @@ class RowsApart:
         self._known_value = known_value
         self.free = self.size - self.V.shape[-1]
         if not 1 <= k <= self.free:
-            fixed = self.size - self.free
             if self.free == 0:
-                raise InvalidInput("a graph of one node has nothing to be found; give two nodes or more")
-            raise InvalidInput(f"{k + fixed} eigenvectors of a matrix with {self.size} rows: ask for 1 to {self.size}")
+                raise InvalidInput("a graph of one node has no eigenvector to compute; give two nodes or more")
+            asked = k + self.size - self.free
+            raise InvalidInput(
+                f"{asked} eigenvectors of a matrix with {self.size} rows; ask for 1 to {self.size}", value=asked
+            )
 
     def init(self) -> RowsState:
-        """From columns that are random by the number of a row, whoever holds it."""
-        w = min(self.k + _GUARDS, self.free)
+        """Return the state for random columns that depend on row indices only, not on the partition."""
+        w = min(self.k + _N_GUARDS, self.free)
         return self._ritz(by_number(self.M.numbers, w, self._seed), 0, 0)
 
     def step(self, state: RowsState, accuracy: float) -> RowsState:
-        """One filter, as long as rounding allows and residuals down to ``accuracy`` ask for, and Rayleigh–Ritz."""
+        """Apply one filter, as long as rounding permits and ``accuracy`` requires, and Rayleigh–Ritz."""
         a, b = self.M.lowest, float(state.theta[-1])
         q = self._degree(state, accuracy)
         X, products = state.X, state.products
@@ -129,58 +153,59 @@ class RowsApart:
         return self._ritz(X, state.t + 1, products)
 
     def widened(self, state: RowsState) -> RowsState:
-        """With twice as many columns, the new ones random."""
+        """Return the state with twice as many columns; the new ones are random."""
         w = state.X.shape[-1]
-        more = min(2 * w, self.free, max(_WIDEST, w)) - w
+        more = min(2 * w, self.free, max(_MAX_COLUMNS, w)) - w
         X = np.concatenate([state.X, by_number(self.M.numbers, more, self._seed + 1009 * w)], axis=-1)
         return self._ritz(X, state.t, state.products)
 
     def scale(self, state: RowsState) -> float:
-        """A bound on the size of eigenvalues, or nearly; rounding is relative to it."""
+        """Return the approximate norm of M, to which rounding errors are relative."""
         known = abs(self._known_value) if self.V.shape[-1] else 0.0
         return max(abs(self.M.lowest), float(np.abs(state.theta).max()), known)
 
     def may_widen(self, state: RowsState) -> bool:
-        return bool(state.theta.size < min(self.free, _WIDEST))
+        """Tell whether columns may be added."""
+        return bool(state.theta.size < min(self.free, _MAX_COLUMNS))
 
     def to_come(self, state: RowsState, accuracy: float) -> float:
-        """Products until residuals are down to ``accuracy``, by the distance of Ritz values to the last one."""
+        """Estimate the products until residuals reach ``accuracy`` from the distance of Ritz values to the last."""
         s = min(split(state.theta, self.k), state.theta.size - 1)
         wanted = 10.0 * max(float(state.r[:s].max(initial=0.0)) / accuracy, 1.0)
-        b = float(state.theta[-1])
-        return _times(wanted, _place(float(state.theta[max(s, 1) - 1]), self.M.lowest, b)) if b > self.M.lowest else 0.0
+        a, b = self.M.lowest, float(state.theta[-1])
+        return _degree_for(wanted, _map_to_unit(float(state.theta[max(s, 1) - 1]), a, b)) if b > a else 0.0
 
     def above(self, state: RowsState, s: int, failure: float) -> tuple[float, int]:
-        """λ_{s+1} is at most this, but for a probability of ``failure``; and the products that it took.
+        """Bound λ_{s+1} from above, except with probability ``failure``; also return the number of products.
 
-        Let ``B = (I−XXᵀ) M (I−XXᵀ)`` with the first s columns (and what is known beforehand): ``λ_{s+1}(M) ≤ λ₁(B)``
-        for every X. With fresh Gaussian Z, p columns, and the filter's polynomial, ``Y = T_q(B) Z``, an eigenvector u
-        of B to λ₁(B) gives
+        Let ``B = (I−XXᵀ) M (I−XXᵀ)`` with the first s columns (and the known eigenvector): ``λ_{s+1}(M) ≤ λ₁(B)`` for
+        every X. With a fresh Gaussian Z of p columns and the filter's polynomial, ``Y = T_q(B) Z``, an eigenvector u
+        of B for λ₁(B) gives
 
             ‖Y‖ ≥ ‖uᵀY‖ = T_q(λ₁(B)) ‖uᵀZ‖,     ‖uᵀZ‖² ~ χ²_p,
 
-        so λ₁(B) is at most where ``T_q`` reaches ``‖Y‖/χ(failure)``. X is invariant to rounding, so B is applied by M,
-        and X is projected out again before rounding has grown. Likewise ``λ₁(B) ≤ θ_s + ‖(B − θ_s)Z‖/χ(failure)``,
-        which decides where all that is outside has one eigenvalue.
+        so λ₁(B) is at most the point at which ``T_q`` reaches ``‖Y‖/χ(failure)``. X is invariant up to rounding, so M
+        is applied instead of B, and X is projected out again before rounding errors have grown. Likewise ``λ₁(B) ≤ θ_s
+        + ‖(B − θ_s)Z‖/χ(failure)``, which is decisive if all remaining eigenvalues are equal.
         """
-        if state.theta.size == self.free:  # X is everything
+        if state.theta.size == self.free:  # X spans everything
             return (float(state.theta[s] + state.r[s]) if s < self.free else -math.inf), 0
-        a, b, target = self.M.lowest, self._edge(state, s), float(state.theta[s - 1])
+        a, b, target = self.M.lowest, self._upper_edge(state, s), float(state.theta[s - 1])
         X = np.concatenate([self.V, state.X[..., :s]], axis=-1)
         top = max(float(state.theta[0]), self._known_value if self.V.shape[-1] else -math.inf)
-        least = _least_length(failure / _LOOKS)
+        least = _least_length(failure / _MAX_BOUNDS)
         made, found = 0, math.inf
-        for attempt in range(_TRIES):
-            q = self._probing(a, b, target, least)
-            if q == _BLIND:
-                b = target  # no gap to aim at: as good a bound as some rounds give
+        for attempt in range(_MAX_ATTEMPTS):
+            q = self._probe_degree(a, b, target, least)
+            if q == _BLIND_DEGREE:
+                b = target  # no gap to aim at: take the bound that a few rounds give
             if not a < b:
                 break
-            pause = max(1, int(log(_GROWTH) / acosh(_place(top, a, b))))
+            pause = max(1, int(log(_MAX_FILTER_GROWTH) / acosh(_map_to_unit(top, a, b))))
             seed = self._seed + 7919 * (attempt + 1) + 104729 * state.theta.size
-            Z = self._without(by_number(self.M.numbers, _PROBES, seed), X)
+            Z = self._projected_out(by_number(self.M.numbers, _N_PROBES, seed), X)
             MZ = self.M.product(Z)
-            Y = self._without(self._filtered(Z, MZ, a, b, q, X, pause), X)
+            Y = self._projected_out(self._filtered(Z, MZ, a, b, q, X, pause), X)
             made += q
             lengths = self.tree.sum(np.stack([np.square(part).sum(axis=(-2, -1)) for part in (Y, MZ - target * Z)], -1))
             reach, off = np.sqrt(lengths) / least
@@ -190,85 +215,84 @@ class RowsApart:
             b = (b + target) / 2.0
         return float(found), made
 
-    def _probing(self, a: float, b: float, target: float, least: float) -> int:
-        """Products after which a bound should be below ``target``; _BLIND where that is too many."""
+    def _probe_degree(self, a: float, b: float, target: float, least: float) -> int:
+        """Return the products after which the bound should be below ``target``; _BLIND_DEGREE if they are too many."""
         if not a < b < target:
-            return _BLIND
-        q = acosh(4.0 * math.sqrt(self.size * _PROBES) / least) / acosh(_place(target, a, b))
-        return math.ceil(q) + 1 if q < _LONGEST * self.size else _BLIND
-
-    # ------------------------------------------------------------------------------------------------- the parts
+            return _BLIND_DEGREE
+        q = acosh(4.0 * math.sqrt(self.size * _N_PROBES) / least) / acosh(_map_to_unit(target, a, b))
+        return math.ceil(q) + 1 if q < _MAX_DEGREE_PER_ROW * self.size else _BLIND_DEGREE
 
     def _filtered(
         self, X: Array, MX: Array, a: float, b: float, q: int, out: Array | None = None, pause: int = 0
     ) -> Array:
-        """``T_q((2M − a − b)/(b − a)) X``, q ≥ 1; ``out`` is projected out after every ``pause`` products."""
+        """Return ``T_q((2M − a − b)/(b − a)) X``, q ≥ 1, projecting out ``out`` after every ``pause`` products."""
         c, e = (a + b) / 2.0, (b - a) / 2.0
         previous, Y = X, (MX - c * X) / e
         for i in range(1, q):
             Y, previous = (2.0 / e) * (self.M.product(Y) - c * Y) - previous, Y
             if out is not None and i % pause == 0:
-                both = self._without(np.concatenate([Y, previous], axis=-1), out)
+                both = self._projected_out(np.concatenate([Y, previous], axis=-1), out)
                 Y, previous = both[..., : Y.shape[-1]], both[..., Y.shape[-1] :]
         return Y
 
     def _degree(self, state: RowsState, accuracy: float) -> int:
-        """As many products as rounding allows, or as residuals ask for."""
+        """Return the degree of the next filter: limited by rounding, or by what ``accuracy`` still requires."""
         a, b, theta = self.M.lowest, float(state.theta[-1]), state.theta
         scale = self.scale(state)
         if theta.size == self.free or not b - a > 64.0 * EPS * scale:
             return 0
-        # what a column has of θ_1's eigenvector is about r_1 over its distance, and grows with it
+        # a column contains about r_1/distance of the eigenvector of θ_1, which grows with the filter
         apart = max(float(theta[0]) - b, 64.0 * EPS * scale)
         pure = 10.0 * max(apart / max(float(state.r[: self.k].max()), EPS * scale), 1.0)
-        allowed = _times(min(pure * 1e3, _GROWTH), _place(float(theta[0]), a, b))
+        allowed = _degree_for(min(pure * 1e3, _MAX_FILTER_GROWTH), _map_to_unit(float(theta[0]), a, b))
         if self.V.shape[-1]:
-            allowed = min(allowed, _times(_GROWTH * 1e3, _place(self._known_value, a, b)))
-        return int(max(2, min(allowed, self.to_come(state, accuracy), _LONGEST * self.size)))
+            allowed = min(allowed, _degree_for(_MAX_FILTER_GROWTH * 1e3, _map_to_unit(self._known_value, a, b)))
+        return int(max(2, min(allowed, self.to_come(state, accuracy), _MAX_DEGREE_PER_ROW * self.size)))
 
     def _ritz(self, Z: Array, t: int, products: int) -> RowsState:
+        """Orthonormalise Z over the network and return its Ritz pairs."""
         MZ = self.M.product(Z)
         products += 1
         w, value = Z.shape[-1], self._known_value
         for last in (False, False, True):
             parts, told = self._sums(
-                (self.V, Z), (Z, Z), (Z, MZ), derive=partial(_turn, value, last), size=3 + w * w + w
+                (self.V, Z), (Z, Z), (Z, MZ), derive=partial(_ritz_turn, value, last), size=3 + w * w + w
             )
             P, G, H = parts
             Z = Z - self.V @ P
-            done, anew, kept, C, theta = unpacked(told, (), (), (), (w, w), (w,))
+            done, recompute, kept, C, theta = unpacked(told, (), (), (), (w, w), (w,))
             columns = counted(self.tree.root, "a number of columns", kept, w)
             C, theta = C[:, :columns], theta[:columns]
             if not C.size:
-                raise NotFiniteError("columns became zero, NaN or Inf; are all weights finite, and of moderate size?")
-            self._check_turn(C, theta, G - P.T @ P, symmetric_part(H - value * (P.T @ P)), bool(done))
+                raise NotFiniteError("columns became zero, NaN or Inf; check that all weights are finite and moderate")
+            self._check_ritz_turn(C, theta, G - P.T @ P, symmetric_part(H - value * (P.T @ P)), bool(done))
             if done:
                 break
-            Z = Z @ C  # nearly orthonormal: the next pass mends what this one has left
+            Z = Z @ C  # nearly orthonormal; the next pass corrects the rest
             MZ = self.M.product(Z)
             products += 1
             w = Z.shape[-1]
         MZ = MZ - value * (self.V @ P)
         X, MX = Z @ C, MZ @ C
-        if anew:  # the rounding of MZ has grown with C; residuals are to be those of X
+        if recompute:  # rounding errors of MZ were amplified by C, and residuals must be those of X
             MX = self.M.product(X)
             products += 1
         w = theta.size
-        parts, told = self._sums((self.V, X), (X, X), squared=MX - X * theta, derive=_mended, size=w * w)
+        parts, told = self._sums((self.V, X), (X, X), squared=MX - X * theta, derive=_correction, size=w * w)
         P, G, squares = parts
         [turn] = unpacked(told, (w, w))
         if not self.tree.leads:
-            self._check(float(np.abs(turn - _mended([P, G, squares]).reshape(w, w)).max()), SEMI)
+            self._check(float(np.abs(turn - _correction([P, G, squares]).reshape(w, w)).max()), SEMI)
         X, MX = (X - self.V @ P) @ turn, (MX - value * (self.V @ P)) @ turn
-        mixed = np.linalg.norm((theta[:, None] - theta) * turn, axis=0)  # by what the turn adds to each residual
+        mixed = np.linalg.norm((theta[:, None] - theta) * turn, axis=0)  # what this correction adds to each residual
         return RowsState(t, X, MX, theta, np.sqrt(squares) + mixed, products)
 
-    def _check_turn(self, C: Array, theta: Array, G: Array, H: Array, done: bool) -> None:
-        """Contradiction unless ``CᵀGC = I`` and, at the end, ``CᵀHC = Θ``, as far as rounding in G allows."""
+    def _check_ritz_turn(self, C: Array, theta: Array, G: Array, H: Array, done: bool) -> None:
+        """Raise Contradiction unless ``CᵀGC = I`` and, once done, ``CᵀHC = Θ``, up to rounding in G."""
         if self.tree.leads:
             return
         lengths = np.sqrt(np.maximum(np.diag(G), 0.0))
-        D = C * lengths[:, None]  # in terms of columns of length one
+        D = C * lengths[:, None]  # in terms of unit columns
         unit = np.where(lengths > 0.0, lengths, 1.0)
         scaled, rounding = G / np.outer(unit, unit), 64.0 * len(C) * EPS * np.square(np.linalg.norm(D, axis=0)).max()
         self._check(float(np.abs(D.T @ scaled @ D - np.eye(C.shape[1])).max()), 1e-8 + rounding)
@@ -287,9 +311,9 @@ class RowsApart:
         derive: Callable[[list[Array]], Array] = lambda _: np.empty(0),
         size: int = 0,
     ) -> tuple[list[Array], Array]:
-        """``Σ_j Y_jᵀZ_j`` of every pair, and the squared lengths of the columns of ``squared``, in one sum.
+        """Return ``Σ_j Y_jᵀZ_j`` of every pair and the squared column norms of ``squared``, from one sum over the tree.
 
-        With it, ``size`` numbers that the root derives from them.
+        Also return ``size`` numbers that the root derives from these sums.
         """
         parts = [np.swapaxes(Y, -1, -2) @ Z for Y, Z in pairs]
         parts += [] if squared is None else [np.square(squared).sum(axis=-2)]
@@ -299,20 +323,20 @@ class RowsApart:
         total, told = self.tree.sum_then(flat, lambda total: derive(unpacked(total, *shapes)), size)
         return unpacked(total, *shapes), told
 
-    def _without(self, Y: Array, X: Array) -> Array:
-        """``(I − XXᵀ) Y``."""
+    def _projected_out(self, Y: Array, X: Array) -> Array:
+        """Return ``(I − XXᵀ) Y``."""
         [P], _ = self._sums((X, Y))
         return Y - X @ P
 
-    def _edge(self, state: RowsState, s: int) -> float:
-        """Of what probes should not see grow: λ_{s+1} or a bit more."""
+    def _upper_edge(self, state: RowsState, s: int) -> float:
+        """Return the upper edge b of the probes' filter: λ_{s+1} or slightly more."""
         if s >= state.theta.size:
             return float(state.theta[s - 1])
         return float(min(state.theta[s] + state.r[s], (state.theta[s - 1] + state.theta[s]) / 2.0))
 
 
-def _turn(value: float, last: bool, sums: list[Array]) -> Array:
-    """From ``P, G, H``: whether this is the last pass, and products are due anew; columns kept; C and Θ with zeros."""
+def _ritz_turn(value: float, last: bool, sums: list[Array]) -> Array:
+    """Return, packed: last pass or not, products to recompute or not, columns kept, and padded C and Θ."""
     P, G, H = sums
     w = len(G)
     G, H = G - P.T @ P, symmetric_part(H - value * (P.T @ P))
@@ -323,23 +347,23 @@ def _turn(value: float, last: bool, sums: list[Array]) -> Array:
     sigma, U = np.linalg.eigh(G / np.outer(lengths, lengths))
     kept = sigma > 64.0 * w * EPS * sigma[-1]
     some = (U[:, kept] / np.sqrt(sigma[kept])) / lengths[:, None]
-    done = last or bool(kept.all() and sigma[-1] <= _ONE_PASS * sigma[0])
-    anew, n = bool(sigma[-1] > _GROWN * sigma[kept][0]), some.shape[1]
+    done = last or bool(kept.all() and sigma[-1] <= _MAX_CONDITION_ONE_PASS * sigma[0])
+    recompute, n = bool(sigma[-1] > _MAX_CONDITION_REUSED * sigma[kept][0]), some.shape[1]
     if done:
         values, Y = np.linalg.eigh(symmetric_part(some.T @ H @ some))
         some, theta[:n] = some @ Y[:, ::-1], values[::-1]
     C[:, :n] = some
-    return packed(done, anew, n, C, theta)
+    return packed(done, recompute, n, C, theta)
 
 
-def _mended(sums: list[Array]) -> Array:
-    """``G^{−1/2}`` to second order, for columns that are orthonormal but for rounding."""
+def _correction(sums: list[Array]) -> Array:
+    """Return ``G^{−1/2}`` to second order, for columns that are orthonormal up to rounding."""
     P, G, _ = sums
     return packed(np.eye(len(G)) - (G - P.T @ P - np.eye(len(G))) / 2.0)
 
 
 def split(theta: Array, k: int) -> int:
-    """The first s ≥ k behind which Ritz values fall clearly: nothing that belongs together is torn apart there."""
+    """Return the first s ≥ k after which Ritz values drop clearly, so that no cluster is split."""
     drops = theta[k - 1 : -1] - theta[k:]
     if drops.size == 0:
         return k
@@ -348,17 +372,17 @@ def split(theta: Array, k: int) -> int:
 
 
 def _least_length(failure: float) -> float:
-    """χ of _PROBES degrees of freedom is shorter with that probability; rounded down to bits that all agents have."""
-    return math.floor(math.sqrt(2.0 * float(gammaincinv(_PROBES / 2.0, failure))) * 2.0**20) / 2.0**20
+    """Return the ``failure`` quantile of χ with _N_PROBES degrees of freedom, rounded to bits that all agents share."""
+    return math.floor(math.sqrt(2.0 * float(gammaincinv(_N_PROBES / 2.0, failure))) * 2.0**20) / 2.0**20
 
 
-def _place(x: float, a: float, b: float) -> float:
-    """Where [a, b] is [−1, 1]; at least a little outside."""
+def _map_to_unit(x: float, a: float, b: float) -> float:
+    """Map x by ``[a, b] → [−1, 1]``, and to slightly above 1 at least."""
     return max((2.0 * x - a - b) / (b - a), 1.0 + 1e-15)
 
 
-def _times(growth: float, place: float) -> float:
-    """The q with ``T_q(place) = growth``."""
+def _degree_for(growth: float, place: float) -> float:
+    """Return the q with ``T_q(place) = growth``."""
     return acosh(max(growth, 1.0)) / acosh(place)
 
 
@@ -368,7 +392,7 @@ def by_number(
     seed: int,
     draw: Callable[[np.random.Generator, int], Array] = np.random.Generator.standard_normal,
 ) -> Array:
-    """Random rows ``(*B, n, w)`` by their number: the same whoever holds them, zero where they only fill up."""
+    """Return random rows ``(*B, n, w)`` that depend on their index only, not on the partition; zero for padding."""
     found = np.zeros((numbers.size, w))
     for i, number in enumerate(numbers.ravel().tolist()):
         if number >= 0:

@@ -1,22 +1,28 @@
-"""What the paper proves: γ, ρ, the condition on ρ, and the K, T and C of its theorem.
+"""Constants of the paper's theory: γ, ρ, the condition on ρ, and the K, T and C of its theorem.
 
-Printed and corrected forms stand side by side (``form="printed"`` / ``"corrected"``, the default). The slips:
+Every function gives the printed and the corrected form (``form="printed"`` or ``"corrected"``, the default). The slips
+in print are:
 
-* Proposition 1 (FastMix contracts by ``(1 − √(1−λ₂))^K``) is false for small K. Corrected, ρ is the bound in
-  :class:`deepca.consensus.mixers.FastMix`.
+* Proposition 1 (FastMix contracts by ``(1 − √(1−λ₂))^K``) is false for small K. In the corrected form, ρ is the bound
+  of :class:`deepca.consensus.mixers.FastMix`.
 * The theorem prints ``K ≤ …`` where ``K ≥ …`` is meant.
-* It derives K from the second of three conditions on ρ only; with many agents the third can be the stronger one.
-  Corrected, K is the smallest that fulfils all three.
-* Its second condition has ``λ_{k+1}`` as a factor, put there by ``2Lλ_k ≥ 2Lλ_{k+1}``; K is then infinite for
-  ``λ_{k+1} = 0``. Corrected, the factor ``λ_k(λ_{k+1} + 2L)`` of the proof is kept.
-* The proof needs the second logarithm in T as ``log(4√m(λ_k−λ_{k+1})ℓ₀ / ((λ_{k+1}+2L)ε))``; print has its inverse
-  factor ``(λ_k+2L)/(√m(λ_k−λ_{k+1}))``.
-* "The right-hand side decreases with t": it grows, so t = 1 decides.
-* The lemma's bound on the disagreement (its second and third inequality) fails for QR with SignAdjust when
-  eigenvalues inside the top k are close: QR goes on turning the basis at the rate ``max λ_{i+1}/λ_i``, which may
-  exceed γ. The bound on ``tan θ_k(U, S̄^t)`` and the theorem were not seen to fail; with the polar factor none was.
+* It derives K from only the second of three conditions on ρ; with many agents the third can be stronger. The corrected
+  K is the smallest that satisfies all three.
+* Its second condition has ``λ_{k+1}`` as a factor, introduced by ``2Lλ_k ≥ 2Lλ_{k+1}``; K is then infinite for
+  ``λ_{k+1} = 0``. The corrected form keeps the factor ``λ_k(λ_{k+1} + 2L)`` of the proof.
+* The proof needs the second logarithm in T as ``log(4√m(λ_k−λ_{k+1})ℓ₀ / ((λ_{k+1}+2L)ε))``; the paper prints the
+  inverse factor ``(λ_k+2L)/(√m(λ_k−λ_{k+1}))``.
+* "The right-hand side decreases with t": it increases, so t = 1 is decisive.
+* The lemma's bounds on the disagreement (its second and third inequality) fail for QR with SignAdjust if eigenvalues
+  inside the top k are close: QR keeps rotating the basis at the rate ``max λ_{i+1}/λ_i``, which may exceed γ. The bound
+  on ``tan θ_k(U, S̄^t)`` and the theorem were never seen to fail; with the polar factor, no bound was.
 * The base case of the lemma ignores ``A_jW_j^{−1} := W⁰``, by which ``S⁰`` agrees for any W⁰; the bounds are tested
   from random W⁰.
+
+References
+----------
+H. Ye and T. Zhang, "DeEPCA: Decentralized Exact PCA with Linear Convergence Rate", Journal of Machine Learning
+Research 22 (2021).
 """
 
 from __future__ import annotations
@@ -27,8 +33,9 @@ from typing import Literal
 
 import numpy as np
 
+from deepca._util.validation import Real, check
 from deepca.consensus.mixers import FastMix
-from deepca.errors import InvalidInput
+from deepca.errors import GapError, ParameterError
 from deepca.operators.base import OperatorLike
 from deepca.operators.construction import as_operator
 from deepca.topology.graph import Topology
@@ -49,7 +56,34 @@ Form = Literal["corrected", "printed"]
 
 @dataclass(frozen=True)
 class Problem:
-    """The numbers the theory depends on: ``λ_k``, ``λ_{k+1}``, ``L = max_j ‖A_j‖₂``, k and m."""
+    """Quantities that the theory depends on.
+
+    Parameters
+    ----------
+    k : int
+        Number of principal components.
+    m : int
+        Number of agents.
+    lambda_k : float
+        Eigenvalue ``λ_k`` of A.
+    lambda_k1 : float
+        Eigenvalue ``λ_{k+1}`` of A.
+    L : float
+        ``max_j ‖A_j‖₂``.
+
+    Raises
+    ------
+    GapError
+        Unless ``λ_k > λ_{k+1} ≥ 0``.
+    ParameterError
+        Unless ``k, m ≥ 1`` and ``L ≥ λ_k``.
+
+    Examples
+    --------
+    >>> from deepca.algorithms.theory import Problem, gamma
+    >>> gamma(Problem(k=1, m=10, lambda_k=2.0, lambda_k1=1.0, L=2.0))
+    0.75
+    """
 
     k: int
     m: int
@@ -58,48 +92,116 @@ class Problem:
     L: float
 
     def __post_init__(self) -> None:
+        """Check the assumptions of the theory."""
         if not (self.lambda_k > self.lambda_k1 >= 0.0):
-            raise InvalidInput(
-                f"λ_k = {self.lambda_k:.6g} and λ_(k+1) = {self.lambda_k1:.6g}: the theory needs λ_k > λ_(k+1) ≥ 0; "
-                "choose k at a gap"
+            raise GapError(
+                f"λ_k = {self.lambda_k:.6g} and λ_(k+1) = {self.lambda_k1:.6g}: the theory requires "
+                "λ_k > λ_(k+1) ≥ 0; choose k at a gap",
+                parameter="k",
+                value=self.k,
             )
-        if self.k < 1 or self.m < 1 or not self.lambda_k * (1 - 1e-9) <= self.L:
-            raise InvalidInput(f"k = {self.k}, m = {self.m}, L = {self.L:.6g}: needs k, m ≥ 1 and L ≥ λ_k")
+        for name, value in (("k", self.k), ("m", self.m)):
+            if value < 1:
+                raise ParameterError(name, value, "expected a whole number of at least 1")
+        if not self.lambda_k * (1 - 1e-9) <= self.L:
+            raise ParameterError("L", self.L, f"L = max_j ‖A_j‖₂ cannot be below λ_k = {self.lambda_k:.6g}")
 
     @classmethod
     def of(cls, A: OperatorLike, k: int) -> Problem:
-        """Measured on a problem whose ``A_j`` are all at hand."""
+        """Measure the quantities of a problem whose ``A_j`` are all in this process.
+
+        Parameters
+        ----------
+        A : OperatorLike
+            The ``A_j`` of all agents.
+        k : int
+            Number of principal components, less than d.
+
+        Returns
+        -------
+        Problem
+            The measured quantities.
+
+        Raises
+        ------
+        ParameterError
+            Unless ``1 ≤ k < d``.
+        """
         operator = as_operator(A)
         if not 1 <= k < operator.d:
-            raise InvalidInput(f"k = {k} of d = {operator.d}: the theory needs 1 ≤ k < d")
+            raise ParameterError("k", k, f"the theory requires 1 ≤ k < d = {operator.d}")
         values = np.linalg.eigvalsh(operator.mean())[::-1]
         L = max(float(np.abs(np.linalg.eigvalsh(operator.agent(j).dense())).max()) for j in range(operator.n_local))
         return cls(k, operator.n_local, float(values[k - 1]), max(float(values[k]), 0.0), L)
 
     @property
     def gap(self) -> float:
+        """``λ_k − λ_{k+1}``."""
         return self.lambda_k - self.lambda_k1
 
     @property
     def heterogeneity(self) -> float:
-        """``L² / (λ_k λ_{k+1})``; inf for λ_{k+1} = 0."""
+        """``L² / (λ_k λ_{k+1})``; infinite for λ_{k+1} = 0."""
         return self.L**2 / (self.lambda_k * self.lambda_k1) if self.lambda_k1 > 0.0 else math.inf
 
 
 def gamma(problem: Problem) -> float:
-    """``γ = 1 − (λ_k − λ_{k+1})/(2λ_k)``, the proven factor per iteration."""
+    """Return the proven contraction factor per iteration.
+
+    Parameters
+    ----------
+    problem : Problem
+        The problem.
+
+    Returns
+    -------
+    float
+        ``γ = 1 − (λ_k − λ_{k+1})/(2λ_k)``.
+    """
     return 1.0 - problem.gap / (2.0 * problem.lambda_k)
 
 
 def rho(topology: Topology, K: int, *, form: Form = "corrected") -> float:
-    """Contraction of K rounds of FastMix: proven, or ``(1 − √(1−λ₂))^K`` as printed."""
+    """Return the contraction ρ of K rounds of FastMix.
+
+    Parameters
+    ----------
+    topology : Topology
+        The graph with its gossip matrix 𝐋.
+    K : int
+        Number of rounds.
+    form : {"corrected", "printed"}, default="corrected"
+        Which form of the theory to use.
+
+    Returns
+    -------
+    float
+        The proven bound, or ``(1 − √(1−λ₂))^K`` as printed.
+    """
     if form == "printed":
         return float((1.0 - math.sqrt(1.0 - topology.lambda2)) ** K)
     return FastMix(rounds=K).contraction(topology, K)
 
 
 def rho_bound(problem: Problem, tan_theta0: float, t: int = 1, *, form: Form = "corrected") -> float:
-    """The lemma's condition: ρ must not exceed this in iteration t. It grows with t, so t = 1 decides."""
+    """Return the largest ρ that the lemma allows in iteration t.
+
+    Parameters
+    ----------
+    problem : Problem
+        The problem.
+    tan_theta0 : float
+        ``tan θ_k(U, W⁰)``.
+    t : int, default=1
+        Iteration. The bound increases with t, so t = 1 is decisive.
+    form : {"corrected", "printed"}, default="corrected"
+        Which form of the theory to use.
+
+    Returns
+    -------
+    float
+        The minimum of the lemma's three terms.
+    """
     _check_tangent(tan_theta0)
     p, l0, g = problem, tan_theta0, gamma(problem)
     root = math.sqrt(1.0 + g ** (2 * t) * l0**2)
@@ -113,22 +215,60 @@ def rho_bound(problem: Problem, tan_theta0: float, t: int = 1, *, form: Form = "
 
 
 def required_rounds(problem: Problem, topology: Topology, tan_theta0: float, *, form: Form = "corrected") -> int:
-    """K of the theorem, for FastMix: independent of the accuracy wanted."""
+    """Return the theorem's K, the rounds of FastMix per iteration, which do not depend on the target accuracy.
+
+    Parameters
+    ----------
+    problem : Problem
+        The problem.
+    topology : Topology
+        The graph with its gossip matrix 𝐋.
+    tan_theta0 : float
+        ``tan θ_k(U, W⁰)``.
+    form : {"corrected", "printed"}, default="corrected"
+        Which form of the theory to use.
+
+    Returns
+    -------
+    int
+        Number of rounds.
+
+    Raises
+    ------
+    ParameterError
+        If ``λ_{k+1} = 0`` in the printed form, where K is infinite.
+    """
     _check_tangent(tan_theta0)
     if form == "corrected":
         return FastMix(rounds=1).rounds_for(topology, rho_bound(problem, tan_theta0))
     p = problem
     below = p.lambda_k1 * p.gap * gamma(p) ** 2
     if below == 0.0:
-        raise InvalidInput("the printed K is infinite for λ_(k+1) = 0; use form='corrected'")
+        raise ParameterError("form", form, "the printed K is infinite for λ_(k+1) = 0; use 'corrected'")
     above = 96 * p.k * p.L * (math.sqrt(p.k) + 1) * (p.lambda_k + 2 * p.L) * (1 + tan_theta0) ** 4
     return math.ceil(math.log(above / below) / math.sqrt(1.0 - topology.lambda2))
 
 
 def iterations(problem: Problem, tan_theta0: float, epsilon: float, *, form: Form = "corrected") -> int:
-    """T of the theorem: iterations after which ``tan θ_k(U, W_j) ≤ ε`` at every agent."""
-    if not 0.0 < epsilon < 1.0:
-        raise InvalidInput(f"epsilon = {epsilon}: must lie between 0 and 1")
+    """Return the theorem's T, the iterations after which ``tan θ_k(U, W_j) ≤ ε`` at every agent.
+
+    Parameters
+    ----------
+    problem : Problem
+        The problem.
+    tan_theta0 : float
+        ``tan θ_k(U, W⁰)``.
+    epsilon : float
+        Target accuracy ε, between 0 and 1.
+    form : {"corrected", "printed"}, default="corrected"
+        Which form of the theory to use.
+
+    Returns
+    -------
+    int
+        Number of iterations.
+    """
+    check("epsilon", epsilon, Real(0.0, 1.0))
     _check_tangent(tan_theta0)
     if tan_theta0 == 0.0:
         return 1
@@ -143,13 +283,32 @@ def iterations(problem: Problem, tan_theta0: float, epsilon: float, *, form: For
 
 def _check_tangent(tan_theta0: float) -> None:
     if not 0.0 <= tan_theta0 < math.inf:
-        raise InvalidInput(f"tan θ_k(U, W⁰) = {tan_theta0}: must be finite; take another W⁰")
+        raise ParameterError("tan_theta0", tan_theta0, "tan θ_k(U, W⁰) must be finite; choose another W⁰")
 
 
 def communication(
     problem: Problem, topology: Topology, tan_theta0: float, epsilon: float, *, form: Form = "corrected"
 ) -> int:
-    """``C = T · K`` rounds."""
+    """Return the theorem's C, the total number of rounds.
+
+    Parameters
+    ----------
+    problem : Problem
+        The problem.
+    topology : Topology
+        The graph with its gossip matrix 𝐋.
+    tan_theta0 : float
+        ``tan θ_k(U, W⁰)``.
+    epsilon : float
+        Target accuracy ε, between 0 and 1.
+    form : {"corrected", "printed"}, default="corrected"
+        Which form of the theory to use.
+
+    Returns
+    -------
+    int
+        ``C = T · K``.
+    """
     return iterations(problem, tan_theta0, epsilon, form=form) * required_rounds(
         problem, topology, tan_theta0, form=form
     )
