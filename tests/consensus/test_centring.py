@@ -1,4 +1,4 @@
-"""The mean of all rows, agreed by gossip, on every engine."""
+"""Check the agreed mean of all rows on every engine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOPOLOGIES = {
 
 
 def _blocks(m: int) -> list[np.ndarray]:
-    rng, spread = np.random.default_rng(0), np.array([3.0, 2.0, 1.0, 0.5, 0.5])  # a gap that takes few iterations
+    rng, spread = np.random.default_rng(0), np.array([3.0, 2.0, 1.0, 0.5, 0.5])  # a gap that needs few iterations
     return [rng.standard_normal((int(n), 5)) * spread + 10.0 for n in rng.integers(1, 400, m)]
 
 
@@ -36,7 +36,7 @@ def test_all_agents_agree_on_the_mean_of_all_rows(name: str) -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", TOPOLOGIES)
-def test_agents_agree_on_the_mean_and_go_straight_on_to_solve(name: str, engine: str) -> None:
+def test_agents_agree_on_the_mean_and_continue_with_solve(name: str, engine: str) -> None:
     topology = TOPOLOGIES[name]
     blocks = _blocks(topology.n_agents)
     W0 = deepca.operators.linalg.random_orthonormal(5, 2, seed=0)
@@ -56,7 +56,7 @@ def test_agents_agree_on_the_mean_and_go_straight_on_to_solve(name: str, engine:
 
     pooled = np.concatenate(blocks)
     _, U = deepca.operators.linalg.top_eigenvectors(np.cov(pooled.T), 2)
-    for _ in range(5 if engine == "threads" else 1):  # an order of threads that does harm does not show every time
+    for _ in range(5 if engine == "threads" else 1):  # a harmful order of threads does not occur every time
         ended = deepca.run_agents(topology, work, timeout=20.0) if engine == "threads" else [work(network_of(topology))]
         for mean, W in ended:
             close(mean, np.broadcast_to(pooled.mean(axis=0), mean.shape), atol=1e-12)

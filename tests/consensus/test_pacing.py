@@ -1,4 +1,4 @@
-"""Rounds chosen while running: from the graph first, then from what the agents see, the same K everywhere."""
+"""Check the choice of K while running: first from the graph, then from observation, the same at all agents."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from deepca import Chebyshev, DeEPCA, DePCA, FastMix, Gossip, SimulatedNetwork, 
 from deepca.consensus.mixers import Mixer
 from deepca.consensus.pacing import Searched
 from deepca.consensus.rates import first_rounds, response, tracking_rate
+from deepca.errors import ParameterError
 from deepca.operators import from_matrices, from_rows
 from deepca.solver.stopping import Agreed
 from deepca.topology import Topology
 from tests.support.engines import everyone, network_of, run_apart
+from tests.support.errors import raises
 from tests.support.helpers import Recorder, worst_tangent
 from tests.support.problems import orthogonal, pooled_answer, spectrum, spectrum_problem
 
@@ -32,7 +34,7 @@ PLACES: dict[str, Topology] = {
 
 
 def digits(order: str) -> list[Array]:
-    """Rows sorted by label, or nine tenths of them at one agent."""
+    """Return rows sorted by label, or with nine tenths of them at one agent."""
     X, y = load_digits(return_X_y=True)
     X = (X - X.mean(axis=0))[np.argsort(y, kind="stable")]
     if order == "label":
@@ -42,7 +44,7 @@ def digits(order: str) -> list[Array]:
 
 
 def opposite() -> Array:
-    """Two halves of the agents whose top components are orthogonal to each other's."""
+    """Return matrices such that the two halves of the agents have orthogonal top components."""
     d, Q = 10, orthogonal(10, 3)
     values = np.r_[1.0, 0.9, 0.8, 0.7, 0.4 * 0.8 ** np.arange(d - 4)]
     strong = np.where(np.arange(d) % 2 == 0, 1.98, 0.02)
@@ -50,7 +52,7 @@ def opposite() -> Array:
 
 
 def extreme(kind: str) -> tuple[Any, Array, int]:
-    """The A_j, the pooled answer and k."""
+    """Return the A_j, the pooled answer and k."""
     if kind == "opposite":
         stack = opposite()
         return from_matrices(stack), pooled_answer(stack, 4)[1], 4
@@ -60,9 +62,9 @@ def extreme(kind: str) -> tuple[Any, Array, int]:
 
 
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("kind", ["label", "one holds most", "opposite"])
-def test_extreme_heterogeneity_needs_no_knob(kind: str, place: str) -> None:
-    """Nothing is chosen but the tolerance."""
+@pytest.mark.parametrize("kind", ["label", "one has most", "opposite"])
+def test_extreme_heterogeneity_needs_no_tuning(kind: str, place: str) -> None:
+    """Only the tolerance is given."""
     A, U, k = extreme(kind)
     W0 = deepca.operators.linalg.random_orthonormal(A.d, k, seed=4)
     result = solve(DeEPCA(A, W0, network_of(PLACES[place])), max_iter=3000, stop=Tolerance(1e-8))
@@ -70,8 +72,8 @@ def test_extreme_heterogeneity_needs_no_knob(kind: str, place: str) -> None:
     assert worst_tangent(U, result.W) <= 1e-8
 
 
-def test_agents_apart_use_the_same_rounds_as_the_simulator_in_every_iteration() -> None:
-    """And so they send the same, stop together and end alike; K changes on the way, or this would show nothing."""
+def test_separate_agents_use_the_same_rounds_as_the_simulator_in_every_iteration() -> None:
+    """They stop together and end alike; K changes during the run, so the comparison is meaningful."""
     A, U, k = extreme("opposite")
     W0, place = deepca.operators.linalg.random_orthonormal(A.d, k, seed=4), PLACES["ring"]
     simulated = Recorder()
@@ -109,13 +111,13 @@ def test_the_tracking_rate_is_that_of_the_recurrence(kind: type[Mixer], place: s
             size = np.maximum(np.maximum(np.abs(s), np.abs(before)), 1e-300)
             growth.append(np.log(size))
             before, s = before / size, s / size
-        # the size is the sum of the logarithms of all factors
+        # the log-size is the sum of the logarithms of all factors
         rate = float(np.exp(np.mean(growth[100:], axis=0)).max())
         assert tracking_rate(kind(K), topology, K, x) == pytest.approx(rate, rel=2e-2)
 
 
 def test_a_k_with_an_unstable_tracking_rate_fails_and_the_first_choice_does_not() -> None:
-    """Even where the agents hardly differ: the theory is about the graph."""
+    """It fails even for nearly equal agents, since the rate depends on the graph only."""
     place = deepca.topology.ring(20)
     stack = spectrum_problem(20, 8, spectrum(8, 2, decay=0.8), 5, heterogeneity=0.3)
     _, U = pooled_answer(stack, 2)
@@ -136,8 +138,8 @@ def entry(t: int, change: float, disagreement: float) -> Agreed:
     return Agreed(t=t, change=change, disagreement=disagreement, rank=2, floor=1e-15)
 
 
-def test_wasted_rounds_are_saved() -> None:
-    """Agents that agree far better than the subspace moves: fewer rounds, but never an unstable number."""
+def test_superfluous_rounds_are_dropped() -> None:
+    """If agents agree far better than the subspace moves, K falls, but never to an unstable number."""
     place = PLACES["ring"]
     pace = Searched(FastMix(), place)
     first = pace.K
@@ -150,8 +152,8 @@ def test_wasted_rounds_are_saved() -> None:
 @pytest.mark.parametrize(
     ("change", "disagreement"),
     [
-        (lambda t: 0.5, lambda t: 0.5),  # far apart and not nearing
-        (lambda t: 1e-3 * 0.9**t, lambda t: 1e-3),  # disagreement leads
+        (lambda t: 0.5, lambda t: 0.5),  # far apart and not approaching
+        (lambda t: 1e-3 * 0.9**t, lambda t: 1e-3),  # disagreement dominates
         (lambda t: 1e-3, lambda t: 1e-4 * 1.3**t),  # disagreement grows
     ],
 )
@@ -163,7 +165,7 @@ def test_missing_rounds_are_added(change: Any, disagreement: Any) -> None:
     assert first < pace.K
 
 
-def test_rounding_is_no_reason_to_change_anything() -> None:
+def test_rounding_errors_do_not_change_k() -> None:
     pace = Searched(FastMix(), PLACES["ring"])
     first = pace.K
     for t in range(1, 50):
@@ -171,8 +173,8 @@ def test_rounding_is_no_reason_to_change_anything() -> None:
     assert first == pace.K
 
 
-def test_depca_gets_the_growing_rounds_it_needs() -> None:
-    """Without tracking a fixed K stalls; automatic rounds grow, and it converges."""
+def test_depca_gets_the_growing_rounds_that_it_needs() -> None:
+    """Without tracking, the error stalls at a fixed K; with automatic rounds K grows, and DePCA converges."""
     stack = spectrum_problem(M, 8, spectrum(8, 2, decay=0.6), 5, heterogeneity=0.6)
     _, U = pooled_answer(stack, 2)
     W0 = deepca.operators.linalg.random_orthonormal(8, 2, seed=1)
@@ -189,7 +191,7 @@ def test_depca_gets_the_growing_rounds_it_needs() -> None:
     assert used[-1] > used[0]
 
 
-def test_a_resumed_run_goes_on_with_the_rounds_it_had() -> None:
+def test_a_resumed_run_continues_with_its_rounds() -> None:
     A, U, k = extreme("opposite")
     W0, place = deepca.operators.linalg.random_orthonormal(A.d, k, seed=4), PLACES["star"]
     first = solve(DeEPCA(A, W0, network_of(place)), max_iter=25, stop=Tolerance(1e-9))
@@ -207,7 +209,7 @@ def test_a_resumed_run_goes_on_with_the_rounds_it_had() -> None:
     assert worst_tangent(U, second.W) <= 1e-9
 
 
-def test_a_gossip_matrix_with_negative_eigenvalues_gets_the_mixer_that_can_take_it() -> None:
+def test_a_gossip_matrix_with_negative_eigenvalues_gets_a_suitable_mixer() -> None:
     place = deepca.topology.ring(M, rule="metropolis")
     assert not place.positive_semidefinite
     stack = spectrum_problem(M, 8, spectrum(8, 2, decay=0.6), 5, heterogeneity=0.6)
@@ -216,8 +218,8 @@ def test_a_gossip_matrix_with_negative_eigenvalues_gets_the_mixer_that_can_take_
     assert solve(algorithm, max_iter=400, stop=Tolerance(1e-9)).status.code == "converged"
 
 
-def test_rounds_that_are_neither_numbers_nor_auto_are_refused() -> None:
-    with pytest.raises(deepca.errors.InvalidInput, match="or 'auto'"):
+def test_invalid_rounds_are_refused() -> None:
+    with raises(ParameterError, parameter="rounds", value="many"):
         FastMix(rounds="many")  # type: ignore[arg-type]
-    with pytest.raises(deepca.errors.InvalidInput, match="while running"):
+    with raises(ParameterError, parameter="rounds", value="auto"):
         FastMix().rounds_at(3)

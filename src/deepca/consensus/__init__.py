@@ -1,4 +1,4 @@
-"""How many exchanges become an average: mixers, the rounds they need, averages with a stated error."""
+"""Consensus averaging: mixers, the rounds that they need, and averages with a stated error."""
 
 from deepca.consensus.averaging import Averaged, average, average_then
 from deepca.consensus.centring import agreed_mean

@@ -1,4 +1,4 @@
-"""An average made anew, with its error known instead of assumed."""
+"""Averages with a stated error, computed from scratch by gossip or over a spanning tree."""
 
 from __future__ import annotations
 
@@ -29,23 +29,35 @@ __all__ = [
     "messages_lost",
 ]
 
-_TRIES = 8
-_STEP = 1e-4  # what is left of a disagreement at the first look
-_MANY, _IDLE = 512, 16  # looks in all, and without gain: rounds may be far worse than those by which K was chosen
-LOST = 1e-11  # by what a mean of numbers between one and two may be off, all rounding included
-_KNOWN = 8  # numbers with known mean: a lost message spoils few of them as little as it happens to spoil one
-_UNNOTICED = 16.0  # by what all of these may be spoilt less than the numbers averaged are: some 16^−8 of losses
-_NOTICED = 0.5  # weights that do not quite add up to one change all numbers alike, so once is enough of two roundings
+LOST = 1e-11
+"""Largest error of a mean of numbers between one and two that rounding explains; more means lost messages."""
+
+_MAX_ATTEMPTS = 8  # at an average that no lost message has spoilt
+_FIRST_ACCURACY = 1e-4  # contraction of the rounds before the error is first measured
+_MAX_LOOKS, _MAX_IDLE_LOOKS = 512, 16  # in all, and without gain: links may be far worse than those K was chosen for
+_N_CONTROLS = 8  # numbers with known mean: by chance, a lost message may barely affect one of them, but not all
+_LOSS_FACTOR = 16.0  # by which a loss may affect the data more than all controls, except in about 16^−8 of losses
+_WEIGHT_FACTOR = 0.5  # weights that do not sum exactly to one affect data and controls alike; `off_by` doubles it
 _ROUNDING = 16.0 * EPS
 
 
 @dataclass(frozen=True)
 class Averaged:
-    """``mean`` is the same bits at every agent; the true mean lies within ``± error`` of it, entry by entry.
+    """An average over all agents, with a bound on its error.
 
-    growth : roundings that the mean may be off by beyond that, in units of a product's: mixing rounds again and again.
-    lost : by how much numbers with known mean came out wrong, beyond their error. Where that is more than rounding,
-    messages were lost or altered, and neither mean nor error can be relied on.
+    Parameters
+    ----------
+    mean : ndarray of shape (n,)
+        The average, bitwise the same at every agent.
+    error : ndarray of shape (n,)
+        Entrywise bound: the true mean lies within ``mean ± error``, apart from rounding.
+    rounds : int
+        Rounds that were used.
+    lost : float, default=0.0
+        Error, beyond its bound, of numbers with known mean. If it exceeds rounding, messages were lost or altered, and
+        neither ``mean`` nor ``error`` can be relied on.
+    growth : float, default=1.0
+        Additional rounding error of ``mean``, in units of the rounding of one product: every round of mixing rounds.
     """
 
     mean: Array
@@ -56,11 +68,22 @@ class Averaged:
 
     @property
     def doubt(self) -> float:
-        """Length of the error; the same bits at every agent, since decisions follow from it."""
+        """Euclidean norm of the error, bitwise the same at every agent, since decisions depend on it."""
         return length(self.error)
 
     def off_by(self, largest: float) -> float:
-        """Bound the length of what rounding and lost messages may have done to the mean of vectors that long."""
+        """Bound the effect of rounding and of lost messages on the mean of vectors.
+
+        Parameters
+        ----------
+        largest : float
+            Largest norm of a vector.
+
+        Returns
+        -------
+        float
+            Bound on the norm of the error of their mean.
+        """
         return 2.0 * EPS * self.growth * largest
 
 
@@ -70,16 +93,42 @@ def average(
     rounds: int,
     enough: Callable[[Averaged], bool],
 ) -> Averaged:
-    """The mean over all agents of ``x``, shape ``(*B, n)``, mixed until ``enough`` or until rounding.
+    """Average ``x`` over all agents until the error is small enough, or cannot be reduced further.
 
-    Mixing keeps the mean, so the mean lies between the smallest and the largest value any agent holds (of ratios x/y on
-    a directed graph, whose mean with weights y it is). Both are agreed by flooding; their midpoint is the answer, half
-    their distance the error. ``rounds`` are mixed before the first
-    look, and as many again while the error is too large and still shrinks: until some looks one after the other have
-    not halved it, as few links may have been up in between. Some numbers with known means travel along.
+    Parameters
+    ----------
+    network : Network
+        Network of the agents.
+    x : ndarray of shape (*B, n)
+        Values of the local agents.
+    rounds : int
+        Rounds before the error is first measured, and between later measurements.
+    enough : callable
+        Predicate ``Averaged ↦ bool``; must depend only on numbers that are the same at every agent.
 
-    Where no message can get lost (``network.reliable``) the mean is computed instead, over a spanning tree
-    (:func:`deepca.consensus.exact.exact_average`), in fewer rounds and to rounding.
+    Returns
+    -------
+    Averaged
+        The mean and its error.
+
+    Notes
+    -----
+    Mixing preserves the mean, so the mean lies between the smallest and the largest value of any agent (on a directed
+    graph, of the ratios x/y, whose mean with weights y it is). Both are agreed by flooding; their midpoint is the
+    answer, and half their distance the error. Mixing continues while the error is too large and still decreases. It
+    ends after several measurements in a row that did not halve the error, since few links may have been up in between.
+    Numbers with known means are mixed as well, to detect lost messages.
+
+    If no message can get lost (``network.reliable``), the mean is computed over a spanning tree instead
+    (:func:`deepca.consensus.exact.exact_average`), in fewer rounds and to rounding error.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import deepca
+    >>> network = deepca.SimulatedNetwork(deepca.topology.ring(3))
+    >>> average(network, np.array([[1.0], [2.0], [6.0]]), 5, lambda found: found.doubt < 1e-9).mean.round(9).tolist()
+    [3.0]
     """
     if network.reliable:
         mean = exact_average(network, x)
@@ -87,22 +136,26 @@ def average(
         return Averaged(mean, np.zeros_like(mean), rounds)
     made, before, still = 0, np.inf, 0
     mix, memory = averager(network.topology).with_rounds(rounds), None
-    x, expected = with_known(network, x, _KNOWN)
-    n = x.shape[-1]
+    x, expected = with_known(network, x, _N_CONTROLS)
     while True:
         x, memory = mix.remember(network, x, memory)
         made += rounds
-        ratio = mean_of(x, memory)
-        high = network.reduce(np.concatenate([ratio, -ratio], axis=-1), "max")
-        mean, error = (high[:n] - high[n:]) / 2.0, (high[:n] + high[n:]) / 2.0
-        lost = max(float((np.abs(mean[-_KNOWN:] - expected) - error[-_KNOWN:]).max()), 0.0)
-        # one rounding per round, independent of each other, and weights that do not quite add up to one
-        growth = math.sqrt(made) + (_UNNOTICED if lost > _ROUNDING * made else _NOTICED) * min(lost, LOST) / EPS
-        found = Averaged(mean[:-_KNOWN], error[:-_KNOWN], made, lost, growth)
+        found = _measured(network, mean_of(x, memory), expected, made)
         still = still + 1 if found.doubt > 0.5 * before else 0
-        if enough(found) or still >= _IDLE or made >= _MANY * rounds:
+        if enough(found) or still >= _MAX_IDLE_LOOKS or made >= _MAX_LOOKS * rounds:
             return found
         before = min(before, found.doubt)
+
+
+def _measured(network: Network, ratio: Array, expected: Array, made: int) -> Averaged:
+    """Agree on the midpoint and the range of all agents' estimates, the last of which are controls."""
+    n = ratio.shape[-1]
+    high = network.reduce(np.concatenate([ratio, -ratio], axis=-1), "max")
+    mean, error = (high[:n] - high[n:]) / 2.0, (high[:n] + high[n:]) / 2.0
+    lost = max(float((np.abs(mean[-_N_CONTROLS:] - expected) - error[-_N_CONTROLS:]).max()), 0.0)
+    # one independent rounding per round, and weights that do not sum exactly to one
+    growth = math.sqrt(made) + (_LOSS_FACTOR if lost > _ROUNDING * made else _WEIGHT_FACTOR) * min(lost, LOST) / EPS
+    return Averaged(mean[:-_N_CONTROLS], error[:-_N_CONTROLS], made, lost, growth)
 
 
 def average_then(
@@ -113,9 +166,30 @@ def average_then(
     derive: Callable[[Averaged], Array],
     size: int,
 ) -> tuple[Averaged, Array]:
-    """The same, and ``size`` numbers that the leader derives from it, the same bits at every agent.
+    """Average ``x`` as :func:`average` does, and spread numbers that the leader derives from the average.
 
-    They come along with the mean where that is computed over a tree, and are broadcast elsewhere.
+    Parameters
+    ----------
+    network : Network
+        Network of the agents.
+    x : ndarray of shape (*B, n)
+        Values of the local agents.
+    rounds : int
+        Rounds before the error is first measured, and between later measurements.
+    enough : callable
+        Predicate ``Averaged ↦ bool``; must depend only on numbers that are the same at every agent.
+    derive : callable
+        Function ``Averaged ↦ ndarray of shape (size,)``, called at the leader only.
+    size : int
+        Number of derived values.
+
+    Returns
+    -------
+    averaged : Averaged
+        The mean and its error.
+    derived : ndarray of shape (size,)
+        The leader's values, bitwise the same at every agent. They travel with the mean if that is computed over a
+        tree, and are broadcast otherwise.
     """
     if network.reliable:
         made = TreeSweep().length(network.topology)
@@ -128,7 +202,7 @@ def average_then(
 
 
 def common_average_then(network: Network, x: Array, derive: Callable[[Array], Array], size: int) -> tuple[Array, Array]:
-    """:func:`common_average`, and ``size`` numbers that the leader derives from it, the same bits at every agent."""
+    """Return :func:`common_average` and ``size`` numbers that the leader derives from it, the same bits everywhere."""
     found, told = common_averaged_then(network, x, derive, size)
     return found.mean, told
 
@@ -136,7 +210,7 @@ def common_average_then(network: Network, x: Array, derive: Callable[[Array], Ar
 def common_averaged_then(
     network: Network, x: Array, derive: Callable[[Array], Array], size: int
 ) -> tuple[Averaged, Array]:
-    """The same, and what is known of how good the mean is; its error is rounding (:meth:`Averaged.off_by`)."""
+    """Return the same with the mean as an Averaged, whose error is rounding only (:meth:`Averaged.off_by`)."""
     if network.topology.whole and not network.topology.changing:
         mean, told = exact_average_then(network, x, derive, size)
         return Averaged(mean, np.zeros_like(mean), 0), told
@@ -145,10 +219,10 @@ def common_averaged_then(
 
 
 def common_average(network: Network, x: Array) -> Array:
-    """The mean over all agents of ``x``, shape ``(*B, n)``, to rounding; the same bits at every agent.
+    """Return the mean over all agents of ``x``, shape ``(*B, n)``, to rounding error and bitwise the same everywhere.
 
-    Over a spanning tree where there is one all the time, else mixed until nothing is gained any more. Where links
-    change, a look without gain may have been made after rounds in which few links were up, so only equal values count.
+    It is computed over a spanning tree if the graph is known and does not change, and by mixing until agents agree to
+    rounding otherwise. If links change, a lack of progress may only mean that few links were up, so it does not count.
     """
     if network.topology.whole and not network.topology.changing:
         return exact_average(network, x)
@@ -156,27 +230,28 @@ def common_average(network: Network, x: Array) -> Array:
 
 
 def _common(network: Network, x: Array) -> Averaged:
+    """Mix x until agents agree to rounding; try again if messages were lost."""
     topology = network.topology
-    rounds = averager(topology).rounds_for(topology, _STEP)
+    rounds = averager(topology).rounds_for(topology, _FIRST_ACCURACY)
     equal = _ROUNDING * network.reduce(np.abs(x), "max")
 
     def settled(found: Averaged) -> bool:
         return bool((found.error <= equal).all()) or not np.isfinite(found.error).all()
 
     found = average(network, x, rounds, settled)
-    for _ in range(_TRIES - 1):
+    for _ in range(_MAX_ATTEMPTS - 1):
         if found.lost <= _ROUNDING * found.rounds:
             break
         again = average(network, x, rounds, settled)
-        found = min(found, again, key=lambda one: one.lost)  # not above LOST is not yet as good as it can be
+        found = min(found, again, key=lambda one: one.lost)  # an error below LOST can still be improved
     if found.lost > LOST:
         raise messages_lost(topology, found.lost)
     return found
 
 
 def messages_lost(topology: Topology, off: float) -> NetworkError:
-    """Make the error of a network on which numbers with known mean come out wrong by ``off``."""
+    """Return the error for a network on which numbers with known mean come out wrong by ``off``."""
     return NetworkError(
         f"{topology.name}: the average of numbers with known mean is off by {off:.1e}: messages get lost and are not "
-        "sent again, so no sum over all agents can be had"
+        "sent again, so sums over all agents cannot be computed; use a transport that resends lost messages"
     )

@@ -1,7 +1,7 @@
-"""Averages that are exact after a known number of rounds, and the same bits at every agent.
+"""Averages that are exact after a known number of rounds, and bitwise the same at every agent.
 
-Gossip approaches the mean at every agent at once; these mixers compute it. They use other weights in each round, along
-a spanning tree or the dimensions of a hypercube, and rely on every message: nothing averages out a loss.
+Gossip approaches the mean at all agents simultaneously; these mixers compute it. They use different weights in each
+round, along a spanning tree or the dimensions of a hypercube, and depend on every message: no loss averages out.
 """
 
 from __future__ import annotations
@@ -34,120 +34,147 @@ __all__ = [
     "with_known",
 ]
 
-_CONTROL_SEED = 6007
-_KEPT = 16  # graphs whose weights are remembered
+_CONTROL_SEED = 6007  # of the numbers with known mean, the same at all agents
+_CACHE_SIZE = 16  # graphs whose weights are cached
 
 
 @dataclass(frozen=True)
 class ExactMixer(Mixer):
-    """As many rounds as the graph needs, whatever K is asked for."""
+    """Base class of exact mixers, whose number of rounds follows from the graph, whatever K is requested."""
 
     memoryless = True
 
-    def __post_init__(self) -> None:  # K follows from the graph
+    def __post_init__(self) -> None:
+        """Check the messages; ``rounds`` is not used."""
         if self.messages != "float64":
             raise MixingError(
                 f"{type(self).__name__} with messages = {self.messages!r}: an exact average needs all digits of every "
-                'message; leave messages="float64", or use a mixer such as deepca.FastMix(messages="float32")'
+                'message; leave messages="float64", or use a mixer such as deepca.FastMix(messages="float32")',
+                parameter="messages",
+                value=self.messages,
             )
 
     def check(self, topology: Topology) -> None:
+        """Raise MixingError if the graph changes from round to round."""
         if topology.changing:
             raise MixingError(
-                f"{type(self).__name__} needs links that stay, but {topology.name} changes from round to round; use a "
-                "tracked method there (deepca.AcceleratedDeEPCA, deepca.DeEPCA; algorithm 'accelerated' or 'deepca')"
+                f"{type(self).__name__} needs links that stay up, but {topology.name} changes from round to round; use "
+                "a tracked method there (deepca.AcceleratedDeEPCA, deepca.DeEPCA; algorithm 'accelerated' or 'deepca')",
+                parameter="mix",
+                value=type(self).__name__,
             )
 
     @property
     def auto(self) -> bool:
+        """False: K follows from the graph."""
         return False
 
     @property
     def fixed(self) -> bool:
+        """True: K is the same in every iteration."""
         return True
 
     def rounds_in(self, topology: Topology, t: int, K: int = 0) -> int:
+        """Return the rounds of one average."""
         return self.length(topology)
 
     @property
     def spreads(self) -> bool:
+        """True: the mean contains the values of every agent."""
         return True
 
     def with_rounds(self, K: int) -> Self:
+        """Return the same mixer, since K follows from the graph."""
         return self
 
     def run(self, network: Averaging, x: Array, K: int, /) -> Array:
+        """Gossip once with the weights of each round."""
         for weights in self.weights(network.topology):
             x = network.gossip(x, weights)
         return x
 
     def contraction(self, topology: Topology, K: int) -> float:
+        """Return 0 if K rounds suffice for the average, else 1."""
         return 0.0 if self.length(topology) <= K else 1.0
 
     def length(self, topology: Topology) -> int:
-        """Rounds of one average."""
+        """Return the rounds of one average."""
         return max(len(self.weights(topology)), 1)
 
     @abstractmethod
     def weights(self, topology: Topology) -> tuple[Csr, ...]:
-        """Of every round, the same objects each time."""
+        """Return the gossip matrix of every round, the same objects each time."""
 
 
 @dataclass(frozen=True)
 class TreeSweep(ExactMixer):
-    """Sums up a spanning tree to its root, and the mean down again: ``2 · depth`` rounds of at most m − 1 messages.
+    """Sum up a spanning tree to its root, and send the mean down again: ``2 · depth`` rounds, m − 1 messages each way.
 
-    The tree is that of shortest paths from an agent in the middle, so its depth is the radius of the graph::
+    Notes
+    -----
+    The tree has the shortest paths from a central agent, so its depth is the radius of the graph::
 
-        up:    y_p = x_p + Σ_{c child of p} x_c      deepest first;  at the root, divided by m
+        up:    y_p = x_p + Σ_{c child of p} x_c      deepest level first; the root divides by m
         down:  y_c = x_p                             p the parent of c
     """
 
     def weights(self, topology: Topology) -> tuple[Csr, ...]:
+        """Return the weights of the rounds up the tree, then down."""
         return _up_and_down(topology)
 
 
 @dataclass(frozen=True)
 class DimensionExchange(ExactMixer):
-    """On a hypercube: ``y_j = (x_j + x_{j xor 2^b}) / 2`` for every dimension b, log₂ m rounds."""
+    """Average pairwise along each dimension b of a hypercube: ``y_j = (x_j + x_{j xor 2^b}) / 2``, log₂ m rounds."""
 
     def check(self, topology: Topology) -> None:
+        """Raise MixingError unless the graph is a hypercube that does not change."""
         super().check(topology)
         if not _is_hypercube(topology):
-            raise MixingError(f"{topology.name} is no hypercube; use deepca.consensus.exact.TreeSweep")
+            raise MixingError(
+                f"DimensionExchange needs a hypercube, and {topology.name} is not one; use "
+                "deepca.consensus.exact.TreeSweep",
+                parameter="mix",
+                value="DimensionExchange",
+            )
 
     def weights(self, topology: Topology) -> tuple[Csr, ...]:
+        """Return the weights of one round per dimension."""
         return _exchanges(topology)
 
 
 @dataclass(frozen=True)
 class AllReduce(ExactMixer):
-    """The mean by one operation of the machine, ``MPI_Allreduce``: for who wants speed and has a cluster.
+    """Average by one collective operation, ``MPI_Allreduce``: faster where the cluster offers it.
 
-    Nobody's neighbours matter then. Engines between sites have no such operation.
+    The graph is not used. Engines between sites have no such operation.
     """
 
     def run(self, network: Averaging, x: Array, K: int, /) -> Array:
+        """Average over all agents at once."""
         return network.total_mean(x)
 
     def length(self, topology: Topology) -> int:
+        """Return 1, by which the operation is counted."""
         return 1
 
     def weights(self, topology: Topology) -> tuple[Csr, ...]:
+        """Return an empty tuple: nothing is gossiped."""
         return ()
 
 
 def exact_mixer(topology: Topology, *, collective: bool = False) -> ExactMixer:
-    """The exact mixer with the fewest rounds on this graph; ``collective`` where the machine adds up over all."""
+    """Return the exact mixer with the fewest rounds on a graph; AllReduce if the network has collective operations."""
     if collective:
         return AllReduce()
     return DimensionExchange() if topology.n_agents > 2 and _is_hypercube(topology) else TreeSweep()
 
 
 def exact_average(network: Network, x: Array) -> Array:
-    """The mean over all agents of ``x``, shape ``(*B, n)``, to rounding; the same bits at every agent.
+    """Return the mean over all agents of ``x``, shape ``(*B, n)``, to rounding error and bitwise the same everywhere.
 
-    A number whose mean is known travels along. If it comes out wrong, a message was lost or altered.
+    A control number with known mean is averaged as well. If it comes out wrong, a message was lost or altered, and
+    NetworkError is raised.
     """
     flat, known = with_known(network, x)
     with network.following(_known(network.n_agents)[0], flat.shape[-1] - 1):
@@ -156,11 +183,11 @@ def exact_average(network: Network, x: Array) -> Array:
 
 
 def exact_average_then(network: Network, x: Array, derive: Callable[[Array], Array], size: int) -> tuple[Array, Array]:
-    """The same, and what the leader derives from the mean: ``size`` numbers, the same bits at every agent.
+    """Return the exact average and ``size`` numbers that the leader derives from it, bitwise the same everywhere.
 
-    Factorizations and matrix products round differently on another processor. So the root of the tree computes what
-    follows from the mean, and the way down carries both: no round more, and ``m − 1`` longer messages. ``derive`` is
-    called where the leader is held, and nowhere else; whoever receives its numbers checks them.
+    Factorizations and matrix products round differently on different processors. So the root of the tree computes
+    whatever is derived from the mean, and the way down carries both: no additional round, and ``m − 1`` longer
+    messages. ``derive`` is called only in the process of the leader; all other agents should check its numbers.
     """
     TreeSweep().check(network.topology)
     flat, known = with_known(network, x)
@@ -170,7 +197,7 @@ def exact_average_then(network: Network, x: Array, derive: Callable[[Array], Arr
 
 
 def with_known(network: Network, x: Array, count: int = 1) -> tuple[Array, Array]:
-    """Append some more numbers to x ``(*B, n)``; return all, and the means of those numbers over all agents."""
+    """Append ``count`` control numbers to x ``(*B, n)``; return all, and the known means of the control numbers."""
     m = network.n_agents
     known = _known(m, count)
     flat = x.reshape(*network.batch, -1)
@@ -179,26 +206,27 @@ def with_known(network: Network, x: Array, count: int = 1) -> tuple[Array, Array
 
 
 def _known(m: int, count: int = 1) -> Array:
-    """Those numbers of all agents, ``(count, m)``."""
+    """Return the control numbers of all agents, ``(count, m)``."""
     return np.random.default_rng(_CONTROL_SEED).uniform(1.0, 2.0, (count, m))
 
 
 def _checked(mean: Array, known: Array) -> Array:
-    """The mean without that number, if it came out right."""
+    """Return the mean without the control number; raise NetworkError if that came out wrong."""
     if not abs(float(mean[-1]) - float(known[0])) <= 1e-9:
         raise NetworkError(
-            f"a number with mean {float(known[0]):.6g} came out as {float(mean[-1]):.6g}: a message was lost or altered"
+            f"a control number with mean {float(known[0]):.6g} was averaged to {float(mean[-1]):.6g}: a message was "
+            "lost or altered; check the network, then run again"
         )
-    return np.asarray(mean[:-1] + 0.0)  # no negative zero: on the way down its sign may be lost
+    return np.asarray(mean[:-1] + 0.0)  # removes negative zeros, whose sign may get lost on the way down
 
 
-@lru_cache(maxsize=_KEPT)
+@lru_cache(maxsize=_CACHE_SIZE)
 def _up_and_down(topology: Topology) -> tuple[Csr, ...]:
     up, down = sweeps(topology)
     return up + down
 
 
-@lru_cache(maxsize=_KEPT)
+@lru_cache(maxsize=_CACHE_SIZE)
 def _exchanges(topology: Topology) -> tuple[Csr, ...]:
     m = topology.n_agents
     agents = np.arange(m)

@@ -1,4 +1,4 @@
-"""What a mixer keeps from one mix to the next. It is part of the State of whoever tracks."""
+"""State that a mixer carries from one mix to the next; tracking algorithms store it in their State."""
 
 from __future__ import annotations
 
@@ -14,16 +14,23 @@ __all__ = ["Memory", "PushSum", "mean_of", "of_new", "turned"]
 
 @dataclass(frozen=True)
 class PushSum:
-    """On a directed graph: the weight ``y_j`` of the local agents, mixed from ones in all rounds since x began.
+    """Push-sum weights on a directed graph, mixed from ones in all rounds since x began.
 
-    ``x_j / y_j`` tends to the mean where x_j itself tends to a multiple of it. The sum over all agents stays that of x,
-    so it is x that is tracked, never the ratio.
+    Parameters
+    ----------
+    y : ndarray of shape B
+        Positive weights ``y_j`` of the local agents.
+
+    Notes
+    -----
+    ``x_j / y_j`` converges to the mean, while x_j itself converges to a multiple of it. Mixing preserves the sum of x
+    over all agents, so x is tracked, never the ratio.
     """
 
     y: Array
-    """Positive, shape ``B``."""
 
     def __post_init__(self) -> None:
+        """Make the weights read-only."""
         self.y.flags.writeable = False
 
 
@@ -31,7 +38,7 @@ Memory = Copies | PushSum
 
 
 def mean_of(x: Array, memory: Memory | None) -> Array:
-    """What x ``(*B, …)`` says of the mean: x itself, or ``x / y`` on a directed graph."""
+    """Return the local estimate of the mean of x ``(*B, …)``: x itself, or ``x / y`` on a directed graph."""
     if not isinstance(memory, PushSum):
         return x
     y = memory.y
@@ -39,10 +46,10 @@ def mean_of(x: Array, memory: Memory | None) -> Array:
 
 
 def turned(memory: Memory | None) -> Memory | None:
-    """After x was multiplied from the right: weights are the same, copies are of other numbers now."""
+    """Return the memory that remains valid after x was multiplied from the right: weights, but not copies."""
     return memory if isinstance(memory, PushSum) else None
 
 
 def of_new(memory: Memory | None) -> Memory | None:
-    """For another x, not the one that was mixed before: copies are as good as before, weights begin again at one."""
+    """Return the memory that remains valid for another x than the one mixed before: copies, but not weights."""
     return None if isinstance(memory, PushSum) else memory

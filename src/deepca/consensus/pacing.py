@@ -1,30 +1,31 @@
-"""How many rounds the next iteration makes: ``rounds="auto"``. Two ways, :class:`Searched` and :class:`Matched`.
+"""Choice of K while running, under ``rounds="auto"``: by search (:class:`Searched`) or directly (:class:`Matched`).
 
-Each iteration costs K rounds; with too few, disagreement holds convergence back or breaks it. K* depends on graph and
-data, not on the accuracy wanted, so it can be found while running. All decisions follow from agreed numbers alone, so
-every agent uses the same K in the same iteration.
+Each iteration costs K rounds; with too few, disagreement slows convergence down or prevents it. The best K depends on
+the graph and the data, not on the target accuracy, so it can be found while running. All decisions follow from agreed
+numbers alone, so every agent uses the same K in the same iteration.
 
-**Searched**, for plain power iterations, of which there are many:
+**Searched**, for plain power iterations, which are many:
 
-*Start*, from the graph: the smallest K with which tracking settles by 0.6 per iteration
-(:func:`deepca.consensus.rates.tracking_rate`, which also says which K can never work).
+*At first*, from the graph: the smallest K with which tracking settles at a rate of 0.6 per iteration
+(:func:`deepca.consensus.rates.tracking_rate`, which also shows which K can never work).
 
-*Then*, from what is seen. q = disagreement/change says who leads: the data (q ≪ 1, rounds are wasted) or the mixing
-(q ≫ 1, rounds are missing). Where some ``A_j`` are indefinite, less disagreement does harm, and the limits are lower.
+*Later*, from observation. The ratio q = disagreement/change tells which one dominates: the data (q ≪ 1, rounds are
+wasted) or the mixing (q ≫ 1, rounds are missing). If some ``A_j`` are indefinite, even a smaller disagreement does
+harm, and the limits are lower.
 
-* Trouble (agents far apart and not nearing, disagreement growing, q large): more rounds at once, and that K is avoided
-  for a while that doubles with every trouble.
-* Quiet: fewer rounds, as far as q is predicted to stay small.
-* Between: try a neighbouring K for a few iterations.
+* Trouble (agents are far apart and do not approach each other, disagreement grows, or q is large): more rounds at once,
+  and the old K is avoided for a period that doubles every time.
+* Quiet: fewer rounds, as long as q is predicted to stay small.
+* In between: try a neighbouring K for a few iterations.
 
-Either way a smaller K is kept only if the error then falls faster *per round* than before.
+In any case a smaller K is kept only if the error then falls faster *per round* than before.
 
-**Matched**, for accelerated iterations, which are too few to try anything: the agents' products differ from what is
-tracked by h (relative to the smallest eigenvalue tracked; agreed). A disagreement δ moves an agent's subspace by δ, its
-product by h δ, and K rounds leave ``ρ_K h δ`` of that. K is the smallest with which this is well below δ. Where the
-agents still come apart, or hold convergence back, it is made smaller yet. Where the subspace turns without settling, h
-is made of noise as well: then K grows by four tenths every dozen iterations, and does not fall again. A resumed run
-goes on with the K it had.
+**Matched**, for accelerated iterations, which are too few for trials: the agents' products differ from the tracked ones
+by h (relative to the smallest tracked eigenvalue; agreed). A disagreement δ moves an agent's subspace by δ and its
+product by h δ, and K rounds leave ``ρ_K h δ`` of that. K is the smallest number for which this is well below δ. If
+agents still drift apart or slow convergence down, the limit is lowered. If the subspace rotates without settling, h is
+dominated by noise as well: K then grows by four tenths every dozen iterations and does not decrease again. A resumed
+run continues with the K it had.
 """
 
 from __future__ import annotations
@@ -47,106 +48,123 @@ if TYPE_CHECKING:
 
 __all__ = ["Matched", "Pace", "Searched"]
 
-_STABLE = 0.95  # tracking may not settle slower than this
-_FINE = 0.5  # q below which rounds are wasted
-_FAR = 0.1  # disagreement that is not small
-_WINDOW = 8  # iterations after which a rate is believed
-_PATIENCE = 40
-_MOVING = 1.0 - 1e-6  # a rate below which the error falls at all
-_LEFT = 0.4  # of a disagreement, by which agents may be led astray in one iteration
-_SWIFT = 0.73  # what disagreement may shrink by where the error could halve
-_LONG = 12  # iterations over which the error should fall
-_HELD_BACK = 0.35  # part of the expected rate below which something holds it back
-_DROWNS = 0.1  # of a change: disagreement, at the size of the smallest eigenvalue tracked, that may hold it back
-_UNKNOWN = 0.05  # what rounds leave of a disagreement, while it is not known how different the agents are
+_MAX_STABLE_RATE = 0.95  # per iteration, at which tracking must settle
+_QUIET_RATIO = 0.5  # q below which rounds are wasted
+_FAR_APART = 0.1  # disagreement above which agents do not see the same subspace yet
+_WINDOW = 8  # iterations over which a rate is measured
+_FIRST_AVOIDANCE = 40  # iterations for which a K that caused trouble is avoided; doubles every time
+_CONVERGING_RATE = 1.0 - 1e-6  # below which the error falls at all
+_MAX_LEFTOVER = 0.4  # of a disagreement, after the rounds of one iteration
+_MAX_ACCELERATED_RATE = 0.73  # at which disagreement must decay while the error could halve per iteration
+_LONG_WINDOW = 12  # iterations over which the error should fall
+_MIN_RATE_SHARE = 0.35  # of the expected rate, below which disagreement may slow convergence down
+_MAX_WEIGHTED_RATIO = 0.1  # disagreement/change in the smallest direction that cannot slow convergence down yet
+_FIRST_LEFTOVER = 0.05  # of a disagreement, as long as the heterogeneity of the agents is unknown
 
 
 @dataclass(frozen=True)
 class _Trial:
-    """K before the trial, and what a round was worth then."""
+    """K before the trial, and the decrease of the log-error per round with it."""
 
     K: int
     worth: float
 
 
 class Pace(Protocol):
-    """Chooses K for the next iteration from the agreed numbers of earlier ones."""
+    """Policy that chooses K for the next iteration from the agreed numbers of earlier ones."""
 
     @property
-    def K(self) -> int: ...
+    def K(self) -> int:
+        """Rounds of the next iteration."""
+        ...
 
     def see(self, new: Agreed, t: int, expected: float | None = None) -> None:
-        """Agreed numbers of an earlier iteration have arrived after iteration t.
+        """Take account of agreed numbers of an earlier iteration.
 
-        expected : by what the logarithm of the error should fall per iteration, if known.
+        Parameters
+        ----------
+        new : Agreed
+            The numbers, which became known after iteration t.
+        t : int
+            Current iteration.
+        expected : float, optional
+            Expected decrease of the log-error per iteration, if known.
         """
         ...
 
     def forget(self, t: int, K: int) -> None:
-        """After a restart in iteration t: what was seen no longer counts, and all agents go on with K rounds."""
+        """Discard all observations after a restart in iteration t, and continue with K rounds."""
         ...
 
 
 class Matched:
-    """K from how different the agents are."""
+    """Choose K from the heterogeneity of the agents."""
 
     def __init__(self, mixer: Mixer, topology: Topology, K: int = 0) -> None:
         self._graph = _Graph(mixer, topology)
         self._limit = mixer.rounds_for(topology, 1e-15)
-        self._share, self._since, self._least, self._resumed = _LEFT, 0, 1, K
+        self._share, self._since, self._least, self._resumed = _MAX_LEFTOVER, 0, 1, K
         self._seen: list[Agreed] = []
-        self._any: deque[Agreed] = deque(maxlen=_LONG)  # with whatever K
-        self.K = K or self._rounds(_UNKNOWN)
+        self._recent: deque[Agreed] = deque(maxlen=_LONG_WINDOW)  # regardless of K
+        self.K = K or self._rounds(_FIRST_LEFTOVER)
 
     def forget(self, t: int, K: int) -> None:
-        self._share, self._since, self._least, self._resumed, self.K = _LEFT, t, 1, K, K
+        """Discard all observations; the limit on the leftover starts over."""
+        self._share, self._since, self._least, self._resumed, self.K = _MAX_LEFTOVER, t, 1, K, K
         self._seen.clear()
-        self._any.clear()
+        self._recent.clear()
 
     def see(self, new: Agreed, t: int, expected: float | None = None) -> None:
-        self._any.append(new)
-        if self._lost(new):  # h, too, is made of noise then, and says little about K
+        """Add rounds in case of stagnation or trouble; otherwise follow the heterogeneity."""
+        self._recent.append(new)
+        if self._stagnates(new):  # h is dominated by noise, too, and says little about K
             self._least = min(self.K + max(1, round(0.4 * self.K)), self._limit)
-            self._any.clear()
+            self._recent.clear()
         elif new.t <= self._since + 1:
-            return  # made with another K
+            return  # computed with another K
         else:
             self._seen.append(new)
-            if self._trouble(new, expected):
+            if self._in_trouble(new, expected):
                 self._share /= 4.0 if self._limit > self.K else 1.0
                 self._seen.clear()
-        if self._resumed:  # what led to this K is forgotten, but it still holds
+        if self._resumed:  # the reasons for this K are not stored, but still apply
             kept = max(self._graph.rho(self._resumed), 1e-15) * max(new.heterogeneity, 1.0)
-            self._share = min(self._share, 1.25 * kept)  # with room for an h that moves by little
+            self._share = min(self._share, 1.25 * kept)  # with room for small changes of h
             self._resumed = 0
         left = self._share / max(new.heterogeneity, 1.0)
         K = max(self._rounds(left), self._least)
-        if K > self.K or max(self._rounds(left / 1.5), self._least) < self.K:  # fewer only with something to spare
+        if K > self.K or max(self._rounds(left / 1.5), self._least) < self.K:  # fewer only with a margin
             self.K, self._since = K, t
             self._seen.clear()
 
-    def _lost(self, new: Agreed) -> bool:
-        """Whether the subspace turns as much as ever, while what agents disagree by could explain it."""
-        if len(self._any) < _LONG or new.change <= 100.0 * new.floor:
+    def _stagnates(self, new: Agreed) -> bool:
+        """Tell whether the subspace keeps rotating although it should settle, and disagreement could explain it."""
+        if len(self._recent) < _LONG_WINDOW or new.change <= 100.0 * new.floor:
             return False
-        changes = [entry.change for entry in self._any]
-        half = _LONG // 2
+        changes = [entry.change for entry in self._recent]
+        half = _LONG_WINDOW // 2
         early, late = sorted(changes[:half])[half // 2], sorted(changes[half:])[half // 2]
-        return late > 0.9 * early and (min(changes) > _FAR or _weight(new) > _DROWNS / 2.0)
+        return late > 0.9 * early and (min(changes) > _FAR_APART or _weighted_ratio(new) > _MAX_WEIGHTED_RATIO / 2.0)
 
-    def _trouble(self, new: Agreed, expected: float | None) -> bool:
-        """Agents far apart and not nearing, coming apart more than convergence explains, or holding it back."""
+    def _in_trouble(self, new: Agreed, expected: float | None) -> bool:
+        """Tell whether agents stay far apart, drift apart, or slow convergence down."""
         recent = [entry.disagreement for entry in self._seen[-5:]]
         if new.change <= 100.0 * new.floor or len(recent) < 5:
             return False
-        apart = min(recent) > _FAR and recent[-1] > 0.5 * recent[0]
-        growing = recent[-1] > 3.0 * min(entry.disagreement for entry in self._seen) and _lead(new) > 0.5
-        last = self._seen[-_LONG:]
-        near = len(last) == _LONG and max(entry.change for entry in last) <= _FAR
-        slow = near and _weight(new) > _DROWNS and -log(_rate(last)) < _HELD_BACK * min(expected or 0.0, 1.0)
+        apart = min(recent) > _FAR_APART and recent[-1] > 0.5 * recent[0]
+        growing = recent[-1] > 3.0 * min(entry.disagreement for entry in self._seen) and _ratio(new) > 0.5
+        last = self._seen[-_LONG_WINDOW:]
+        near = len(last) == _LONG_WINDOW and max(entry.change for entry in last) <= _FAR_APART
+        slow = (
+            near
+            and _weighted_ratio(new) > _MAX_WEIGHTED_RATIO
+            and -log(_rate(last)) < _MIN_RATE_SHARE * min(expected or 0.0, 1.0)
+        )
         return apart or growing or slow
 
     def _rounds(self, left: float) -> int:
+        """Return the smallest K that leaves at most ``left`` of a disagreement and keeps up with acceleration."""
+
         def enough(K: int) -> bool:
             return self._limit <= K or (self._graph.rho(K) <= left and self._graph.keeps_up(K))
 
@@ -154,7 +172,7 @@ class Matched:
 
 
 class Searched:
-    """K from what other K are seen to be worth."""
+    """Choose K by comparing the progress per round of neighbouring K."""
 
     def __init__(self, mixer: Mixer, topology: Topology, K: int = 0) -> None:
         self._graph = _Graph(mixer, topology)
@@ -164,138 +182,146 @@ class Searched:
         self._since = 0
         self._seen: list[Agreed] = []
         self._avoid: dict[int, int] = {}
-        self._patience = _PATIENCE
+        self._patience = _FIRST_AVOIDANCE
         self._trial: _Trial | None = None
 
     def forget(self, t: int, K: int) -> None:
+        """Discard all observations, trials and avoided K."""
         self._seen.clear()
         self._avoid.clear()
-        self.K, self._since, self._trial, self._patience = K, t, None, _PATIENCE
+        self.K, self._since, self._trial, self._patience = K, t, None, _FIRST_AVOIDANCE
 
     def see(self, new: Agreed, t: int, expected: float | None = None) -> None:
+        """Add rounds in trouble, remove them when quiet, and try a neighbouring K in between."""
         if new.t <= self._since + 1 or not new.change > 0.0:
-            return  # made with another K
+            return  # computed with another K
         self._seen.append(new)
         if len(self._seen) < 3 or new.change <= 100.0 * new.floor:
-            return  # rounding tells nothing
-        fine = _FINE / max(1.0, new.indefinite)
-        q = sorted(_lead(entry) for entry in self._seen[-3:])[1]
-        if self._trouble(q, fine):
+            return  # too few observations, or dominated by rounding
+        fine = _QUIET_RATIO / max(1.0, new.indefinite)
+        q = sorted(_ratio(entry) for entry in self._seen[-3:])[1]
+        if self._in_trouble(q, fine):
             self._trial = None
-            self._block(self.K, t)
-            self._use(self.K + max(1, round(0.4 * self.K)), t)
+            self._avoid_rounds(self.K, t)
+            self._set_rounds(self.K + max(1, round(0.4 * self.K)), t)
             return
-        if max(entry.disagreement for entry in self._seen[-3:]) > _FAR:
+        if max(entry.disagreement for entry in self._seen[-3:]) > _FAR_APART:
             return
         r = _rate(self._seen[-_WINDOW:])
         worth = -log(r) / self.K
-        if self._lost_ground(r):
-            self._block(self.K, t)
-            self._return(t)
+        if self._has_lost_ground(r):
+            self._avoid_rounds(self.K, t)
+            self._end_trial(t)
             return
-        if q <= fine and r < _MOVING and (K := self._quiet(q, fine, r, worth, t)) < self.K:
+        if q <= fine and r < _CONVERGING_RATE and (K := self._fewer_rounds(q, fine, r, worth, t)) < self.K:
             self._trial = self._trial or _Trial(self.K, worth)
-            self._use(K, t)
+            self._set_rounds(K, t)
             return
         if len(self._seen) < _WINDOW:
             return
         if self._trial is not None:
             if worth < (self._trial.worth if self._trial.K < self.K else 0.9 * self._trial.worth):
-                self._block(self.K, t)
-                self._return(t)
+                self._avoid_rounds(self.K, t)
+                self._end_trial(t)
                 return
             self._trial = None
-        if _steady(self._seen[-_WINDOW:]):
-            self._try(q, fine, r, worth, t)
+        if _is_steady(self._seen[-_WINDOW:]):
+            self._start_trial(q, fine, r, worth, t)
 
-    def _trouble(self, q: float, fine: float) -> bool:
+    def _in_trouble(self, q: float, fine: float) -> bool:
+        """Tell whether agents stay far apart, disagreement grows, or q is large and not falling."""
         spreads, last = [entry.disagreement for entry in self._seen], self._seen[-3:]
         recent = spreads[-5:]
-        apart = len(recent) == 5 and min(recent) > _FAR and recent[-1] > 0.5 * recent[0]
+        apart = len(recent) == 5 and min(recent) > _FAR_APART and recent[-1] > 0.5 * recent[0]
         growing = recent[-1] > 3.0 * min(spreads) and q > 0.6 * fine
-        leads = q > 4.0 * fine and _lead(last[-1]) > 0.8 * _lead(last[0])
+        leads = q > 4.0 * fine and _ratio(last[-1]) > 0.8 * _ratio(last[0])
         return apart or growing or leads
 
-    def _quiet(self, q: float, fine: float, r: float, worth: float, t: int) -> int:
-        """The smallest K, not much smaller than now, with which the agents are predicted to stay together."""
+    def _fewer_rounds(self, q: float, fine: float, r: float, worth: float, t: int) -> int:
+        """Return the smallest K, at most a third below the current one, with which q is predicted to stay small."""
         K, least = self.K, max(self._least, self.K - max(1, self.K // 3))
-        while least < K and self._promising(K - 1, q, fine, r, 1.02 * worth, t):
+        while least < K and self._is_promising(K - 1, q, fine, r, 1.02 * worth, t):
             K -= 1
         return K
 
-    def _try(self, q: float, fine: float, r: float, worth: float, t: int) -> None:
+    def _start_trial(self, q: float, fine: float, r: float, worth: float, t: int) -> None:
+        """Try a smaller K if it is promising, or a larger one if q is not small."""
         down, up = self.K - max(1, round(0.2 * self.K)), self.K + max(1, round(0.3 * self.K))
-        if down >= self._least and self._promising(down, q, 4.0 * fine, r, 1.05 * worth, t):
+        if down >= self._least and self._is_promising(down, q, 4.0 * fine, r, 1.05 * worth, t):
             self._trial = _Trial(self.K, worth)
-            self._use(down, t)
+            self._set_rounds(down, t)
         elif q > fine and t >= self._avoid.get(up, 0):
             self._trial = _Trial(self.K, worth)
-            self._use(up, t)
+            self._set_rounds(up, t)
 
-    def _promising(self, K: int, q: float, limit: float, r: float, worth: float, t: int) -> bool:
-        """Whether a smaller K is stable, keeps q below the limit and makes more of each round, by prediction."""
+    def _is_promising(self, K: int, q: float, limit: float, r: float, worth: float, t: int) -> bool:
+        """Predict whether a smaller K is stable, keeps q below the limit and gains more per round."""
         graph = self._graph
         return (
             not any(K <= avoided < self.K and t < until for avoided, until in self._avoid.items())
-            and graph.settles(K, 1.0) <= _STABLE
+            and graph.settles(K, 1.0) <= _MAX_STABLE_RATE
             and q * graph.leftover(K) / graph.leftover(self.K) <= limit
             and -log(max(r, graph.settles(K, r))) / K >= worth
         )
 
-    def _lost_ground(self, r: float) -> bool:
-        """Whether the error grows since there are fewer rounds, where it fell before."""
-        return self._trial is not None and self._trial.K > self.K and len(self._seen) >= 4 and r > _MOVING
+    def _has_lost_ground(self, r: float) -> bool:
+        """Tell whether the error stopped falling after the number of rounds was reduced."""
+        return self._trial is not None and self._trial.K > self.K and len(self._seen) >= 4 and r > _CONVERGING_RATE
 
-    def _return(self, t: int) -> None:
-        """Back to the K before the trial."""
+    def _end_trial(self, t: int) -> None:
+        """Return to the K before the trial."""
         if self._trial is not None:
             K, self._trial = self._trial.K, None
-            self._use(K, t)
+            self._set_rounds(K, t)
 
-    def _block(self, K: int, t: int) -> None:
+    def _avoid_rounds(self, K: int, t: int) -> None:
+        """Avoid K for a period that doubles every time."""
         self._avoid[K] = t + self._patience
         self._patience *= 2
 
-    def _use(self, K: int, t: int) -> None:
+    def _set_rounds(self, K: int, t: int) -> None:
+        """Use K from now on, and discard the observations made with another one."""
         self.K, self._since = min(K, self._limit), t
         self._seen.clear()
 
 
 class _Graph:
-    """What the graph alone says about K; what depends on nothing else is found once."""
+    """Properties of K that depend on mixer and graph only, computed once."""
 
     def __init__(self, mixer: Mixer, topology: Topology) -> None:
         self.settles = partial(tracking_rate, mixer, topology)
-        self.keeps_up = cache(partial(accelerated_keeps_up, mixer, topology, limit=_SWIFT))
+        self.keeps_up = cache(partial(accelerated_keeps_up, mixer, topology, limit=_MAX_ACCELERATED_RATE))
         self.rho = cache(lambda K: float(np.abs(responses(mixer, topology, K)).max(initial=0.0)))
 
     @cached_property
     def least(self) -> int:
-        """The smallest K with which tracking settles at all."""
-        return smallest_rounds(lambda K: self.settles(K, 1.0) <= _STABLE)
+        """Smallest K with which tracking is stable."""
+        return smallest_rounds(lambda K: self.settles(K, 1.0) <= _MAX_STABLE_RATE)
 
     def leftover(self, K: int) -> float:
-        """What K rounds leave of a disagreement that is fed anew in every iteration."""
+        """Return what K rounds leave of a disagreement that is injected again in every iteration."""
         rho = min(self.rho(K), 0.98)
         return max(rho, 1e-16) / (1.0 - rho)
 
 
-def _lead(entry: Agreed) -> float:
+def _ratio(entry: Agreed) -> float:
+    """Return q, disagreement/change."""
     return entry.disagreement / entry.change
 
 
-def _weight(entry: Agreed) -> float:
-    """Return disagreement/change in the smallest direction; disagreement is measured relative to the largest."""
-    return _lead(entry) * max(entry.magnified, 1.0)
+def _weighted_ratio(entry: Agreed) -> float:
+    """Return disagreement/change in the smallest direction; disagreement is measured relative to the largest one."""
+    return _ratio(entry) * max(entry.magnified, 1.0)
 
 
 def _rate(seen: Sequence[Agreed]) -> float:
+    """Return the factor per iteration by which the change of the subspace fell."""
     first, last = seen[0], seen[-1]
     r = power(last.change / first.change, 1.0 / (last.t - first.t))
     return float(min(max(r, 1e-3), 1.0 - 1e-9))
 
 
-def _steady(seen: Sequence[Agreed]) -> bool:
-    """Whether the rate is the same in both halves."""
+def _is_steady(seen: Sequence[Agreed]) -> bool:
+    """Tell whether the rate is about the same in both halves."""
     early, late = _rate(seen[: len(seen) // 2 + 1]), _rate(seen[len(seen) // 2 :])
     return abs(log(early) / log(late) - 1.0) < 0.15

@@ -1,4 +1,4 @@
-"""How fast a mixer contracts, and how many rounds tracking needs of it."""
+"""Contraction rates of mixers, and the number of rounds that tracking needs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deepca._util.typing import Array
-from deepca.errors import InvalidInput
+from deepca.errors import MixingError
 from deepca.network.base import Moment, Pairs
 from deepca.topology.graph import Topology
 
@@ -27,29 +27,76 @@ __all__ = [
     "tracking_rate",
 ]
 
-_FIRST = 0.6
+_FIRST_RATE = 0.6  # per iteration, at which tracking settles with the first K
 
 
 def response(mixer: Mixer, topology: Topology, K: int, eigenvalues: npt.ArrayLike) -> Array:
-    """``p_K(λ)``: by what K rounds multiply the component of x along an eigenvector with eigenvalue λ.
+    """Return ``p_K(λ)``, the factor by which K rounds multiply a component of x along an eigenvector of 𝐋.
 
-    Found by running the mixer itself, with gossip replaced by multiplication with λ.
+    Parameters
+    ----------
+    mixer : Mixer
+        The mixer.
+    topology : Topology
+        The graph with its gossip matrix 𝐋.
+    K : int
+        Number of rounds.
+    eigenvalues : array_like
+        Eigenvalues λ of 𝐋, real or complex.
+
+    Returns
+    -------
+    ndarray
+        ``p_K(λ)`` for every λ.
+
+    Raises
+    ------
+    MixingError
+        If the mixer applies no polynomial of 𝐋.
+
+    Notes
+    -----
+    Computed by running the mixer itself, with gossip replaced by multiplication by λ.
+
+    Examples
+    --------
+    >>> from deepca import Gossip, topology
+    >>> response(Gossip(), topology.ring(4), 2, [1.0, 0.5]).tolist()
+    [1.0, 0.25]
     """
     values = np.atleast_1d(np.asarray(eigenvalues) + 0.0)  # real or complex
     return mixer.run(_Diagonal(topology, values), np.ones_like(values), K)
 
 
 def tracking_rate(mixer: Mixer, topology: Topology, K: int, x: float = 1.0) -> float:
-    """Rate at which disagreement dies out under tracking, with K rounds; below 1 or tracking is unstable.
+    """Return the rate per iteration at which disagreement decays under tracking; 1 or more is unstable.
 
+    Parameters
+    ----------
+    mixer : Mixer
+        The mixer.
+    topology : Topology
+        The graph with its gossip matrix 𝐋.
+    K : int
+        Number of rounds.
+    x : float, default=1.0
+        Eigenvalue of A along which S is disturbed, relative to that of the disturbed column.
+
+    Returns
+    -------
+    float
+        The largest modulus of a root z, over all eigenvalues of 𝐋 other than the first.
+
+    Notes
+    -----
     Linearised at the solution with equal agents, the part of S along an eigenvector of 𝐋 with response p, and along an
     eigenvector of A whose eigenvalue is x times that of the column it disturbs, obeys
 
         ``s^{t+1} = p (s^t + x (s^t − s^{t−1}))``,    so    ``z² − p(1+x) z + p x = 0``.
 
-    For p > 0 the larger root is at most √p; a negative response is far worse: at x = 1 tracking is unstable from
-    p = −1/3 on. That, rather than the contraction, is why few rounds of an accelerated mixer can fail: p_K(λ) is
-    negative for small λ.
+    For p > 0 the larger root is at most √p. A negative response is far worse: at x = 1 tracking is unstable for
+    p ≤ −1/3. This, rather than the contraction, is why few rounds of an accelerated mixer can fail: p_K(λ) is negative
+    for small λ.
     """
     p = responses(mixer, topology, K)
     b, c = p * (1.0 + x), p * x
@@ -62,13 +109,31 @@ def tracking_rate(mixer: Mixer, topology: Topology, K: int, x: float = 1.0) -> f
 
 
 def accelerated_rate(mixer: Mixer, topology: Topology, K: int, growth: float = 2.0) -> float:
-    """The same for accelerated iterations whose columns grow by ``growth`` per iteration, relative to the edge a.
+    """Return the rate per iteration at which disagreement decays under accelerated tracking.
 
+    Parameters
+    ----------
+    mixer : Mixer
+        The mixer.
+    topology : Topology
+        The graph with its gossip matrix 𝐋.
+    K : int
+        Number of rounds.
+    growth : float, default=2.0
+        Growth g of the columns per iteration, relative to the edge a.
+
+    Returns
+    -------
+    float
+        The spectral radius of the recurrence, over all eigenvalues of 𝐋 other than the first and λ in [0, a].
+
+    Notes
+    -----
     With ``R = a g/4``, x a disturbance of a column along an eigenvector with eigenvalue λ ≤ a, and s that of its T,
 
         ``s^{t+1} = p (s^t + λ (x^t − x^{t−1}))``,    ``R x^{t+1} = s^{t+1} − (a/2) x^t − (a²/16R) x^{t−1}``.
 
-    Without rounds to spare (p = 0) that is 1/g. For g = 2 it is 0.6 with p = 0.1, and 1.1 with p = −0.1.
+    With perfect averaging (p = 0) the rate is 1/g. For g = 2 it is 0.6 with p = 0.1, and 1.1 with p = −0.1.
     """
     p = responses(mixer, topology, K)
     if p.size == 0:
@@ -76,7 +141,7 @@ def accelerated_rate(mixer: Mixer, topology: Topology, K: int, growth: float = 2
     worst = p if np.iscomplexobj(p) else np.array([p.min(), p.max()])
     ends, edge, g = worst[:, None], np.linspace(0.0, 1.0, 9), growth  # a = 1
     moved = ends * edge
-    step = np.zeros((len(worst), edge.size, 3, 3), dtype=p.dtype)  # of (x^t, x^{t−1}, s^t)
+    step = np.zeros((len(worst), edge.size, 3, 3), dtype=p.dtype)  # acts on (x^t, x^{t−1}, s^t)
     step[..., 0, 0] = 4.0 / g * moved - 2.0 / g
     step[..., 0, 1] = -4.0 / g * moved - g**-2
     step[..., 0, 2] = 4.0 / g * ends
@@ -86,9 +151,30 @@ def accelerated_rate(mixer: Mixer, topology: Topology, K: int, growth: float = 2
 
 
 def accelerated_keeps_up(mixer: Mixer, topology: Topology, K: int, limit: float, growth: float = 2.0) -> bool:
-    """Whether that rate is at most ``limit``: the same answer on every processor, where responses are real.
+    """Tell whether :func:`accelerated_rate` is at most ``limit``.
 
-    The characteristic polynomial ``z³ + b₂z² + b₁z + b₀`` has all its roots in the disc by Jury's conditions.
+    Parameters
+    ----------
+    mixer : Mixer
+        The mixer.
+    topology : Topology
+        The graph with its gossip matrix 𝐋.
+    K : int
+        Number of rounds.
+    limit : float
+        Largest acceptable rate.
+    growth : float, default=2.0
+        Growth g of the columns per iteration, relative to the edge a.
+
+    Returns
+    -------
+    bool
+        The answer. If responses are real, it is the same on every processor.
+
+    Notes
+    -----
+    Jury's conditions decide whether the characteristic polynomial ``z³ + b₂z² + b₁z + b₀`` has all its roots in the
+    disc, without computing eigenvalues.
     """
     p = responses(mixer, topology, K)
     if p.size == 0 or np.iscomplexobj(p):
@@ -104,12 +190,36 @@ def accelerated_keeps_up(mixer: Mixer, topology: Topology, K: int, limit: float,
 
 
 def first_rounds(mixer: Mixer, topology: Topology) -> int:
-    """K to begin with under ``rounds="auto"``, when only the graph is known: tracking settles by 0.6 per iteration."""
-    return smallest_rounds(lambda K: tracking_rate(mixer, topology, K) <= _FIRST)
+    """Return the first K under ``rounds="auto"``, when only the graph is known.
+
+    Parameters
+    ----------
+    mixer : Mixer
+        The mixer.
+    topology : Topology
+        The graph with its gossip matrix 𝐋.
+
+    Returns
+    -------
+    int
+        The smallest K with which tracking settles at a rate of 0.6 per iteration.
+    """
+    return smallest_rounds(lambda K: tracking_rate(mixer, topology, K) <= _FIRST_RATE)
 
 
 def smallest_rounds(enough: Callable[[int], bool]) -> int:
-    """A K that is enough where K − 1 is not (the smallest one, where more rounds are never worse), by bisection."""
+    """Find the smallest sufficient K by bisection.
+
+    Parameters
+    ----------
+    enough : callable
+        Predicate ``K ↦ bool``, true for some K.
+
+    Returns
+    -------
+    int
+        A K that is enough while K − 1 is not; the smallest one if the predicate is monotone.
+    """
     high = 1
     while not enough(high):
         high *= 2
@@ -121,28 +231,51 @@ def smallest_rounds(enough: Callable[[int], bool]) -> int:
 
 
 def responses(mixer: Mixer, topology: Topology, K: int) -> Array:
-    """``p_K(λ)`` for the eigenvalues of 𝐋 but the first (``topology.modes``); complex where the graph is directed."""
+    """Return ``p_K(λ)`` for all eigenvalues of 𝐋 except the first.
+
+    Parameters
+    ----------
+    mixer : Mixer
+        The mixer.
+    topology : Topology
+        The graph with its gossip matrix 𝐋.
+    K : int
+        Number of rounds.
+
+    Returns
+    -------
+    ndarray of shape (m - 1,)
+        Responses at ``topology.modes``; complex if the graph is directed.
+    """
     return mixer.factors(topology, K)
 
 
 @dataclass(frozen=True)
 class _Diagonal:
-    """Gossip in the eigenbasis of 𝐋."""
+    """Stand-in for a network that gossips in the eigenbasis of 𝐋."""
 
     topology: Topology
     values: Array
 
     def gossip(self, x: Array, weights: object = None, /) -> Array:
+        """Multiply by the eigenvalues."""
         if weights is not None:
-            raise InvalidInput("a mixer with weights of its own in each round has no response in the eigenbasis of 𝐋")
+            raise _no_response("a mixer with its own weights in each round")
         return self.values * x
 
     @property
     def moment(self) -> Moment:
+        """The first moment."""
         return 0, 0, 0, 0
 
     def meet(self, x: Array, pairs: Pairs, rounds: int, /) -> Array:
-        raise InvalidInput("meetings of pairs have no response in the eigenbasis of 𝐋")
+        """Raise MixingError."""
+        raise _no_response("a mixer of random pairs")
 
     def total_mean(self, x: Array, /) -> Array:
-        raise InvalidInput("the mean over all agents at once has no response in the eigenbasis of 𝐋")
+        """Raise MixingError."""
+        raise _no_response("an exact mean over all agents")
+
+
+def _no_response(what: str) -> MixingError:
+    return MixingError(f"{what} has no response in the eigenbasis of 𝐋", parameter="mixer")
