@@ -1,4 +1,4 @@
-"""Orthonormal bases, signs and angles, compared with numpy, scipy and definitions."""
+"""Compare orthonormal bases, signs and angles with numpy, scipy and definitions."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from deepca.operators.linalg import (
     top_eigenvectors,
 )
 from tests.laws.strategies import quick, seeds
+from tests.support.errors import raises
 from tests.support.problems import Array, close, orthogonal, spectrum_problem
 
 EPS = float(np.finfo(np.float64).eps)
@@ -30,7 +31,7 @@ Factor = Callable[[Array], tuple[Array, Array]]
 
 
 def _conditioned(d: int, k: int, condition: float, seed: int) -> Array:
-    """A d × k matrix with singular values from 1 down to 1/condition, in random directions."""
+    """Return a d × k matrix with singular values from 1 down to 1/condition, in random directions."""
     return (orthogonal(d, seed)[:, :k] * np.geomspace(1.0, 1.0 / condition, k)) @ orthogonal(k, seed + 1)
 
 
@@ -39,7 +40,7 @@ def _departure(W: Array) -> float:
 
 
 def _householder(S: Array) -> tuple[Array, Array]:
-    """QR by LAPACK, with a positive diagonal of R."""
+    """Return LAPACK's QR with a positive diagonal of R."""
     Q, R = np.linalg.qr(S)
     signs = np.where(np.diagonal(R, axis1=-2, axis2=-1) < 0, -1.0, 1.0)
     return Q * signs[..., None, :], R * signs[..., None]
@@ -81,7 +82,7 @@ def test_qr_stays_orthonormal_at_every_condition(condition: float) -> None:
 
 
 @pytest.mark.parametrize("power", [-12, -6, 6, 12])
-def test_columns_of_very_different_length_are_no_loss(power: int) -> None:
+def test_columns_of_very_different_length_lose_no_accuracy(power: int) -> None:
     rng = np.random.default_rng(0)
     S = rng.standard_normal((4, 30, 3)) * np.array([1.0, 10.0**power, 1.0])
     W, R = qr(S)
@@ -95,7 +96,7 @@ def test_columns_of_very_different_length_are_no_loss(power: int) -> None:
 @pytest.mark.parametrize("factor", [qr, polar])
 @pytest.mark.parametrize("power", [-290, -200, -160, -155, -150, -24, -12, 12, 24, 150, 153, 155, 160, 200, 290])
 def test_the_scale_of_the_data_does_not_matter(power: int, factor: Factor) -> None:
-    """No condition is too large or too small to square: from 1e-290 to 1e290 the basis is the same."""
+    """The basis is the same from 1e-290 to 1e290, although squares overflow or underflow."""
     plain = np.random.default_rng(power + 300).standard_normal((3, 20, 4))
     S = plain * 10.0**power
     W, R = factor(S)
@@ -132,7 +133,7 @@ def _neighbours() -> dict[str, Array]:
 
 @pytest.mark.parametrize("other", _neighbours())
 @pytest.mark.parametrize("factor", [qr, polar])
-def test_an_agent_gets_the_same_basis_alone_and_in_any_company(other: str, factor: Factor) -> None:
+def test_an_agent_gets_the_same_basis_alone_and_in_a_batch(other: str, factor: Factor) -> None:
     for condition in (1.0, 50.0, 1e4, 1e5):
         S = _conditioned(25, 4, condition, 9)
         alone_W, alone_R = factor(S)
@@ -169,7 +170,7 @@ def _deficient(d: int, k: int, rank: int, seed: int) -> Array:
 
 @given(st.integers(0, 4), st.integers(2, 5), st.integers(0, 10), seeds)
 @quick(60)
-def test_a_basis_for_lower_rank_is_complete_and_contains_what_there_is(rank: int, k: int, more: int, seed: int) -> None:
+def test_a_basis_for_lower_rank_is_completed(rank: int, k: int, more: int, seed: int) -> None:
     rank, d = min(rank, k - 1), k + more
     S = _deficient(d, k, rank, seed)
     for factor in (qr, polar):
@@ -200,7 +201,7 @@ def test_a_column_after_a_repeated_one_is_not_lost(columns: tuple[list[float], .
 
 @pytest.mark.parametrize("factor", [qr, polar])
 @pytest.mark.parametrize("rank", [0, 1, 2, 3])
-def test_agents_whose_S_differ_by_rounding_complete_the_basis_alike(rank: int, factor: Factor) -> None:
+def test_completed_bases_agree_if_S_differs_by_rounding(rank: int, factor: Factor) -> None:
     S = _deficient(20, 4, rank, 5)
     scale = max(1.0, float(np.abs(S).max()))
     W, _ = factor(S)
@@ -250,7 +251,7 @@ def test_polar_is_the_polar_decomposition_of_scipy(condition: float) -> None:
 
 
 def test_polar_is_nearest_and_follows_a_change_of_basis() -> None:
-    """``polar(S Q) = polar(S) Q`` for orthogonal Q, which QR does not have."""
+    """``polar(S Q) = polar(S) Q`` holds for orthogonal Q, unlike for QR."""
     S, Q = _conditioned(20, 3, 30.0, 1), orthogonal(3, 8)
     close(polar(S @ Q)[0], polar(S)[0] @ Q, atol=1e-13)
     assert np.linalg.norm(S - polar(S)[0]) < np.linalg.norm(S - qr(S)[0])
@@ -261,15 +262,16 @@ def test_polar_is_nearest_and_follows_a_change_of_basis() -> None:
 
 @pytest.mark.parametrize("factor", [qr, polar])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_is_an_error_that_names_the_agent(bad: float, factor: Factor) -> None:
+def test_nan_and_inf_raise_an_error_that_names_the_agent(bad: float, factor: Factor) -> None:
     S = np.random.default_rng(0).standard_normal((5, 8, 3))
     S[3, 2, 1] = bad
-    with pytest.raises(NotFiniteError, match=r"agent 3:"):
-        factor(S)
-    with pytest.raises(NotFiniteError, match="no longer finite:"):
+    for array, named in ((S, "agent 3"), (S[3:], "agent 0")):
+        with pytest.raises(NotFiniteError) as caught:
+            factor(array)
+        assert named in str(caught.value)
+    with pytest.raises(NotFiniteError) as caught:
         factor(S[3])
-    with pytest.raises(NotFiniteError, match=r"agent 0:"):
-        factor(S[3:])
+    assert "agent" not in str(caught.value)
 
 
 # ------------------------------------------------------------------------------------------------ signs
@@ -321,7 +323,7 @@ def test_tan_theta_is_the_tangent_of_the_largest_principal_angle(k: int, more: i
 
 
 @pytest.mark.parametrize("angle", [1e-1, 1e-4, 1e-8, 1e-10, 1e-12])
-def test_tiny_angles_are_seen(angle: float) -> None:
+def test_tiny_angles_are_accurate(angle: float) -> None:
     Q = orthogonal(40, 2)
     U, V = Q[:, :3], Q[:, 3:6]
     X = U * np.cos([0.0, angle / 2, angle]) + V * np.sin([0.0, angle / 2, angle])
@@ -335,7 +337,7 @@ def test_the_same_subspace_has_angle_zero_in_any_basis() -> None:
     assert float(tan_theta(U, U @ _conditioned(4, 4, 50.0, 3) * 1e-20)) < 1e-13
 
 
-def test_a_direction_orthogonal_to_U_is_infinitely_far() -> None:
+def test_a_direction_orthogonal_to_U_has_an_infinite_tangent() -> None:
     U = np.eye(5)[:, :2]
     assert float(tan_theta(U, np.eye(5)[:, 3:])) == np.inf
     assert float(tan_theta(U, np.eye(5)[:, [0, 4]])) == np.inf
@@ -343,7 +345,7 @@ def test_a_direction_orthogonal_to_U_is_infinitely_far() -> None:
     assert float(tan_theta(Q[:, :3], Q[:, [0, 1, 7]])) > 1e13
 
 
-def test_a_direction_almost_orthogonal_to_U_is_very_far_without_a_warning() -> None:
+def test_a_direction_almost_orthogonal_to_U_has_a_huge_tangent_without_a_warning() -> None:
     assert float(tan_theta(np.eye(2)[:, :1], np.array([[1e-200], [1.0]]))) > 1e150
 
 
@@ -367,7 +369,7 @@ def test_angles_are_batched_over_leading_axes() -> None:
         assert found[index] == pytest.approx(_scipy_tangent(U, X[index]), rel=1e-10)
 
 
-def test_what_is_not_finite_is_infinitely_far_and_harms_no_other() -> None:
+def test_items_that_are_not_finite_have_an_infinite_tangent_and_affect_no_other() -> None:
     U = np.eye(4)[:, :2]
     X = np.stack([np.eye(4)[:, :2], np.full((4, 2), np.nan), np.full((4, 2), np.inf)])
     np.testing.assert_array_equal(tan_theta(U, X), [0.0, np.inf, np.inf])
@@ -375,11 +377,11 @@ def test_what_is_not_finite_is_infinitely_far_and_harms_no_other() -> None:
 
 def test_angles_between_spaces_of_different_shape_are_an_error() -> None:
     for X in (np.eye(4)[:, :3], np.eye(5)[:, :2], np.ones(4)):
-        with pytest.raises(InvalidInput, match="same d and k"):
+        with raises(InvalidInput, parameter="X", value=X.shape):
             tan_theta(np.eye(4)[:, :2], X)
 
 
-def test_top_eigenvectors_are_those_of_a_dense_solver() -> None:
+def test_top_eigenvectors_are_accurate() -> None:
     stack = spectrum_problem(1, 9, np.arange(9, 0, -1.0), seed=3, heterogeneity=0.0)
     values, vectors = top_eigenvectors(stack[0], 3)
     close(values, [9.0, 8.0, 7.0], rtol=1e-13)
@@ -401,7 +403,7 @@ def test_random_starts_are_orthonormal_and_the_same_for_the_same_seed(d: int, k:
     np.testing.assert_array_equal(check_start(W, d), W)
 
 
-def test_random_starts_point_everywhere_alike() -> None:
+def test_random_starts_are_uniform() -> None:
     """The mean of ``W Wᵀ`` over many draws is ``k/d · I``."""
     draws = np.stack([random_orthonormal(4, 2, seed=s) for s in range(2000)])
     mean = np.einsum("nik,njk->ij", draws, draws) / 2000
@@ -410,37 +412,43 @@ def test_random_starts_point_everywhere_alike() -> None:
 
 
 @pytest.mark.parametrize(("d", "k"), [(4, 5), (4, 0), (4, -1)])
-def test_impossible_numbers_of_components_are_refused(d: int, k: int) -> None:
-    with pytest.raises(StartError, match=f"k = {k}.*d = {d}"):
+def test_invalid_numbers_of_components_are_refused(d: int, k: int) -> None:
+    with raises(StartError, parameter="k", value=k):
         random_orthonormal(d, k, seed=0)
 
 
 @pytest.mark.parametrize(
-    ("W0", "message"),
-    [
-        (np.ones(4), "shape"),
-        (np.zeros((2, 4, 1)), "same for every agent"),
-        (np.zeros((4, 0)), "at least 1"),
-        (np.zeros((4, 5)), "must not exceed d"),
-        (np.eye(5)[:, :2], "5 rows.*d = 4"),
-        (np.full((4, 2), np.nan), "NaN"),
-        (np.ones((4, 2)), "not orthonormal.*random_orthonormal"),
-        (np.eye(4)[:, :2] * (1 + 1e-6), "not orthonormal"),
-    ],
+    "W0",
+    [np.ones(4), np.zeros((2, 4, 1)), np.zeros((4, 0)), np.zeros((4, 5)), np.eye(5)[:, :2]],
+    ids=["a vector", "one per agent", "no columns", "k > d", "other d"],
 )
-def test_starts_that_cannot_be_used_say_why(W0: Array, message: str) -> None:
-    with pytest.raises(StartError, match=message):
+def test_starts_of_the_wrong_shape_are_refused(W0: Array) -> None:
+    with raises(StartError, parameter="W0", value=W0.shape):
         check_start(W0, 4)
 
 
-def test_a_start_that_is_orthonormal_to_rounding_is_taken() -> None:
+def test_a_start_with_nan_is_refused_with_its_place() -> None:
+    W0 = np.eye(4)[:, :2]
+    W0[3, 1] = np.nan
+    with raises(StartError, parameter="W0", row=3, column=1):
+        check_start(W0, 4)
+
+
+@pytest.mark.parametrize(("W0", "departure"), [(np.ones((4, 2)), 4.0), (np.eye(4)[:, :2] * (1 + 1e-6), 2e-6)])
+def test_a_start_that_is_not_orthonormal_is_refused(W0: Array, departure: float) -> None:
+    with raises(StartError, parameter="W0") as caught:
+        check_start(W0, 4)
+    assert caught.value.value == pytest.approx(departure, rel=1e-5)
+
+
+def test_a_start_that_is_orthonormal_to_rounding_is_accepted() -> None:
     W = np.eye(4)[:, :2] + 1e-10
     np.testing.assert_array_equal(check_start(W.tolist(), 4), W)
 
 
 @pytest.mark.parametrize("scale", [1e-300, 1e-160, 1e160, 1e300])
-def test_top_eigenvectors_of_any_size(scale: float) -> None:
-    """Small eigenvalues beside a large one, as good as at scale 1."""
+def test_top_eigenvectors_are_accurate_at_any_scale(scale: float) -> None:
+    """Small eigenvalues beside a large one are as accurate as at scale 1."""
     Q = np.linalg.qr(np.random.default_rng(0).standard_normal((8, 8)))[0]
     A = (Q * np.r_[1.0, 1e-8 * np.arange(7.0, 0.0, -1.0)]) @ Q.T
     A = (A + A.T) / 2.0

@@ -1,4 +1,4 @@
-"""Operators: every way to give A_j multiplies like the dense matrix that numpy makes of it."""
+"""Check that operators in every form multiply like the dense matrices that numpy computes."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from deepca._util.typing import Array
 from deepca.network import SimulatedNetwork
 from deepca.operators import Form, Operator, as_operator, choose_form, from_linear_operators, from_matrices, from_rows
 from deepca.operators import split_rows as split
+from tests.support.errors import raises
 from tests.support.helpers import worst_tangent
 from tests.support.problems import pooled_answer, spectrum, spectrum_problem
 from tests.support.seeds import law_seeds
@@ -28,7 +29,7 @@ COUNTS = {"equal": [6, 6, 6, 6], "ragged": [9, 1, 4, 17], "one agent": [8], "ver
 
 
 def sparse_like(X: Array) -> Array:
-    """X with two thirds of its entries zero."""
+    """Set two thirds of the entries of X to zero."""
     return np.where(np.abs(X) > 1.0, X, 0.0)
 
 
@@ -38,7 +39,7 @@ def rows_of(counts: list[int], d: int = D, seed: int = 0) -> list[Array]:
 
 
 def multiplied(rows: list[Array], scales: list[float] | float, W: Array) -> Array:
-    """``c_j X_jᵀ X_j W_j``, agent by agent, by numpy."""
+    """Compute ``c_j X_jᵀ X_j W_j``, agent by agent, by numpy."""
     each = [scales] * len(rows) if isinstance(scales, float) else scales
     return np.stack(
         [c * (np.asarray(X, float).T @ (np.asarray(X, float) @ w)) for c, X, w in zip(each, rows, W, strict=True)]
@@ -50,7 +51,7 @@ def basis(m: int, d: int = D, k: int = K_COMPONENTS, seed: int = 9) -> Array:
 
 
 def assert_is(A: Operator, expected: list[Array], *, rtol: float = 1e-13) -> None:
-    """A is the operator with these dense matrices: products in both memory orders, agents, dense, mean."""
+    """Assert that A has these dense matrices: products in both memory orders, single agents, dense, mean."""
     m, d = len(expected), expected[0].shape[0]
     size = max(float(np.abs(E).max()) for E in expected)
     W = basis(m, d)
@@ -88,8 +89,10 @@ KINDS: dict[str, Callable[[int, Array], Any]] = {
 @pytest.mark.parametrize("form", ["rows", "covariance", "auto"])
 @pytest.mark.parametrize("counts", COUNTS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_rows_of_every_kind(kind: str, counts: str, form: Form, scale: float | str) -> None:
-    """Dense, sparse and mixed rows; equal and ragged; kept as rows or turned into covariances; scaled."""
+def test_rows_of_every_kind_multiply_like_dense_matrices(
+    kind: str, counts: str, form: Form, scale: float | str
+) -> None:
+    """Rows are dense, sparse or mixed, equal or ragged, kept as rows or turned into covariances, and scaled."""
     rows = rows_of(COUNTS[counts])
     scales = [1.0 / n for n in COUNTS[counts]] if scale == "per agent" else [float(scale)] * len(rows)
     given_scale: Any = scales if scale == "per agent" else scale
@@ -103,8 +106,8 @@ def test_rows_of_every_kind(kind: str, counts: str, form: Form, scale: float | s
 
 @pytest.mark.parametrize("form", ["rows", "covariance"])
 @pytest.mark.parametrize("dtype", [np.float32, np.int64, np.int8, np.uint8, np.bool_])
-def test_rows_of_other_number_types(dtype: type[np.generic], form: Form) -> None:
-    """Products are made in float64, so that small integers do not wrap and float32 loses nothing more."""
+def test_rows_of_other_types_are_multiplied_in_float64(dtype: type[np.generic], form: Form) -> None:
+    """Small integers do not wrap, and float32 loses no more digits."""
     rng = np.random.default_rng(1)
     rows = [(rng.standard_normal((30, D)) * 40).astype(np.int8 if dtype is not np.float32 else dtype) for _ in range(3)]
     typed = [X.astype(dtype) for X in rows]
@@ -114,8 +117,7 @@ def test_rows_of_other_number_types(dtype: type[np.generic], form: Form) -> None
         assert_is(from_rows([sparse.csr_array(X) for X in typed], form=form), expected)
 
 
-def test_rows_large_enough_for_blocks() -> None:
-    """An agent with so many entries that the product is made block by block."""
+def test_large_agents_are_multiplied_block_by_block() -> None:
     rng = np.random.default_rng(2)
     X = rng.standard_normal((6000, 90))
     A = from_rows([X, X[:5000]], form="rows")
@@ -126,7 +128,7 @@ def test_rows_large_enough_for_blocks() -> None:
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_the_number_of_workers_does_not_change_the_product(workers: int) -> None:
-    """Large enough to be shared over cores: the same bits however many share it."""
+    """Products large enough to be shared over cores are bitwise the same for any number of cores."""
     rng = np.random.default_rng(3)
     m, d = 9, 260
     stack = rng.standard_normal((m, d, d))
@@ -149,8 +151,8 @@ def symmetric(m: int, d: int = D, seed: int = 4) -> Array:
     return stack + np.swapaxes(stack, 1, 2)
 
 
-def test_explicit_matrices() -> None:
-    """An (m, d, d) stack, a list of matrices, and whatever as_operator takes; indefinite ones too."""
+def test_explicit_matrices_multiply_as_given() -> None:
+    """Matrices come as an (m, d, d) stack, a list or an Operator, and may be indefinite."""
     stack = symmetric(4)
     assert_is(from_matrices(stack), list(stack))
     assert_is(as_operator(stack), list(stack))
@@ -158,8 +160,8 @@ def test_explicit_matrices() -> None:
     assert as_operator(A := from_matrices(stack)) is A
 
 
-def test_one_matrix_is_one_agent_alone() -> None:
-    """A (d, d) matrix has no agents' axis."""
+def test_a_single_matrix_is_a_single_agent() -> None:
+    """A (d, d) matrix has no axis of agents."""
     A = symmetric(1)[0]
     operator = as_operator(A)
     assert operator.batch == ()
@@ -168,8 +170,8 @@ def test_one_matrix_is_one_agent_alone() -> None:
     np.testing.assert_allclose(operator.mean(), A)
 
 
-def test_linear_operators() -> None:
-    """scipy LinearOperators, one per agent, with only a matvec or with a matmat."""
+def test_linear_operators_multiply_like_their_matrices() -> None:
+    """Operators of scipy may have only a matvec, or also a matmat."""
     stack = symmetric(3)
     operators: list[LinearOperator[Any]] = [aslinearoperator(stack[0]), aslinearoperator(stack[1])]
     operators.append(LinearOperator((D, D), matvec=lambda x: stack[2] @ x, dtype=np.float64))
@@ -182,7 +184,7 @@ def test_linear_operators() -> None:
 
 @pytest.mark.parametrize("kind", ["rows", "csr", "stack", "list", "linear operators"])
 def test_solve_gives_the_pooled_answer_for_every_kind(kind: str) -> None:
-    """What DeEPCA makes of each, passed as it is, is what scipy makes of the pooled matrix."""
+    """DeEPCA accepts each kind directly and agrees with scipy on the pooled matrix."""
     rng = np.random.default_rng(5)
     scales = np.array([3.0, 2.0, 1.2, 0.5, 0.4, 0.3, 0.2])
     rows = [rng.standard_normal((20, D)) * scales for _ in range(5)]
@@ -203,8 +205,8 @@ def test_solve_gives_the_pooled_answer_for_every_kind(kind: str) -> None:
 
 
 @pytest.mark.parametrize("seed", law_seeds(5))
-def test_indefinite_matrices_with_a_positive_mean(seed: int) -> None:
-    """Every A_j has negative eigenvalues, the mean has none: still the exact answer, as the paper promises."""
+def test_indefinite_matrices_with_a_positive_mean_are_solved_exactly(seed: int) -> None:
+    """Every A_j has negative eigenvalues but the mean has none; the answer is exact, as the paper proves."""
     m = 8
     stack = spectrum_problem(m, D, spectrum(D, K_COMPONENTS, decay=0.8, gap=0.3), seed, 0.9, indefinite=True)
     assert all(np.linalg.eigvalsh(A)[0] < -1e-2 for A in stack)
@@ -225,15 +227,14 @@ def test_indefinite_matrices_with_a_positive_mean(seed: int) -> None:
 PLENTY = 1 << 50
 
 
-def test_many_rows_of_few_features_become_covariances_and_few_rows_of_many_features_stay() -> None:
-    """The two clear cases."""
+def test_tall_rows_become_covariances_and_wide_rows_are_kept() -> None:
     assert choose_form(n=1_000_000, d=50, m=10, memory=PLENTY) == "covariance"
     assert choose_form(n=1_000, d=20_000, m=10, memory=PLENTY) == "rows"
     assert choose_form(n=1_000_000, d=10_000, m=10, nnz=10_000_000, memory=PLENTY) == "rows"
 
 
-def test_covariances_that_do_not_fit_are_not_made() -> None:
-    """They may take a quarter of the memory: 10 × 50 × 50 × 8 bytes are 200,000."""
+def test_covariances_that_do_not_fit_into_memory_are_not_chosen() -> None:
+    """They may take a quarter of the memory; 10 × 50 × 50 × 8 bytes are 200,000."""
     assert choose_form(n=1_000_000, d=50, m=10, memory=4 * 200_000) == "covariance"
     assert choose_form(n=1_000_000, d=50, m=10, memory=4 * 200_000 - 4) == "rows"
 
@@ -247,7 +248,7 @@ def test_covariances_that_do_not_fit_are_not_made() -> None:
     is_sparse=st.booleans(),
 )
 def test_the_choice_is_monotone(n: int, d: int, m: int, more: int, nnz_per_row: int, is_sparse: bool) -> None:
-    """If covariances pay, they still pay with fewer agents and with more memory; with more rows while d is small."""
+    """If covariances pay off, they still do with fewer agents, more memory, or more rows."""
     nnz = n * min(nnz_per_row, d) if is_sparse else None
     if choose_form(n, d, m, nnz=nnz, memory=PLENTY) == "covariance":
         assert choose_form(n, d, max(1, m // more), nnz=nnz, memory=PLENTY) == "covariance"
@@ -258,8 +259,7 @@ def test_the_choice_is_monotone(n: int, d: int, m: int, more: int, nnz_per_row: 
         assert choose_form(n, d, m, nnz=nnz, memory=0) == "rows"
 
 
-def test_the_automatic_choice_is_the_one_of_choose_form() -> None:
-    """from_rows asks for what it was given."""
+def test_from_rows_uses_choose_form() -> None:
     tall = [np.ones((2000, 4)) for _ in range(3)]
     assert from_rows(tall).form == choose_form(6000, 4, 3) == "covariance"
     wide = [np.ones((2, 400)) for _ in range(3)]
@@ -270,11 +270,11 @@ def test_the_automatic_choice_is_the_one_of_choose_form() -> None:
 
 
 @given(n=st.integers(1, 200), m=st.integers(1, 200))
-def test_splitting_keeps_every_row_once_and_in_order(n: int, m: int) -> None:
-    """Blocks of nearly equal size, none empty; more agents than rows is an error."""
+def test_splitting_keeps_all_rows_in_order(n: int, m: int) -> None:
+    """Blocks are of nearly equal size and not empty; more agents than rows are an error."""
     X = np.arange(2 * n).reshape(n, 2)
     if m > n:
-        with pytest.raises(deepca.errors.DataError, match="at least one row"):
+        with raises(deepca.errors.DataError, parameter="m", value=m):
             split(X, m)
         return
     blocks = split(X, m)
@@ -286,12 +286,12 @@ def test_splitting_keeps_every_row_once_and_in_order(n: int, m: int) -> None:
 
 
 def test_splitting_as_in_the_paper_takes_the_first_rows() -> None:
-    """m blocks of a given size from the top; sparse ones stay sparse."""
+    """Blocks of a given size are taken from the top; sparse rows stay sparse."""
     X = np.arange(40.0).reshape(20, 2)
     blocks = split(sparse.csr_array(X), 3, rows_per_agent=5)
     assert [block.shape for block in blocks] == [(5, 2)] * 3
     np.testing.assert_array_equal(np.concatenate([block.toarray() for block in blocks]), X[:15])
-    with pytest.raises(deepca.errors.DataError, match="need 21 rows, there are 20"):
+    with raises(deepca.errors.DataError, parameter="rows_per_agent", value=7):
         split(X, 3, rows_per_agent=7)
-    with pytest.raises(deepca.errors.DataError):
+    with raises(deepca.errors.DataError, parameter="m", value=0):
         split(X, 0)

@@ -1,4 +1,4 @@
-"""What is proven against the truth: exact covariances of the doubles given, on data far from zero and on jumps."""
+"""Compare proven angles with exact covariances of the given doubles, far from zero and with jumps."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ KINDS: dict[str, Callable[[Array], Any]] = {"dense": np.asarray, "csr": sparse.c
 
 
 def rows(seed: int, offset: float, n: int = 48, d: int = 5) -> Array:
-    """Correlated columns with a clear gap behind two, all of them about ``offset`` deviations away from zero."""
+    """Return correlated columns with a clear gap after two, about ``offset`` deviations away from zero."""
     rng = np.random.default_rng(seed)
     Q = np.linalg.qr(rng.standard_normal((d, d)))[0]
     return np.asarray((rng.standard_normal((n, d)) * np.geomspace(4.0, 0.5, d)) @ Q + offset * rng.uniform(0.3, 1.0, d))
@@ -65,7 +65,7 @@ def proven_and_true(found: Decomposition, A: npt.NDArray[np.longdouble]) -> tupl
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("form", FORMS)
 def test_the_proven_angle_holds_at_any_distance_from_zero(form: str, kind: str, weighted: bool, scale: bool) -> None:
-    """And it proves the default tolerance wherever the numbers given carry the answer."""
+    """It also proves the default tolerance, since the given numbers determine the answer."""
     for power in (0, 3, 8, 12, 15):
         X = rows(power, 10.0**power)
         w = np.random.default_rng(power).uniform(0.2, 4.0, len(X)) if weighted else None
@@ -77,7 +77,7 @@ def test_the_proven_angle_holds_at_any_distance_from_zero(form: str, kind: str, 
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_uncentred_rows_far_from_zero(form: str) -> None:
+def test_the_proven_angle_holds_for_uncentred_rows_far_from_zero(form: str) -> None:
     for power in (1, 6, 12):
         X = rows(power, 10.0**power)
         found = decomposed(np.split(X, AGENTS), 1, center=False, form=form)
@@ -86,8 +86,8 @@ def test_uncentred_rows_far_from_zero(form: str) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_agents_far_from_each_other(form: str) -> None:
-    """Where agents sit 1e7 deviations apart little is left of the rest, and no more is proven than that."""
+def test_the_proven_angle_holds_for_agents_far_from_each_other(form: str) -> None:
+    """If agents are 1e7 deviations apart, little accuracy is left for the rest, and no more is claimed."""
     for power in range(0, 15, 2):
         X = rows(power, 1.0)
         X[: len(X) // 2] += 10.0**power * np.random.default_rng(power).standard_normal(X.shape[1])
@@ -106,8 +106,8 @@ def blocks_of(X: Any, size: int) -> Callable[[], Iterator[Any]]:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("size", [1, 5])
-def test_blocks_whose_mean_jumps(size: int, kind: str) -> None:
-    """Joined scatters: of one agent that reads block by block, each block elsewhere."""
+def test_the_proven_angle_holds_for_blocks_whose_mean_jumps(size: int, kind: str) -> None:
+    """Scatters are joined over the blocks of each agent, which have different means."""
     for power in (0, 4, 8, 12):
         X = rows(power, 1e3)
         X += 10.0**power * np.repeat(np.random.default_rng(power).standard_normal((12, X.shape[1])), 4, axis=0)
@@ -117,8 +117,8 @@ def test_blocks_whose_mean_jumps(size: int, kind: str) -> None:
             assert true <= proven
 
 
-def test_files_and_maps(tmp_path: Path) -> None:
-    """Of the estimator, with all rows at once and with agents apart, in memory and not."""
+def test_the_proven_angle_holds_for_files_and_memory_maps(tmp_path: Path) -> None:
+    """The estimator gets all rows at once or per agent, in memory or in files."""
     for power in (0, 6, 12, 15):
         X = rows(power, 10.0**power)
         A = exact_covariance(X)
@@ -148,8 +148,8 @@ def proof_of(pca: DecentralizedPCA) -> Certificate:
 
 @pytest.mark.parametrize("forgetting", [1.0, 0.5, 1e-3])
 @pytest.mark.parametrize("kind", KINDS)
-def test_streams_whose_mean_jumps(kind: str, forgetting: float) -> None:
-    """Every call is as far from the last as 1e8 deviations; what is lost in between is not claimed."""
+def test_the_proven_angle_holds_for_streams_whose_mean_jumps(kind: str, forgetting: float) -> None:
+    """Calls are up to 1e8 deviations apart; digits that this loses are not claimed."""
     for power in (0, 4, 8):
         rng = np.random.default_rng(power)
         pca = DecentralizedPCA(2, topology="ring", n_agents=3, forgetting=forgetting)
@@ -165,8 +165,8 @@ def test_streams_whose_mean_jumps(kind: str, forgetting: float) -> None:
             assert power or proof_of(pca).proves(1e-10)
 
 
-def test_nothing_is_proven_of_what_a_jump_has_destroyed() -> None:
-    """Scatters of 1e16 cannot hold variances of 1; before the jump they were known."""
+def test_digits_destroyed_by_a_jump_are_not_claimed() -> None:
+    """Scatters of 1e16 cannot represent variances of 1, which were known before the jump."""
     pca = DecentralizedPCA(3, topology="ring", n_agents=3)
     X = rows(0, 1.0, n=60)
     pca.partial_fit(X[:30])
@@ -181,7 +181,7 @@ def test_nothing_is_proven_of_what_a_jump_has_destroyed() -> None:
 
 
 def assert_within(found: Moments, X: Array, w: Array | None) -> None:
-    """``|S̃ − S| ≤ s eᵀ + e sᵀ + e eᵀ``, and what long sums may add; the mean within its own bound."""
+    """Assert ``|S̃ − S| ≤ s eᵀ + e sᵀ + e eᵀ`` plus the error of long sums, and the bound of the mean."""
     S = exact_scatter(X, w)
     s, e = np.sqrt(np.diagonal(S)), found.rounding
     limit = np.outer(s, e) + np.outer(e, s) + np.outer(e, e) + growth(len(X)) * np.outer(s, s)
@@ -196,8 +196,8 @@ def assert_within(found: Moments, X: Array, w: Array | None) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_moments_are_within_their_own_bounds(kind: str) -> None:
-    """Random offsets, jumps, zeros and weights, in random blocks, some of them faded."""
+def test_moments_satisfy_their_own_bounds(kind: str) -> None:
+    """Offsets, jumps, zeros, weights and blocks are random, and some rows are faded."""
     for seed in range(60):
         rng = np.random.default_rng(seed)
         n = int(rng.integers(2, 30))
@@ -216,7 +216,7 @@ def test_moments_are_within_their_own_bounds(kind: str) -> None:
 
 
 def test_moments_stored_by_an_earlier_version_can_be_added_to() -> None:
-    """They have no bounds of their own, and are given some when loaded."""
+    """They have no bounds, and get some when loaded."""
     X = rows(0, 1e3)
     old = pickle.loads(pickle.dumps(moments(as_source(X[:20], "agent 0"))))
     state = {name: value for name, value in vars(old).items() if "rounding" not in name}
@@ -228,8 +228,8 @@ def test_moments_stored_by_an_earlier_version_can_be_added_to() -> None:
 # ------------------------------------------------------------------------------------------------------- sparse rows
 
 
-def test_sparse_columns_far_from_zero_cost_hardly_any_entries() -> None:
-    """Rows stay sparse; only the columns far from zero are filled, which were full but for a few entries."""
+def test_sparse_columns_far_from_zero_add_few_entries() -> None:
+    """Rows stay sparse; only columns far from zero are filled, which were nearly full before."""
     rng = np.random.default_rng(0)
     X = np.where(rng.random((160, 20)) < 0.1, rng.standard_normal((160, 20)), 0.0)
     X[:, :3] = 1e9 + rng.standard_normal((160, 3)) * [3.0, 2.0, 1.0]
@@ -238,14 +238,14 @@ def test_sparse_columns_far_from_zero_cost_hardly_any_entries() -> None:
     totals = agreed_totals(SimulatedNetwork(deepca.topology.ring(AGENTS)), held.moments)
     A = held.operator((AGENTS,), totals.reference, totals.shift, None, 1.0)
     assert isinstance(A, SparseRows)
-    word = 8  # bytes, of an entry, its column and the beginning of a row, at most
+    word = 8  # bytes at most, of an entry, its column index or a row pointer
     as_given = sum(word * (2 * part.nnz + part.indptr.size) for part in given)
     assert A.bytes_read <= 1.01 * 2 * as_given  # a product reads them twice
     proven, true = proven_and_true(decomposed(given, 3, form="rows"), exact_covariance(X))
     assert true <= proven <= 1e-10
 
 
-def test_an_agent_without_entries_in_a_column_that_is_far_from_zero_elsewhere() -> None:
+def test_an_agent_may_lack_entries_in_a_column_that_is_far_from_zero_elsewhere() -> None:
     X = rows(0, 1e6)
     X[:12, 1] = 0.0
     given = [sparse.csr_array(part) for part in np.split(X, AGENTS)]
@@ -258,8 +258,8 @@ def test_an_agent_without_entries_in_a_column_that_is_far_from_zero_elsewhere() 
 # --------------------------------------------------------------------------------------------------------- operators
 
 
-def test_what_operators_say_of_themselves_follows_them() -> None:
-    """Through single agents, selections, mixtures and shifts."""
+def test_rounding_bounds_are_passed_on_to_derived_operators() -> None:
+    """Derived operators are single agents, selections and shifts."""
     X = np.split(rows(0, 1.0), AGENTS)
     for A in (from_rows(X, form="rows"), from_rows(X, form="covariance"), from_rows([sparse.csr_array(x) for x in X])):
         whole = A.rounding()
@@ -272,13 +272,13 @@ def test_what_operators_say_of_themselves_follows_them() -> None:
         shifted = Shifted(A, -7.0).rounding()
         assert shifted.shift == 7.0
         np.testing.assert_array_equal(shifted.rows, whole.rows)
-    given = from_matrices(np.stack([x.T @ x for x in X])).rounding()  # given as they are: only products round
+    given = from_matrices(np.stack([x.T @ x for x in X])).rounding()  # given explicitly: only products are rounded
     assert not given.rows.any()
     assert (given.products > 0.0).all()
 
 
 def test_large_matrices_that_cancel_in_the_mean_are_counted() -> None:
-    """Every agent's products round relative to its own A_j, where the components see nothing of it, too."""
+    """Every agent's products are rounded relative to its own A_j, even if the mean does not show its size."""
     rng = np.random.default_rng(1)
     d, size = 8, 1e9
     basis = np.linalg.qr(rng.standard_normal((d, d)))[0]
@@ -300,7 +300,7 @@ def test_large_matrices_that_cancel_in_the_mean_are_counted() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("value", [0.1, 1.0, -7e15, 1e-12, 3e100])
-def test_a_constant_column_is_told_from_one_that_varies_in_its_last_digit(value: float, kind: str) -> None:
+def test_a_constant_column_is_distinguished_from_one_that_varies_in_its_last_digit(value: float, kind: str) -> None:
     X = rows(0, 1.0)
     X[:, 3] = value
     parts = [KINDS[kind](part) for part in np.split(X, AGENTS)]
@@ -314,7 +314,7 @@ def test_a_constant_column_is_told_from_one_that_varies_in_its_last_digit(value:
 
 
 def test_total_weights_are_the_sum_of_the_weights() -> None:
-    """Whole ones stay whole for any number of agents, and those that are nearly whole are not made so."""
+    """Integer totals stay integers for any number of agents, and nearly integer ones are not rounded."""
     X = rows(0, 1.0, n=98)
     for agents in (1, 3, 7, 49):
         network = SimulatedNetwork(deepca.topology.complete(agents))

@@ -1,4 +1,4 @@
-"""The matrices ``A_j`` of the agents, and the linear algebra of tall blocks."""
+"""Operators for the matrices ``A_j`` of the agents, and the linear algebra of tall blocks."""
 
 from deepca.operators.base import Operator, OperatorLike, PerAgent
 from deepca.operators.construction import Form, as_operator, choose_form, from_matrices, from_rows, split_rows

@@ -1,8 +1,8 @@
-"""What ``A_j`` is: rows of data, a covariance, or anything that multiplies symmetrically.
+"""The matrices ``A_j``: rows of data, a covariance, or anything with a symmetric product.
 
-An :class:`Operator` holds the ``A_j`` of all local agents and multiplies them with ``W`` of shape ``(*B, d, k)``:
-``B = (m,)`` for a simulator, ``()`` for one agent. Where ``A_j = X_jᵀX_j``, rows can be kept or turned into a
-covariance; which is cheaper follows from n, d, m and memory (:func:`choose_form`) and can be forced.
+An :class:`Operator` has the ``A_j`` of all local agents and multiplies them by ``W`` of shape ``(*B, d, k)``:
+``B = (m,)`` in a simulator, ``()`` for a single agent. For ``A_j = X_jᵀX_j``, rows can be kept or turned into a
+covariance; the cheaper form follows from n, d, m and memory (:func:`~deepca.operators.choose_form`), unless given.
 """
 
 from __future__ import annotations
@@ -20,70 +20,151 @@ from scipy.sparse.linalg import LinearOperator
 
 from deepca._util.machine import usable_cores
 from deepca._util.typing import Array
-from deepca.errors import DataError, InvalidInput
+from deepca._util.validation import NOTHING, Whole, check
+from deepca.errors import DataError
 from deepca.operators.rounding import Rounding
 
 __all__ = ["Operator", "OperatorLike", "PerAgent"]
 
-_WORTH_SHARING = 4 << 20  # bytes read per product above which a second core pays
+_MIN_SHARED_BYTES = 4 << 20  # read per product, from which on a second core pays off
 
 
 class Operator(ABC):
-    """``A_j`` of the local agents. ``A @ W`` multiplies agent by agent: ``(*B, d, k) → (*B, d, k)``."""
+    """The ``A_j`` of the local agents; ``A @ W`` multiplies agent by agent, ``(*B, d, k) → (*B, d, k)``.
+
+    Attributes
+    ----------
+    batch : tuple of int
+        B: ``(m,)`` for m local agents, ``()`` for a single agent.
+    d : int
+        Number of features.
+    form : str
+        "rows", "covariance", "operator" or "mixed".
+    bytes_read : int
+        Bytes that one product must read, a lower bound to compare timings with.
+    row_counts : ndarray of int of shape B or None
+        Rows behind each local ``A_j``; None if unknown.
+    """
 
     batch: tuple[int, ...]
     d: int
     form: str
     bytes_read: int
-    """Bytes that one product must read: the floor that timings are compared with."""
     row_counts: npt.NDArray[np.int64] | None = None
-    """Rows behind each local ``A_j``, with shape ``batch``; None where unknown."""
 
     @abstractmethod
-    def __matmul__(self, W: Array) -> Array: ...
+    def __matmul__(self, W: Array) -> Array:
+        """Return ``A_j W_j`` for every local agent."""
 
     def rounding(self) -> Rounding:
-        """How far products with the ``A_j`` may be from what their rows define (:mod:`deepca.operators.rounding`).
+        """Bound the error of products with the ``A_j``, relative to what their rows define.
 
-        It counts how each ``A_j`` was formed and what multiplying with it rounds; nothing where nothing is known.
+        Returns
+        -------
+        Rounding
+            Errors of forming each ``A_j`` and of multiplying by it; zero if nothing is known
+            (:mod:`deepca.operators.rounding`).
         """
         return Rounding.none(self.batch)
 
     @abstractmethod
     def agent(self, j: int) -> Operator:
-        """``A_j`` alone, with ``B = ()``."""
+        """Return a single ``A_j``, with ``B = ()``.
+
+        Parameters
+        ----------
+        j : int
+            Index of the agent within the batch.
+
+        Returns
+        -------
+        Operator
+            ``A_j``.
+        """
 
     def agents(self, which: npt.NDArray[np.int64]) -> Operator:
-        """Those ``A_j`` of a batch, in that order."""
+        """Return some of the ``A_j``, in the given order.
+
+        Parameters
+        ----------
+        which : ndarray of int
+            Indices of the agents within the batch.
+
+        Returns
+        -------
+        Operator
+            Their ``A_j``, with ``B = (len(which),)``.
+        """
         return PerAgent([self.agent(int(j)) for j in which])
 
     def dense(self) -> Array:
-        """All ``A_j`` as explicit matrices, ``(*B, d, d)``."""
+        """Return all ``A_j`` as explicit matrices.
+
+        Returns
+        -------
+        ndarray of shape (*B, d, d)
+            The matrices.
+        """
         return self @ np.broadcast_to(np.eye(self.d), (*self.batch, self.d, self.d))
 
     @property
     def has_rows(self) -> bool:
-        """Whether the rows behind ``A_j = c_j Y_jᵀY_j`` are at hand, so that :meth:`without` and :meth:`gram` work."""
+        """Whether the rows behind ``A_j = c_j Y_jᵀY_j`` are available, as :meth:`without` and :meth:`gram` require."""
         return False
 
     def without(self, V: Array) -> Operator:
-        """Deflate at the rows: ``A_j`` of the rows ``Y_j(I − VVᵀ)``, V orthonormal ``(d, r)``.
+        """Deflate the rows: return the ``A_j`` of ``Y_j(I − VVᵀ)``.
 
-        Its error is rounding relative to the rows, not to their squares.
+        Parameters
+        ----------
+        V : ndarray of shape (d, r)
+            Orthonormal columns to project out.
+
+        Returns
+        -------
+        Operator
+            The deflated ``A_j``, with an error of rounding relative to the rows, not to their squares.
+
+        Raises
+        ------
+        DataError
+            If the rows are not available (:attr:`has_rows`).
         """
-        raise DataError("only products of rows are at hand, not the rows")
+        raise _rows_unavailable()
 
     def gram(self, V: Array) -> Array:
-        """``VᵀA_jV = c_j (Y_jV)ᵀ(Y_jV)``, ``(*B, k, k)``, good to rounding relative to the lengths of both columns."""
-        raise DataError("only products of rows are at hand, not the rows")
+        """Return ``VᵀA_jV = c_j (Y_jV)ᵀ(Y_jV)``.
+
+        Parameters
+        ----------
+        V : ndarray of shape (d, k)
+            Columns.
+
+        Returns
+        -------
+        ndarray of shape (*B, k, k)
+            Gram matrices, each entry accurate to rounding relative to the lengths of its two columns.
+
+        Raises
+        ------
+        DataError
+            If the rows are not available (:attr:`has_rows`).
+        """
+        raise _rows_unavailable()
 
     @property
     def n_local(self) -> int:
-        """Number of agents held here."""
+        """Number of local agents."""
         return self.batch[0] if self.batch else 1
 
     def mean(self) -> Array:
-        """``A = (1/m) Σ_j A_j`` as an explicit ``d × d`` matrix: the pooled problem, for references and tests."""
+        """Return the mean of the local ``A_j``: the pooled problem, for references and tests.
+
+        Returns
+        -------
+        ndarray of shape (d, d)
+            ``A = (1/m) Σ_j A_j``.
+        """
         if not self.batch:
             return self.dense()
         total = np.zeros((self.d, self.d))
@@ -92,48 +173,60 @@ class Operator(ABC):
         return total / self.n_local
 
     def __repr__(self) -> str:
+        """Name the class, the number of agents, d and the form."""
         return f"{type(self).__name__}({self.n_local} agents, d = {self.d}, form = {self.form!r})"
 
 
 OperatorLike = Operator | npt.NDArray[Any] | LinearOperator[Any] | Sequence[Any]
 
 
+def _rows_unavailable() -> DataError:
+    return DataError("only products of rows are available here, not the rows; give the rows instead of matrices")
+
+
 class Shared:
-    """Splits the agents of a large product over cores (BLAS releases the interpreter lock)."""
+    """Split the agents of a large product over cores (BLAS releases the interpreter lock)."""
 
     def __init__(self, count: int, nbytes: int, workers: int | None) -> None:
-        if workers is not None and workers < 1:
-            raise InvalidInput(f"workers = {workers}: at least one core has to work")
+        check("workers", workers, Whole(1), NOTHING, meaning="cores that share a product")
         wanted = usable_cores() if workers is None else workers
-        wanted = min(wanted, count) if nbytes >= _WORTH_SHARING else 1
+        wanted = min(wanted, count) if nbytes >= _MIN_SHARED_BYTES else 1
         bounds = [count * i // wanted for i in range(wanted + 1)]
         self.parts = [slice(a, b) for a, b in pairwise(bounds)] if wanted > 1 else []
         self._whole = slice(0, count)
         self._pool: tuple[int, ThreadPoolExecutor] | None = None
 
     def __getstate__(self) -> dict[str, object]:
+        """Leave out the thread pool, which cannot be pickled."""
         return {**self.__dict__, "_pool": None}
 
     def run(self, work: Callable[[slice], object]) -> None:
+        """Call ``work`` with slices that cover all agents, one per core."""
         if not self.parts:
             work(self._whole)
             return
-        if self._pool is None or self._pool[0] != os.getpid():  # threads do not follow into a forked process
+        if self._pool is None or self._pool[0] != os.getpid():  # threads do not survive a fork
             self._pool = os.getpid(), ThreadPoolExecutor(len(self.parts) - 1, thread_name_prefix="deepca")
-        others = [self._pool[1].submit(_quietly, work, part) for part in self.parts[1:]]
+        others = [self._pool[1].submit(_without_warnings, work, part) for part in self.parts[1:]]
         work(self.parts[0])
         for other in others:
             other.result()
 
 
-def _quietly(work: Callable[[slice], object], part: slice) -> None:
-    """Overflow is looked for by the caller; error states do not follow into other threads."""
+def _without_warnings(work: Callable[[slice], object], part: slice) -> None:
+    """Ignore overflow, which the caller checks for; numpy's error state is not passed on to other threads."""
     with np.errstate(over="ignore", invalid="ignore"):
         work(part)
 
 
 class PerAgent(Operator):
-    """Agents whose ``A_j`` differ in kind (dense here, sparse there, a LinearOperator elsewhere)."""
+    """Agents whose ``A_j`` differ in kind (dense, sparse, LinearOperator).
+
+    Parameters
+    ----------
+    operators : sequence of Operator
+        One operator per agent, each with ``B = ()`` and the same d.
+    """
 
     form = "mixed"
 
@@ -145,9 +238,11 @@ class PerAgent(Operator):
         self.row_counts = np.array(counts, dtype=np.int64) if len(counts) == len(operators) else None
 
     def __matmul__(self, W: Array) -> Array:
+        """Multiply agent by agent."""
         return np.stack([A @ W[j] for j, A in enumerate(self.operators)])
 
     def rounding(self) -> Rounding:
+        """Collect the bounds of all agents."""
         each = [A.rounding() for A in self.operators]
         rows, products, sums = (
             np.array(of) for of in zip(*((r.rows, r.products, r.growth) for r in each), strict=True)
@@ -155,17 +250,22 @@ class PerAgent(Operator):
         return Rounding(rows, products, sums, max(r.shift for r in each))
 
     def agent(self, j: int) -> Operator:
+        """Return the operator of agent j."""
         return self.operators[j]
 
     def dense(self) -> Array:
+        """Return all ``A_j`` as explicit matrices."""
         return np.stack([A.dense() for A in self.operators])
 
     @property
     def has_rows(self) -> bool:
+        """Whether all agents have their rows."""
         return all(A.has_rows for A in self.operators)
 
     def without(self, V: Array) -> PerAgent:
+        """Deflate the rows of every agent."""
         return PerAgent([A.without(V) for A in self.operators])
 
     def gram(self, V: Array) -> Array:
+        """Return ``VᵀA_jV`` of every agent."""
         return np.stack([A.gram(V) for A in self.operators])

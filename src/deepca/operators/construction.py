@@ -1,4 +1,4 @@
-"""Operators from rows, matrices or linear operators, whichever form is cheaper."""
+"""Construct operators from rows, matrices or linear operators, in the cheaper form."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from deepca._util.floats import SMALLEST
 from deepca._util.machine import available_memory
 from deepca._util.masked import all_unmasked, unmasked
 from deepca._util.typing import Array, csr
-from deepca.errors import DataError, InvalidInput
+from deepca.errors import DataError, ParameterError
 from deepca.operators.base import Operator, OperatorLike, PerAgent
 from deepca.operators.covariances import Covariances
 from deepca.operators.dense_rows import DenseRows
 from deepca.operators.linear_operators import checked_operator, from_linear_operators, linear_operator
-from deepca.operators.preparation import AS_THEY_ARE, gram_of, row_counts, rows_rounding
+from deepca.operators.preparation import NO_PREPARATION, gram_of, row_counts, rows_rounding
 from deepca.operators.sparse_rows import SparseRows
 
 __all__ = ["Form", "as_operator", "choose_form", "from_matrices", "from_rows", "split_rows"]
@@ -31,26 +31,40 @@ Form = Literal["auto", "rows", "covariance"]
 def from_rows(
     rows: Sequence[Any], *, scale: float | Sequence[float] = 1.0, form: Form = "auto", workers: int | None = None
 ) -> Operator:
-    """``A_j = scale · X_jᵀX_j`` from one block of rows per agent, dense or scipy.sparse, in any mixture.
+    """Construct ``A_j = scale · X_jᵀX_j`` from one block of rows per agent.
 
     Parameters
     ----------
-    rows : one ``(n_j, d)`` array or sparse matrix per agent; row counts may differ.
-    scale : one number, or one per agent (``1 / n_j`` gives second-moment matrices).
-    form : ``"rows"`` keeps them, ``"covariance"`` multiplies them out once, ``"auto"`` takes the cheaper.
-    workers : cores that share large products; all usable ones by default.
+    rows : sequence of array_like or sparse matrix
+        One ``(n_j, d)`` block per agent, dense or sparse in any mixture; row counts may differ.
+    scale : float or sequence of float, default=1.0
+        One number, or one per agent (``1 / n_j`` gives second-moment matrices).
+    form : {"auto", "rows", "covariance"}, default="auto"
+        "rows" keeps the rows, "covariance" multiplies them out once, "auto" chooses the cheaper form.
+    workers : int, optional
+        Cores that share large products; all usable ones by default.
+
+    Returns
+    -------
+    Operator
+        The ``A_j`` of all agents.
+
+    Raises
+    ------
+    DataError
+        If blocks are missing, malformed or not finite; names the agent.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> A = from_rows([np.eye(2), 2.0 * np.eye(2)])
+    >>> A.mean().tolist()
+    [[2.5, 0.0], [0.0, 2.5]]
     """
     if form not in ("auto", "rows", "covariance"):
-        raise InvalidInput(f"form = {form!r}: choose 'auto', 'rows' or 'covariance'")
-    if sparse.issparse(rows) or (isinstance(rows, np.ndarray) and rows.ndim == 2):
-        raise DataError("from_rows needs a list with one block of rows per agent; split_rows(X, m) makes one")
-    blocks = [_checked_rows(X, j) for j, X in enumerate(rows)]
-    if not blocks:
-        raise DataError("no agents: from_rows needs one block of rows per agent")
+        raise ParameterError("form", form, "choose 'auto', 'rows' or 'covariance'")
+    blocks = _checked_blocks(rows)
     d = blocks[0].shape[1]
-    for j, X in enumerate(blocks):
-        if X.shape[1] != d:
-            raise DataError(f"agent {j} has {X.shape[1]} columns, agent 0 has {d}; all agents need the same columns")
     scales = _checked_scales(scale, len(blocks))
     is_sparse = [sparse.issparse(X) for X in blocks]
     nnz = sum(int(X.nnz) if s else X.size for X, s in zip(blocks, is_sparse, strict=True))
@@ -62,25 +76,44 @@ def from_rows(
         stack = np.stack([gram_of(X, c) for X, c in zip(blocks, scales, strict=True)])
         for j, A in enumerate(stack):
             if not np.isfinite(A).all():
-                raise DataError(f"agent {j}: the products of its rows overflow; scale the data")
-        formed = rows_rounding(blocks, scales, AS_THEY_ARE, (len(blocks),))
+                raise DataError(f"agent {j}: the products of its rows overflow; scale the data", agent=j)
+        formed = rows_rounding(blocks, scales, NO_PREPARATION, (len(blocks),))
         return Covariances(stack, workers=workers, row_counts=row_counts(blocks, (len(blocks),)), formed=formed)
     if all(is_sparse):
         return SparseRows(blocks, scales, single=False, workers=workers)
     if not any(is_sparse):
         return DenseRows(blocks, scales, single=False, workers=workers)
-    return PerAgent(
-        [
-            SparseRows([X], scales[j : j + 1], single=True)
-            if is_sparse[j]
-            else DenseRows([X], scales[j : j + 1], single=True, workers=1)
-            for j, X in enumerate(blocks)
-        ]
-    )
+    each = zip(blocks, scales[:, None], is_sparse, strict=True)
+    return PerAgent([_single_rows(X, c, is_sparse=kind) for X, c, kind in each])
+
+
+def _single_rows(X: Any, scale: Array, *, is_sparse: bool) -> Operator:
+    """Return the operator of a single agent that keeps its rows."""
+    if is_sparse:
+        return SparseRows([X], scale, single=True)
+    return DenseRows([X], scale, single=True, workers=1)
 
 
 def from_matrices(matrices: npt.ArrayLike, *, workers: int | None = None) -> Covariances:
-    """``A_j`` given as explicit symmetric matrices: ``(m, d, d)``, or ``(d, d)`` for one agent. May be indefinite."""
+    """Construct operators from explicit symmetric matrices, which may be indefinite.
+
+    Parameters
+    ----------
+    matrices : array_like of shape (m, d, d) or (d, d)
+        One matrix per agent, or that of a single agent.
+    workers : int, optional
+        Cores that share large products; all usable ones by default.
+
+    Returns
+    -------
+    Covariances
+        The ``A_j``, with ``B = (m,)`` or ``()``.
+
+    Raises
+    ------
+    DataError
+        If the matrices are malformed, not finite or not symmetric; names the agent.
+    """
     return _from_matrices(matrices, 0, workers)
 
 
@@ -88,24 +121,46 @@ def _from_matrices(matrices: npt.ArrayLike, first: int, workers: int | None = No
     try:
         given = np.asarray(all_unmasked(matrices))
     except ValueError:
-        raise DataError("the matrices differ in shape; all agents need the same d") from None
+        raise DataError("the matrices differ in shape; all agents need the same d", parameter="matrices") from None
     if given.dtype.kind not in "fiub":
-        raise DataError(f"matrices have dtype {given.dtype}; real numbers are needed")
+        raise DataError(
+            f"matrices have dtype {given.dtype}; real numbers are needed", parameter="matrices", value=given.dtype
+        )
     stack = given.astype(np.float64, copy=False)
     if stack.ndim not in (2, 3) or stack.shape[-1] != stack.shape[-2] or 0 in stack.shape:
-        raise DataError(f"matrices have shape {stack.shape}; expected (m, d, d), or (d, d) for one agent")
+        raise DataError(
+            f"matrices have shape {stack.shape}; expected (m, d, d), or (d, d) for one agent",
+            parameter="matrices",
+            value=stack.shape,
+        )
     for j, A in enumerate(stack if stack.ndim == 3 else stack[None], first):
         _check_symmetric_matrix(A, j)
     return Covariances(stack, workers=workers)
 
 
 def as_operator(A: OperatorLike) -> Operator:
-    """An Operator from whatever stands for the ``A_j``: itself, ``(m, d, d)`` or ``(d, d)``, LinearOperator(s)."""
+    """Return an Operator for the ``A_j``, however they are given.
+
+    Parameters
+    ----------
+    A : Operator, array_like, sparse matrix, LinearOperator, or a sequence of these
+        The ``A_j``: an Operator, an array of shape (m, d, d) or (d, d), or one matrix or LinearOperator per agent.
+
+    Returns
+    -------
+    Operator
+        A itself if it is an Operator.
+
+    Raises
+    ------
+    DataError
+        If A cannot be used; names the agent.
+    """
     return operator_from(A, 0)
 
 
 def operator_from(A: OperatorLike, first: int) -> Operator:
-    """The same, where errors call the agent whose ``A_j`` stands alone by its number ``first``."""
+    """Do the same as :func:`as_operator`; errors about a single ``A_j`` name agent ``first``."""
     if isinstance(A, Operator):
         return A
     if isinstance(A, LinearOperator) or sparse.issparse(A):
@@ -116,17 +171,41 @@ def operator_from(A: OperatorLike, first: int) -> Operator:
     if isinstance(A, Sequence):
         shapes = sorted({np.shape(a) for a in A}, key=str)
         if len(shapes) > 1:
-            raise DataError(f"the matrices differ in shape: {', '.join(map(str, shapes))}; all agents need the same d")
+            raise DataError(
+                f"the matrices differ in shape: {', '.join(map(str, shapes))}; all agents need the same d",
+                parameter="A",
+                value=shapes,
+            )
     given = np.asarray(A)
     return _from_matrices(given, first if given.ndim == 2 else 0)
 
 
 def choose_form(n: int, d: int, m: int, *, nnz: int | None = None, memory: int | None = None) -> Form:
-    """Rows or covariance, from n rows in all, d features, m agents, entries if sparse, and bytes of memory.
+    """Choose the cheaper form of ``A_j = X_jᵀX_j``.
 
-    Counted in multiplications of a run of 200 iterations with k = 8 (a sparse one costs about 4.5 dense ones; in
-    forming the covariance, with its large products, a dense one costs a third). The covariances must fit into a
-    quarter of the available memory.
+    Parameters
+    ----------
+    n : int
+        Rows of all agents together.
+    d : int
+        Number of features.
+    m : int
+        Number of agents.
+    nnz : int, optional
+        Stored entries of all rows, if they are sparse.
+    memory : int, optional
+        Bytes of memory; what is available by default.
+
+    Returns
+    -------
+    {"rows", "covariance"}
+        The form.
+
+    Notes
+    -----
+    Costs are multiplications in a run of 200 iterations with k = 8. A sparse multiplication costs about 4.5 dense ones;
+    in forming the covariance, with its large products, a dense one costs a third. The covariances must fit into a
+    quarter of the memory.
     """
     if m * d * d * 8 > (available_memory() if memory is None else memory) // 4:
         return "rows"
@@ -139,63 +218,125 @@ def choose_form(n: int, d: int, m: int, *, nnz: int | None = None, memory: int |
 
 
 def split_rows(X: Any, m: int, *, rows_per_agent: int | None = None) -> list[Any]:
-    """X cut into m blocks in row order: equal ones, or the first ``m · rows_per_agent`` rows as in the paper."""
+    """Split X into m blocks of consecutive rows.
+
+    Parameters
+    ----------
+    X : ndarray or sparse matrix of shape (n, d)
+        Rows.
+    m : int
+        Number of blocks.
+    rows_per_agent : int, optional
+        Rows of each block, taken from the first ``m · rows_per_agent`` rows as in the paper; by default all rows are
+        split into nearly equal blocks.
+
+    Returns
+    -------
+    list of ndarray or sparse matrix
+        The blocks.
+
+    Raises
+    ------
+    DataError
+        If there are too few rows.
+    """
     n = int(X.shape[0])
     if m < 1 or m > n:
-        raise DataError(f"{n} rows cannot be split over {m} agents: every agent needs at least one row")
+        raise DataError(
+            f"{n} rows cannot be split over {m} agents: every agent needs at least one row", parameter="m", value=m
+        )
     if rows_per_agent is not None and rows_per_agent < 1:
-        raise DataError(f"rows_per_agent = {rows_per_agent}: every agent needs at least one row")
+        raise DataError(
+            f"rows_per_agent = {rows_per_agent}: every agent needs at least one row",
+            parameter="rows_per_agent",
+            value=rows_per_agent,
+        )
     if rows_per_agent is not None and rows_per_agent * m > n:
-        raise DataError(f"{m} agents with {rows_per_agent} rows each need {rows_per_agent * m} rows, there are {n}")
+        raise DataError(
+            f"{m} agents with {rows_per_agent} rows each need {rows_per_agent * m} rows, there are {n}",
+            parameter="rows_per_agent",
+            value=rows_per_agent,
+        )
     bounds = [n * j // m if rows_per_agent is None else rows_per_agent * j for j in range(m + 1)]
     return [X[a:b] for a, b in pairwise(bounds)]
+
+
+def _checked_blocks(rows: Sequence[Any]) -> list[Any]:
+    """Return the blocks of all agents, checked one by one and for the same columns."""
+    if sparse.issparse(rows) or (isinstance(rows, np.ndarray) and rows.ndim == 2):
+        raise DataError(
+            "from_rows needs a list with one block of rows per agent; split_rows(X, m) makes one", parameter="rows"
+        )
+    blocks = [_checked_rows(X, j) for j, X in enumerate(rows)]
+    if not blocks:
+        raise DataError("no agents: from_rows needs one block of rows per agent", parameter="rows")
+    d = blocks[0].shape[1]
+    for j, X in enumerate(blocks):
+        if X.shape[1] != d:
+            raise DataError(
+                f"agent {j} has {X.shape[1]} columns, agent 0 has {d}; all agents need the same columns", agent=j
+            )
+    return blocks
 
 
 def _checked_scales(scale: Any, m: int) -> Array:
     given = np.asarray(scale)
     if given.dtype.kind not in "fiub" or given.shape not in ((), (m,)):
-        raise DataError(f"scale must be one number, or one per agent ({m}); got {scale!r}")
+        raise DataError(f"scale must be one number, or one per agent ({m}); got {scale!r}", parameter="scale")
     scales = np.array(np.broadcast_to(given.astype(np.float64), (m,)))
     if not np.isfinite(scales).all():
-        raise DataError(f"scale of agent {int(np.flatnonzero(~np.isfinite(scales))[0])} is not finite")
+        j = int(np.flatnonzero(~np.isfinite(scales))[0])
+        raise DataError(f"scale of agent {j} is not finite", parameter="scale", agent=j)
     if (scales < 0.0).any():
-        raise DataError(f"scale of agent {int(np.flatnonzero(scales < 0.0)[0])} is negative; A_j would be too")
+        j = int(np.flatnonzero(scales < 0.0)[0])
+        raise DataError(f"scale of agent {j} is negative; A_j would be too", parameter="scale", agent=j)
     return scales
 
 
 def _checked_rows(X: Any, j: int) -> Any:
+    """Return the rows of agent j as a CSR array, or as floating-point numbers."""
     values: Any
     if sparse.issparse(X):
         if (kind := np.dtype(getattr(X, "dtype", None))).kind not in "fiub":
-            raise DataError(f"agent {j}: rows have dtype {kind}; real numbers are needed")
+            raise DataError(f"agent {j}: rows have dtype {kind}; real numbers are needed", agent=j, value=kind)
         X = csr(X)
         values = X.data
     else:
         X = np.asanyarray(unmasked(X, f"agent {j}"))
         if X.dtype.kind not in "fiub":
-            raise DataError(f"agent {j}: rows have dtype {X.dtype}; numbers are needed")
+            raise DataError(f"agent {j}: rows have dtype {X.dtype}; numbers are needed", agent=j, value=X.dtype)
         values = X if X.dtype.kind == "f" else X.astype(np.float64)
         X = values if X.dtype in (np.float32, np.float64) else values.astype(np.float64)
     if X.ndim != 2:
-        raise DataError(f"agent {j}: rows have shape {X.shape}; expected (n_j, d)")
+        raise DataError(f"agent {j}: rows have shape {X.shape}; expected (n_j, d)", agent=j, value=X.shape)
     if X.shape[0] == 0:
-        raise DataError(f"agent {j} has no rows; leave the agent out or give it data")
+        raise DataError(f"agent {j} has no rows; leave the agent out or give it data", agent=j, value=X.shape)
     if X.shape[1] == 0:
-        raise DataError(f"agent {j} has no columns")
+        raise DataError(f"agent {j} has no columns", agent=j, value=X.shape)
     if not np.isfinite(values).all():
-        place = np.argwhere(~np.isfinite(X if isinstance(X, np.ndarray) else X.toarray()))[0]
-        raise DataError(f"agent {j}: NaN or Inf in row {place[0]}, column {place[1]}; remove or impute it")
+        row, column = map(int, np.argwhere(~np.isfinite(X if isinstance(X, np.ndarray) else X.toarray()))[0])
+        raise DataError(
+            f"agent {j}: NaN or Inf in row {row}, column {column}; remove or impute it",
+            agent=j,
+            row=row,
+            column=column,
+        )
     return X
 
 
 def _check_symmetric_matrix(A: Array, j: int) -> None:
     if not np.isfinite(A).all():
-        row, column = np.argwhere(~np.isfinite(A))[0]
-        raise DataError(f"agent {j}: NaN or Inf in row {row}, column {column} of its matrix")
+        row, column = map(int, np.argwhere(~np.isfinite(A))[0])
+        raise DataError(
+            f"agent {j}: NaN or Inf in row {row}, column {column} of its matrix", agent=j, row=row, column=column
+        )
     gap = np.abs(A - A.T)
     if gap.max() > 1e-10 * max(np.abs(A).max(), SMALLEST):
-        row, column = np.unravel_index(int(gap.argmax()), gap.shape)
+        row, column = map(int, np.unravel_index(int(gap.argmax()), gap.shape))
         raise DataError(
             f"agent {j}: its matrix is not symmetric, entry ({row}, {column}) is {A[row, column]:.6g} and "
-            f"({column}, {row}) is {A[column, row]:.6g}; give (A + Aᵀ)/2 if that is what is meant"
+            f"({column}, {row}) is {A[column, row]:.6g}; give (A + Aᵀ)/2 if that is what is meant",
+            agent=j,
+            row=row,
+            column=column,
         )

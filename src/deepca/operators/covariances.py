@@ -1,4 +1,4 @@
-"""``A_j`` held as matrices: ``(*B, d, d)``."""
+"""Operators with explicit matrices ``A_j``."""
 
 from __future__ import annotations
 
@@ -18,22 +18,32 @@ __all__ = ["Covariances"]
 
 
 class RowsAgain(Protocol):
-    """Rows behind explicit matrices, to be read once more where their products do not tell enough."""
+    """Rows behind explicit matrices, which can be read again if their products are not accurate enough."""
 
     def scatters(self, V: Array) -> Array:
-        """``A_j`` of the rows without their part in span V: ``(agents, d, d)``."""
+        """Return ``A_j`` of the rows without their part in span V, ``(agents, d, d)``."""
         ...
 
     def grams(self, V: Array) -> Array:
-        """``VᵀA_jV`` through the rows: ``(agents, k, k)``."""
+        """Return ``VᵀA_jV``, computed from the rows, ``(agents, k, k)``."""
         ...
 
 
 class Covariances(Operator):
-    """Explicit symmetric matrices, ``(m, d, d)`` or ``(d, d)``.
+    """Explicit symmetric matrices ``A_j``.
 
-    formed : how far they may be from what their rows define; not at all by default.
-    rows : that they were made from, if still at hand.
+    Parameters
+    ----------
+    stack : ndarray of shape (m, d, d) or (d, d)
+        The matrices of m agents, or of a single one.
+    workers : int, optional
+        Cores that share large products; all usable ones by default.
+    row_counts : ndarray of int of shape B, optional
+        Rows behind each matrix.
+    formed : Rounding, optional
+        Errors of the matrices relative to what their rows define; none by default.
+    rows : RowsAgain, optional
+        The rows that they were formed from, if still available.
     """
 
     form = "covariance"
@@ -54,7 +64,8 @@ class Covariances(Operator):
         self._share = Shared(self.n_local, self.bytes_read, workers)
 
     def __matmul__(self, W: Array) -> Array:
-        # A_j is symmetric, so (A_j W_j)ᵀ = W_jᵀ A_j: the same product with the long side where BLAS is fast
+        """Multiply agent by agent, on several cores if that pays off."""
+        # A_j is symmetric, so (A_j W_j)ᵀ = W_jᵀ A_j; BLAS is faster with the long side last
         Wt = np.swapaxes(W, -1, -2)
         if not self._share.parts:
             return np.swapaxes(np.matmul(Wt, self.stack), -1, -2)
@@ -63,14 +74,17 @@ class Covariances(Operator):
         return np.swapaxes(out, -1, -2)
 
     def rounding(self) -> Rounding:
+        """Bound the errors of forming the matrices and of products, ``ε ‖A_j‖_F``."""
         formed = Rounding.none(self.batch) if self._formed is None else self._formed
         sizes = np.array([float(frobenius(A)) for A in self.stack.reshape(-1, self.d, self.d)]).reshape(self.batch)
         return replace(formed, products=EPS * sizes, growth=np.maximum(formed.growth, growth(self.d)))
 
     def agent(self, j: int) -> Covariances:
+        """Return the matrix of agent j, without its rows."""
         return self._some(j) if self.batch else self
 
     def agents(self, which: npt.NDArray[np.int64]) -> Covariances:
+        """Return the matrices of some agents, without their rows."""
         return self._some(which)
 
     def _some(self, which: int | npt.NDArray[np.int64]) -> Covariances:
@@ -79,19 +93,23 @@ class Covariances(Operator):
         return Covariances(self.stack[which], row_counts=counts, formed=formed)
 
     def dense(self) -> Array:
+        """Return the matrices themselves."""
         return self.stack
 
     @property
     def has_rows(self) -> bool:
+        """Whether the rows can be read again."""
         return self._rows is not None
 
     def without(self, V: Array) -> Operator:
+        """Form the matrices of the deflated rows, which are read again."""
         if self._rows is None:
             return super().without(V)
         scatters = self._rows.scatters(V).reshape(self.stack.shape)
         return Covariances(scatters, row_counts=self.row_counts, formed=self._formed)
 
     def gram(self, V: Array) -> Array:
+        """Compute ``VᵀA_jV`` from the rows, which are read again."""
         if self._rows is None:
             return super().gram(V)
         return self._rows.grams(V).reshape(*self.batch, V.shape[1], V.shape[1])

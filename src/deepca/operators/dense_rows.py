@@ -1,4 +1,4 @@
-"""``A_j`` held as dense rows: products without the matrix."""
+"""Operators with dense rows: products without forming the matrices ``A_j``."""
 
 from __future__ import annotations
 
@@ -11,18 +11,29 @@ import numpy.typing as npt
 
 from deepca._util.typing import Array
 from deepca.operators.base import Shared
-from deepca.operators.preparation import AS_THEY_ARE, Preparation, PreparedRows, gram_of
+from deepca.operators.preparation import NO_PREPARATION, Preparation, PreparedRows, gram_of
 
 __all__ = ["DenseRows"]
 
-_BLOCK = 1_000_000  # rows·d·k of one product: OpenBLAS slows down on larger skinny ones
-_SMALL_AGENT = 20_000  # entries of X_j below which a Python step per agent would cost more than its product
+_MAX_BLOCK_WORK = 1_000_000  # rows·d·k of one product: OpenBLAS slows down on larger skinny ones
+_MAX_STACKED_ENTRIES = 20_000  # of X_j: a Python step per agent would cost more than such a small product
 
 
 class DenseRows(PreparedRows[npt.NDArray[Any]]):
-    """``A_j = c_j Y_jᵀY_j``, Y_j the dense rows of agent j after their preparation; in cache-sized blocks.
+    """``A_j = c_j Y_jᵀY_j`` with Y_j the prepared dense rows of agent j, multiplied in cache-sized blocks.
 
-    Rows stay where they are, memory-mapped ones too: the mean is subtracted block by block before products are formed.
+    Parameters
+    ----------
+    rows : sequence of ndarray of shape (n_j, d)
+        One block per agent. They are not copied, not even memory-mapped ones: the mean is subtracted block by block.
+    scales : ndarray of shape (m,)
+        The factors c_j.
+    single : bool
+        Whether there is a single agent, with ``B = ()``.
+    workers : int or None
+        Cores that share large products; all usable ones if None.
+    prepare : Preparation, optional
+        Centring, scaling and weighting of the rows; none by default.
     """
 
     def __init__(
@@ -32,19 +43,26 @@ class DenseRows(PreparedRows[npt.NDArray[Any]]):
         *,
         single: bool,
         workers: int | None,
-        prepare: Preparation = AS_THEY_ARE,
+        prepare: Preparation = NO_PREPARATION,
     ) -> None:
         super().__init__(rows, scales, single=single, prepare=prepare)
         self.bytes_read = sum(X.nbytes for X in rows)
         self._share = Shared(self.n_local, self.bytes_read, workers)
         sizes = [X.shape[0] for X in rows]
         self._stacked: Array | None = None
-        if self.batch and max(sizes) * self.d <= _SMALL_AGENT and max(sizes) * len(sizes) <= 2 * sum(sizes) + 64:
-            self._stacked = np.zeros((len(rows), max(sizes), self.d))  # zero rows change nothing
+        if (
+            self.batch
+            and max(sizes) * self.d <= _MAX_STACKED_ENTRIES
+            and max(sizes) * len(sizes) <= 2 * sum(sizes) + 64
+        ):
+            self._stacked = np.zeros(
+                (len(rows), max(sizes), self.d)
+            )  # padded with zero rows, which do not change products
             for j, padded in enumerate(self._stacked):
                 padded[: sizes[j]] = self._whole(j)
 
     def __matmul__(self, W: Array) -> Array:
+        """Multiply agent by agent: all small agents at once, larger ones block by block."""
         Wt = np.swapaxes(W, -1, -2)
         if self._stacked is not None:
             product = np.matmul(np.matmul(Wt, np.swapaxes(self._stacked, -1, -2)), self._stacked)
@@ -61,8 +79,9 @@ class DenseRows(PreparedRows[npt.NDArray[Any]]):
             self._accumulate(j, Wt[j], out[j])
 
     def _accumulate(self, j: int, Wt: Array, out: Array) -> None:
+        """Add ``(A_j W_j)ᵀ`` to ``out``, block by block."""
         X = self.rows[j]
-        step = max(1, _BLOCK // max(1, Wt.size))
+        step = max(1, _MAX_BLOCK_WORK // max(1, Wt.size))
         for first in range(0, X.shape[0], step):
             block = self._prepare.rows(X[first : first + step])
             inner = Wt @ block.T
@@ -72,27 +91,31 @@ class DenseRows(PreparedRows[npt.NDArray[Any]]):
         out *= self.scales[j]
 
     def _whole(self, j: int) -> Array:
-        """The rows of agent j, prepared, each multiplied by the root of its weight."""
+        """Return the prepared rows of agent j, each multiplied by the root of its weight."""
         Y = self._prepare.rows(self.rows[j])
         return Y if self._prepare.weights is None else Y * np.sqrt(self._prepare.weights[j])[:, None]
 
     def agent(self, j: int) -> DenseRows:
+        """Return the operator of agent j."""
         one = self._prepare.agent(j)
         return DenseRows(self.rows[j : j + 1], self.scales[j : j + 1], single=True, workers=1, prepare=one)
 
     def dense(self) -> Array:
+        """Return all ``A_j`` as explicit matrices."""
         return self._stack(gram_of(self._whole(j), c) for j, c in enumerate(self.scales))
 
     def without(self, V: Array) -> DenseRows:
+        """Deflate the rows while they are prepared."""
         return DenseRows(
             self.rows, self.scales, single=not self.batch, workers=None, prepare=replace(self._prepare, away=V)
         )
 
     def gram(self, V: Array) -> Array:
+        """Return ``VᵀA_jV`` from ``Y_jV``."""
         return self._stack(gram_of(self._product(j, V), c) for j, c in enumerate(self.scales))
 
     def _product(self, j: int, V: Array) -> Array:
-        """``Y_jV``, each row multiplied by the root of its weight."""
-        X, step = self.rows[j], max(1, _BLOCK // max(1, V.size))
+        """Return ``Y_jV``, each row multiplied by the root of its weight."""
+        X, step = self.rows[j], max(1, _MAX_BLOCK_WORK // max(1, V.size))
         Z = np.concatenate([self._prepare.rows(X[i : i + step]) @ V for i in range(0, X.shape[0], step)])
         return Z if self._prepare.weights is None else Z * np.sqrt(self._prepare.weights[j])[:, None]

@@ -1,4 +1,4 @@
-"""``A_j`` given by nothing but their products: scipy's linear operators."""
+"""Operators that are given by their products only: scipy's linear operators."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["from_linear_operators"]
 
 
 class _Wrapped(Operator):
-    """One agent's scipy LinearOperator."""
+    """The scipy LinearOperator of a single agent."""
 
     form = "operator"
 
@@ -27,47 +27,72 @@ class _Wrapped(Operator):
         self.batch, self.d, self.bytes_read = (), int(operator.shape[0]), 0
 
     def __matmul__(self, W: Array) -> Array:
+        """Multiply by scipy's ``matmat``."""
         return np.asarray(self.operator.matmat(np.ascontiguousarray(W)), dtype=np.float64)
 
     def agent(self, j: int) -> _Wrapped:
+        """Return the operator itself, which has a single agent."""
         return self
 
 
 def from_linear_operators(operators: Sequence[LinearOperator[Any]]) -> PerAgent:
-    """``A_j`` given as symmetric scipy LinearOperators, one per agent."""
+    """Construct operators from symmetric scipy LinearOperators.
+
+    Parameters
+    ----------
+    operators : sequence of LinearOperator
+        One square operator per agent, all of the same size.
+
+    Returns
+    -------
+    PerAgent
+        The ``A_j``.
+
+    Raises
+    ------
+    DataError
+        If an operator is not square, real, finite and symmetric; names the agent.
+    """
     if not len(operators):
-        raise DataError("no agents: from_linear_operators needs one operator per agent")
+        raise DataError("no agents: from_linear_operators needs one operator per agent", parameter="operators")
     wrapped = [checked_operator(A, j) for j, A in enumerate(operators)]
     for j, A in enumerate(wrapped):
         if A.d != wrapped[0].d:
-            raise DataError(f"the operator of agent {j} has d = {A.d}, that of agent 0 has d = {wrapped[0].d}")
+            raise DataError(
+                f"the operator of agent {j} has d = {A.d}, that of agent 0 has d = {wrapped[0].d}", agent=j, value=A.d
+            )
     return PerAgent(wrapped)
 
 
 def linear_operator(a: Any, j: int) -> LinearOperator[Any]:
-    """What agent j gave, an array, a sparse matrix or a LinearOperator, as the last of these."""
+    """Return the array, sparse matrix or LinearOperator of agent j as a LinearOperator."""
     if isinstance(a, LinearOperator):
         return a
     given: Any = a if sparse.issparse(a) else np.asarray(unmasked(a, f"agent {j}"))
     if given.dtype.kind not in "fiub":
-        raise DataError(f"agent {j}: its matrix has dtype {given.dtype}; real numbers are needed")
+        raise DataError(
+            f"agent {j}: its matrix has dtype {given.dtype}; real numbers are needed", agent=j, value=given.dtype
+        )
     if given.ndim != 2 or given.shape[0] != given.shape[1]:
-        raise DataError(f"agent {j}: its matrix has shape {given.shape}; expected (d, d)")
+        raise DataError(f"agent {j}: its matrix has shape {given.shape}; expected (d, d)", agent=j, value=given.shape)
     return aslinearoperator(csr(given) if sparse.issparse(given) else given.astype(np.float64))
 
 
 def checked_operator(A: LinearOperator[Any], j: int) -> _Wrapped:
+    """Return the operator of agent j as an Operator; raise DataError unless it is square, real and symmetric."""
     if not isinstance(A, LinearOperator) or A.shape[0] != A.shape[1]:
-        raise DataError(f"agent {j}: expected a square scipy.sparse.linalg.LinearOperator, got {A!r}")
-    if np.dtype(A.dtype).kind == "c":  # its imaginary part would be lost on the way
-        raise DataError(f"agent {j}: its operator has dtype {A.dtype}; real numbers are needed")
+        raise DataError(f"agent {j}: expected a square scipy.sparse.linalg.LinearOperator, got {A!r}", agent=j)
+    if np.dtype(A.dtype).kind == "c":  # the imaginary part would get lost
+        raise DataError(
+            f"agent {j}: its operator has dtype {A.dtype}; real numbers are needed", agent=j, value=np.dtype(A.dtype)
+        )
     wrapped = _Wrapped(A)
     probe = np.random.default_rng(0).standard_normal((wrapped.d, 2))
-    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is named below
+    with np.errstate(over="ignore", invalid="ignore"):  # checked below
         image = wrapped @ probe
     if not np.isfinite(image).all():
-        raise DataError(f"agent {j}: its operator gives NaN or Inf")
+        raise DataError(f"agent {j}: its operator gives NaN or Inf", agent=j)
     left, right = float(probe[:, 0] @ image[:, 1]), float(probe[:, 1] @ image[:, 0])
     if abs(left - right) > 1e-8 * np.linalg.norm(probe) * np.linalg.norm(image):
-        raise DataError(f"agent {j}: its operator is not symmetric (xᵀAy = {left:.6g}, yᵀAx = {right:.6g})")
+        raise DataError(f"agent {j}: its operator is not symmetric (xᵀAy = {left:.6g}, yᵀAx = {right:.6g})", agent=j)
     return wrapped

@@ -1,4 +1,4 @@
-"""How rows are centred and scaled before they enter a product, and what that rounds."""
+"""Centring, scaling and weighting of rows before they are multiplied, and the rounding errors of that."""
 
 from __future__ import annotations
 
@@ -23,14 +23,21 @@ R_ = TypeVar("R_", npt.NDArray[Any], Csr)
 
 @dataclass(frozen=True, eq=False)
 class Preparation:
-    """What happens to rows before they are multiplied: ``y = ((x − reference) − shift) / units``, ``weight`` times.
+    """Preparation of rows for products: ``y = ((x − reference) − shift) / units``, counted ``weight`` times.
 
-    The mean is subtracted in two parts: rounded to one number, it would be off by eps times its distance from zero.
-
-    centre : reference and shift, each ``(d,)``, or None.  units : ``(d,)`` or None.
-    weights : one ``(n_j,)`` per agent, or None.
-    formed : what may be wrong with products of the y, one entry per agent; None where multiplying is all that rounds.
-    away : orthonormal ``(d, r)``; the part of every row in its span is taken away.
+    Parameters
+    ----------
+    centre : tuple of two ndarrays of shape (d,), optional
+        Reference and shift. The mean is subtracted in these two parts, since as a single number it would be off by eps
+        times its distance from zero.
+    units : ndarray of shape (d,), optional
+        Divisors of the columns.
+    weights : tuple of ndarrays of shape (n_j,), optional
+        Weights of the rows, one array per agent.
+    formed : Rounding, optional
+        Errors of products of the y, one entry per agent; by default only those of multiplying.
+    away : ndarray of shape (d, r), optional
+        Orthonormal columns whose span is projected out of every row.
     """
 
     centre: tuple[Array, Array] | None = None
@@ -40,7 +47,18 @@ class Preparation:
     away: Array | None = None
 
     def rows(self, X: npt.NDArray[Any]) -> Array:
-        """Some dense rows, prepared; copied only where something has to be done."""
+        """Prepare dense rows.
+
+        Parameters
+        ----------
+        X : ndarray of shape (n, d)
+            Rows.
+
+        Returns
+        -------
+        ndarray of shape (n, d)
+            The rows y, without weights; X itself if there is nothing to do.
+        """
         if self.centre is None:
             Y = np.asarray(X, dtype=np.float64)
         else:
@@ -50,7 +68,22 @@ class Preparation:
         return Y if self.away is None else rows_without(Y, self.away)
 
     def sparse(self, X: Csr, j: int) -> tuple[Csr, Array | None]:
-        """Rows of agent j, and what is left to subtract from them; the reference is, from columns far from zero."""
+        """Prepare sparse rows as far as possible without filling their zeros.
+
+        Parameters
+        ----------
+        X : csr_array of shape (n_j, d)
+            Rows of agent j.
+        j : int
+            Index of the agent.
+
+        Returns
+        -------
+        X : csr_array of shape (n_j, d)
+            Rows, with the reference subtracted from columns that are far from zero.
+        left : ndarray of shape (d,) or None
+            What products still have to subtract from them.
+        """
         left = None
         if self.centre is not None:
             reference, shift = self.centre
@@ -62,27 +95,40 @@ class Preparation:
         return X, left
 
     def agent(self, j: int) -> Preparation:
+        """Return the preparation of a single agent.
+
+        Parameters
+        ----------
+        j : int
+            Index of the agent.
+
+        Returns
+        -------
+        Preparation
+            The same with the weights and errors of agent j only.
+        """
         weights = None if self.weights is None else self.weights[j : j + 1]
         formed = None if self.formed is None else self.formed.some(np.array([j]))
         return replace(self, weights=weights, formed=formed)
 
 
-AS_THEY_ARE = Preparation()
+NO_PREPARATION = Preparation()
 
 
 def rows_without(Y: Array, V: Array) -> Array:
-    """``Y(I − VVᵀ)`` for orthonormal V; twice, so that what rounding leaves in span V is small beside what is left."""
+    """Return ``Y(I − VVᵀ)`` for orthonormal V, computed twice so that little rounding error remains in span V."""
     for _ in range(2):
         Y = Y - (Y @ V) @ V.T
     return Y
 
 
 def row_counts(rows: Sequence[Any], batch: tuple[int, ...]) -> npt.NDArray[np.int64]:
+    """Return the number of rows of each agent, with shape ``batch``."""
     return np.array([X.shape[0] for X in rows], dtype=np.int64).reshape(batch)
 
 
 def rows_rounding(rows: Sequence[Any], scales: Array, prepare: Preparation, batch: tuple[int, ...]) -> Rounding:
-    """What may be wrong with products of these rows, as whoever prepared them says; or as they are."""
+    """Bound the errors of products of these rows: as stated by their preparation, or those of multiplying only."""
     if prepare.formed is not None:
         return prepare.formed if batch else prepare.formed.some(0)
     sizes = np.array([float(frobenius(X if isinstance(X, np.ndarray) else X.data)) for X in rows])
@@ -91,9 +137,18 @@ def rows_rounding(rows: Sequence[Any], scales: Array, prepare: Preparation, batc
 
 
 class PreparedRows(Operator, Generic[R_]):
-    """What operators share that hold the rows of their agents: ``A_j = c_j Y_jᵀY_j``, Y_j after their preparation.
+    """Base class of operators that keep the rows of their agents: ``A_j = c_j Y_jᵀY_j`` with prepared rows Y_j.
 
-    rows : one array per agent.  scales : c, one number per agent.  single : one agent alone, ``B = ()``.
+    Parameters
+    ----------
+    rows : sequence of arrays of shape (n_j, d)
+        One array per agent.
+    scales : ndarray of shape (m,)
+        The factors c_j.
+    single : bool
+        Whether there is a single agent, with ``B = ()``.
+    prepare : Preparation
+        Centring, scaling and weighting of the rows.
     """
 
     form = "rows"
@@ -105,26 +160,28 @@ class PreparedRows(Operator, Generic[R_]):
         self.row_counts = row_counts(rows, self.batch)
 
     def rounding(self) -> Rounding:
+        """Bound the errors of preparing and multiplying the rows."""
         return rows_rounding(self.rows, self.scales, self._prepare, self.batch)
 
     @property
     def has_rows(self) -> bool:
+        """True."""
         return True
 
     def _stack(self, found: Iterable[Array]) -> Array:
-        """One array per agent, as ``(*B, …)``."""
+        """Stack one array per agent to ``(*B, …)``."""
         stack = np.stack(list(found))
         return stack if self.batch else stack[0]
 
 
 def gram_of(X: Any, c: float) -> Array:
-    """``c XᵀX`` as a dense matrix, exactly symmetric."""
+    """Return ``c XᵀX`` as a dense, exactly symmetric matrix."""
     if not isinstance(X, np.ndarray):
         return np.asarray((X.T @ X).toarray() * c)
     total = np.zeros((X.shape[1], X.shape[1]))
     step = max(1, (8 << 20) // (8 * X.shape[1]))
     for first in range(0, X.shape[0], step):
         block = np.asarray(X[first : first + step], dtype=np.float64)
-        with np.errstate(over="ignore", invalid="ignore"):  # the caller looks
+        with np.errstate(over="ignore", invalid="ignore"):  # the caller checks
             total += block.T @ block
     return total * c

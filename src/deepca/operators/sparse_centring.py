@@ -1,9 +1,9 @@
-"""Centre sparse rows without filling their zeros, and without losing digits.
+"""Centre sparse rows without filling their zeros and without losing digits.
 
-Centring is left to the products: ``(X − 1μᵀ)W = XW − 1(μᵀW)``. In a column far from zero the large numbers of both
-terms cancel and leave their rounding. But a column whose mean is ten deviations away from zero has hardly any zeros,
-one in a hundred at most, as every zero is itself that far from the mean. So the reference is subtracted from all
-entries of such columns, zeros included, at the price of one percent more entries; what is left of the mean is small.
+Centring is part of the products: ``(X − 1μᵀ)W = XW − 1(μᵀW)``. In a column far from zero, large numbers of both terms
+cancel and leave their rounding errors. But a column whose mean is ten standard deviations away from zero has hardly any
+zeros, at most one in a hundred, since every zero is itself that far from the mean. So the reference is subtracted from
+all entries of such columns, including zeros, at the cost of one percent more entries; the rest of the mean is small.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from deepca._util.typing import Array, Csr, csr
 
 __all__ = ["CANCELS", "column_squares", "far_columns", "without_reference"]
 
-CANCELS = 1e2  # w·mean² over the squares about it from which products of a column would lose digits
+CANCELS = 1e2
+"""Ratio of w·mean² to the squares about the mean above which products of an uncentred column lose digits."""
 
 
 def column_squares(X: Csr, w: Array | None, centre: Array) -> Array:
-    """``Σ w (x − centre)²`` by column, entries and zeros apart, so that nothing cancels."""
+    """Return ``Σ w (x − centre)²`` by column, with entries and zeros summed separately to avoid cancellation."""
     entries = sparse.coo_array(X)
     of_entry = np.ones(entries.data.size) if w is None else w[entries.row]
     d = int(X.shape[1])
@@ -32,12 +33,12 @@ def column_squares(X: Csr, w: Array | None, centre: Array) -> Array:
 
 
 def far_columns(weight: float, centre: Array, squares: Array) -> npt.NDArray[np.bool_]:
-    """Which columns are so far from zero that products of them, uncentred, would lose digits."""
+    """Tell which columns are so far from zero that products of the uncentred columns would lose digits."""
     return np.asarray(weight * np.square(centre) > CANCELS * squares)
 
 
 def without_reference(X: Csr, far: npt.NDArray[np.bool_], reference: Array) -> Csr:
-    """X with ``x − reference`` in the columns marked, zeros included, and the others as they are."""
+    """Subtract the reference from all entries of the marked columns, including zeros."""
     columns = np.flatnonzero(far)
     if not columns.size:
         return X

@@ -1,4 +1,4 @@
-"""``A_j`` held as sparse rows, centred without becoming dense."""
+"""Operators with sparse rows, which are centred without becoming dense."""
 
 from __future__ import annotations
 
@@ -12,17 +12,32 @@ from deepca._util.machine import available_memory
 from deepca._util.typing import Array, Csr, csr
 from deepca.operators.base import Operator, Shared
 from deepca.operators.dense_rows import DenseRows
-from deepca.operators.preparation import AS_THEY_ARE, Preparation, PreparedRows, gram_of
+from deepca.operators.preparation import NO_PREPARATION, Preparation, PreparedRows, gram_of
 from deepca.operators.rounding import Rounding
 
 __all__ = ["SparseRows"]
 
 
 class SparseRows(PreparedRows[Csr]):
-    """``A_j = c_j Y_jᵀY_j`` with CSR rows kept sparse; all agents in one block-diagonal product per core.
+    """``A_j = c_j Y_jᵀY_j`` with sparse rows; all agents in one block-diagonal product per core.
 
-    Centring is carried out in columns far from zero only (:mod:`deepca.operators.sparse_centring`), elsewhere it would
-    fill the zeros. With ``Z = X W − 1 μᵀW``, μ what is left of the mean, ``A_j W = XᵀZ − μ 1ᵀZ``.
+    Parameters
+    ----------
+    rows : sequence of csr_array of shape (n_j, d)
+        One block per agent.
+    scales : ndarray of shape (m,)
+        The factors c_j.
+    single : bool
+        Whether there is a single agent, with ``B = ()``.
+    workers : int, optional
+        Cores that share large products; all usable ones by default.
+    prepare : Preparation, optional
+        Centring, scaling and weighting of the rows; none by default.
+
+    Notes
+    -----
+    Only columns far from zero are centred explicitly (:mod:`deepca.operators.sparse_centring`), since centring fills
+    zeros. With μ the rest of the mean and ``Z = X W − 1 μᵀW``, ``A_j W = XᵀZ − μ 1ᵀZ``.
     """
 
     def __init__(
@@ -32,7 +47,7 @@ class SparseRows(PreparedRows[Csr]):
         *,
         single: bool,
         workers: int | None = None,
-        prepare: Preparation = AS_THEY_ARE,
+        prepare: Preparation = NO_PREPARATION,
     ) -> None:
         super().__init__(rows, scales, single=single, prepare=prepare)
         ready = [prepare.sparse(X, j) for j, X in enumerate(rows)]
@@ -42,21 +57,23 @@ class SparseRows(PreparedRows[Csr]):
         self._row_scale = np.repeat(scales, counts)[:, None]
         if prepare.weights is not None:
             self._row_scale = self._row_scale * np.concatenate(prepare.weights)[:, None]
-        self._left = np.array(left) if left else None  # of the mean, (m, d): what products subtract
+        self._left = np.array(left) if left else None  # (m, d), the rest of the mean, which products subtract
         self.bytes_read = sum(2 * (X.data.nbytes + X.indices.nbytes + X.indptr.nbytes) for X in scaled)
         self._share = Shared(self.n_local, self.bytes_read, workers)
-        # for every core one block-diagonal matrix, and its transpose: a Python step per core, none per agent
+        # one block-diagonal matrix and its transpose per core: a Python step per core instead of per agent
         parts = self._share.parts or [slice(0, len(rows))]
         self._diagonal = [csr(sparse.block_diag(scaled[part], format="csr")) for part in parts]
         self._transposed = [csr(X.T) for X in self._diagonal]
 
     def __matmul__(self, W: Array) -> Array:
+        """Multiply all agents, one block-diagonal product per core."""
         W3 = W.reshape(-1, *W.shape[-2:])
         out = np.empty(W3.shape)
         self._share.run(lambda part: self._multiply(part, W3, out))
         return out.reshape(W.shape)
 
     def _multiply(self, part: slice, W: Array, out: Array) -> None:
+        """Write ``A_j W_j`` of some agents to ``out``."""
         which = self._share.parts.index(part) if self._share.parts else 0
         k = W.shape[-1]
         first, last = self._starts[part.start], self._starts[part.stop]
@@ -69,31 +86,34 @@ class SparseRows(PreparedRows[Csr]):
         out[part] = product
 
     def _images(self, part: slice, W: Array) -> Array:
-        """``Y_jW_j`` of those agents, one below the other."""
+        """Return ``Y_jW_j`` of some agents, stacked."""
         which = self._share.parts.index(part) if self._share.parts else 0
         Z = np.asarray(self._diagonal[which] @ W[part].reshape(-1, W.shape[-1]))
         if self._left is not None:
-            shift = np.swapaxes(W[part], -1, -2) @ self._left[part][..., None]  # μᵀW_j, one row for each agent
+            shift = np.swapaxes(W[part], -1, -2) @ self._left[part][..., None]  # μᵀW_j, one row per agent
             Z -= np.repeat(shift[..., 0], np.diff(self._starts[part.start : part.stop + 1]), axis=0)
         return Z
 
     def agent(self, j: int) -> SparseRows:
+        """Return the operator of agent j."""
         one = self._prepare.agent(j)
         return SparseRows(self.rows[j : j + 1], self.scales[j : j + 1], single=True, workers=1, prepare=one)
 
     def dense(self) -> Array:
-        if self._prepare is not AS_THEY_ARE:
+        """Return all ``A_j`` as explicit matrices."""
+        if self._prepare is not NO_PREPARATION:
             return super().dense()
         return self._stack(gram_of(X, c) for X, c in zip(self.rows, self.scales, strict=True))
 
     def without(self, V: Array) -> Operator:
-        """With dense rows where they fit into a quarter of the memory, which multiply the same way every time."""
+        """Deflate dense copies of the rows, whose products are reproducible, if a quarter of the memory suffices."""
         if 8 * int(self._starts[-1]) * self.d > available_memory() // 4:
             return Deflated(self, V)
         dense = [np.asarray(X.toarray()) for X in self.rows]
         return DenseRows(dense, self.scales, single=not self.batch, workers=None, prepare=self._prepare).without(V)
 
     def gram(self, V: Array) -> Array:
+        """Return ``VᵀA_jV`` from ``Y_jV``."""
         W = np.array(np.broadcast_to(V, (self.n_local, *V.shape)))
         parts = self._share.parts or [slice(0, self.n_local)]
         Z = np.concatenate([self._images(part, W) for part in parts]) * np.sqrt(self._row_scale)
@@ -101,7 +121,7 @@ class SparseRows(PreparedRows[Csr]):
 
 
 class Deflated(Operator):
-    """``(I − VVᵀ) A_j (I − VVᵀ)``, projected before and after each product with rows that cannot be changed."""
+    """``(I − VVᵀ) A_j (I − VVᵀ)``, projected before and after each product since the rows cannot be changed."""
 
     def __init__(self, A: Operator, V: Array) -> None:
         self._A, self._V = A, V
@@ -109,6 +129,7 @@ class Deflated(Operator):
         self.bytes_read, self.row_counts = A.bytes_read, A.row_counts
 
     def __matmul__(self, W: Array) -> Array:
+        """Project, multiply, and project again."""
         return self._projected(self._A @ self._projected(W))
 
     def _projected(self, W: Array) -> Array:
@@ -117,7 +138,9 @@ class Deflated(Operator):
         return W
 
     def rounding(self) -> Rounding:
+        """Return the bounds of the operator that is deflated."""
         return self._A.rounding()
 
     def agent(self, j: int) -> Deflated:
+        """Return the deflated operator of agent j."""
         return Deflated(self._A.agent(j), self._V)
