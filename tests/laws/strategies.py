@@ -1,4 +1,4 @@
-"""Random connected graphs, mixers and the like, for hypothesis."""
+"""Hypothesis strategies for random connected graphs and mixers."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ seeds = st.integers(min_value=0, max_value=2**31 - 1)
 def quick(examples: int) -> Callable[[_Test], _Test]:
     """Set the number of examples of a test.
 
-    The profile says which they are (``tests/conftest.py``): the same ones on every machine and at every rank, or fresh
-    ones and five times as many. Over MPI there are fewer of them.
+    The profile (``tests/conftest.py``) decides whether they are the same on every machine and rank, or five times as
+    many fresh ones. Over MPI there are fewer of them.
     """
 
     def decorate(test: _Test) -> _Test:
@@ -40,7 +40,7 @@ def quick(examples: int) -> Callable[[_Test], _Test]:
 
 
 def edge_lists(m: int, extra: float, seed: int) -> list[tuple[int, int]]:
-    """A random spanning tree of m agents and every other pair with probability ``extra``."""
+    """Return the edges of a random spanning tree of m agents, and every other pair with probability ``extra``."""
     rng = np.random.default_rng(seed)
     order = rng.permutation(m)
     edges = {(int(order[j]), int(order[rng.integers(j)])) for j in range(1, m)}
@@ -51,21 +51,21 @@ def edge_lists(m: int, extra: float, seed: int) -> list[tuple[int, int]]:
 
 @st.composite
 def connected(draw: st.DrawFn, min_agents: int = 1, max_agents: int = 12) -> tuple[int, list[tuple[int, int]]]:
-    """The number of agents and the edges of a connected graph, from trees to complete graphs."""
+    """Draw the number of agents and the edges of a connected graph, from trees to complete graphs."""
     m = draw(st.integers(min_agents, max_agents))
     return m, edge_lists(m, draw(st.sampled_from([0.0, 0.1, 0.3, 0.6, 1.0])), draw(seeds))
 
 
 @st.composite
 def topologies(draw: st.DrawFn, rules: tuple[Rule, ...] = RULES, min_agents: int = 1, max_agents: int = 12) -> Topology:
-    """A random connected graph with the weights of a random rule."""
+    """Draw a connected graph with the weights of a random rule."""
     m, edges = draw(connected(min_agents, max_agents))
     return topology.from_edges(m, edges, rule=draw(st.sampled_from(rules)))
 
 
 @st.composite
 def mixers(draw: st.DrawFn, max_rounds: int = 8) -> Mixer:
-    """One of the three mixers with a random number of rounds."""
+    """Draw one of three mixers with a random number of rounds."""
     kinds: list[Callable[[int], Mixer]] = [FastMix, Gossip, Chebyshev]
     return draw(st.sampled_from(kinds))(draw(st.integers(1, max_rounds)))
 
@@ -74,7 +74,7 @@ def mixers(draw: st.DrawFn, max_rounds: int = 8) -> Mixer:
 def mixed_topologies(
     draw: st.DrawFn, min_agents: int = 1, max_agents: int = 12, max_rounds: int = 8
 ) -> tuple[Topology, Mixer]:
-    """A topology with a mixer that its gossip matrix allows."""
+    """Draw a topology with a mixer that its gossip matrix allows."""
     mixer = draw(mixers(max_rounds))
     place = draw(topologies(min_agents=min_agents, max_agents=max_agents))
     if isinstance(mixer, FastMix) and not place.positive_semidefinite:

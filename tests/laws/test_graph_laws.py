@@ -1,4 +1,4 @@
-"""Laws of eigenvectors that live apart, on random graphs."""
+"""Laws of eigenvectors with partitioned rows, on random graphs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Array = npt.NDArray[np.float64]
 
 @st.composite
 def cases(draw: st.DrawFn) -> Shared:
-    """A random connected weighted graph over a few agents."""
+    """Draw a connected weighted graph over a few agents."""
     n, seed = draw(st.integers(3, 24)), draw(seeds)
     graph = nx.Graph(edge_lists(n, draw(st.sampled_from([0.0, 0.1, 0.4])), seed))
     graph = nx.relabel_nodes(graph, {old: new for new, old in enumerate(sorted(graph))})
@@ -36,7 +36,7 @@ def cases(draw: st.DrawFn) -> Shared:
 
 @given(topologies(min_agents=2))
 @quick(40)
-def test_the_gossip_spectrum_of_any_graph(place: Topology) -> None:
+def test_the_gossip_spectrum_of_any_graph_is_proven_and_right(place: Topology) -> None:
     found = graphs.lambda2(network_of(place))
     values = scipy.linalg.eigvalsh(place.gossip_matrix)
     assert abs(found.lambda2 - values[-2]) <= 1e-12
@@ -46,8 +46,8 @@ def test_the_gossip_spectrum_of_any_graph(place: Topology) -> None:
 
 @given(cases(), st.sampled_from(["laplacian", "normalized"]), st.integers(1, 4))
 @quick(60)
-def test_vectors_of_any_graph(case: Shared, matrix: Matrix, k: int) -> None:
-    """Orthonormal over the network, the known vector first, the others orthogonal to it, and all of them right."""
+def test_eigenvectors_of_any_graph_are_right(case: Shared, matrix: Matrix, k: int) -> None:
+    """They are orthonormal over the network, and the known vector comes first."""
     k = min(k, case.size)
     values, vectors = pooled(case.W, matrix, "smallest")
     network = network_of(case.topology)
@@ -57,7 +57,7 @@ def test_vectors_of_any_graph(case: Shared, matrix: Matrix, k: int) -> None:
             graphs.graph_eigenvectors(case.local(network), network, k, matrix=matrix)
         return
     if gap <= 1e-6:
-        return  # neither clearly one thing nor the other
+        return  # neither clearly a gap nor clearly none
     X = entries(
         ENGINES[0], case, lambda blocks, network: graphs.graph_eigenvectors(blocks, network, k, matrix=matrix).vectors
     )
@@ -72,8 +72,8 @@ def test_vectors_of_any_graph(case: Shared, matrix: Matrix, k: int) -> None:
 
 @given(cases(), seeds)
 @quick(25)
-def test_neither_who_holds_a_node_nor_who_is_called_what_matters(case: Shared, seed: int) -> None:
-    """Blocks handed to other agents, and other blocks altogether."""
+def test_the_partition_and_the_numbering_of_agents_do_not_matter(case: Shared, seed: int) -> None:
+    """Blocks are given to other agents, and nodes to other blocks."""
     values, _ = pooled(case.W, "laplacian", "smallest")
     if values[2] - values[1] <= 1e-3:
         return
@@ -92,8 +92,8 @@ def test_neither_who_holds_a_node_nor_who_is_called_what_matters(case: Shared, s
 
 @given(cases(), st.integers(0, 20))
 @quick(25)
-def test_what_is_outside_is_never_underestimated(case: Shared, seed: int) -> None:
-    """The bound on λ_{s+1} holds for columns that are not eigenvectors yet, too."""
+def test_the_bound_on_the_remaining_eigenvalues_holds(case: Shared, seed: int) -> None:
+    """The bound on λ_{s+1} also holds for columns that are not eigenvectors yet."""
     network = network_of(case.topology)
     rows = BlockRows(case.local(network), network, "laplacian", negated=False)
     method = RowsApart(rows, SpanningTree.grow(network), 1, seed=seed)

@@ -1,4 +1,4 @@
-"""What every run keeps: the tracked mean, independence of scale, order and form of the data."""
+"""Laws of every run: the tracked mean, and independence of the scale, order and form of the data."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EPS = float(np.finfo(np.float64).eps)
 
 
 def _states(algorithm: DeEPCA | DePCA, steps: int) -> list[TrackedState]:
-    """Of all agents."""
+    """Return the states of all agents."""
     states = [algorithm.init()]
     for _ in range(steps):
         states.append(algorithm.step(states[-1]))
@@ -43,7 +43,7 @@ def _states(algorithm: DeEPCA | DePCA, steps: int) -> list[TrackedState]:
 def test_the_mean_of_S_is_the_mean_of_A_W_along_every_run(
     made: tuple[Topology, Mixer], indefinite: bool, k: int, seed: int
 ) -> None:
-    """``mean_j S_j^{t+1} = mean_j A_j W_j^t`` for any graph, mixer and K, converging or not; rounding grows with t."""
+    """``mean_j S_j^{t+1} = mean_j A_j W_j^t`` holds for any graph, mixer and K, up to rounding that grows with t."""
     place, mixer = made
     seed %= 10**6
     stack = spectrum_problem(place.n_agents, 8, spectrum(8, k), seed, heterogeneity=0.9, indefinite=indefinite)
@@ -67,8 +67,8 @@ def test_over_many_iterations_the_tracked_mean_drifts_by_rounding_only() -> None
         assert np.abs(states[t].S.mean(axis=0) - exact).max() <= 2.0 * EPS * size * t
 
 
-def test_the_first_step_is_that_of_the_paper() -> None:
-    """From ``S⁰ = W⁰, A W^{−1} := W⁰`` as printed, with SignAdjust and FastMix written out here."""
+def test_steps_are_those_of_the_paper() -> None:
+    """Run Algorithm 1 as printed from ``S⁰ = W⁰, A W^{−1} := W⁰``, with SignAdjust and FastMix written out."""
     m, d, k, K = 6, 7, 2, 3
     stack = spectrum_problem(m, d, spectrum(d, k), 2, heterogeneity=0.8)
     place = topology.ring(m)
@@ -94,7 +94,7 @@ def test_the_first_step_is_that_of_the_paper() -> None:
         close(state.S, S, atol=1e-12)
 
 
-def test_one_agent_alone_is_the_power_method() -> None:
+def test_a_single_agent_runs_the_power_method() -> None:
     A = spectrum_problem(1, 9, spectrum(9, 3), 1)[0]
     W = random_orthonormal(9, 3, seed=2)
     alone = network_of(topology.ring(1))
@@ -129,7 +129,7 @@ def test_scaling_the_data_changes_neither_the_answer_nor_the_number_of_iteration
 @given(st.integers(-120, 120), seeds)
 @quick(25)
 def test_scaling_by_a_power_of_two_changes_no_bit(power: int, seed: int) -> None:
-    """Nothing in a run compares a number with an absolute size."""
+    """No step of a run compares a number with an absolute size."""
     seed %= 10**6
     stack = spectrum_problem(5, 7, spectrum(7, 2), seed, heterogeneity=0.8, indefinite=True)
     W0 = random_orthonormal(7, 2, seed=seed)
@@ -174,7 +174,7 @@ def _linear_operators(stack: Array) -> list[LinearOperator[Any]]:
 
 
 def _forms(rows: list[Array], scales: list[float]) -> dict[str, Operator]:
-    """The same ``A_j = c_j X_jᵀX_j`` in every form there is."""
+    """Return the same ``A_j = c_j X_jᵀX_j`` in every form."""
     grams = np.stack([c * X.T @ X for X, c in zip(rows, scales, strict=True)])
     csr_rows = [sparse.csr_array(X) for X in rows]
     return {
@@ -184,7 +184,7 @@ def _forms(rows: list[Array], scales: list[float]) -> dict[str, Operator]:
         "mixed rows": operators.from_rows([rows[0], *csr_rows[1:]], scale=scales, form="rows"),
         "covariance of dense rows": operators.from_rows(rows, scale=scales, form="covariance"),
         "covariance of sparse rows": operators.from_rows(csr_rows, scale=scales, form="covariance"),
-        "chosen": operators.from_rows(rows, scale=scales),
+        "automatic": operators.from_rows(rows, scale=scales),
         "matrices": operators.from_matrices(grams),
         "stack": operators.as_operator(grams),
         "linear operators": operators.from_linear_operators(_linear_operators(grams)),
@@ -220,7 +220,7 @@ def test_every_form_multiplies_alike_and_symmetrically(m: int, d: int, k: int, s
 
 @given(st.integers(1, 4), st.integers(1, 7), seeds)
 @quick(25)
-def test_indefinite_matrices_and_operators_are_symmetric_too(m: int, d: int, seed: int) -> None:
+def test_products_of_indefinite_matrices_and_operators_are_symmetric(m: int, d: int, seed: int) -> None:
     seed %= 10**6
     stack = spectrum_problem(m, d, spectrum(d, 1), seed, heterogeneity=1.0, indefinite=True)
     x, y = np.random.default_rng(seed).standard_normal((2, m, d, 2))
@@ -263,7 +263,7 @@ def test_renumbering_the_agents_renumbers_the_answers(made: tuple[Topology, Mixe
     other = _states(kind(stack[order], W0, network_of(renumbered), mixer), 8)
     for a, b in zip(plain, other, strict=True):
         close(b.S, a.S[order], atol=1e-9)
-    # iterates far from convergence may be ill-conditioned; what they span together is compared at the end
+    # later iterates far from convergence may be ill-conditioned, so only the first W is compared
     close(plain[1].W[order], other[1].W, atol=1e-9)
 
 
@@ -288,17 +288,17 @@ def test_renumbering_the_agents_renumbers_a_converged_answer_to_rounding() -> No
 def test_every_agent_ends_with_the_pooled_answer(
     m: int, k: int, indefinite: bool, orthonormalise: Orthonormalise | None, seed: int
 ) -> None:
-    """Indefinite ``A_j`` with a positive semi-definite mean included, as the paper promises."""
+    """It also holds for indefinite ``A_j`` with a positive semi-definite mean, as the paper proves."""
     _check_exact(m, k, indefinite, orthonormalise, seed % 10**6)
 
 
 @pytest.mark.parametrize("indefinite", [False, True])
 @pytest.mark.parametrize("m", [1, 2, 3, 8])
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_every_agent_ends_with_the_pooled_answer_as_the_paper_orthonormalises(
+def test_every_agent_ends_with_the_pooled_answer_with_the_papers_orthonormalisation(
     m: int, indefinite: bool, seed: int
 ) -> None:
-    """With SignAdjust a few starts never settle (a column turns past its reference again and again); not these."""
+    """With SignAdjust a few starts never settle, since a column keeps rotating past its reference; these do."""
     _check_exact(m, 2, indefinite, QRSignAdjust(random_orthonormal(9, 2, seed=seed)), seed)
 
 

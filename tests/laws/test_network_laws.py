@@ -1,4 +1,4 @@
-"""What holds on every kind of network: the sum is tracked, and every agent ends with the pooled answer."""
+"""Laws on every kind of network: the sum is tracked, and every agent ends with the pooled answer."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ KINDS: dict[str, Callable[[int, int, Any], Made]] = {
     ),
     "pairwise": lambda m, seed, K: (topology.erdos_renyi(m, 0.6, seed=seed), Pairwise(K, seed=seed)),
 }
-"""Of m agents, drawn by a seed, with a mixer of K rounds."""
+"""Networks of m agents, drawn by a seed, with a mixer of K rounds."""
 
 
 # ------------------------------------------------------------------------------------------------------ the tracked sum
@@ -66,7 +66,7 @@ KINDS: dict[str, Callable[[int, int, Any], Made]] = {
 def test_the_sum_of_S_is_the_sum_of_A_W_along_every_run(
     kind: str, m: int, K: int, k: int, indefinite: bool, seed: int
 ) -> None:
-    """``Σ_j S_j^{t+1} = Σ_j A_j W_j^t``, converging or not; rounding grows with t, and ratios are no part of it."""
+    """``Σ_j S_j^{t+1} = Σ_j A_j W_j^t`` holds for S itself, not for ratios, up to rounding that grows with t."""
     seed %= 10**6
     place, mixer = KINDS[kind](m, seed, K)
     stack = spectrum_problem(m, 8, spectrum(8, k), seed, heterogeneity=0.9, indefinite=indefinite)
@@ -81,7 +81,7 @@ def test_the_sum_of_S_is_the_sum_of_A_W_along_every_run(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_with_momentum_it_is_the_sum_of_A_X(kind: str) -> None:
+def test_with_momentum_the_sum_of_T_is_the_sum_of_A_X(kind: str) -> None:
     place, mixer = KINDS[kind](10, 3, 6)
     stack = spectrum_problem(10, 12, spectrum(12, 3), 4, heterogeneity=0.9)
     algorithm = deepca.AcceleratedDeEPCA(stack, random_orthonormal(12, 3, seed=1), network_of(place), mixer)
@@ -92,8 +92,8 @@ def test_with_momentum_it_is_the_sum_of_A_X(kind: str) -> None:
         assert np.abs(everyone(state.T, 10).sum(axis=0) - exact).max() <= 20.0 * EPS * 10 * state.t
 
 
-def test_the_law_can_be_broken() -> None:
-    """Where messages get lost one way it is, by far more than rounding: the test above would see it."""
+def test_lost_messages_violate_the_law() -> None:
+    """Messages lost in one direction violate it by far more than rounding, so the tests above are sensitive."""
     place = time_varying.lossy(topology.ring(8), 0.1, seed=1)
     stack = spectrum_problem(8, 8, spectrum(8, 2), 0, heterogeneity=0.9)
     algorithm = deepca.DeEPCA(stack, random_orthonormal(8, 2, seed=0), network_of(place), Gossip(3))
@@ -109,7 +109,7 @@ def test_the_law_can_be_broken() -> None:
 
 @lru_cache
 def digits(m: int, k: int) -> tuple[Operator, Array]:
-    """Centred by the pooled mean; the answer by scipy."""
+    """Return the digits, centred by the pooled mean, and scipy's answer."""
     X = load_digits().data
     X = X - X.mean(axis=0)
     return from_rows(split_rows(X, m)), scipy.linalg.eigh(X.T @ X / m)[1][:, ::-1][:, :k]
@@ -117,7 +117,7 @@ def digits(m: int, k: int) -> tuple[Operator, Array]:
 
 @lru_cache
 def libsvm(name: str, m: int, rows: int, k: int) -> tuple[Operator, Array]:
-    """The first rows, uncentred as in the paper; the answer by scipy."""
+    """Return the first rows, uncentred as in the paper, and scipy's answer."""
     with bz2.open(FOLDER / f"{name}.bz2") as file:
         X: Any = load_svmlight_file(file, n_features={"w8a": 300, "a9a": 123}[name])[0][:rows]
     pooled = np.asarray((X.T @ X).toarray()) / m
@@ -148,6 +148,6 @@ def test_digits_end_with_the_pooled_answer(kind: str, algorithm: Any) -> None:
 @pytest.mark.parametrize(("name", "rows"), [("w8a", 8000), ("a9a", 6000)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_w8a_and_a9a_end_with_the_pooled_answer(kind: str, name: str, rows: int) -> None:
-    """Of their first rows, over 20 agents."""
+    """Their first rows are split over 20 agents."""
     A, U = libsvm(name, 20, rows, 5)
     check_exact(deepca.AcceleratedDeEPCA, A, U, KINDS[kind](20, 2, "auto"))
