@@ -182,8 +182,8 @@ class AcceleratedDeEPCA(Decentralized):
         """
         d, k = self.W0.shape
         B = self.network.batch
-        [told] = self.network.from_leader(packed(state.X.shape[-1]))
-        p = counted(self.network.leader, "a number of columns", told, d)
+        [columns] = self.network.from_leader(packed(state.X.shape[-1]))
+        p = counted(self.network.leader, "a number of columns", columns, d)
         own = state.X if state.X.shape[-1] == p else np.zeros((*B, d, p))
         X = everywhere(self.network.broadcast(own), self.network)
         AX = self.A @ X

@@ -86,7 +86,7 @@ class AcceleratedState(TrackedState):
     since: int = 0
 
     def multiplied(self, before: Array) -> Array:
-        """Return the Ritz vectors V, whose product S is."""
+        """Return the Ritz vectors V, whose tracked product is S."""
         return self.V
 
     @property
@@ -190,22 +190,22 @@ def _relative_distance(T: Array, AX: Array) -> Array:
     T, AX = T * unit, AX * unit
     sigma = np.sqrt(np.maximum(np.linalg.eigvalsh(np.swapaxes(T, -1, -2) @ T), 0.0))
     sigma = np.where(sigma > 1e-7 * sigma[..., -1:], sigma, sigma[..., -1:])  # smaller values are lost in the squares
-    least, apart = sigma.min(axis=-1), np.linalg.norm(T - AX, axis=(-2, -1))
-    return np.asarray(np.divide(apart, least, out=np.zeros_like(apart), where=least > 0.0))
+    least, difference = sigma.min(axis=-1), np.linalg.norm(T - AX, axis=(-2, -1))
+    return np.asarray(np.divide(difference, least, out=np.zeros_like(difference), where=least > 0.0))
 
 
-def _estimated_cost(theta: tuple[float, ...], k: int, s: int, apart: float) -> float:
+def _estimated_cost(theta: tuple[float, ...], k: int, s: int, difference: float) -> float:
     """Return the cost of a block of s columns: iterations to 1e-10, times rounds, times the root of the columns.
 
     The error of the answer is the larger of two: that of the top k, which falls with θ_k relative to the edge, and what
     a moving block leaves in the tracking, which falls with θ_s relative to the edge and is smaller from the start.
-    Rounds must make ``ρ_K apart/θ_s`` small, with ``apart`` the difference between agents
+    Rounds must make ``ρ_K difference/θ_s`` small, with ``difference`` the difference between agents
     (see :mod:`deepca.consensus.pacing`).
     """
     answer, block = chebyshev_growth(theta[k - 1], theta[s]), chebyshev_growth(theta[s - 1], theta[s])
     if min(answer, block) == 0.0:
         return math.inf
-    rounds = max(log(5.0 * apart / theta[s - 1]), 1.0) if apart > 0.0 else 1.0
+    rounds = max(log(5.0 * difference / theta[s - 1]), 1.0) if difference > 0.0 else 1.0
     return (max(log(1e10) / answer, log(1e8) / block) + 3.0) * rounds * math.sqrt(s + 1.0)
 
 

@@ -135,5 +135,5 @@ class CovarianceAveraging(ExactlyAveraged):
             return np.array([1.0 - theta[k] / theta[k - 1] if k < d and theta[k - 1] > 0.0 else 1.0])
 
         local = (self.A @ everywhere(np.eye(d), self.network))[..., rows, columns]
-        mean, told = exact_average_then(self.network, local, gap, 1)
-        return whole(mean), float(told[0])
+        mean, derived = exact_average_then(self.network, local, gap, 1)
+        return whole(mean), float(derived[0])

@@ -188,8 +188,8 @@ class BlockKrylov(ExactlyAveraged):
             new = self._filled(orthonormal_part(ritz.rest, 16.0 * EPS * ritz.size), Q, state.t)
             return packed(new, ritz.y[:, :kept], ritz.gap(k))
 
-        mean, told = exact_average_then(network, local, following, d * width + Q.shape[1] * kept + 1)
-        new, y, gap = unpacked(told, (d, width), (Q.shape[1], kept), ())
+        mean, derived = exact_average_then(network, local, following, d * width + Q.shape[1] * kept + 1)
+        new, y, gap = unpacked(derived, (d, width), (Q.shape[1], kept), ())
         ritz = found[0] if found else _Ritz.of(Q, AQ, mean.reshape(P.shape))
         ritz.check(network, new, y)
         AQ = ritz.AQ

@@ -242,8 +242,8 @@ class RowsApart:
         if theta.size == self.free or not b - a > 64.0 * EPS * scale:
             return 0
         # a column contains about r_1/distance of the eigenvector of θ_1, which grows with the filter
-        apart = max(float(theta[0]) - b, 64.0 * EPS * scale)
-        pure = 10.0 * max(apart / max(float(state.r[: self.k].max()), EPS * scale), 1.0)
+        distance = max(float(theta[0]) - b, 64.0 * EPS * scale)
+        pure = 10.0 * max(distance / max(float(state.r[: self.k].max()), EPS * scale), 1.0)
         allowed = _degree_for(min(pure * 1e3, _MAX_FILTER_GROWTH), _map_to_unit(float(theta[0]), a, b))
         if self.V.shape[-1]:
             allowed = min(allowed, _degree_for(_MAX_FILTER_GROWTH * 1e3, _map_to_unit(self._known_value, a, b)))
@@ -255,17 +255,17 @@ class RowsApart:
         products += 1
         w, value = Z.shape[-1], self._known_value
         for last in (False, False, True):
-            parts, told = self._sums(
-                (self.V, Z), (Z, Z), (Z, MZ), derive=partial(_ritz_turn, value, last), size=3 + w * w + w
+            parts, derived = self._sums(
+                (self.V, Z), (Z, Z), (Z, MZ), derive=partial(_ritz_vectors, value, last), size=3 + w * w + w
             )
             P, G, H = parts
             Z = Z - self.V @ P
-            done, recompute, kept, C, theta = unpacked(told, (), (), (), (w, w), (w,))
+            done, recompute, kept, C, theta = unpacked(derived, (), (), (), (w, w), (w,))
             columns = counted(self.tree.root, "a number of columns", kept, w)
             C, theta = C[:, :columns], theta[:columns]
             if not C.size:
                 raise NotFiniteError("columns became zero, NaN or Inf; check that all weights are finite and moderate")
-            self._check_ritz_turn(C, theta, G - P.T @ P, symmetric_part(H - value * (P.T @ P)), bool(done))
+            self._check_ritz_vectors(C, theta, G - P.T @ P, symmetric_part(H - value * (P.T @ P)), bool(done))
             if done:
                 break
             Z = Z @ C  # nearly orthonormal; the next pass corrects the rest
@@ -278,16 +278,16 @@ class RowsApart:
             MX = self.M.product(X)
             products += 1
         w = theta.size
-        parts, told = self._sums((self.V, X), (X, X), squared=MX - X * theta, derive=_correction, size=w * w)
+        parts, derived = self._sums((self.V, X), (X, X), squared=MX - X * theta, derive=_correction, size=w * w)
         P, G, squares = parts
-        [turn] = unpacked(told, (w, w))
+        [correction] = unpacked(derived, (w, w))
         if not self.tree.leads:
-            self._check(float(np.abs(turn - _correction([P, G, squares]).reshape(w, w)).max()), SEMI)
-        X, MX = (X - self.V @ P) @ turn, (MX - value * (self.V @ P)) @ turn
-        mixed = np.linalg.norm((theta[:, None] - theta) * turn, axis=0)  # what this correction adds to each residual
-        return RowsState(t, X, MX, theta, np.sqrt(squares) + mixed, products)
+            self._check(float(np.abs(correction - _correction([P, G, squares]).reshape(w, w)).max()), SEMI)
+        X, MX = (X - self.V @ P) @ correction, (MX - value * (self.V @ P)) @ correction
+        added = np.linalg.norm((theta[:, None] - theta) * correction, axis=0)  # to each residual
+        return RowsState(t, X, MX, theta, np.sqrt(squares) + added, products)
 
-    def _check_ritz_turn(self, C: Array, theta: Array, G: Array, H: Array, done: bool) -> None:
+    def _check_ritz_vectors(self, C: Array, theta: Array, G: Array, H: Array, done: bool) -> None:
         """Raise Contradiction unless ``CᵀGC = I`` and, once done, ``CᵀHC = Θ``, up to rounding in G."""
         if self.tree.leads:
             return
@@ -320,8 +320,8 @@ class RowsApart:
         B = self.M.network.batch
         shapes = [part.shape[len(B) :] for part in parts]
         flat = np.concatenate([part.reshape(*B, -1) for part in parts], axis=-1)
-        total, told = self.tree.sum_then(flat, lambda total: derive(unpacked(total, *shapes)), size)
-        return unpacked(total, *shapes), told
+        total, derived = self.tree.sum_then(flat, lambda total: derive(unpacked(total, *shapes)), size)
+        return unpacked(total, *shapes), derived
 
     def _projected_out(self, Y: Array, X: Array) -> Array:
         """Return ``(I − XXᵀ) Y``."""
@@ -335,7 +335,7 @@ class RowsApart:
         return float(min(state.theta[s] + state.r[s], (state.theta[s - 1] + state.theta[s]) / 2.0))
 
 
-def _ritz_turn(value: float, last: bool, sums: list[Array]) -> Array:
+def _ritz_vectors(value: float, last: bool, sums: list[Array]) -> Array:
     """Return, packed: last pass or not, products to recompute or not, columns kept, and padded C and Θ."""
     P, G, H = sums
     w = len(G)

@@ -193,18 +193,18 @@ def average_then(
     """
     if network.reliable:
         made = TreeSweep().length(network.topology)
-        mean, told = exact_average_then(
+        mean, derived = exact_average_then(
             network, x, lambda mean: derive(Averaged(mean, np.zeros_like(mean), made)), size
         )
-        return Averaged(mean, np.zeros_like(mean), made), told
+        return Averaged(mean, np.zeros_like(mean), made), derived
     found = average(network, x, rounds, enough)
     return found, network.from_leader(derive(found) if network.leads else np.zeros(size))
 
 
 def common_average_then(network: Network, x: Array, derive: Callable[[Array], Array], size: int) -> tuple[Array, Array]:
     """Return :func:`common_average` and ``size`` numbers that the leader derives from it, the same bits everywhere."""
-    found, told = common_averaged_then(network, x, derive, size)
-    return found.mean, told
+    found, derived = common_averaged_then(network, x, derive, size)
+    return found.mean, derived
 
 
 def common_averaged_then(
@@ -212,8 +212,8 @@ def common_averaged_then(
 ) -> tuple[Averaged, Array]:
     """Return the same with the mean as an Averaged, whose error is rounding only (:meth:`Averaged.off_by`)."""
     if network.topology.whole and not network.topology.changing:
-        mean, told = exact_average_then(network, x, derive, size)
-        return Averaged(mean, np.zeros_like(mean), 0), told
+        mean, derived = exact_average_then(network, x, derive, size)
+        return Averaged(mean, np.zeros_like(mean), 0), derived
     found = _common(network, x)
     return found, network.from_leader(derive(found.mean) if network.leads else np.zeros(size))
 

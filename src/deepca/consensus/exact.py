@@ -192,8 +192,8 @@ def exact_average_then(network: Network, x: Array, derive: Callable[[Array], Arr
     TreeSweep().check(network.topology)
     flat, known = with_known(network, x)
     with network.following(_known(network.n_agents)[0], flat.shape[-1] - 1):
-        mean, told = network.sweep(flat, lambda total: derive(total[:-1]), size)
-    return _checked(mean, known), told
+        mean, derived = network.sweep(flat, lambda total: derive(total[:-1]), size)
+    return _checked(mean, known), derived
 
 
 def with_known(network: Network, x: Array, count: int = 1) -> tuple[Array, Array]:
@@ -238,5 +238,5 @@ def _is_hypercube(topology: Topology) -> bool:
     if topology.directed or m & (m - 1) or topology.n_edges * 2 != m * (m.bit_length() - 1):
         return False
     links = sparse.coo_array(topology.adjacency)
-    apart = links.row ^ links.col
-    return bool(((apart & (apart - 1)) == 0).all())
+    differing_bits = links.row ^ links.col
+    return bool(((differing_bits & (differing_bits - 1)) == 0).all())
