@@ -1,4 +1,4 @@
-"""The command line: parse, call, print. Needs the ``cli`` extra (typer, rich)."""
+"""Command line of deepca. It needs the ``cli`` extra (typer, rich)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Entry point of the ``deepca`` command."""
+    """Run the ``deepca`` command."""
     try:
         from deepca.cli.app import app
     except ModuleNotFoundError as missing:
@@ -16,7 +16,7 @@ def main() -> None:
             raise
         sys.stderr.write(f"deepca: the command line needs {missing.name}; pip install 'deepca[cli]'\n")
         sys.exit(2)
-    for stream in (sys.stdout, sys.stderr):  # a terminal that knows ASCII only shows ? rather than a traceback
+    for stream in (sys.stdout, sys.stderr):  # an ASCII terminal gets ? for other characters, not a traceback
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
-    app()
+    app(prog_name="deepca")

@@ -1,4 +1,4 @@
-"""The ``deepca`` command and its subcommands."""
+"""The ``deepca`` command, with all subcommands, and ``deepca demo``."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from deepca import __version__
 from deepca._util.machine import launched_ranks
 from deepca._util.typing import Array
 from deepca._util.units import size
+from deepca.cli.command import MAX_WIDTH, Command, examples
 from deepca.cli.commands.agent import agent
 from deepca.cli.commands.cluster import cluster, real_demo
 from deepca.cli.commands.doctor import doctor
@@ -30,26 +31,39 @@ from deepca.cli.commands.reproduce import reproduce
 from deepca.cli.commands.sample import sample
 from deepca.cli.commands.simulate import simulate
 from deepca.cli.commands.topology import topology
-from deepca.cli.common import errors, examples, finite, require
-from deepca.cli.options import ComponentsOption, QuietOption
-from deepca.cli.ranks import consoles, ending_together, with_ranks
+from deepca.cli.common import errors, finite, require
+from deepca.cli.options import (
+    ALGORITHM,
+    NUMBER_OF_COMPONENTS,
+    OUTPUT,
+    TOLERANCE,
+    ComponentsOption,
+    EngineOption,
+    JsonOption,
+    QuietOption,
+    SeedOption,
+    ToleranceOption,
+)
+from deepca.cli.ranks import consoles, run_on_ranks, running_engine
 from deepca.cli.view.tables import columns
-from deepca.errors import InvalidInput
+from deepca.errors import InvalidInput, ParameterError
 
 if TYPE_CHECKING:
     from deepca.reproduction.demo import Demo
 
 __all__ = ["app"]
 
-_RANKS = 4  # of a demonstration on MPI without a launcher
+_DEMO_RANKS = 4  # started by `deepca demo --engine mpi` when mpiexec has not started any
+_DIGITS_FEATURES = 64
+_SUMMARY = "Exact PCA of data that stay where they are, without a central server."
 
 app = typer.Typer(
     name="deepca",
-    help="Exact PCA over data that stays where it is: agents talk to their neighbours only, and nobody is the server.",
+    help=_SUMMARY,
     no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    rich_markup_mode="rich",
-    pretty_exceptions_show_locals=False,  # rows and keys would be among them
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": MAX_WIDTH},
+    rich_markup_mode=None,  # plain text: square brackets and colons mean themselves
+    pretty_exceptions_show_locals=False,  # local variables include rows and keys
 )
 
 
@@ -112,83 +126,98 @@ _COMMANDS: dict[Callable[..., None], tuple[str, ...]] = {
         "deepca doctor site.toml --json | jq -r '.findings[] | select(.verdict != \"ok\") | .text'",
     ),
 }
-"""Every command, and examples of its use."""
-for _command, _lines in _COMMANDS.items():
-    app.command(epilog=examples(*_lines))(_command)
+"""Commands, in the order of the help, with examples."""
+for _command, _examples in _COMMANDS.items():
+    app.command(cls=Command, epilog=examples(*_examples))(_command)
 app.add_typer(agent)
 app.add_typer(cluster)
 
 
-def _version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"deepca {__version__}")
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(help=_SUMMARY)
 def common(
     version: Annotated[
-        bool, typer.Option("--version", help="Show the version and exit.", callback=_version, is_eager=True)
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Exact PCA over data that stays where it is: agents talk to their neighbours only, and nobody is the server."""
+    """Accept the options of ``deepca`` itself."""
 
 
 _AgentsOption = Annotated[
-    int | None, typer.Option(help="Number of agents that the rows are spread over: 50, or 5 with --real.")
-]
-_RoundsOption = Annotated[int, typer.Option(help="K, for the methods as printed; DeEPCA itself chooses its own.")]
-_ToleranceOption = Annotated[float, typer.Option(help="Largest acceptable tangent of the angle, over all agents.")]
-_SeedOption = Annotated[int, typer.Option(min=0, help="Seed of the network and of the start.")]
-_OutOption = Annotated[Path, typer.Option(help="Folder for the figure.")]
-_RealOption = Annotated[
-    bool, typer.Option("--real", help="A process for every agent, over real connections; DeEPCA alone.")
-]
-_EngineOption = Annotated[
-    str,
+    int | None,
     typer.Option(
-        help="simulator, or mpi: on the ranks that mpiexec has started; without mpiexec, on four of this machine."
+        metavar="M",
+        rich_help_panel=ALGORITHM,
+        help="Number of agents over which to split the rows.",
+        show_default="50, or 5 with --real",
     ),
 ]
-_JsonOption = Annotated[bool, typer.Option("--json", help="Print the table as JSON instead.")]
+_RoundsOption = Annotated[
+    int,
+    typer.Option(
+        metavar="N",
+        rich_help_panel=ALGORITHM,
+        help="Gossip rounds per iteration for DePCA and for DeEPCA as printed in the paper.",
+    ),
+]
+_OutOption = Annotated[
+    Path, typer.Option("--out", "-o", metavar="FOLDER", rich_help_panel=OUTPUT, help="Folder for the figure.")
+]
+_RealOption = Annotated[
+    bool,
+    typer.Option(
+        "--real",
+        rich_help_panel=ALGORITHM,
+        help="Run each agent as a process with real connections; the default algorithm only.",
+    ),
+]
 
 
 @app.command(
+    cls=Command,
     epilog=examples(
         "deepca demo",
         "deepca demo --real",
         "mpiexec -n 4 deepca demo --engine mpi",
         "deepca demo --agents 20 --components 3 --rounds 8 --out results",
         "deepca demo --json --quiet | jq '.rows[0]'",
-    )
+    ),
 )
 def demo(
     agents: _AgentsOption = None,
-    components: ComponentsOption = 4,
+    components: ComponentsOption = NUMBER_OF_COMPONENTS,
     rounds: _RoundsOption = 5,
-    tol: _ToleranceOption = 1e-10,
-    seed: _SeedOption = 0,
+    tol: ToleranceOption = TOLERANCE,
+    seed: SeedOption = 0,
     out: _OutOption = Path("demo-out"),
     real: _RealOption = False,
-    engine: _EngineOption = "simulator",
-    as_json: _JsonOption = False,
+    engine: EngineOption = "simulator",
+    as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Spread the digits data of scikit-learn over agents and find its components without pooling a row.
+    """Compare DeEPCA with other methods on the digits data.
 
-    DeEPCA, its predecessor DePCA and the centralised power method run from the same start; the angle is measured
-    against scikit-learn's PCA of the pooled rows.
+    The digits of scikit-learn are split over agents. DeEPCA, its predecessor DePCA and the centralized power method
+    start from the same point; the angle of each to scikit-learn's PCA of the pooled rows is shown.
+
+    Without mpiexec, --engine mpi starts four ranks on this machine.
     """
     if engine == "mpi" and launched_ranks() == 1 and not real:
         with errors():
             require("mpi4py", extra="mpi")
-            raise typer.Exit(with_ranks(min(_RANKS, agents or _RANKS), sys.argv[1:]))
-    with ending_together(engine) as ranks:
-        if not 1 <= components <= 64:
-            raise InvalidInput(f"--components {components}: the digits have 64 features, so choose 1 … 64")
+            raise typer.Exit(run_on_ranks(min(_DEMO_RANKS, agents or _DEMO_RANKS), sys.argv[1:]))
+    with running_engine(engine) as ranks:
+        if not 1 <= components <= _DIGITS_FEATURES:
+            expected = f"a number from 1 to {_DIGITS_FEATURES}, the features of the digits"
+            raise ParameterError("components", components, expected)
         if real:
             if engine != "simulator":
-                raise InvalidInput("--real starts processes of its own, so it cannot run on --engine mpi; give one")
+                raise InvalidInput("--real starts processes itself and cannot run on --engine mpi; give one of them")
             require("sklearn", extra="demo")
             code = real_demo(
                 agents=5 if agents is None else agents, k=components, tol=tol, seed=seed, as_json=as_json, quiet=quiet
@@ -214,14 +243,14 @@ def demo(
 
 
 def _report(console: Console, found: Demo, figure: Path, ranks: int, *, as_json: bool) -> None:
-    """Draw the figure, and print the table."""
+    """Draw the figure and print the table, or the same as JSON."""
     from deepca.plots.curves import convergence
 
     figure.parent.mkdir(parents=True, exist_ok=True)
     convergence(
         found.curves,
         figure,
-        title=f"Digits, {found.topology.n_agents} agents, k = {found.k}: worst agent against the pooled answer",
+        title=f"Digits, {found.topology.n_agents} agents, k = {found.k}: worst agent compared with the pooled result",
         ylabel="largest tan θ over all agents",
     )
     if as_json:
@@ -238,14 +267,14 @@ def _show(console: Console, found: Demo, ranks: int) -> None:
     console.print(
         f"\n[bold]{found.n_rows} rows × {found.n_features} features[/bold] on {net.n_agents} "
         f"agent{'s' if net.n_agents > 1 else ''}{where} with {net.n_edges} links (1 − λ₂ = {1 - net.lambda2:.3f}). "
-        "The mean was agreed by gossip first.\n"
-        f"DeEPCA was told the tolerance {found.tol:.0e} and nothing else; as printed and DePCA make K = {found.K} "
-        "rounds per iteration.\n"
+        "The agents agreed on the mean first, by gossip.\n"
+        f"DeEPCA chooses its own rounds for the tolerance {found.tol:.0e}; DePCA and DeEPCA as printed make "
+        f"K = {found.K} rounds per iteration.\n"
     )
     table = columns(
         ["method"],
         ["iter.", "rounds", "proof", "sent", "tan θ", "proven"],
-        title=f"Top {found.k} components; tan θ to scikit-learn's PCA of the pooled rows, worst agent",
+        title=f"Top {found.k} components; tan θ between the worst agent and scikit-learn's PCA of the pooled rows",
         title_justify="left",
     )
     table.add_column("status", no_wrap=True)
@@ -261,7 +290,9 @@ def _show(console: Console, found: Demo, ranks: int) -> None:
             row.status.replace("_", " "),
         )
     console.print(table)
-    console.print("[dim]rounds: of the iterations; proof: of the certificate; sent: by an agent, without proof[/]\n")
+    console.print(
+        "[dim]rounds: of the iterations; proof: rounds of the certificate; sent: per agent, without proof[/]\n"
+    )
     for row in found.rows:
         if row.status != "converged":
             console.print(f"  {row.method}: {row.advice}")

@@ -1,4 +1,4 @@
-"""What all commands share."""
+"""Helpers that all commands share: errors, output files, extras and JSON."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from deepca.errors import DataError, DeepcaError, InvalidInput, MissingExtraError
+from deepca.cli.command import message_for
+from deepca.errors import DataError, DeepcaError, InvalidInput, MissingExtraError, ParameterError
 
 __all__ = [
-    "check_named_once",
+    "check_distinct",
+    "check_figure",
     "check_output",
     "errors",
-    "examples",
     "finite",
-    "handling",
+    "handle_signals",
     "print_json",
     "require",
     "require_agent",
@@ -35,29 +36,30 @@ __all__ = [
 
 @contextmanager
 def errors(*, resumes: bool = False, silent: bool = False) -> Iterator[None]:
-    """A user's mistake is one line on stderr and exit code 2, never a traceback.
+    """Report a user's mistake in one line on stderr with exit code 2, without a traceback.
 
-    ``resumes`` : whether an interrupted command goes on where it stopped when it is called again.
-    ``silent`` : whether another process says it.
+    Parameters
+    ----------
+    resumes : bool
+        Whether the same command resumes after an interruption.
+    silent : bool
+        Whether another process reports the error.
     """
     try:
         yield
     except (DeepcaError, OSError) as error:
-        if silent:
-            raise typer.Exit(2) from None
-        say(Console(stderr=True, emoji=False), f"[bold red]error:[/] {escape(str(error))}")
+        if not silent:
+            say(Console(stderr=True, emoji=False), f"[bold red]error:[/] {escape(message_for(error))}")
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
-        kept = (
-            "what was finished is kept, and the same command goes on from there" if resumes else "nothing was written"
-        )
-        Console(stderr=True, emoji=False).print(f"stopped; {kept}")
+        state = "finished work is kept; run the same command again to resume" if resumes else "nothing was written"
+        Console(stderr=True, emoji=False).print(f"stopped; {state}")
         raise typer.Exit(130) from None
 
 
 @contextmanager
-def handling(numbers: Iterable[int], handler: Callable[[int, Any], None]) -> Iterator[None]:
-    """Handle these signals as long as the context lasts; in threads other than the main one they stay as they are."""
+def handle_signals(numbers: Iterable[int], handler: Callable[[int, Any], None]) -> Iterator[None]:
+    """Handle signals within the context; outside the main thread, where Python does not allow it, do nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -65,63 +67,71 @@ def handling(numbers: Iterable[int], handler: Callable[[int, Any], None]) -> Ite
     try:
         yield
     finally:
-        for number, was in before.items():
-            signal.signal(number, was)
-
-
-def examples(*commands: str) -> str:
-    """Return what stands below the options in the help of a command."""
-    return "\n\n".join(["Examples:", *(f"  {command}" for command in commands)])
+        for number, previous in before.items():
+            signal.signal(number, previous)
 
 
 def say(console: Console, text: str) -> None:
-    """Print a text whose lines are as long as they are, so that paths can be copied."""
+    """Print text without wrapping its lines, so that paths can be copied."""
     console.print(text, highlight=False, soft_wrap=True)
 
 
-def print_json(said: object) -> None:
-    """Print an answer for machines."""
-    typer.echo(json.dumps(said, indent=2, ensure_ascii=False))
+def print_json(answer: object) -> None:
+    """Print an answer as JSON."""
+    typer.echo(json.dumps(answer, indent=2, ensure_ascii=False))
 
 
 def finite(value: float) -> float | None:
-    """Return the value, or None for JSON, which knows no infinity."""
+    """Return the value, or None if it is infinite or NaN, which JSON cannot express."""
     return value if math.isfinite(value) else None
 
 
-def check_named_once(files: Sequence[Path]) -> None:
-    """Raise DataError if a file is named twice."""
+def check_distinct(files: Sequence[Path]) -> None:
+    """Raise DataError if the same file is given twice."""
     seen: set[Path] = set()
     for file in files:
         if file.resolve() in seen:
-            raise DataError(f"{file} is named twice: its rows would count double")
+            raise DataError(f"{file} is given twice, so that its rows would count twice; give it once", file=str(file))
         seen.add(file.resolve())
 
 
 def check_output(path: Path, option: str, inputs: Sequence[Path] = ()) -> None:
-    """Says before any work is done that a file cannot be written, or would replace what is read."""
+    """Raise InvalidInput, before any work is done, if a file cannot be written or would replace an input."""
+    name = option.lstrip("-")
     if path.is_dir():
-        raise InvalidInput(f"{option} {path}: this is a folder; give the name of a file")
+        raise InvalidInput(f"{option} {path}: this is a folder; give the name of a file", parameter=name, value=path)
     for file in inputs:
         if path.resolve() == file.resolve():
-            raise InvalidInput(f"{option} {path}: this file is read; give another name, or its content would be lost")
+            raise InvalidInput(
+                f"{option} {path}: this file is an input and would be overwritten; give another name",
+                parameter=name,
+                value=path,
+            )
     folder = path.parent
     while not folder.exists():
         folder = folder.parent
     try:
         tempfile.TemporaryFile(dir=folder).close()
     except OSError:
-        raise InvalidInput(f"{option} {path}: nothing can be written to {folder}") from None
+        raise InvalidInput(f"{option} {path}: cannot write to {folder}", parameter=name, value=path) from None
+
+
+def check_figure(path: Path, inputs: Sequence[Path] = ()) -> None:
+    """Raise an error unless a figure can be written to a path given as ``--plot``."""
+    if path.suffix.lower() not in (".png", ".svg"):
+        raise ParameterError("plot", path, "give the name of a file that ends in .png or .svg")
+    check_output(path, "--plot", inputs)
+    require("matplotlib", extra="plot")
 
 
 def require(*modules: str, extra: str) -> None:
-    """An error that names the extra if a package is not there."""
+    """Raise MissingExtraError, naming the extra to install, if one of the modules is missing."""
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     if missing:
         raise MissingExtraError(f"this command needs {', '.join(missing)}; pip install 'deepca[{extra}]'")
 
 
 def require_agent() -> None:
-    """Raise an error that names the extra unless the packages of a site's agent are there."""
+    """Raise MissingExtraError unless the modules that a site's agent needs are installed."""
     require("grpc", "google", "cryptography", extra="agent")
-    require("google.protobuf", extra="agent")  # not before "google" is known to be there
+    require("google.protobuf", extra="agent")  # find_spec would raise if "google" itself were missing

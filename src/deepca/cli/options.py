@@ -1,87 +1,185 @@
-"""Options that several commands share."""
+"""Options that several commands share, with their defaults."""
 
 from __future__ import annotations
 
-from typing import Annotated, get_args
+from pathlib import Path
+from typing import Annotated, Any, get_args
 
 import typer
 
 from deepca.decomposition.settings import ALGORITHMS
-from deepca.errors import InvalidInput
+from deepca.engines.local import ENGINES
+from deepca.errors import ParameterError
 from deepca.network.compression import Messages
 from deepca.topology.names import CHANGING, DIRECTED, EXAMPLES
 
 __all__ = [
+    "ALGORITHM",
+    "COMPONENTS",
+    "DATA",
+    "NUMBER_OF_COMPONENTS",
+    "OUTPUT",
+    "TOLERANCE",
+    "TOPOLOGY",
     "AlgorithmOption",
     "CenterOption",
     "ComponentsOption",
     "ComponentsOrShareOption",
     "DatasetOption",
+    "EngineOption",
+    "JsonOption",
     "LabelColumnOption",
     "MessagesOption",
+    "PlotOption",
     "QuietOption",
     "ScaleOption",
     "SeedOption",
-    "SummaryOption",
+    "SilentOption",
+    "SiteArgument",
     "ToleranceOption",
     "TopologyOption",
     "complete_name",
     "parse_components",
 ]
 
+TOLERANCE = 1e-10
+TOPOLOGY = "erdos-renyi:0.5"
+NUMBER_OF_COMPONENTS = 5  # of commands that bring or draw their own data; those that read files ask for a number
+
+# Sections of the help.
+DATA, COMPONENTS, ALGORITHM, OUTPUT = "Data", "Components", "Algorithm and network", "Output"
+
 
 def complete_name(incomplete: str) -> list[str]:
-    """Names of networks; after the colon, an example written in full."""
+    """Complete the name of a network; after a colon, with complete examples."""
     known = EXAMPLES | DIRECTED | CHANGING
     choices = known.values() if ":" in incomplete else known
     return [choice for choice in choices if choice.startswith(incomplete.lower())]
 
 
 def parse_components(given: str) -> int | float | None:
-    """Read what :data:`ComponentsOrShareOption` takes: a number, a share of variance, or None for ``"all"``."""
+    """Parse a number of components or a share of variance; None stands for ``"all"``."""
     if given == "all":
         return None
-    for kind in (int, float):
+    value: int | float
+    try:
+        value = int(given)
+        valid = value >= 1
+    except ValueError:
         try:
-            return kind(given)
+            value = float(given)
         except ValueError:
-            continue
-    raise InvalidInput(f"-k {given}: give a number, a share of variance such as 0.95, or 'all'")
+            value = 0.0
+        valid = 0.0 < value < 1.0
+    if not valid:
+        expected = "expected a number of at least 1, a share of variance between 0 and 1, or all"
+        raise ParameterError("components", given, expected)
+    return value
 
 
-# ------------------------------------------------------------------------------------------------- what is asked for
+def _option(*names: str, metavar: str | None = None, section: str | None = None, help: str, **more: Any) -> Any:  # noqa: A002
+    return typer.Option(*names, metavar=metavar, rich_help_panel=section, help=help, **more)
 
-ComponentsOption = Annotated[int, typer.Option("--components", "-k", help="Principal components wanted.")]
-ComponentsOrShareOption = Annotated[
-    str, typer.Option("--components", "-k", help="How many; or a share of variance such as 0.95; or 'all'.")
+
+# ---------------------------------------------------------------------------------------------------------- arguments
+
+SiteArgument = Annotated[
+    Path, typer.Argument(metavar="SITE", help="The site.toml of this site, or the folder that contains it.")
 ]
-ToleranceOption = Annotated[float, typer.Option(help="Largest acceptable tangent of the angle, at any agent.")]
 
-# ---------------------------------------------------------------------------------------------------------- the data
+# --------------------------------------------------------------------------------------------------------- components
 
-DatasetOption = Annotated[str | None, typer.Option(help="Which array of an .npz or HDF5 file.")]
-LabelColumnOption = Annotated[str | None, typer.Option(help="Column that is no data (a class, an id): left out.")]
-CenterOption = Annotated[bool, typer.Option(help="Subtract the agreed mean.")]
-ScaleOption = Annotated[bool, typer.Option("--scale", help="Divide columns by their agreed standard deviation.")]
+ComponentsOption = Annotated[
+    int, _option("--components", "-k", metavar="K", section=COMPONENTS, help="Number of principal components.")
+]
+ComponentsOrShareOption = Annotated[
+    str,
+    _option(
+        "--components",
+        "-k",
+        metavar="K",
+        section=COMPONENTS,
+        help="Number of principal components, a share of variance such as 0.95, or all.",
+    ),
+]
+ToleranceOption = Annotated[
+    float,
+    _option(
+        "--tolerance",
+        metavar="TAN",
+        section=COMPONENTS,
+        help="Largest acceptable angle between the result and the exact components, as its tangent, at any agent.",
+    ),
+]
+CenterOption = Annotated[
+    bool, _option("--center/--no-center", section=COMPONENTS, help="Subtract the mean of all rows.")
+]
+ScaleOption = Annotated[
+    bool, _option("--scale", section=COMPONENTS, help="Divide each column by its standard deviation over all rows.")
+]
 
-# ------------------------------------------------------------------------------------------------------------ the run
+# --------------------------------------------------------------------------------------------------------------- data
+
+DatasetOption = Annotated[
+    str | None, _option("--dataset", metavar="NAME", section=DATA, help="Array to read from an .npz or HDF5 file.")
+]
+LabelColumnOption = Annotated[
+    str | None,
+    _option("--label-column", metavar="NAME", section=DATA, help="Column to exclude (labels, identifiers)."),
+]
+
+# --------------------------------------------------------------------------------------------- algorithm and network
 
 TopologyOption = Annotated[
-    str, typer.Option(help="Who talks to whom; see deepca topology.", autocompletion=complete_name)
+    str,
+    _option(
+        "--topology",
+        metavar="NAME",
+        section=ALGORITHM,
+        help="Network of the agents, such as ring or torus:5x10; deepca topology --help lists them.",
+        autocompletion=complete_name,
+    ),
 ]
 AlgorithmOption = Annotated[
-    str, typer.Option(help=f"One of {', '.join(ALGORITHMS)}.", autocompletion=lambda: list(ALGORITHMS))
+    str,
+    _option(
+        "--algorithm",
+        metavar="NAME",
+        section=ALGORITHM,
+        help=f"One of {', '.join(ALGORITHMS)}.",
+        autocompletion=lambda: list(ALGORITHMS),
+    ),
 ]
 MessagesOption = Annotated[
     str,
-    typer.Option(
-        help="What a number takes in a message of gossip: float64, float32 or float16.",
+    _option(
+        "--messages",
+        metavar="DTYPE",
+        section=ALGORITHM,
+        help="Precision of gossip messages: float64, float32 or float16.",
         autocompletion=lambda: list(get_args(Messages)),
     ),
 ]
-SeedOption = Annotated[int, typer.Option(min=0, help="For random networks and the start.")]
+SeedOption = Annotated[
+    int,
+    _option("--seed", metavar="N", section=ALGORITHM, min=0, help="Seed of random networks and of the starting point."),
+]
+EngineOption = Annotated[
+    str,
+    _option(
+        "--engine",
+        metavar="NAME",
+        section="MPI",
+        help="Where to run: simulator (this process) or mpi (the ranks started by mpiexec).",
+        autocompletion=lambda: list(ENGINES),
+    ),
+]
 
-# ---------------------------------------------------------------------------------------------------- what is shown
+# ------------------------------------------------------------------------------------------------------------- output
 
-SummaryOption = Annotated[bool, typer.Option("--json", help="Print a summary as JSON instead.")]
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")]
+PlotOption = Annotated[
+    Path | None, _option("--plot", metavar="FILE", section=OUTPUT, help="Save a figure, as .png or .svg.")
+]
+JsonOption = Annotated[bool, _option("--json", section=OUTPUT, help="Print the result as JSON.")]
+QuietOption = Annotated[bool, _option("--quiet", "-q", section=OUTPUT, help="Show no progress.")]
+SilentOption = Annotated[bool, _option("--quiet", "-q", section=OUTPUT, help="Print errors only.")]

@@ -1,4 +1,7 @@
-"""Where the passphrase of the authority's key comes from: a file, the environment, or a terminal; never the command."""
+"""Read the passphrase of the authority's key from a file, the environment or a terminal.
+
+It is never an option's value, since other users of the machine can read command lines.
+"""
 
 from __future__ import annotations
 
@@ -13,57 +16,63 @@ from deepca.errors import EnrolmentError
 __all__ = ["VARIABLE", "new_passphrase", "passphrase_for", "terminal"]
 
 VARIABLE = "DEEPCA_AUTHORITY_PASSPHRASE"
-_LEAST = 8
-"""Characters that a new passphrase has at least."""
-_MOST = 1023
-"""Bytes that OpenSSL takes at most."""
-_WAYS = f"give --passphrase-file, or the variable {VARIABLE}"
+_MIN_CHARACTERS = 8  # of a new passphrase
+_MAX_BYTES = 1023  # limit of OpenSSL
+_ADVICE = f"give --passphrase-file, or set the variable {VARIABLE}"
 
 
 def terminal() -> bool:
-    """Tell whether somebody can be asked."""
+    """Tell whether the user can be asked, on a terminal."""
     return sys.stdin.isatty()
 
 
 def new_passphrase(*, ask: bool, file: Path | None) -> bytes | None:
-    """Return the passphrase for a new key; None if it shall have none.
+    """Return the passphrase for a new key, or None to leave the key unprotected.
 
-    ask : whether to ask for it, twice, where neither file nor environment has it.
+    Parameters
+    ----------
+    ask : bool
+        Whether to prompt for it, twice, if neither the file nor the environment has it.
+    file : Path or None
+        File that contains it.
     """
-    given = _given(file)
+    given = _read(file)
     if given is None and ask:
-        given = _asked("there is no terminal to ask for a passphrase", twice=True)
-    if given is not None and not (len(given.decode("utf-8", "replace")) >= _LEAST and len(given) <= _MOST):
+        given = _prompt("cannot ask for a passphrase without a terminal", twice=True)
+    if given is not None and not (
+        len(given.decode("utf-8", "replace")) >= _MIN_CHARACTERS and len(given) <= _MAX_BYTES
+    ):
         raise EnrolmentError(
-            f"a passphrase has {_LEAST} characters at least and {_MOST} bytes at most; this one has {len(given)} bytes",
+            f"the passphrase has {len(given)} bytes; choose one of at least {_MIN_CHARACTERS} characters and at most "
+            f"{_MAX_BYTES} bytes",
             reason="passphrase",
         )
     return given
 
 
 def passphrase_for(authority: Path, file: Path | None) -> bytes | None:
-    """Return the passphrase of the key in an authority's folder; None if the key has none."""
+    """Return the passphrase of the key in an authority's folder, or None if the key is not encrypted."""
     from deepca.sites.pki.keys import is_encrypted
 
     if not is_encrypted(authority / "authority.key"):
         return None
-    given = _given(file)
-    return _asked(f"{authority / 'authority.key'}: this key has a passphrase") if given is None else given
+    given = _read(file)
+    return _prompt(f"{authority / 'authority.key'} is encrypted") if given is None else given
 
 
-def _asked(problem: str, *, twice: bool = False) -> bytes:
-    """From whoever sits at the terminal. problem : what is said where nobody does."""
+def _prompt(problem: str, *, twice: bool = False) -> bytes:
+    """Ask for the passphrase on the terminal; without one, raise an error that begins with the problem."""
     if not terminal():
-        raise EnrolmentError(f"{problem}; {_WAYS}", reason="passphrase")
+        raise EnrolmentError(f"{problem}; {_ADVICE}", reason="passphrase")
     prompt = "Passphrase of the authority's key"
     return str(typer.prompt(prompt, hide_input=True, confirmation_prompt=twice, err=True)).encode()
 
 
-def _given(file: Path | None) -> bytes | None:
-    """From a file that only its owner can read, or from the environment."""
+def _read(file: Path | None) -> bytes | None:
+    """Read the passphrase from a file that only its owner can read, or from the environment."""
     from deepca.sites.pki.keys import read_private
 
     if file is not None:
-        return read_private(file, "passphrase", missing="give the name of a file that has it").rstrip(b"\r\n")
+        return read_private(file, "passphrase", missing="give the name of the file that contains it").rstrip(b"\r\n")
     given = os.environ.get(VARIABLE)
     return None if given is None else os.fsencode(given)

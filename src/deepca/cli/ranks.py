@@ -1,4 +1,4 @@
-"""Commands that may run on several ranks: one of them speaks, and all end together."""
+"""Run commands on MPI ranks: rank 0 prints, and all ranks exit together with the same code."""
 
 from __future__ import annotations
 
@@ -17,60 +17,62 @@ from deepca.cli.common import errors
 from deepca.engines.local import Engine, engine_of
 from deepca.errors import InvalidInput, MissingExtraError
 
-__all__ = ["console_behind_launcher", "consoles", "ending_together", "with_ranks"]
+__all__ = ["TIMEOUT", "consoles", "launcher_console", "run_on_ranks", "running_engine"]
+
+TIMEOUT = 600.0  # seconds that a rank waits for others by default
 
 
 @contextmanager
-def ending_together(
+def running_engine(
     name: str, *, allreduce: bool = False, timeout: float | None = None, resumes: bool = False
 ) -> Iterator[Engine]:
-    """The engine of that name. A mistake that all ranks see is said once, by rank 0, and all have its exit code."""
+    """Provide an engine. Rank 0 alone reports an error that all ranks raise, and all exit with the same code."""
     with errors(resumes=resumes):
         if name == "simulator" and launched_ranks() > 1:
             raise InvalidInput(
-                f"{launched_ranks()} ranks were started, but the simulator is one process; add --engine mpi"
+                f"{launched_ranks()} ranks were started, but the simulator runs in one process; add --engine mpi",
+                parameter="engine",
             )
         if name == "simulator" and timeout is not None:
-            raise InvalidInput("--timeout is for ranks that wait for each other; add --engine mpi, or leave it out")
-        engine = engine_of(name, allreduce=allreduce, timeout=600.0 if timeout is None else timeout)
+            raise InvalidInput("--timeout applies to MPI ranks only; add --engine mpi, or omit it", parameter="timeout")
+        engine = engine_of(name, allreduce=allreduce, timeout=TIMEOUT if timeout is None else timeout)
     with errors(resumes=resumes, silent=not engine.speaks), engine.guard():
         yield engine
 
 
 def consoles(engine: Engine) -> tuple[Console, Console]:
-    """For notes (stderr) and for results (stdout). Under a launcher, as wide and as colourful as its own are."""
+    """Return consoles for notes (stderr) and results (stdout); under a launcher, with the width of its terminal."""
     if engine.name != "mpi" or launched_ranks() < 2:
         return Console(stderr=True, emoji=False), Console(emoji=False)
-    return console_behind_launcher(2), console_behind_launcher(1)
+    return launcher_console(2), launcher_console(1)
 
 
-def with_ranks(ranks: int, words: Sequence[str]) -> int:
-    """Run ``deepca`` with these words on so many ranks of this machine; the exit code."""
-    beside = Path(sys.executable).with_name("mpiexec")
-    launcher = str(beside) if beside.exists() else shutil.which("mpiexec")
+def run_on_ranks(ranks: int, arguments: Sequence[str]) -> int:
+    """Run ``deepca`` with these arguments on several ranks of this machine, and return the exit code."""
+    own = Path(sys.executable).with_name("mpiexec")
+    launcher = str(own) if own.exists() else shutil.which("mpiexec")
     if launcher is None:
-        raise MissingExtraError("there is no mpiexec here; pip install 'deepca[mpi]', or load this cluster's MPI")
+        raise MissingExtraError(
+            "mpiexec was not found; pip install 'deepca[mpi]', or load the MPI module of this cluster"
+        )
     environment = dict(os.environ)
-    if hasattr(os, "geteuid") and os.geteuid() == 0:  # in a container, most likely
+    if hasattr(os, "geteuid") and os.geteuid() == 0:  # usually a container; Open MPI refuses root otherwise
         environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     more = ["--oversubscribe"] if ranks > (os.cpu_count() or 1) else []
-    command = [launcher, "-n", str(ranks), *more, sys.executable, "-m", "deepca", *words]
-    return subprocess.run(command, env=environment, check=False).returncode  # noqa: S603 - our own words
+    command = [launcher, "-n", str(ranks), *more, sys.executable, "-m", "deepca", *arguments]
+    return subprocess.run(command, env=environment, check=False).returncode  # noqa: S603 - our own arguments
 
 
-def console_behind_launcher(descriptor: int) -> Console:
-    """Return a console as wide and as colourful as what is behind the launcher's own output.
-
-    The launcher stands between rank 0 and the terminal, if there is one.
-    """
+def launcher_console(descriptor: int) -> Console:
+    """Return a console with the width and colours of the terminal to which the launcher forwards rank 0's output."""
     try:
-        behind = os.open(f"/proc/{os.getppid()}/fd/{descriptor}", os.O_WRONLY | os.O_NOCTTY)
+        terminal = os.open(f"/proc/{os.getppid()}/fd/{descriptor}", os.O_WRONLY | os.O_NOCTTY)
     except OSError:
         return Console(stderr=descriptor == 2, force_terminal=False, emoji=False)
     try:
-        width = os.get_terminal_size(behind).columns
+        width = os.get_terminal_size(terminal).columns
     except OSError:
         return Console(stderr=descriptor == 2, force_terminal=False, emoji=False)
     finally:
-        os.close(behind)
+        os.close(terminal)
     return Console(stderr=descriptor == 2, force_terminal=True, width=width or None, emoji=False)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from deepca._util.logs import EventLogger, listening
-from deepca.cli.view.log import AgentLog, plain, said
+from deepca.cli.view.log import AgentLog, plain, text_of
 from deepca.errors import InvalidInput
 
 
@@ -114,8 +114,8 @@ def test_the_count_is_told_when_the_window_is_over_though_nothing_else_happens()
     while sum(vars(record)["repeats"][0] for record in heard[1:]) < 4 and time.monotonic() < end:
         time.sleep(0.02)
     assert 2 <= len(heard) <= 4
-    assert said(heard[0]) == "south: gone"
-    assert "times in 1 s)" in said(heard[1])
+    assert text_of(heard[0]) == "south: gone"
+    assert "times in 1 s)" in text_of(heard[1])
     log.close()
 
 

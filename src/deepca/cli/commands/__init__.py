@@ -1,1 +1,1 @@
-"""One module per command: parse, call one function, show the answer."""
+"""Commands, one module each: parse the options, call one function, show the result."""

@@ -1,4 +1,4 @@
-"""``deepca agent run``: a site's agent, from its start to the result."""
+"""``deepca agent run``: run a site's agent."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ from rich.console import Console
 from rich.markup import escape
 
 from deepca._util.logs import EventHandler, EventLogger, listening
-from deepca.cli.common import errors, examples, handling, print_json, require_agent, say
+from deepca.cli.command import Command, examples, message_for
+from deepca.cli.common import errors, handle_signals, print_json, require_agent, say
+from deepca.cli.options import JsonOption, SiteArgument
 from deepca.cli.view.model import show_model, summary
 from deepca.errors import (
     DeepcaError,
     InternalError,
-    InvalidInput,
     NetworkError,
     NotFiniteError,
     ParameterError,
     Unfinished,
 )
 
-if TYPE_CHECKING:  # what imports grpc must wait until its core can be heard
+if TYPE_CHECKING:  # CoreLog has to be installed before anything imports grpc
     from deepca.cli.view.log import AgentLog, Style
     from deepca.sites.config.site_file import SiteFile
     from deepca.sites.runtime.run import Ending
@@ -43,19 +44,38 @@ __all__ = ["UNFINISHED", "UNUSABLE", "WITHOUT_US", "agent"]
 _logger = logging.getLogger(__name__)
 
 UNUSABLE, UNFINISHED, WITHOUT_US = 1, 3, 4  # exit codes
-_LEVELS = {  # of last words
+_LEVELS = {  # log levels of the events that end a run
     "failed": logging.ERROR,
     "left_out": logging.WARNING,
     "stopped": logging.WARNING,
     "unfinished": logging.ERROR,
 }
-_TWICE = 2.0  # seconds: a signal may be sent to a process and to its group
+_REPEATED_SIGNAL = 2.0  # seconds within which a second signal counts as the first: one to the process, one to its group
 
-agent = typer.Typer(name="agent", help="A site's agent beside its data.", no_args_is_help=True)
+agent = typer.Typer(name="agent", help="Run a site's agent.", no_args_is_help=True, rich_markup_mode=None)
+
+
+_LogOption = Annotated[
+    str | None,
+    typer.Option(metavar="STYLE", help="Style of the log: text or json. It goes to standard error without --log-file."),
+]
+_LogFileOption = Annotated[Path | None, typer.Option(metavar="FILE", help="Append the log to this file.")]
+_RunOption = Annotated[
+    str | None,
+    typer.Option("--run", metavar="NAME", help="Name of the run, overriding network.toml; the same at all sites."),
+]
+_DeadlineOption = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="Time limit of the run, such as 90s or 2h, overriding site.toml."),
+]
+_QuietOption = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Print errors only; a log goes to --log-file if that is given.")
+]
 
 
 @agent.command(
     "run",
+    cls=Command,
     epilog=examples(
         "deepca agent run site.toml",
         "deepca agent run site.toml --deadline 2h --log-file agent.log",
@@ -63,27 +83,27 @@ agent = typer.Typer(name="agent", help="A site's agent beside its data.", no_arg
     ),
 )
 def run(
-    site: Annotated[Path, typer.Argument(help="The site.toml of this site, or the folder of its kit.")],
-    log: Annotated[
-        str | None, typer.Option(help="text or json: how the log is written; without --log-file, to standard error.")
-    ] = None,
-    log_file: Annotated[Path | None, typer.Option(help="The log is added to this file.")] = None,
-    run_name: Annotated[
-        str | None, typer.Option("--run", help="Name of the run, in place of that in network.toml; alike at all sites.")
-    ] = None,
-    deadline: Annotated[
-        str | None, typer.Option(help="When to end as unfinished, such as 90s or 2h; in place of that in site.toml.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON instead.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No view, no log but in a file; only errors.")] = False,
+    site: SiteArgument,
+    log: _LogOption = None,
+    log_file: _LogFileOption = None,
+    run_name: _RunOption = None,
+    deadline: _DeadlineOption = None,
+    as_json: JsonOption = False,
+    quiet: _QuietOption = False,
 ) -> None:
-    """Run a site's agent beside its data, together with those of the other sites, until there is a result.
+    """Run the agent of this site until there is a result.
 
-    Agents may be started in any order. Rows stay here; if something breaks, start the same command again.
+    It works with the agents of the other sites, which may start in any order. Rows stay at the site. After a failure,
+    start the same command again.
 
-    Exit codes: 0 there is a result · 1 the result is not usable · 2 something has to be mended at this site (also where
-    it differs from the others) · 3 unfinished at the deadline · 4 the others have a result, without the rows of this
-    site · 130 stopped by Ctrl-C or SIGTERM; the same command goes on.
+    Exit codes:
+
+      0    a result was written
+      1    the result is not usable
+      2    something must be fixed at this site, or differs from the other sites
+      3    unfinished at the deadline
+      4    the other sites have a result without the rows of this site
+      130  stopped by Ctrl-C or SIGTERM; the same command resumes
     """
     with errors(resumes=True):
         style = _style(log)
@@ -102,47 +122,47 @@ def _run(
     quiet: bool,
 ) -> None:
     with ExitStack() as stack, _stoppable():
-        core = _core()
+        core = _core_log()
         from deepca.cli.view.log import AgentLog
         from deepca.sites.runtime.status import Watch
 
         console = Console(stderr=True, emoji=False)
         view = console.is_terminal and not quiet and not as_json and (style is None or log_file is not None)
-        voice = _Voice(console)
-        stack.callback(voice.close)
+        reporter = _Reporter(console)
+        stack.callback(reporter.close)
         if log_file is not None:
-            voice.add(AgentLog(log_file, style or "text"))
+            reporter.add(AgentLog(log_file, style or "text"))
         elif not view and not quiet:
-            voice.plain = style != "json"
-            voice.add(AgentLog(sys.stderr, style or "text"), endings=style == "json")
+            reporter.plain = style != "json"
+            reporter.add(AgentLog(sys.stderr, style or "text"), endings=style == "json")
         watch = None
         try:
             site = _read(path, run_name, deadline)
             watch = Watch(site)
-            voice.begin(site.site, watch.hear)
-            from deepca.sites.runtime.agent import Agent, run_agent  # not earlier: this imports grpc
+            reporter.begin(site.site, watch.hear)
+            from deepca.sites.runtime.agent import Agent, run_agent  # imports grpc: only after CoreLog is installed
 
             def ready(agent: Agent) -> None:
                 watch.attach(agent)
                 if core is not None:
                     core.listen(agent.streams.turned_away)
 
-            with _shown(site, watch, voice) if view else nullcontext(), watch.reminding():
+            with _shown(site, watch, reporter) if view else nullcontext(), watch.reminding():
                 ending = run_agent(site, observers=(watch,), ready=ready)
         except KeyboardInterrupt:
-            voice.end("stopped", _stopped(site if watch else None, finished=voice.finished), 130)
+            reporter.end("stopped", _stopped(site if watch else None, finished=reporter.finished), 130)
         except Unfinished as error:
             details = [text for wait in watch.last.waits for text in wait.details] if watch else []
-            again = "more time is given by --deadline, or by deadline in site.toml"
-            voice.end("unfinished", f"{error}; {again}", UNFINISHED, *details)
-        except (NetworkError, InternalError, NotFiniteError) as error:  # no mistake of this site's
-            report = f"; {error.report} is a report to send along" if error.report else ""
-            voice.end("failed", f"{error}{report}", UNUSABLE)
+            again = "allow more time with --deadline, or with deadline in site.toml"
+            reporter.end("unfinished", f"{error}; {again}", UNFINISHED, *details)
+        except (NetworkError, InternalError, NotFiniteError) as error:  # not this site's mistake
+            report = f"; send the report {error.report} along" if error.report else ""
+            reporter.end("failed", f"{error}{report}", UNUSABLE)
         except (DeepcaError, OSError) as error:
-            voice.end("failed", str(error), 2, kind=type(error).__name__)
-        except Exception as error:  # before an agent was there to report it
-            voice.end("failed", f"a fault of deepca itself: {type(error).__name__}", UNUSABLE)
-        code = _told(site, ending, voice)
+            reporter.end("failed", message_for(error), 2, kind=type(error).__name__)
+        except Exception as error:  # raised before the agent could report it
+            reporter.end("failed", f"internal error in deepca: {type(error).__name__}", UNUSABLE)
+        code = _warn(site, ending, reporter)
         if as_json:
             print_json(_plain(site, ending, code))
         elif not quiet:
@@ -151,20 +171,25 @@ def _run(
             raise typer.Exit(code)
 
 
-class _Voice:
-    """All that an agent says but the result: its logs, and the last words on standard error.
+class _Reporter:
+    """Everything an agent reports apart from its result: its logs, and final messages on standard error.
 
-    plain : whether last words are for people; else the log on standard error has them, and nothing else is there.
+    Attributes
+    ----------
+    plain : bool
+        Whether final messages are printed as text; otherwise they are in the JSON log on standard error.
+    finished : bool
+        Whether this site has its result.
     """
 
     def __init__(self, console: Console) -> None:
         self.console = console
         self.plain, self.finished = True, False
-        self._hear: Callable[[str, Mapping[str, object]], None] = lambda event, facts: None
+        self._listener: Callable[[str, Mapping[str, object]], None] = lambda event, facts: None
         self._handlers: list[AgentLog | EventHandler] = []
-        self._last_words = EventLogger(_logger, "")
+        self._final = EventLogger(_logger, "")
         self._attached = ExitStack()
-        self._attach(EventHandler(self._heard, ""))
+        self._attach(EventHandler(self._receive, ""))
 
     def _attach(self, handler: AgentLog | EventHandler) -> None:
         self._handlers.append(handler)
@@ -172,27 +197,28 @@ class _Voice:
         self._attached.enter_context(listening(handler))
 
     def add(self, log: AgentLog, *, endings: bool = True) -> None:
-        """``endings`` : whether last words go there, too."""
+        """Add a log; ``endings`` tells whether final messages go there, too."""
         if not endings:
-            log.addFilter(lambda record: record.name != __name__)  # all that this module logs
+            log.addFilter(lambda record: record.name != __name__)  # final messages are all that this module logs
         self._attach(log)
 
-    def begin(self, site: str, hear: Callable[[str, Mapping[str, object]], None]) -> None:
-        self._hear, self._last_words.site = hear, site
+    def begin(self, site: str, listener: Callable[[str, Mapping[str, object]], None]) -> None:
+        """Report on a site from now on, and pass its events to a listener."""
+        self._listener, self._final.site = listener, site
         for handler in self._handlers:
             handler.site = site
 
-    def _heard(self, site: str, event: str, text: str, facts: Mapping[str, object]) -> None:
+    def _receive(self, site: str, event: str, text: str, facts: Mapping[str, object]) -> None:
         self.finished = self.finished or event == "finished"
-        self._hear(event, facts)
+        self._listener(event, facts)
 
-    def last(self, event: str, text: str, /, style: str, **facts: object) -> None:
-        """Something that nobody may miss."""
-        self._last_words.log(_LEVELS[event], text, event=event, facts=facts)
+    def warn(self, event: str, text: str, /, style: str, **facts: object) -> None:
+        """Report something important about the result."""
+        self._final.log(_LEVELS[event], text, event=event, facts=facts)
         self._say(style, text)
 
     def _say(self, style: str, *lines: str) -> None:
-        """Other sites may have written parts of it; a terminal would obey some of what is not printable."""
+        """Print lines as text, without control characters: other sites may have written parts of them."""
         from deepca.cli.view.log import printable
 
         if self.plain:
@@ -201,23 +227,24 @@ class _Voice:
             say(self.console, f"{mark}{text}")
 
     def end(self, event: str, text: str, code: int, *details: str, kind: str = "") -> NoReturn:
-        """Say the last words. kind : of the error, for the log."""
-        said, facts = "\n  ".join([text, *details]), {"exit_code": code, **({"error": kind} if kind else {})}
-        self._last_words.log(_LEVELS[event], said, event=event, facts=facts, extra={"last": True})
+        """Report how the run ended, and exit; ``kind`` is the type of the error, for the log."""
+        whole, facts = "\n  ".join([text, *details]), {"exit_code": code, **({"error": kind} if kind else {})}
+        self._final.log(_LEVELS[event], whole, event=event, facts=facts, extra={"last": True})
         self._say("" if event == "stopped" else "bold red", text, *details)
         raise typer.Exit(code) from None
 
     def close(self) -> None:
+        """Write what is left of the logs, and stop listening."""
         self._attached.close()
 
 
 @contextmanager
-def _shown(site: SiteFile, watch: Watch, voice: _Voice) -> Iterator[None]:
-    """On a terminal; what went wrong last stays there when the view is gone."""
+def _shown(site: SiteFile, watch: Watch, reporter: _Reporter) -> Iterator[None]:
+    """Show the run on a terminal; after a failure, leave the last warnings and errors there."""
     from deepca.cli.view.screen import Screen
 
-    screen = Screen(site, watch.situation, voice.console)
-    voice.add(screen.log, endings=False)
+    screen = Screen(site, watch.situation, reporter.console)
+    reporter.add(screen.log, endings=False)
     try:
         with screen:
             yield
@@ -233,18 +260,18 @@ def _read(path: Path, run_name: str | None, deadline: str | None) -> SiteFile:
     site = read_site(path)
     try:
         if deadline is not None:
-            option = f"--deadline {deadline}"
+            parameter, value = "deadline", deadline
             site = replace(site, deadline=duration(deadline))
         if run_name is not None:
-            option = f"--run {run_name}"
+            parameter, value = "run_name", run_name
             site = replace(site, network=replace(site.network, run=run_name))
     except ParameterError as error:
-        raise InvalidInput(f"{option}: {error.expected}") from None
+        raise ParameterError(parameter, value, error.expected) from None
     return site
 
 
-def _core() -> CoreLog | None:
-    """Hears of clients that were turned away, until the process ends; only where nothing has imported grpc yet."""
+def _core_log() -> CoreLog | None:
+    """Listen for refused clients in the log of gRPC's core, which works only before grpc is imported."""
     from deepca.sites.transport.grpc_errors import CoreLog
 
     if "grpc" in sys.modules:
@@ -253,7 +280,7 @@ def _core() -> CoreLog | None:
 
 
 def _stoppable() -> AbstractContextManager[None]:
-    """SIGTERM, which service managers send, is as good as Ctrl-C; so is either of them twice, but then at once."""
+    """Stop on SIGTERM, which service managers send, as on Ctrl-C; a later second signal ends the process at once."""
     first: list[float] = []
 
     def stop(number: int, frame: object) -> None:
@@ -261,59 +288,61 @@ def _stoppable() -> AbstractContextManager[None]:
         if not first:
             first.append(now)
             raise KeyboardInterrupt
-        if now - first[0] > _TWICE:
+        if now - first[0] > _REPEATED_SIGNAL:
             os._exit(130)
 
-    return handling([n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) is not signal.SIG_IGN], stop)
+    return handle_signals(
+        [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) is not signal.SIG_IGN], stop
+    )
 
 
 def _stopped(site: SiteFile | None, *, finished: bool) -> str:
     if site is None:
-        return "stopped; nothing had begun"
+        return "stopped before the run began"
     if finished:
-        return f"stopped while staying for the others; the model is written: {site.model}"
+        return f"stopped while waiting for the other sites; the model was written to {site.model}"
     if not site.checkpoints:
-        return "stopped; site.toml says checkpoints = false, so the same command begins anew"
-    return "stopped; checkpoints are kept, and the same command goes on from there"
+        return "stopped; site.toml has checkpoints = false, so the same command starts over"
+    return "stopped; checkpoints are kept, and the same command resumes from them"
 
 
 def _style(given: str | None) -> Style | None:
     match given:
         case None | "text" | "json":
             return given
-    raise InvalidInput(f"--log {given}: choose text or json")
+    raise ParameterError("log", given, "choose text or json")
 
 
 # ---------------------------------------------------------------------------------------------------------- the result
 
 
-def _told(site: SiteFile, ending: Ending, voice: _Voice) -> int:
-    """Says what nobody may miss about a result; the exit code."""
+def _warn(site: SiteFile, ending: Ending, reporter: _Reporter) -> int:
+    """Report what is wrong or missing in a result, and return the exit code."""
     model = ending.model
     code = 0
     if site.site in ending.left_out:
         code = WITHOUT_US
-        voice.last(
+        reporter.warn(
             "left_out",
-            f"this result is that of the other sites; the rows of {site.site} are NOT in it. For all rows, start all"
-            " agents again with another --run",
+            f"this is the result of the other sites; the rows of {site.site} are NOT in it. To include all rows, start"
+            " all agents again with another --run",
             style="bold red",
             exit_code=code,
         )
     others = [name for name in ending.left_out if name != site.site]
     if others:
-        voice.last(
+        reporter.warn(
             "left_out",
             f"LEFT OUT: {', '.join(others)}. The rows of {'this site' if len(others) == 1 else 'these sites'} are not"
-            " in the result: it is the exact PCA of the rows of the others",
+            " in the result, which is the exact PCA of all other rows",
             style="bold yellow",
             sites=others,
         )
     if not model.status.ok:
         code = UNUSABLE
-        voice.last(
+        reporter.warn(
             "failed",
-            f"the result is not usable: {model.status}. When that is mended, start all agents with another --run",
+            f"the result is not usable: {model.status}. Once this is fixed, start all agents with another --run",
             style="bold red",
             exit_code=code,
         )
@@ -327,8 +356,8 @@ def _show(site: SiteFile, ending: Ending) -> None:
     if not ending.own:
         say(
             console,
-            f"The run {site.network.run} had been finished before: this is its result. For new rows, give all sites"
-            " another run in network.toml, or --run.",
+            f"The run {site.network.run} had finished before; this is its result. For new rows, give all sites another"
+            " run in network.toml, or another --run.",
         )
     say(console, f"Sites: {len(ending.members)} of {m} took part: {', '.join(ending.members)}")
     if ending.left_out:
@@ -353,7 +382,7 @@ def _plain(site: SiteFile, ending: Ending, code: int) -> dict[str, Any]:
 
 
 def _transform(site: SiteFile) -> str:
-    """The command that makes scores of this site's rows."""
+    """Return the command that computes the scores of this site's rows."""
     words = ["deepca", "transform", _short(site.model), _short(site.data)]
     words += ["--label-column", site.label_column] if site.label_column is not None else []
     words += ["--dataset", site.dataset] if site.dataset is not None else []
@@ -361,7 +390,7 @@ def _transform(site: SiteFile) -> str:
 
 
 def _short(path: Path) -> str:
-    """From here, if it is below here."""
+    """Return a path relative to the current folder if it lies below it."""
     with suppress(ValueError):
         return str(path.relative_to(Path.cwd()))
     return str(path)

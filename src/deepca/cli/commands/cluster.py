@@ -1,4 +1,4 @@
-"""``deepca cluster``: a whole network of agents on this machine, to see what happens. ``deepca demo --real`` is one."""
+"""``deepca cluster``: run a trial network on this machine; also for ``deepca demo --real``."""
 
 from __future__ import annotations
 
@@ -13,21 +13,28 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from deepca.cli.common import errors, examples, handling, require_agent
+from deepca.cli.command import Command, examples
+from deepca.cli.common import errors, handle_signals, require_agent
 from deepca.cli.options import (
+    ALGORITHM,
+    DATA,
+    OUTPUT,
+    TOLERANCE,
+    TOPOLOGY,
     AlgorithmOption,
     CenterOption,
     ComponentsOrShareOption,
     DatasetOption,
+    JsonOption,
     LabelColumnOption,
     ScaleOption,
     SeedOption,
-    SummaryOption,
+    SilentOption,
     ToleranceOption,
     TopologyOption,
     parse_components,
 )
-from deepca.cli.view.trial_network import Done, complain, report_trial, show_real, watching
+from deepca.cli.view.trial_network import TrialResult, report_trial, show_demo, show_failures, watching
 from deepca.errors import InvalidInput, ParameterError
 from deepca.sites.config.toml import duration
 
@@ -36,32 +43,58 @@ __all__ = ["cluster", "real_demo"]
 
 cluster = typer.Typer(
     name="cluster",
-    help="A whole network of agents on this machine, to try things out.",
+    help="Run a trial network of agents on this machine.",
     no_args_is_help=True,
-    rich_markup_mode="rich",
+    rich_markup_mode=None,
 )
 
 
 @cluster.callback()
 def _group() -> None:
-    """A whole network of agents on this machine, to try things out."""
+    """Run a trial network of agents on this machine."""
 
 
-_FilesArgument = Annotated[list[Path], typer.Argument(help="One file per agent; or any files, together with --agents.")]
-_OutOption = Annotated[Path, typer.Option("--out", "-o", help="Folder for the model file of every site.")]
-_AgentsOption = Annotated[int | None, typer.Option(help="Spread all rows over that many agents.")]
-_OnLossOption = Annotated[str, typer.Option(help="If an agent is lost: wait for it, or shrink (go on without).")]
-_PatienceOption = Annotated[str, typer.Option(help="How long an agent may be silent before it counts as lost.")]
-_DeadlineOption = Annotated[str, typer.Option(help="After which the run ends as unfinished.")]
-_KeepOption = Annotated[bool, typer.Option("--keep", help="Keep kits, logs and checkpoints in OUT/kits.")]
-_QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, and nothing but errors.")]
+_FilesArgument = Annotated[
+    list[Path], typer.Argument(metavar="FILE", help="One file per agent, or any number of files with --agents.")
+]
+_OutOption = Annotated[
+    Path,
+    typer.Option(
+        "--out", "-o", metavar="FOLDER", rich_help_panel=OUTPUT, help="Folder for the model file of each site."
+    ),
+]
+_AgentsOption = Annotated[
+    int | None,
+    typer.Option(metavar="M", rich_help_panel=DATA, help="Split all rows over this many agents."),
+]
+_OnLossOption = Annotated[
+    str,
+    typer.Option(
+        metavar="ACTION",
+        rich_help_panel=ALGORITHM,
+        help="If an agent is lost: wait for it, or shrink (continue without it).",
+    ),
+]
+_PatienceOption = Annotated[
+    str,
+    typer.Option(
+        metavar="TIME", rich_help_panel=ALGORITHM, help="How long an agent may be silent before it counts as lost."
+    ),
+]
+_DeadlineOption = Annotated[
+    str, typer.Option(metavar="TIME", rich_help_panel=ALGORITHM, help="Time limit of the run, such as 90s or 2h.")
+]
+_KeepOption = Annotated[
+    bool, typer.Option("--keep", rich_help_panel=OUTPUT, help="Keep kits, logs and checkpoints in FOLDER/kits.")
+]
 
 
 @cluster.command(
+    cls=Command,
     epilog=examples(
         "deepca cluster up --agents 10 all.npy -k 4 -o models",
         "deepca cluster up north.csv south.csv west.csv -k 0.95 --scale --label-column diagnosis -o models",
-        "deepca cluster up --agents 5 all.npy -k 4 -o models --keep   # then look at models/kits",
+        "deepca cluster up --agents 5 all.npy -k 4 -o models --keep",
     ),
 )
 def up(
@@ -69,9 +102,9 @@ def up(
     components: ComponentsOrShareOption,
     out: _OutOption,
     agents: _AgentsOption = None,
-    topology: TopologyOption = "ring",
+    topology: TopologyOption = TOPOLOGY,
     algorithm: AlgorithmOption = "auto",
-    tol: ToleranceOption = 1e-10,
+    tol: ToleranceOption = TOLERANCE,
     center: CenterOption = True,
     scale: ScaleOption = False,
     label_column: LabelColumnOption = None,
@@ -81,20 +114,26 @@ def up(
     deadline: _DeadlineOption = "1h",
     seed: SeedOption = 0,
     keep: _KeepOption = False,
-    as_json: SummaryOption = False,
-    quiet: _QuietOption = False,
+    as_json: JsonOption = False,
+    quiet: SilentOption = False,
 ) -> None:
-    """Run agents as processes of their own on this machine: real connections, throw-away certificates.
+    """Run one agent per process, with real connections.
 
-    Every site ends with its model file in OUT/<site>/model.npz; all of them are the same to the last byte, or this is
-    an error.
+    Certificates are made for the run and thrown away. Each site ends with its model file, FOLDER/<site>/model.npz; if
+    these files are not identical, that is an error.
 
-    Exit codes: 0 result; 1 no usable result, or an agent died; 2 a mistake to mend; 3 unfinished at the deadline;
-    4 a result without all sites; 130 stopped.
+    Exit codes:
+
+      0    a result was written
+      1    no usable result, or an agent died
+      2    something must be fixed
+      3    unfinished at the deadline
+      4    a result without the rows of all sites
+      130  stopped
     """
-    with errors(), _stopped_by_sigterm():
+    with errors(), _stop_on_sigterm():
         require_agent()
-        limit = _seconds(deadline, "--deadline")
+        limit = _seconds(deadline, "deadline")
         options = {
             "name": "cluster",
             "components": parse_components(components),
@@ -105,11 +144,11 @@ def up(
             "scale": scale,
             "seed": seed,
             "on_loss": on_loss,
-            "patience": _seconds(patience, "--patience"),
+            "patience": _seconds(patience, "patience"),
         }
         _check_folder(out, keep=keep)
-        with _workplace(out / "kits" if keep else None) as folder:
-            done = _run(
+        with _work_folder(out / "kits" if keep else None) as folder:
+            result = _run(
                 files,
                 agents,
                 folder,
@@ -119,7 +158,7 @@ def up(
                 dataset=dataset,
                 quiet=quiet or as_json,
             )
-            code = report_trial(done, out, as_json=as_json, quiet=quiet, kits=folder if keep else None)
+            code = report_trial(result, out, as_json=as_json, quiet=quiet, kits=folder if keep else None)
     if code:
         raise typer.Exit(code)
 
@@ -137,7 +176,7 @@ def _run(
     label_column: str | None = None,
     dataset: str | None = None,
     quiet: bool,
-) -> Done:
+) -> TrialResult:
     from deepca.decomposition.model.file import from_bytes
     from deepca.sites.admin.trial_network import run_cluster
     from deepca.sites.admin.trial_setup import deal, describe
@@ -147,11 +186,11 @@ def _run(
     with watching(Console(stderr=True, emoji=False), quiet=quiet) as watch:
         outcome = run_cluster(shares, network, folder, deadline=deadline, watch=watch)
     content = outcome.content
-    return Done(shares, outcome, None if content is None else from_bytes(content, Path("the common result")))
+    return TrialResult(shares, outcome, None if content is None else from_bytes(content, Path("the common result")))
 
 
 @contextmanager
-def _workplace(kept: Path | None) -> Iterator[Path]:
+def _work_folder(kept: Path | None) -> Iterator[Path]:
     if kept is not None:
         kept.mkdir(parents=True)
         yield kept
@@ -160,14 +199,14 @@ def _workplace(kept: Path | None) -> Iterator[Path]:
             yield Path(folder)
 
 
-def _stopped_by_sigterm() -> AbstractContextManager[None]:
-    """SIGTERM and a closed terminal end this like Ctrl-C, so that no agent is left behind."""
+def _stop_on_sigterm() -> AbstractContextManager[None]:
+    """Treat SIGTERM and a closed terminal like Ctrl-C, so that no agent is left running."""
 
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
     names = [number for number in (getattr(signal, name, None) for name in ("SIGTERM", "SIGHUP")) if number is not None]
-    return handling(names, stop)
+    return handle_signals(names, stop)
 
 
 # ----------------------------------------------------------------------------------------------------------- reporting
@@ -175,24 +214,26 @@ def _stopped_by_sigterm() -> AbstractContextManager[None]:
 
 def _check_folder(out: Path, *, keep: bool) -> None:
     if out.exists() and not out.is_dir():
-        raise InvalidInput(f"--out {out}: this is a file; give the name of a folder")
+        raise ParameterError("out", out, "this is a file; give the name of a folder")
     if keep and (out / "kits").exists():
-        raise InvalidInput(f"--keep: {out / 'kits'} is there already and is not overwritten; remove it first")
+        raise InvalidInput(
+            f"--keep: {out / 'kits'} exists and would be overwritten; remove it first", parameter="keep", value=True
+        )
     out.mkdir(parents=True, exist_ok=True)
 
 
-def _seconds(given: str, option: str) -> float:
+def _seconds(given: str, parameter: str) -> float:
     try:
         return duration(given)
     except ParameterError as error:
-        raise InvalidInput(f"{option} {given!r}: {error.expected}") from None
+        raise ParameterError(parameter, given, error.expected) from None
 
 
-# ------------------------------------------------------------------------------------------------------ demo, for real
+# ------------------------------------------------------------------------------------------------- deepca demo --real
 
 
 def real_demo(*, agents: int, k: int, tol: float, seed: int, as_json: bool, quiet: bool) -> int:
-    """The digits of scikit-learn over real processes, compared with PCA of the pooled rows; the exit code."""
+    """Run agents on the digits data, compare with PCA of the pooled rows, and return the exit code."""
     require_agent()
     import numpy as np
     from sklearn.datasets import load_digits
@@ -202,14 +243,14 @@ def real_demo(*, agents: int, k: int, tol: float, seed: int, as_json: bool, quie
 
     X = np.asarray(load_digits().data, dtype=np.float64)
     options = {"name": "demo", "components": k, "topology_name": "ring", "tolerance": tol, "seed": seed}
-    with _stopped_by_sigterm(), TemporaryDirectory(prefix="deepca-demo-") as name:
+    with _stop_on_sigterm(), TemporaryDirectory(prefix="deepca-demo-") as name:
         folder = Path(name)
         np.save(folder / "digits.npy", X)
         files = [folder / "digits.npy"]
-        done = _run(files, agents, folder / "kits", options, deadline=600.0, quiet=quiet or as_json)
-    outcome, model = done.outcome, done.model
+        result = _run(files, agents, folder / "kits", options, deadline=600.0, quiet=quiet or as_json)
+    outcome, model = result.outcome, result.model
     if model is None:
-        complain(Console(stderr=True, emoji=False), outcome, None, shown=False)
+        show_failures(Console(stderr=True, emoji=False), outcome, None, shown=False)
         return outcome.code or 1
     pooled = PCA(n_components=k, svd_solver="full").fit(X)
     U, W = (np.asarray(of, dtype=np.float64).T for of in (pooled.components_, model.components))
@@ -231,5 +272,5 @@ def real_demo(*, agents: int, k: int, tol: float, seed: int, as_json: bool, quie
     if as_json:
         typer.echo(json.dumps(found, indent=2))
     else:
-        show_real(Console(emoji=False), found, tol)
+        show_demo(Console(emoji=False), found, tol)
     return outcome.code

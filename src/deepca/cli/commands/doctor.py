@@ -1,17 +1,16 @@
-"""``deepca doctor``: is this site ready, and if not, who has to mend what?"""
+"""``deepca doctor``: check whether a site is ready for a run."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import asdict
-from pathlib import Path
-from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
 from deepca.cli.common import errors, print_json, require_agent, say
+from deepca.cli.options import JsonOption, SiteArgument
 from deepca.errors import InvalidInput
 
 __all__ = ["doctor"]
@@ -20,24 +19,31 @@ _MARKS = {"ok": "[green]✓[/]", "warning": "[yellow]![/]", "wrong": "[bold red]
 
 
 def doctor(
-    site: Annotated[Path, typer.Argument(help="The site.toml of this site, or the folder of its kit.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON instead.")] = False,
+    site: SiteArgument,
+    as_json: JsonOption = False,
 ) -> None:
-    """Look at everything that a run needs: files, rows, folders, certificates, clock, port, and each neighbour.
+    """Check everything that a run at this site needs.
 
-    Says what is wrong and who has to mend it. Nothing is changed, and a run under way is not disturbed. While this
-    command runs (some seconds), the agent of this site cannot be started.
+    Checks files, rows, folders, certificates, the clock, the port and each neighbour, and reports what is wrong and who
+    must fix it. Nothing is changed, and other sites that are running are not disturbed. The agent of this site cannot
+    start during the check, which takes a few seconds.
 
-    Exit codes: 0 all is fine, or there are only warnings; 1 something is wrong; 2 there is no such file.
+    Exit codes:
+
+      0  everything is in order, apart from warnings
+      1  something is wrong
+      2  the file does not exist
     """
     with errors():
         require_agent()
-        os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what its core says of failed connections is said here better
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # failed connections are reported below
         from deepca.sites.admin.doctor import examine
 
         file = site / "site.toml" if site.is_dir() else site
         if not file.is_file():
-            raise InvalidInput(f"{file}: there is no such file; give the site.toml of a kit that deepca init made")
+            raise InvalidInput(
+                f"{file} does not exist; give the site.toml of a kit made by deepca init", file=str(file)
+            )
         console, found = Console(emoji=False), []
         for finding in examine(site):
             found.append(finding)
@@ -56,7 +62,7 @@ def doctor(
 
 def _summary(wrong: int, doubtful: int) -> str:
     if wrong:
-        return f"[bold red]{wrong} thing{'s are' if wrong > 1 else ' is'} wrong.[/]"
+        return f"[bold red]{wrong} problem{'s' if wrong > 1 else ''} found.[/]"
     if doubtful:
-        return f"[yellow]Nothing is wrong; {doubtful} warning{'s' if doubtful > 1 else ''}.[/]"
-    return "[green]All is fine.[/]"
+        return f"[yellow]No problems; {doubtful} warning{'s' if doubtful > 1 else ''}.[/]"
+    return "[green]No problems.[/]"

@@ -1,4 +1,4 @@
-"""``deepca init``: a network written down becomes an authority and one kit per site."""
+"""``deepca init``: make the authority and the kits of a network."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from deepca.cli.common import errors, print_json, require, say
+from deepca.cli.options import JsonOption
 from deepca.cli.passphrase import VARIABLE, new_passphrase
 from deepca.errors import InvalidInput
 from deepca.sites.config.network_file import EXAMPLE
@@ -24,26 +25,35 @@ __all__ = ["init"]
 
 def init(
     network: Annotated[
-        Path | None, typer.Argument(help="The network.toml: sites, who talks to whom, and what is asked for.")
+        Path | None, typer.Argument(metavar="NETWORK", help="The network.toml: sites, links and the requested result.")
     ] = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the authority and the kits.")] = Path("kits"),
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="FOLDER", help="Folder for the authority and the kits.")
+    ] = Path("kits"),
     trial: Annotated[
-        bool, typer.Option("--trial", help="Make the keys of all sites here, too: for trying things out.")
+        bool, typer.Option("--trial", help="Make the keys of all sites here, too; for trials only.")
     ] = False,
-    days: Annotated[int, typer.Option(min=1, help="How long certificates last, with --trial.")] = 365,
+    days: Annotated[
+        int, typer.Option(min=1, metavar="N", help="With --trial: validity of the certificates, in days.")
+    ] = 365,
     passphrase: Annotated[
-        bool, typer.Option("--passphrase", help="Protect the authority's key with a passphrase, which is asked for.")
+        bool,
+        typer.Option("--passphrase", help="Ask for a passphrase, and protect the authority's key with it."),
     ] = False,
     passphrase_file: Annotated[
-        Path | None, typer.Option(help=f"Take that passphrase from this file; or from the variable {VARIABLE}.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help=f"Read that passphrase from this file; the variable {VARIABLE} is read otherwise."
+        ),
     ] = None,
-    example: Annotated[bool, typer.Option("--example", help="Print a network.toml to start from.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what was made as JSON instead.")] = False,
+    example: Annotated[bool, typer.Option("--example", help="Print a network.toml to start from, and exit.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
-    """Make a private authority and one kit per site from a network.toml.
+    """Make a private authority and one kit per site.
 
-    Every site gets its folder. Its key is made there (deepca join), never leaves it, and is signed from a request by
-    whoever keeps the folder "authority". With --trial all keys are made here at once, and sites can start.
+    Each site gets a folder, its kit. It makes its key there with deepca join; the key never leaves the site, and the
+    keeper of the folder "authority" signs a request for it. With --trial all keys are made here, so that sites can
+    start at once.
     """
     with errors():
         if example:
@@ -53,7 +63,7 @@ def init(
         from deepca.sites.admin.kits import make_kits
 
         if network is None or not network.exists():
-            raise InvalidInput(_missing(network))
+            raise InvalidInput(_missing(network), parameter="network", file=None if network is None else str(network))
         secret = new_passphrase(ask=passphrase, file=passphrase_file)
         made = make_kits(network, out, trial=trial, days=days, passphrase=secret)
         if as_json:
@@ -63,23 +73,23 @@ def init(
 
 
 def _missing(network: Path | None) -> str:
-    what = "which network?" if network is None else f"{network}: there is no such file."
+    what = "no network.toml was given." if network is None else f"{network} does not exist."
     return (
-        f"{what} A network.toml looks like this:\n\n"
+        f"{what} Such a file looks like this:\n\n"
         '  name = "three-hospitals"\n'
         "  components = 4\n"
         '  topology = "ring"\n\n'
         "  [[sites]]\n"
         '  name = "north"\n'
         '  address = "north.example.org:7400"\n\n'
-        "with one [[sites]] for each. To start from one with everything in it: deepca init --example > network.toml"
+        "with one [[sites]] per site. To start from a complete example: deepca init --example > network.toml"
     )
 
 
-def _next(kit: Kit) -> str:
+def _next_step(kit: Kit) -> str:
     if kit.complete:
-        return "edit data in site.toml, then: deepca agent run site.toml"
-    return "edit data in site.toml, then: deepca join site.toml"
+        return "set data in site.toml, then run: deepca agent run site.toml"
+    return "set data in site.toml, then run: deepca join site.toml"
 
 
 def _plain(made: Kits) -> dict[str, object]:
@@ -95,7 +105,7 @@ def _plain(made: Kits) -> dict[str, object]:
                 "neighbours": list(kit.neighbours),
                 "folder": str(kit.folder),
                 "complete": kit.complete,
-                "next": _next(kit),
+                "next": _next_step(kit),
             }
             for kit in made.sites
         ],
@@ -104,23 +114,21 @@ def _plain(made: Kits) -> dict[str, object]:
 
 def _show(console: Console, made: Kits, *, trial: bool, protected: bool) -> None:
     table = Table(box=SIMPLE_HEAD, title=f"{escape(made.network.name)}: {len(made.sites)} sites", title_justify="left")
-    for heading in ("site", "address", "neighbours", "kit", "what to do there"):
+    for heading in ("site", "address", "neighbours", "kit", "next step there"):
         table.add_column(heading, overflow="fold")
     for kit in made.sites:
-        address = "[dim]none: it calls the others[/]" if kit.address is None else escape(kit.address)
+        address = "[dim]none; it connects to the others[/]" if kit.address is None else escape(kit.address)
         neighbours = ", ".join(kit.neighbours) or "[dim]none[/]"
-        table.add_row(kit.site, address, neighbours, escape(str(kit.folder)), _next(kit))
+        table.add_row(kit.site, address, neighbours, escape(str(kit.folder)), _next_step(kit))
     console.print(table)
     keep = f"[bold]{escape(str(made.authority))}[/]"
     if trial:
-        said = f"All keys were made here: for trials only. {keep} signs certificates; do not hand it out."
+        text = f"All keys were made here, for trials only. {keep} signs certificates; do not share it."
     else:
-        said = (
-            f"Hand each folder to its site. Keep {keep} to yourself: with it requests of sites are signed\n"
+        text = (
+            f"Give each folder to its site. Keep {keep} private; it signs the requests of the sites:\n"
             f"  deepca join --sign request.csr --authority {escape(str(made.authority))}"
         )
     if protected:
-        said += (
-            "\nThe authority's key has a passphrase, without which nothing can be signed or revoked. Do not lose it."
-        )
-    say(console, said)
+        text += "\nThe authority's key has a passphrase; without it nothing can be signed or revoked. Do not lose it."
+    say(console, text)

@@ -1,4 +1,4 @@
-"""``deepca join``: how a site comes to its certificate, renews it, and loses it."""
+"""``deepca join``: request, sign, install, renew and revoke certificates of sites."""
 
 from __future__ import annotations
 
@@ -13,55 +13,88 @@ from rich.console import Console
 from rich.markup import escape
 
 from deepca.cli.common import errors, print_json, require, say
+from deepca.cli.options import JsonOption
 from deepca.cli.passphrase import VARIABLE, passphrase_for, terminal
-from deepca.errors import EnrolmentError, InvalidInput
+from deepca.errors import EnrolmentError, InvalidInput, ParameterError
 
 if TYPE_CHECKING:
     from deepca.sites.pki.enrolment import PendingRequest
 
 __all__ = ["join"]
 
-_DIGITS = 64  # of a fingerprint
+_FINGERPRINT_DIGITS = 64  # SHA-256 in hexadecimal
 
 
-_SiteArgument = Annotated[Path | None, typer.Argument(help="At the site: its site.toml, or the folder of its kit.")]
+_SITE, _AUTHORITY = "At the site", "At the authority"  # sections of the help
+_SiteArgument = Annotated[
+    Path | None,
+    typer.Argument(metavar="SITE", help="At the site: its site.toml, or the folder that contains it."),
+]
 _CertificateOption = Annotated[
-    Path | None, typer.Option(help="At the site: take this certificate, which came back from the authority.")
+    Path | None,
+    typer.Option(metavar="FILE", rich_help_panel=_SITE, help="Install this certificate, received from the authority."),
 ]
 _RenewOption = Annotated[
     bool,
     typer.Option(
         "--renew",
-        help="At the site: ask for another certificate while the old one is in use. For the keeper, with --sign: "
-        "sign although the site has a valid one.",
+        rich_help_panel=_SITE,
+        help="Request another certificate while the old one is in use. At the authority, with --sign: sign although "
+        "the site has a valid certificate.",
     ),
 ]
 _RevokedOption = Annotated[
-    Path | None, typer.Option(help="At the site: take this list of revoked certificates, unless it is an old one.")
+    Path | None,
+    typer.Option(
+        metavar="FILE", rich_help_panel=_SITE, help="Install this list of revoked certificates, unless it is old."
+    ),
 ]
 _SignOption = Annotated[
-    Path | None, typer.Option(help="For the keeper of the authority: sign this request, once you have compared it.")
+    Path | None,
+    typer.Option(
+        metavar="FILE", rich_help_panel=_AUTHORITY, help="Sign this request, after its fingerprint is confirmed."
+    ),
 ]
 _FingerprintOption = Annotated[
     str | None,
-    typer.Option(help="For the keeper: sign only if the request has this fingerprint, which the site has told you."),
+    typer.Option(
+        metavar="HEX",
+        rich_help_panel=_AUTHORITY,
+        help="Sign only a request with this fingerprint, which the site has told you.",
+    ),
 ]
 _RevokeOption = Annotated[
     str | None,
-    typer.Option(help="For the keeper: a site, or a serial number, whose certificates are no longer valid."),
+    typer.Option(
+        metavar="NAME",
+        rich_help_panel=_AUTHORITY,
+        help="Revoke the certificates of this site, or with this serial number.",
+    ),
 ]
 _ReissueOption = Annotated[
-    bool, typer.Option("--reissue", help="For the keeper: sign the next list of revoked certificates.")
+    bool,
+    typer.Option(
+        "--reissue", rich_help_panel=_AUTHORITY, help="Sign the next list of revoked certificates, unchanged."
+    ),
 ]
-_AuthorityOption = Annotated[Path | None, typer.Option(help="For the keeper: the folder that deepca init made.")]
+_AuthorityOption = Annotated[
+    Path | None,
+    typer.Option(metavar="FOLDER", rich_help_panel=_AUTHORITY, help="Folder of the authority, made by deepca init."),
+]
 _PassphraseFileOption = Annotated[
     Path | None,
-    typer.Option(help=f"For the keeper: has the passphrase of the authority's key; or the variable {VARIABLE}."),
+    typer.Option(
+        metavar="FILE",
+        rich_help_panel=_AUTHORITY,
+        help=f"Read the passphrase of the authority's key from this file; the variable {VARIABLE} is read otherwise.",
+    ),
 ]
 _DaysOption = Annotated[
-    int, typer.Option(min=1, help="For the keeper: how long the certificate, or the list, can be used.")
+    int,
+    typer.Option(
+        min=1, metavar="N", rich_help_panel=_AUTHORITY, help="Validity of the certificate or of the list, in days."
+    ),
 ]
-_JsonOption = Annotated[bool, typer.Option("--json", help="Print what was done as JSON instead.")]
 
 
 def join(
@@ -76,18 +109,20 @@ def join(
     authority: _AuthorityOption = None,
     passphrase_file: _PassphraseFileOption = None,
     days: _DaysOption = 365,
-    as_json: _JsonOption = False,
+    as_json: JsonOption = False,
 ) -> None:
-    """A site asks for its certificate, has it signed, and takes it; its key never leaves it.
+    """Request, sign and install the certificate of a site.
 
-    1. At the site: deepca join site.toml makes a key and request.csr, and shows its fingerprint.
+    The key of a site never leaves it. Three steps:
 
-    2. The keeper of the authority: deepca join --sign request.csr --authority kits/authority
-    shows the fingerprint of what came, and asks.
+      1. At the site, make a key and request.csr, and show its fingerprint:
+         deepca join site.toml
+      2. At the authority, compare the fingerprint of the request, and sign it:
+         deepca join --sign request.csr --authority kits/authority
+      3. At the site, install the certificate:
+         deepca join site.toml --certificate north.pem
 
-    3. At the site: deepca join site.toml --certificate north.pem
-
-    Once a year the same with --renew in the first step; a running agent goes on.
+    Once a year, repeat them with --renew in the first step; a running agent is not interrupted.
     """
     with errors():
         require("cryptography", extra="agent")
@@ -105,52 +140,52 @@ def join(
         _check(given, site)
         if authority is None:
             assert site is not None
-            said, facts = _at_site(site, certificate, revoked, renew=renew)
+            text, facts = _at_site(site, certificate, revoked, renew=renew)
         else:
             keeper = _Keeper(authority, passphrase_file, days)
-            said, facts = keeper.revoke(revoke) if sign is None else keeper.sign(sign, fingerprint, renewal=renew)
+            text, facts = keeper.revoke(revoke) if sign is None else keeper.sign(sign, fingerprint, renewal=renew)
         if as_json:
             print_json(facts)
         else:
-            say(Console(emoji=False), said)
+            say(Console(emoji=False), text)
 
 
 def _check(given: Mapping[str, object], site: Path | None) -> None:
-    """Refuse what does not go together: one thing at a time, by the site or by the keeper."""
+    """Refuse options that do not go together: a call does one thing, at the site or at the authority."""
     jobs = [name for name in ("--sign", "--revoke", "--reissue") if given[name]]
     if len(jobs) > 1:
-        raise InvalidInput(f"{jobs[0]} and {jobs[1]} are two things; do one after the other")
+        raise InvalidInput(f"{jobs[0]} and {jobs[1]} cannot be combined; run one after the other")
     if jobs:
         at_site = [name for name in ("--certificate", "--revoked") if given[name]]
         if site is not None or at_site or (given["--renew"] and not given["--sign"]):
-            raise InvalidInput(f"{jobs[0]} is for the keeper of the authority, the rest for the site; give one of them")
+            raise InvalidInput(f"{jobs[0]} is for the authority, other arguments are for a site; give one or the other")
         if not given["--authority"]:
-            raise InvalidInput(f"{jobs[0]} needs --authority, the folder that deepca init made")
+            raise InvalidInput(f"{jobs[0]} needs --authority, the folder made by deepca init")
         if given["--fingerprint"] and not given["--sign"]:
-            raise InvalidInput("--fingerprint is that of a request; it goes with --sign")
+            raise InvalidInput("--fingerprint applies to --sign only; omit it")
         return
     for name in ("--authority", "--fingerprint", "--passphrase-file"):
         if given[name]:
-            raise InvalidInput(f"{name} is for --sign, --revoke and --reissue; at a site it is not needed")
+            raise InvalidInput(f"{name} applies to --sign, --revoke and --reissue only; omit it")
     if site is None:
-        raise InvalidInput("which site? Give its site.toml; or --sign, --revoke or --reissue if you keep the authority")
+        raise InvalidInput("no site was given; give its site.toml, or --sign, --revoke or --reissue at the authority")
     chosen = [name for name in ("--renew", "--certificate", "--revoked") if given[name]]
     if len(chosen) > 1:
-        raise InvalidInput(f"{chosen[0]} and {chosen[1]} are two things; do one after the other")
+        raise InvalidInput(f"{chosen[0]} and {chosen[1]} cannot be combined; run one after the other")
 
 
 def _at_site(
     site: Path, certificate: Path | None, revoked: Path | None, *, renew: bool
 ) -> tuple[str, dict[str, object]]:
-    """Take a certificate or a list that came from the keeper, or else ask for a certificate."""
+    """Install a certificate or a list received from the authority, or else request a certificate."""
     if certificate is not None:
         return _install(site, certificate)
     if revoked is not None:
         return _install_list(site, revoked)
-    return _ask(site, renew)
+    return _request(site, renew)
 
 
-def _ask(site: Path, renew: bool) -> tuple[str, dict[str, object]]:
+def _request(site: Path, renew: bool) -> tuple[str, dict[str, object]]:
     from deepca.sites.pki.enrolment import ask
 
     asked = ask(site, renew=renew)
@@ -161,32 +196,33 @@ def _ask(site: Path, renew: bool) -> tuple[str, dict[str, object]]:
         "fingerprint": asked.fingerprint,
         "fresh": asked.fresh,
     }
-    key = "A key was made" if asked.fresh else "The key made before is asked for again"
-    said = (
+    key = "Made a key" if asked.fresh else "Requested a certificate for the existing key"
+    text = (
         f"{key}: {escape(str(asked.key))}. It stays here.\n"
-        f"Send [bold]{escape(str(asked.request))}[/] to whoever keeps the authority; it is no secret.\n"
-        f"Its fingerprint, which the keeper asks you for by telephone: {grouped(asked.fingerprint)}\n"
-        f"When {asked.site}.pem comes back: deepca join {escape(str(site))} --certificate {asked.site}.pem"
+        f"Send [bold]{escape(str(asked.request))}[/] to the keeper of the authority; it is not secret.\n"
+        f"Tell the keeper its fingerprint by telephone: {grouped(asked.fingerprint)}\n"
+        f"When you receive {asked.site}.pem: deepca join {escape(str(site))} --certificate {asked.site}.pem"
     )
-    return said, facts
+    return text, facts
 
 
 @dataclass(frozen=True)
 class _Keeper:
-    """What the keeper of an authority does. ``days`` : how long the certificate or the list can be used."""
+    """Sign and revoke certificates; certificates and lists are valid for that many days."""
 
     authority: Path
     passphrase_file: Path | None
     days: int
 
     def sign(self, path: Path, told: str | None, *, renewal: bool) -> tuple[str, dict[str, object]]:
+        """Sign a request once its fingerprint is confirmed."""
         from deepca.sites.pki.enrolment import examine_request, sign_request
 
         found = examine_request(path, self.authority)
         expected = _confirmed(found, told)
         found.check(expected, renewal=True)
         renewal = _renewal(found, wanted=renewal)
-        found.check(expected, renewal=renewal)  # before anybody is asked for a passphrase
+        found.check(expected, renewal=renewal)  # before asking for a passphrase
         signed = sign_request(
             path,
             self.authority,
@@ -204,16 +240,16 @@ class _Keeper:
             "also_valid": [one.serial for one in found.valid],
             "list": signed.list.number,
         }
-        said = (
+        text = (
             f"Signed for {signed.site}, until {signed.not_after:%Y-%m-%d}: {grouped(signed.fingerprint)}\n"
-            f"Send [bold]{escape(str(signed.certificate))}[/] back; it is no secret. List {signed.list.number} of "
-            "revoked certificates is in it, too. Should it have been a mistake:\n"
+            f"Send [bold]{escape(str(signed.certificate))}[/] back; it is not secret. It also contains list "
+            f"{signed.list.number} of revoked certificates. To undo:\n"
             f"  deepca join --revoke {signed.serial} --authority {escape(str(self.authority))}"
         )
-        return said, facts
+        return text, facts
 
     def revoke(self, which: str | None) -> tuple[str, dict[str, object]]:
-        """Revoke certificates, or, with None, sign the next list as it is."""
+        """Revoke certificates, or, with None, sign the next list unchanged."""
         from deepca.sites.pki.enrolment import reissue, revoke
 
         secret = passphrase_for(self.authority, self.passphrase_file)
@@ -228,37 +264,38 @@ class _Keeper:
             "not_after": done.list.ends.isoformat(),
         }
         count = len(done.certificates)
-        what = f"{count} certificate{'s' if count != 1 else ''} revoked" if count else "Nothing new is revoked"
-        said = (
-            f"{what}. List {done.list.number}, until {done.list.ends:%Y-%m-%d}: hand [bold]{escape(str(done.path))}[/] "
-            "to the sites. One that has it is enough, as agents pass it on to each other; elsewhere:\n"
+        what = f"{count} certificate{'s' if count != 1 else ''} revoked" if count else "No new certificates revoked"
+        text = (
+            f"{what}. List {done.list.number}, valid until {done.list.ends:%Y-%m-%d}: send "
+            f"[bold]{escape(str(done.path))}[/] to the sites. One site is enough, since agents pass it on; there:\n"
             "  deepca join site.toml --revoked revoked.pem"
         )
-        return said, facts
+        return text, facts
 
 
 def _confirmed(found: PendingRequest, told: str | None) -> str:
-    """Return the fingerprint that the keeper expects: as given, or as seen and agreed to."""
+    """Return the fingerprint that the keeper expects: the one given, or the one confirmed on the terminal."""
     if told is not None:
         expected = "".join(told.split()).replace(":", "").lower()
-        if len(expected) != _DIGITS or not set(expected) <= set(string.hexdigits):
-            raise InvalidInput(f"--fingerprint: {_DIGITS} hexadecimal digits, as deepca join at the site shows them")
+        if len(expected) != _FINGERPRINT_DIGITS or not set(expected) <= set(string.hexdigits):
+            expected = f"expected {_FINGERPRINT_DIGITS} hexadecimal digits, as shown by deepca join at the site"
+            raise ParameterError("fingerprint", told, expected)
         return expected
     shown = grouped(found.fingerprint)
     if not terminal():
         raise EnrolmentError(
-            f"{found.site} of {found.network} asks with the fingerprint {shown}; there is no terminal to ask whether "
-            "that is right: give the one that the site has told you as --fingerprint",
+            f"the request of {found.site} of {found.network} has the fingerprint {shown}, which cannot be confirmed "
+            "without a terminal; give --fingerprint as the site has told you",
             reason="unconfirmed",
             site=found.site,
             fingerprint=found.fingerprint,
         )
     typer.echo(
-        f"{found.site} of {found.network} asks for a certificate. Fingerprint of the request:\n  {shown}", err=True
+        f"{found.site} of {found.network} requests a certificate. Fingerprint of the request:\n  {shown}", err=True
     )
-    if not typer.confirm(f"Has {found.site} told you the same, by telephone or in person?", err=True):
+    if not typer.confirm(f"Has {found.site} told you the same fingerprint, by telephone or in person?", err=True):
         raise EnrolmentError(
-            f"nothing was signed for {found.site}",
+            f"the fingerprint was not confirmed; nothing was signed for {found.site}",
             reason="unconfirmed",
             site=found.site,
             fingerprint=found.fingerprint,
@@ -267,13 +304,13 @@ def _confirmed(found: PendingRequest, told: str | None) -> str:
 
 
 def _renewal(found: PendingRequest, *, wanted: bool) -> bool:
-    """Warn of valid certificates that a site has, and ask whether it shall get another, unless that is wanted."""
+    """Warn of valid certificates that a site has, and ask whether to sign another unless that was requested."""
     for one in found.valid:
-        text = f"{found.site} has a certificate that is valid until {one.not_after[:10]}, serial {one.serial}."
+        text = f"{found.site} already has a certificate, valid until {one.not_after[:10]}, serial {one.serial}."
         typer.secho(f"warning: {text}", fg="yellow", err=True)
     if wanted or not found.valid or not terminal():
         return wanted
-    return typer.confirm(f"Does {found.site} want another one, to replace it?", err=True)
+    return typer.confirm(f"Sign another certificate for {found.site}, to replace it?", err=True)
 
 
 def _install(site: Path, certificate: Path) -> tuple[str, dict[str, object]]:
@@ -287,8 +324,8 @@ def _install(site: Path, certificate: Path) -> tuple[str, dict[str, object]]:
         "renewed": done.renewed,
     }
     file = site / "site.toml" if site.is_dir() else site
-    then = "A running agent takes it up by itself." if done.renewed else f"Start: deepca agent run {escape(str(file))}"
-    return f"{done.site} has its certificate, until {done.not_after:%Y-%m-%d}. {then}", facts
+    then = "A running agent loads it by itself." if done.renewed else f"Start: deepca agent run {escape(str(file))}"
+    return f"Installed the certificate of {done.site}, valid until {done.not_after:%Y-%m-%d}. {then}", facts
 
 
 def _install_list(site: Path, file: Path) -> tuple[str, dict[str, object]]:
@@ -302,13 +339,13 @@ def _install_list(site: Path, file: Path) -> tuple[str, dict[str, object]]:
         "not_after": done.list.ends.isoformat(),
         "replaced": done.replaced,
     }
-    said = (
-        f"{done.site} has list {done.list.number} of revoked certificates, until {done.list.ends:%Y-%m-%d}. A running "
-        "agent takes it up by itself, and passes it on."
+    text = (
+        f"Installed list {done.list.number} of revoked certificates at {done.site}, valid until "
+        f"{done.list.ends:%Y-%m-%d}. A running agent loads it by itself and passes it on."
     )
-    return said, facts
+    return text, facts
 
 
 def grouped(fingerprint: str) -> str:
-    """Format a fingerprint in groups that can be read out."""
+    """Format a fingerprint in groups of four digits, to be read aloud."""
     return " ".join(fingerprint[i : i + 4] for i in range(0, len(fingerprint), 4))

@@ -1,4 +1,4 @@
-"""``deepca inspect`` and ``deepca transform``: commands on a model file."""
+"""``deepca inspect`` and ``deepca transform``: show and apply a model."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from deepca.cli.common import check_output, errors, print_json, require, say
-from deepca.cli.options import DatasetOption
+from deepca.cli.common import check_figure, check_output, errors, print_json, say
+from deepca.cli.options import DATA, OUTPUT, DatasetOption, JsonOption, PlotOption, SilentOption
 from deepca.cli.view.model import show_model, summary
 from deepca.data.columns import Reordered
 from deepca.data.moments import check_finite
@@ -22,27 +22,27 @@ from deepca.data.sources import Source
 from deepca.data.writers import open_writer
 from deepca.decomposition.model import Model
 from deepca.decomposition.model.file import load
-from deepca.errors import DataError, InvalidInput
+from deepca.errors import DataError
 from deepca.solver.progress import bars
 
 __all__ = ["inspect", "transform"]
 
-ModelArgument = Annotated[Path, typer.Argument(help="A model that deepca fit wrote.")]
+ModelArgument = Annotated[Path, typer.Argument(metavar="MODEL", help="A model file written by deepca.")]
 
 
 def inspect(
     model: ModelArgument,
-    plot: Annotated[Path | None, typer.Option(help="Draw the scree plot into this file, .png or .svg.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything but the large arrays as JSON.")] = False,
+    plot: PlotOption = None,
+    as_json: JsonOption = False,
 ) -> None:
-    """Variances, their scree plot, the columns that matter, and what is proven about them."""
+    """Show the variances of a model and what is proven about it.
+
+    The table has a bar for the share of each component and its largest columns. --plot saves a scree plot.
+    """
     with errors():
         fitted = load(model)
         if plot is not None:
-            if plot.suffix.lower() not in (".png", ".svg"):
-                raise InvalidInput(f"--plot {plot}: a figure ends in .png or .svg")
-            check_output(plot, "--plot", [model])
-            require("matplotlib", extra="plot")
+            check_figure(plot, [model])
             plot.parent.mkdir(parents=True, exist_ok=True)
             from deepca.plots.curves import scree
 
@@ -59,23 +59,34 @@ def inspect(
 
 def transform(
     model: ModelArgument,
-    file: Annotated[Path, typer.Argument(help="Rows, in any format that deepca fit reads.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Scores: .parquet, .csv, .npy or .h5.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Rows, in any format that deepca fit reads.")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", "-o", metavar="FILE", rich_help_panel=OUTPUT, help="Scores to write: .parquet, .csv, .npy or .h5."
+        ),
+    ],
     label_column: Annotated[
-        str | None, typer.Option(help="Column that is no data; it is carried over to the scores.")
+        str | None,
+        typer.Option(
+            metavar="NAME", rich_help_panel=DATA, help="Column to exclude (labels, identifiers) and copy to the scores."
+        ),
     ] = None,
     ignore_extra: Annotated[
-        bool, typer.Option("--ignore-extra", help="Leave out columns that the model does not know.")
+        bool, typer.Option("--ignore-extra", rich_help_panel=DATA, help="Ignore columns that are not in the model.")
     ] = False,
     dataset: DatasetOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what was done as JSON.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, and nothing but errors.")] = False,
+    as_json: JsonOption = False,
+    quiet: SilentOption = False,
 ) -> None:
-    """Scores of the rows of a file, block by block: it may be larger than memory. Nothing is sent anywhere."""
+    """Compute the scores of the rows of a file.
+
+    The file is read block by block and may be larger than memory. Nothing is sent anywhere.
+    """
     with errors():
         fitted = load(model)
         check_output(out, "--out", [file, model])
-        source = _matched(_opened(file, fitted, label_column, dataset, ignore_extra), fitted)
+        source = _match_columns(_open(file, fitted, label_column, dataset, ignore_extra), fitted)
         labels = source.labels()
         names = [f"PC{i + 1}" for i in range(fitted.n_components)]
         dtype = np.dtype(np.float32 if source.dtype == np.float32 and fitted.dtype == np.float32 else np.float64)
@@ -102,8 +113,8 @@ def transform(
             say(Console(emoji=False), f"{done:,} rows × {fitted.n_components} scores: [bold]{escape(str(out))}[/]")
 
 
-def _opened(file: Path, model: Model, label_column: str | None, dataset: str | None, ignore_extra: bool) -> Source:
-    if ignore_extra and model.columns is not None:  # columns that are not asked for may hold anything
+def _open(file: Path, model: Model, label_column: str | None, dataset: str | None, ignore_extra: bool) -> Source:
+    if ignore_extra and model.columns is not None:  # other columns may hold text, which is then not read
         with suppress(DataError):
             return open_source(file, label_column=label_column, dataset=dataset, columns=model.columns)
     index = model.about.get("first_index")
@@ -113,21 +124,24 @@ def _opened(file: Path, model: Model, label_column: str | None, dataset: str | N
     return source
 
 
-def _matched(source: Source, model: Model) -> Source:
-    """The source with the columns of the model, in its order."""
+def _match_columns(source: Source, model: Model) -> Source:
+    """Return the source with the columns of the model, in their order."""
     if model.columns is None or source.columns is None:
         if source.d != model.n_features:
-            raise DataError(f"{source.name} has {source.d} columns, the model has {model.n_features}")
+            raise DataError(
+                f"{source.name} has {source.d} columns, but the model has {model.n_features}; give the same columns"
+            )
         return source
     have = {name: i for i, name in enumerate(source.columns)}
     missing = [name for name in model.columns if name not in have]
     extra = sorted(set(have) - set(model.columns))
     if missing:
-        raise DataError(f"{source.name} has no column {_some(missing)}, which the model needs")
+        raise DataError(f"{source.name} has no column {_some(missing)}, which the model needs", column=missing[0])
     if extra:
         raise DataError(
-            f"{source.name} has {_some(extra)}, which the model does not know; --label-column carries a column over, "
-            "--ignore-extra leaves all such columns out"
+            f"{source.name} has the columns {_some(extra)}, which are not in the model; use --label-column to copy one "
+            "to the scores, or --ignore-extra to ignore them",
+            column=extra[0],
         )
     order = np.array([have[name] for name in model.columns])
     return source if source.columns == model.columns else Reordered(source, model.columns, order)

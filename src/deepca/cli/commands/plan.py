@@ -1,4 +1,4 @@
-"""``deepca plan``: what every method would take on a network, before anything is sent."""
+"""``deepca plan``: predict rounds, bytes and time of each method on a network."""
 
 from __future__ import annotations
 
@@ -14,56 +14,113 @@ from rich.table import Table
 from deepca._util.typing import Array
 from deepca._util.units import bit_rate, duration, size
 from deepca.cli.common import errors, print_json
-from deepca.cli.options import ComponentsOption, MessagesOption, QuietOption, ToleranceOption, complete_name
+from deepca.cli.options import (
+    ALGORITHM,
+    COMPONENTS,
+    DATA,
+    TOLERANCE,
+    ComponentsOption,
+    JsonOption,
+    MessagesOption,
+    QuietOption,
+    ToleranceOption,
+    TopologyOption,
+)
 from deepca.cli.view.methods import add_method, show_choice, watching
 from deepca.cli.view.tables import columns
 from deepca.data.readers import open_source
-from deepca.errors import InvalidInput
+from deepca.errors import InvalidInput, ParameterError
 from deepca.network.compression import Messages
 from deepca.planning import Plan, Prediction, bits_per_second, probed_eigenvalues, read_eigenvalues, seconds
 from deepca.planning import plan as make_plan
+from deepca.planning.inputs import ROWS_PER_AGENT
 from deepca.topology.names import from_name
 
 __all__ = ["plan"]
 
 
-_TopologyOption = Annotated[
-    str,
-    typer.Option(help="Who talks to whom, such as ring:50; see deepca topology.", autocompletion=complete_name),
+_LatencyOption = Annotated[
+    str, typer.Option(metavar="TIME", rich_help_panel=ALGORITHM, help="Latency of a message, such as 30ms or 500us.")
 ]
-_LatencyOption = Annotated[str, typer.Option(help="Until a message arrives: 30ms, 0.03s, 500us.")]
-_BandwidthOption = Annotated[str, typer.Option(help="What an agent can send a second: 30Mbit, 1Gbit, 2MB.")]
-_DimOption = Annotated[int | None, typer.Option(help="Columns of the data; known from --probe.")]
-_AgentsOption = Annotated[int | None, typer.Option(help="How many, if the name of the network does not say it.")]
+_BandwidthOption = Annotated[
+    str,
+    typer.Option(
+        metavar="RATE", rich_help_panel=ALGORITHM, help="What an agent can send per second: 30Mbit, 1Gbit or 2MB."
+    ),
+]
+_DimOption = Annotated[
+    int | None,
+    typer.Option(metavar="D", rich_help_panel=DATA, help="Number of columns of the data; --probe makes it known."),
+]
+_AgentsOption = Annotated[
+    int | None,
+    typer.Option(metavar="M", rich_help_panel=ALGORITHM, help="Number of agents, unless --topology includes it."),
+]
 _EigenvaluesOption = Annotated[
-    Path | None, typer.Option(help="The expected ones: numbers in a text, or .npy; the largest will do.")
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        rich_help_panel=DATA,
+        help="Expected eigenvalues, as numbers in a text file or as .npy; the largest are enough.",
+    ),
 ]
 _ProbeOption = Annotated[
-    Path | None, typer.Option(help="Data like those to come: any file that fit reads. Its eigenvalues are taken.")
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        rich_help_panel=DATA,
+        help="Similar data, in any format that fit reads, to take eigenvalues from.",
+    ),
 ]
 _ScaleOption = Annotated[
-    bool, typer.Option("--scale", help="Columns of the probe are divided by their standard deviation.")
+    bool,
+    typer.Option(
+        "--scale", rich_help_panel=COMPONENTS, help="Divide each column of the probe by its standard deviation."
+    ),
 ]
-_LabelColumnOption = Annotated[str | None, typer.Option(help="Column of the probe that is no data.")]
-_DatasetOption = Annotated[str | None, typer.Option(help="Which array of an .npz or HDF5 probe.")]
+_LabelColumnOption = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", rich_help_panel=DATA, help="Column of the probe to exclude (labels, identifiers)."),
+]
+_DatasetOption = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", rich_help_panel=DATA, help="Array to read from an .npz or HDF5 probe."),
+]
 _RowsPerAgentOption = Annotated[
-    int | None, typer.Option(help="Fewer rows, more different agents. Those of the probe, or 1000.")
+    int | None,
+    typer.Option(
+        metavar="N",
+        rich_help_panel=DATA,
+        help="Rows per agent; the fewer, the more agents differ.",
+        show_default=f"those of the probe, or {ROWS_PER_AGENT}",
+    ),
 ]
 _AllowCovarianceOption = Annotated[
     bool,
     typer.Option(
-        "--allow-covariance", help="Recommend averaging covariances, too: every site's becomes known to others."
+        "--allow-covariance",
+        rich_help_panel=ALGORITHM,
+        help="Also consider averaging covariances, which reveals the covariance of each site to others.",
     ),
 ]
 _UnreliableOption = Annotated[
-    bool, typer.Option("--unreliable", help="Messages may get lost: recommend nothing that sums along a tree.")
+    bool,
+    typer.Option(
+        "--unreliable",
+        rich_help_panel=ALGORITHM,
+        help="Messages may be lost: do not recommend methods that sum along a tree.",
+    ),
 ]
-_SeedOption = Annotated[int, typer.Option(min=0, help="For random networks and the stand-ins.")]
-_JsonOption = Annotated[bool, typer.Option("--json", help="Print the plan as JSON instead.")]
+_SeedOption = Annotated[
+    int,
+    typer.Option(
+        min=0, metavar="N", rich_help_panel=ALGORITHM, help="Seed of random networks and of the synthetic data."
+    ),
+]
 
 
 def plan(
-    topology: _TopologyOption,
+    topology: TopologyOption,
     components: ComponentsOption,
     latency: _LatencyOption,
     bandwidth: _BandwidthOption,
@@ -75,21 +132,20 @@ def plan(
     label_column: _LabelColumnOption = None,
     dataset: _DatasetOption = None,
     rows_per_agent: _RowsPerAgentOption = None,
-    tol: ToleranceOption = 1e-8,
+    tol: ToleranceOption = TOLERANCE,
     messages: MessagesOption = "float64",
     allow_covariance: _AllowCovarianceOption = False,
     unreliable: _UnreliableOption = False,
     seed: _SeedOption = 0,
-    as_json: _JsonOption = False,
+    as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Rounds, bytes and time that every method would take on a network, and which one to use.
+    """Predict what each method needs on a network of equal links.
 
-    The methods are tried on stand-ins with the eigenvalues expected, and what they send is counted.
+    Each method runs on synthetic data with the expected eigenvalues, and its rounds and bytes are counted. Time is that
+    of the network: a latency per round, and the transmission of its busiest sender.
 
-    Time is that of the network: a latency per round, and what its busiest sender has to send.
-
-    Exit code 1 if no method can be recommended.
+    The exit code is 1 if no method can be recommended.
     """
     with errors():
         given = _Given(dim, eigenvalues, probe, scale, label_column, dataset)
@@ -121,7 +177,7 @@ def plan(
 
 @dataclass(frozen=True)
 class _Spectrum:
-    """Eigenvalues to expect and where they come from, and the rows of the probe, as far as anything is known."""
+    """Expected eigenvalues, their source, and the number of rows of the probe; None if unknown."""
 
     values: Array | None = None
     source: str | None = None
@@ -130,7 +186,7 @@ class _Spectrum:
 
 @dataclass(frozen=True)
 class _Given:
-    """What is said about the data to come."""
+    """Options that describe the data."""
 
     dim: int | None
     eigenvalues: Path | None
@@ -140,18 +196,20 @@ class _Given:
     dataset: str | None
 
     def check(self) -> None:
-        """Refuse options that contradict each other, or that say too little."""
+        """Refuse options that contradict each other or are not enough."""
         if self.eigenvalues is not None and self.probe is not None:
-            raise InvalidInput("--eigenvalues and --probe both say what the spectrum is; give one of them")
+            raise InvalidInput("--eigenvalues and --probe both define the spectrum; give one of them")
         if self.probe is None and (self.scale or self.label_column is not None or self.dataset is not None):
             raise InvalidInput(
-                "--scale, --label-column and --dataset speak of the probe; give --probe, or leave them out"
+                "--scale, --label-column and --dataset apply to the probe only; give --probe, or omit them"
             )
         if self.dim is None and self.eigenvalues is None and self.probe is None:
-            raise InvalidInput("how many columns? Give --dim, or data as --probe")
+            raise InvalidInput(
+                "the number of columns is unknown; give --dim, --eigenvalues or --probe", parameter="dim"
+            )
 
     def spectrum(self) -> _Spectrum:
-        """Read the eigenvalues, or those of the probe."""
+        """Read the eigenvalues, or compute those of the probe."""
         if self.eigenvalues is not None:
             values = read_eigenvalues(self.eigenvalues)
             return _Spectrum(values, f"{values.size:,} from {self.eigenvalues.name}")
@@ -160,7 +218,7 @@ class _Given:
         source = open_source(self.probe, label_column=self.label_column, dataset=self.dataset)
         values, n = probed_eigenvalues(source, scale=self.scale)
         if self.dim not in (None, values.size):
-            raise InvalidInput(f"--dim {self.dim}, but {self.probe} has {values.size} columns; leave --dim out")
+            raise ParameterError("dim", self.dim, f"{self.probe} has {values.size} columns; omit --dim")
         scaled = ", scaled" if self.scale else ""
         return _Spectrum(values, f"those of {self.probe.name}, {n:,} rows × {values.size:,} columns{scaled}", n)
 
@@ -187,7 +245,7 @@ def _show(console: Console, made: Plan, links: int, *, guessed: bool) -> None:
         f"\n[bold]{escape(made.topology)}[/]: {made.agents} agents, {links:,} links of {duration(made.link.latency)} "
         f"and {bit_rate(made.link.bandwidth)}\n{made.components} components of {made.dim:,} columns, tolerance "
         f"{made.tol:.0e}{'' if made.messages == 'float64' else f', {made.messages} messages'}"
-        f"{', messages may get lost' if made.unreliable else ''}",
+        f"{', messages may be lost' if made.unreliable else ''}",
         highlight=False,
     )
     console.print(_table(made))
@@ -198,10 +256,11 @@ def _show(console: Console, made: Plan, links: int, *, guessed: bool) -> None:
             remarks.add_row(f"  {prediction.method}", prediction.remark, style="dim")
     if remarks.row_count:
         console.print(remarks)
-    console.print(f"\n{_assumed(made, guessed)}", highlight=False)
+    console.print(f"\n{_assumptions(made, guessed)}", highlight=False)
     console.print(
-        "[dim]rounds: of the iterations; control: extra ones, to agree when to stop; proof: all rounds of the "
-        "certificate; sent: by an agent on average, and at most; time: on the network, without computing[/]",
+        "[dim]rounds: gossip rounds of the iterations; control: extra rounds, to agree when to stop; proof: all rounds "
+        "of the certificate; sent, at most: per agent on average, and by the busiest; time: of the network, without "
+        "computation[/]",
         highlight=False,
     )
 
@@ -229,17 +288,19 @@ def _numbers(one: Prediction) -> list[str]:
     ]
 
 
-def _assumed(made: Plan, guessed: bool) -> str:
-    """What the plan rests on."""
+def _assumptions(made: Plan, guessed: bool) -> str:
+    """Describe the assumptions of the plan."""
     lines = [f"Eigenvalues: {escape(made.spectrum)}."]
     if guessed:
-        lines[0] += " [yellow]The plan is only as good as that guess:[/] give --eigenvalues, or data as --probe."
-    lines.append(f"Agents: as different from each other as {made.rows_per_agent:,} rows each make them in real data.")
+        lines[0] += (
+            " [yellow]The plan is only as good as this guess;[/] give --eigenvalues or --probe for a better one."
+        )
+    lines.append(f"Agents: differ as they do in real data with {made.rows_per_agent:,} rows each.")
     if made.tried_dim < made.dim:
-        lines.append(f"Tried with {made.tried_dim:,} columns that stand for all {made.dim:,}; bytes are those of all.")
+        lines.append(f"Run with {made.tried_dim:,} of the {made.dim:,} columns; bytes are those of all columns.")
     first = made.preparation
     lines.append(
-        f"Not included: counts, mean and spread, agreed before any method: {first.all_rounds:,} rounds, "
+        f"Not included: agreeing on counts, mean and variances before any method: {first.all_rounds:,} rounds, "
         f"{duration(first.seconds)}."
     )
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""``deepca reproduce``: the paper's experiments, and studies beyond them."""
+"""``deepca reproduce``: the paper's experiments, and further studies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from deepca.cli.common import errors, print_json, require
-from deepca.errors import InvalidInput
+from deepca.cli.options import NUMBER_OF_COMPONENTS, JsonOption, QuietOption
+from deepca.errors import InvalidInput, ParameterError
 from deepca.solver.progress import bars
 
 if TYPE_CHECKING:
@@ -31,37 +32,52 @@ _MARKS = {
 }
 
 
-_DataArgument = Annotated[str, typer.Argument(help="[bold]w8a[/], [bold]a9a[/] or [bold]all[/].")]
+_DataArgument = Annotated[str, typer.Argument(metavar="DATA", help="w8a, a9a or all.")]
 _FolderOption = Annotated[
-    Path | None, typer.Option("--data", help="Folder with the LIBSVM files (plain, .bz2 or .gz); else downloaded.")
+    Path | None,
+    typer.Option(
+        "--data",
+        metavar="FOLDER",
+        help="Folder with the LIBSVM files (plain, .bz2 or .gz); they are downloaded without it.",
+    ),
 ]
-_OutOption = Annotated[Path, typer.Option(help="Folder for pages, figures, curves and finished runs.")]
-_ComponentsOption = Annotated[int, typer.Option("--components", "-k", help="k; the paper does not state it.")]
-_SeedsOption = Annotated[int, typer.Option(help="Draws of graph and W⁰.")]
-_StudyOption = Annotated[str | None, typer.Option(help="A study beyond the paper instead; see below.")]
-_IterationsOption = Annotated[int | None, typer.Option(help="At most that many iterations per run.")]
-_JobsOption = Annotated[int | None, typer.Option(help="Processes; all usable cores by default.")]
-_JsonOption = Annotated[bool, typer.Option("--json", help="Print claims and tables as JSON instead.")]
-_QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")]
+_OutOption = Annotated[
+    Path, typer.Option("--out", "-o", metavar="FOLDER", help="Folder for pages, figures, curves and finished runs.")
+]
+_ComponentsOption = Annotated[
+    int,
+    typer.Option("--components", "-k", metavar="K", help="Number of components, which the paper does not state."),
+]
+_SeedsOption = Annotated[int, typer.Option(metavar="N", help="Number of random graphs and starting points.")]
+_StudyOption = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Run one of the studies above instead of the paper's experiments.")
+]
+_MaxIterOption = Annotated[
+    int | None,
+    typer.Option("--max-iter", metavar="N", help="Maximum number of iterations per run.", show_default="as needed"),
+]
+_JobsOption = Annotated[
+    int | None, typer.Option(metavar="N", help="Number of processes.", show_default="all usable cores")
+]
 
 
 def reproduce(
     data: _DataArgument,
     folder: _FolderOption = None,
     out: _OutOption = Path("reproduced"),
-    components: _ComponentsOption = 5,
+    components: _ComponentsOption = NUMBER_OF_COMPONENTS,
     seeds: _SeedsOption = 2,
     study: _StudyOption = None,
-    iterations: _IterationsOption = None,
+    max_iter: _MaxIterOption = None,
     jobs: _JobsOption = None,
-    as_json: _JsonOption = False,
-    quiet: _QuietOption = False,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
 ) -> None:
-    """Run the paper's experiments on the real data and judge every claim.
+    """Run the paper's experiments and judge its claims.
 
-    Writes report.html (self-contained) and report.md, the figures as the paper lays them out (PNG and SVG, against
-    iterations and against rounds) and all curves as CSV. Finished runs are kept: an interrupted call goes on where it
-    stopped.
+    Writes report.html (self-contained) and report.md, the figures in the paper's layout (PNG and SVG, against
+    iterations and against rounds) and all curves as CSV. Finished runs are kept: after an interruption the same command
+    resumes.
 
     Studies: topology, heterogeneity, spread, agents, components, threshold, signs, rounds.
     """
@@ -72,16 +88,17 @@ def reproduce(
         from deepca.reproduction.studies import study_named
 
         names = _names(data)
-        if components < 1 or seeds < 1 or (iterations is not None and iterations < 20):
-            raise InvalidInput("--components and --seeds must be at least 1, --iterations at least 20")
+        for parameter, value, least in (("components", components, 1), ("seeds", seeds, 1), ("max_iter", max_iter, 20)):
+            if value is not None and value < least:
+                raise ParameterError(parameter, value, f"expected a whole number of at least {least}")
         chosen = study_named(study) if study is not None else None
         if jobs is not None and jobs < 1:
-            raise InvalidInput(f"--jobs {jobs}: at least one process has to work")
+            raise ParameterError("jobs", jobs, "expected a whole number of at least 1")
         words = ["deepca reproduce", data, f"--study {study}" if study else f"--seeds {seeds}", f"-k {components}"]
-        words += [f"--iterations {iterations}"] if iterations else []
-        request = Request(names, out, DataSource(folder), components, seeds, iterations, jobs, " ".join(words))
+        words += [f"--max-iter {max_iter}"] if max_iter else []
+        request = Request(names, out, DataSource(folder), components, seeds, max_iter, jobs, " ".join(words))
         for name in names:
-            request.setting(name)  # says at once if k is too large
+            request.setting(name)  # raises at once if k is too large
         _make_folder(out)
         report = _run(request, chosen, quiet=quiet)
         if as_json:
@@ -95,7 +112,7 @@ def _names(data: str) -> list[str]:
 
     names = list(PAPER) if data == "all" else [data]
     if not set(names) <= set(PAPER):
-        raise InvalidInput(f"{data!r} is not a data set of the paper; choose {', '.join(PAPER)} or all")
+        raise ParameterError("data", data, f"choose {', '.join(PAPER)} or all")
     return names
 
 
@@ -103,11 +120,11 @@ def _make_folder(out: Path) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InvalidInput(f"--out {out}: this folder cannot be made ({error.strerror})") from None
+        raise InvalidInput(f"--out {out}: cannot create this folder ({error.strerror})", parameter="out") from None
 
 
 def _run(request: Request, study: Study | None, *, quiet: bool) -> Report:
-    """Load the data, then run the study, or the paper's experiments where there is none, with progress."""
+    """Load the data, then run the study, or the paper's experiments without one, showing progress."""
     from deepca.data.libsvm import load
     from deepca.reproduction.reproduce import reproduce_paper, run_study
 
@@ -155,7 +172,7 @@ def _claims(report: Report) -> Table:
 
 def _table(part: ReportTable) -> Table:
     lines = [part.header, *part.rows]
-    if len(part.header) > 12:  # too wide for a terminal: turn it
+    if len(part.header) > 12:  # too wide for a terminal: transpose it
         lines = [tuple(column) for column in zip(*lines, strict=True)]
     table = Table(title=escape(part.title), title_justify="left", header_style="bold")
     for i, column in enumerate(lines[0]):

@@ -1,4 +1,4 @@
-"""``deepca sample``: files to try things with."""
+"""``deepca sample``: write example data."""
 
 from __future__ import annotations
 
@@ -11,33 +11,42 @@ from rich.console import Console
 from rich.markup import escape
 
 from deepca.cli.common import errors, require, say
+from deepca.cli.options import SilentOption
 from deepca.data.writers import open_writer
-from deepca.errors import InvalidInput
+from deepca.errors import ParameterError
 from deepca.operators.construction import split_rows
 
 __all__ = ["sample"]
 
-_SETS = {"wine": "load_wine", "digits": "load_digits", "breast-cancer": "load_breast_cancer", "iris": "load_iris"}
+_DATA_SETS = {"wine": "load_wine", "digits": "load_digits", "breast-cancer": "load_breast_cancer", "iris": "load_iris"}
 _FORMATS = ("csv", "parquet", "npy", "h5")
 
 
 def sample(
-    name: Annotated[str, typer.Argument(help=f"One of {', '.join(_SETS)}.", autocompletion=lambda: list(_SETS))],
-    agents: Annotated[int, typer.Option(min=1, help="Number of files.")] = 3,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the files.")] = Path("sites"),
-    kind: Annotated[str, typer.Option("--format", help=f"One of {', '.join(_FORMATS)}.")] = "csv",
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Nothing but errors.")] = False,
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help=f"One of {', '.join(_DATA_SETS)}.", autocompletion=lambda: list(_DATA_SETS)
+        ),
+    ],
+    agents: Annotated[int, typer.Option(min=1, metavar="M", help="Number of files.")] = 3,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Folder for the files.")] = Path("sites"),
+    kind: Annotated[str, typer.Option("--format", metavar="FORMAT", help=f"One of {', '.join(_FORMATS)}.")] = "csv",
+    quiet: SilentOption = False,
 ) -> None:
-    """Write a data set that ships with scikit-learn as one file per agent, with a column "class" beside the values."""
+    """Write example data of scikit-learn, one file per agent.
+
+    Each file has a column "class" beside the values, except .npy files, which cannot hold text.
+    """
     with errors():
         require("sklearn", extra="sklearn")
         from sklearn import datasets
 
-        if name not in _SETS:
-            raise InvalidInput(f"{name}: there is no such sample; choose {', '.join(_SETS)}")
+        if name not in _DATA_SETS:
+            raise ParameterError("name", name, f"choose one of {', '.join(_DATA_SETS)}")
         if kind not in _FORMATS:
-            raise InvalidInput(f"--format {kind}: choose {', '.join(_FORMATS)}")
-        data = getattr(datasets, _SETS[name])()
+            raise ParameterError("kind", kind, f"choose one of {', '.join(_FORMATS)}")
+        data = getattr(datasets, _DATA_SETS[name])()
         columns = [str(column).replace("/", "_per_").replace(" ", "_") for column in data.feature_names]
         classes = np.asarray(data.target_names).astype(str)[data.target]
         X = np.asarray(data.data, dtype=np.float64)

@@ -1,4 +1,4 @@
-"""``deepca simulate``: a network tried before it is built."""
+"""``deepca simulate``: run each method on a simulated network."""
 
 from __future__ import annotations
 
@@ -15,12 +15,18 @@ from rich.markup import escape
 from rich.table import Table
 
 from deepca._util.units import duration, size
-from deepca.cli.common import check_named_once, check_output, errors, finite, require, say
+from deepca.cli.common import check_distinct, check_figure, errors, finite, require, say
 from deepca.cli.options import (
+    ALGORITHM,
+    DATA,
+    NUMBER_OF_COMPONENTS,
+    TOLERANCE,
     ComponentsOption,
     DatasetOption,
+    JsonOption,
     LabelColumnOption,
     MessagesOption,
+    PlotOption,
     QuietOption,
     ScaleOption,
     ToleranceOption,
@@ -39,11 +45,10 @@ from deepca.planning.inputs import ROWS_PER_AGENT, read_eigenvalues, spectrum_of
 from deepca.planning.links import Links
 from deepca.planning.links_csv import EXAMPLE, read_links
 from deepca.planning.simulation import COMPARED, GFLOPS, Simulation, Trial, stand_in_rows
-from deepca.planning.simulation import simulate as try_out
+from deepca.planning.simulation import simulate as run_simulation
 
 __all__ = ["simulate"]
 
-_COMPARED = ",".join(COMPARED)
 _PARTS = {
     "latency": "latency",
     "transmission": "sending",
@@ -55,38 +60,88 @@ _PARTS = {
 
 _DataArgument = Annotated[
     list[Path] | None,
-    typer.Argument(help="One file per agent, or one that is split; any that fit reads. Without: the digits."),
+    typer.Argument(
+        metavar="FILE",
+        help="One file per agent, or one to split, in any format that fit reads; without files, the digits.",
+    ),
 ]
 _NetworkOption = Annotated[
-    Path | None, typer.Option(help="Links as CSV: from,to,latency_ms,mbit_per_s[,loss,jitter_ms].")
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        rich_help_panel=ALGORITHM,
+        help="Links as CSV with the columns from, to, latency_ms, mbit_per_s and optionally loss, jitter_ms.",
+    ),
 ]
 _AgentsOption = Annotated[
-    Path | None, typer.Option(help="Agents as CSV: agent[,slowdown,stall,stall_ms,uplink_mbit_per_s].")
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        rich_help_panel=ALGORITHM,
+        help="Agents as CSV with the columns agent and optionally slowdown, stall, stall_ms, uplink_mbit_per_s.",
+    ),
 ]
-_AlgorithmsOption = Annotated[str, typer.Option(help=f"Which to try, with commas between: {', '.join(ALGORITHMS)}.")]
-_MaxIterOption = Annotated[int, typer.Option(help="Iterations at most, of each.")]
+_AlgorithmsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAMES",
+        show_default=",".join(COMPARED),
+        rich_help_panel=ALGORITHM,
+        help=f"Methods to compare, separated by commas: {', '.join(ALGORITHMS)}.",
+    ),
+]
+_MaxIterOption = Annotated[
+    int, typer.Option(metavar="N", rich_help_panel=ALGORITHM, help="Maximum number of iterations of each method.")
+]
 _GflopsOption = Annotated[
-    float, typer.Option(help="What an agent computes, in 10⁹ operations a second; inf: computing takes no time.")
+    float,
+    typer.Option(
+        metavar="GFLOPS",
+        rich_help_panel=ALGORITHM,
+        help="Speed of an agent in 10⁹ operations per second; inf if computation takes no time.",
+    ),
 ]
-_DimOption = Annotated[int | None, typer.Option(help="No data: Gaussian rows with so many columns.")]
+_DimOption = Annotated[
+    int | None,
+    typer.Option(metavar="D", rich_help_panel=DATA, help="Instead of files: Gaussian rows with this many columns."),
+]
 _EigenvaluesOption = Annotated[
-    Path | None, typer.Option(help="No data: of their covariance, in a text or .npy; the largest will do.")
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        rich_help_panel=DATA,
+        help="Instead of files: eigenvalues of the covariance, in a text file or .npy; the largest are enough.",
+    ),
 ]
-_RowsPerAgentOption = Annotated[int | None, typer.Option(help=f"No data: rows of every agent. [{ROWS_PER_AGENT}]")]
-_SeedOption = Annotated[int, typer.Option(min=0, help="Of the start, losses, jitter and stalls.")]
-_PlotOption = Annotated[Path | None, typer.Option(help="Draw errors over time to this .png or .svg.")]
-_ExampleOption = Annotated[bool, typer.Option("--example", help="Print a file for --network to start from.")]
-_JsonOption = Annotated[bool, typer.Option("--json", help="Print everything as JSON instead.")]
+_RowsPerAgentOption = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        rich_help_panel=DATA,
+        help="Instead of files: rows per agent.",
+        show_default=str(ROWS_PER_AGENT),
+    ),
+]
+_SeedOption = Annotated[
+    int,
+    typer.Option(
+        min=0, metavar="N", rich_help_panel=ALGORITHM, help="Seed of the starting point, losses, jitter and stalls."
+    ),
+]
+_ExampleOption = Annotated[
+    bool,
+    typer.Option("--example", rich_help_panel=ALGORITHM, help="Print a file for --network to start from, and exit."),
+]
 
 
 def simulate(
     data: _DataArgument = None,
     network: _NetworkOption = None,
-    components: ComponentsOption = 5,
+    components: ComponentsOption = NUMBER_OF_COMPONENTS,
     agents: _AgentsOption = None,
-    algorithms: _AlgorithmsOption = _COMPARED,
-    tol: ToleranceOption = 1e-8,
-    max_iter: _MaxIterOption = 2000,
+    algorithms: _AlgorithmsOption = None,
+    tol: ToleranceOption = TOLERANCE,
+    max_iter: _MaxIterOption = 10_000,
     compute_gflops: _GflopsOption = GFLOPS,
     messages: MessagesOption = "float64",
     dim: _DimOption = None,
@@ -96,31 +151,31 @@ def simulate(
     label_column: LabelColumnOption = None,
     dataset: DatasetOption = None,
     seed: _SeedOption = 0,
-    plot: _PlotOption = None,
+    plot: PlotOption = None,
     example: _ExampleOption = False,
-    as_json: _JsonOption = False,
+    as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """How long every method takes over your links, from the first message to the proof, and which one to use.
+    """Simulate the time that each method takes over given links.
 
-    The real algorithms run on the rows; time alone is simulated: latency and bandwidth of each link, lost messages that
-    are sent again, jitter, and agents that compute slowly.
+    The algorithms run in full on the rows, up to the proof. Only time is simulated: latency and bandwidth of each link,
+    lost messages that are sent again, jitter, and slow agents. --plot saves the error of each method over time.
 
-    Exit code 1 if no method reaches the tolerance.
+    The exit code is 1 if no method reaches the tolerance.
     """
     with errors():
         if example:
             typer.echo(EXAMPLE, nl=False)
             return
         rows = _Rows(data or [], label_column, dataset, dim, eigenvalues, rows_per_agent)
-        links = _checked_links(network, agents, rows, plot)
+        links = _read_links(network, agents, rows, plot)
         sources, of = rows.sources(links, components, seed)
         with watching(disable=quiet or as_json) as watch:
-            found = try_out(
+            found = run_simulation(
                 sources,
                 links,
                 components,
-                algorithms=[name.strip() for name in algorithms.split(",") if name.strip()],
+                algorithms=[name.strip() for name in ",".join(algorithms or COMPARED).split(",") if name.strip()],
                 tol=tol,
                 max_iter=max_iter,
                 messages=cast("Messages", messages),
@@ -136,7 +191,7 @@ def simulate(
 
 @dataclass(frozen=True)
 class _Rows:
-    """Files with rows, or what stands in for them."""
+    """Files with rows, or a description of synthetic rows."""
 
     files: Sequence[Path]
     label_column: str | None
@@ -146,23 +201,23 @@ class _Rows:
     rows_per_agent: int | None
 
     def check(self) -> None:
-        """Refuse options that speak of files where there are none, or the other way round."""
-        stand_in = self.dim is not None or self.eigenvalues is not None or self.rows_per_agent is not None
-        if self.files and stand_in:
+        """Refuse options for files without files, and options for synthetic rows with files."""
+        synthetic = self.dim is not None or self.eigenvalues is not None or self.rows_per_agent is not None
+        if self.files and synthetic:
             raise InvalidInput(
-                "--dim, --eigenvalues and --rows-per-agent stand in for data; leave them out, or the data"
+                "--dim, --eigenvalues and --rows-per-agent describe synthetic rows; omit them, or the files"
             )
         if not self.files and (self.label_column is not None or self.dataset is not None):
-            raise InvalidInput("--label-column and --dataset speak of data; give some, or leave them out")
+            raise InvalidInput("--label-column and --dataset apply to files only; give files, or omit them")
 
     def sources(self, links: Links, k: int, seed: int) -> tuple[Sequence[Source], str]:
-        """The rows of each agent, and what they are, in words."""
+        """Return the rows of each agent, and a description of them."""
         if self.files:
-            return _sources(expanded(self.files), links, self.label_column, self.dataset)
+            return _open_files(expanded(self.files), links, self.label_column, self.dataset)
         if self.dim is not None or self.eigenvalues is not None:
             return self._gaussian(len(links.names), k, seed)
         if self.rows_per_agent is not None:
-            raise InvalidInput("--rows-per-agent: the digits have as many as they have; give --dim as well")
+            raise InvalidInput("--rows-per-agent needs --dim or --eigenvalues; add one of them")
         return _digits(links), "the digits of scikit-learn, in equal shares"
 
     def _gaussian(self, m: int, k: int, seed: int) -> tuple[Sequence[Source], str]:
@@ -173,24 +228,22 @@ class _Rows:
         return stand_in_rows(spectrum, m, rows, seed), f"Gaussian rows, eigenvalues {source}"
 
 
-def _checked_links(network: Path | None, agents: Path | None, rows: _Rows, plot: Path | None) -> Links:
-    """Read the links once the options are known to go together."""
+def _read_links(network: Path | None, agents: Path | None, rows: _Rows, plot: Path | None) -> Links:
+    """Check that the options go together, and read the links."""
     if network is None:
         raise InvalidInput(
-            "which network? Give its links as --network links.csv; deepca simulate --example > links.csv "
-            "makes one to start from"
+            "no network was given; give its links as --network links.csv. To start from an example: "
+            "deepca simulate --example > links.csv",
+            parameter="network",
         )
     if plot is not None:
-        require("matplotlib", extra="plot")
-        if plot.suffix.lower() not in (".png", ".svg"):
-            raise InvalidInput(f"--plot {plot}: a picture is saved as PNG or SVG; let its name end in .png or .svg")
-        check_output(plot, "--plot", [network, *rows.files])
+        check_figure(plot, [network, *rows.files])
     rows.check()
     return read_links(network, agents)
 
 
 def _report(found: Simulation, of: str, plot: Path | None, *, as_json: bool) -> None:
-    """Draw the figure, and print what was found."""
+    """Draw the figure and print the result."""
     if plot is not None:
         from deepca.plots.simulation import draw
 
@@ -204,15 +257,15 @@ def _report(found: Simulation, of: str, plot: Path | None, *, as_json: bool) -> 
         say(Console(emoji=False), f"Figure: {escape(str(plot))}")
 
 
-def _sources(
+def _open_files(
     files: Sequence[Path], links: Links, label_column: str | None, dataset: str | None
 ) -> tuple[Sequence[Source], str]:
-    """The rows of each agent: files named as the agents are theirs, others are taken in their order."""
+    """Open the files, in the order of the agents if their names match, and split a single one."""
     m = len(links.names)
-    check_named_once(files)
+    check_distinct(files)
     if len(files) not in (1, m):
         raise DataError(
-            f"{len(files)} files for {m} agents ({', '.join(links.names)}); give one for each, or one in all"
+            f"{len(files)} files for {m} agents ({', '.join(links.names)}); give one file per agent, or one to split"
         )
     by_name = {file.stem: file for file in files}
     if by_name.keys() == set(links.names):
@@ -233,13 +286,13 @@ def _digits(links: Links) -> tuple[Source, ...]:
 
 
 def _plain(found: Simulation, of: str, plot: Path | None) -> dict[str, Any]:
-    """For JSON, which knows no infinity."""
-    said = asdict(found)
-    said["gflops"] = finite(found.gflops)
-    for trial in said["trials"]:
+    """Return everything as plain data for JSON, with None for infinity."""
+    facts = asdict(found)
+    facts["gflops"] = finite(found.gflops)
+    for trial in facts["trials"]:
         trial["curve"] = [[seconds, finite(error)] for seconds, error in trial["curve"]]
         trial["error"] = finite(trial["error"])
-    return {**said, "data": of, "plot": None if plot is None else str(plot)}
+    return {**facts, "data": of, "plot": None if plot is None else str(plot)}
 
 
 def _show(console: Console, found: Simulation, of: str) -> None:
@@ -254,11 +307,11 @@ def _show(console: Console, found: Simulation, of: str) -> None:
     for trial in found.trials:
         if not trial.certified:
             console.print(f"  {trial.algorithm}: {escape(trial.advice)}", highlight=False)
-    console.print("\nWhat the last agent waited for:")
+    console.print("\nWhere the time of the last agent went:")
     console.print(_waits(found))
-    speed = f"computing at {found.gflops:g} GFLOP/s" if np.isfinite(found.gflops) else "computing takes no time"
+    speed = f"computation at {found.gflops:g} GFLOP/s" if np.isfinite(found.gflops) else "computation takes no time"
     console.print(
-        f"[dim]sent: by an agent on average; time: simulated, until the last agent has the proof; {speed}[/]",
+        f"[dim]sent: per agent on average; time: simulated, until the last agent has the proof; {speed}[/]",
         highlight=False,
     )
 
@@ -275,7 +328,7 @@ def _table(found: Simulation) -> Table:
             f"{trial.rounds + trial.control_rounds:,}",
             size(trial.bytes_per_agent),
             duration(trial.seconds),
-            escape(_most(trial)),
+            escape(_bottleneck(trial)),
             recommended=found.recommended,
             reaches=trial.certified,
         )
@@ -290,8 +343,8 @@ def _waits(found: Simulation) -> Table:
     return table
 
 
-def _most(trial: Trial) -> str:
-    """The link or agent that took most of the time."""
+def _bottleneck(trial: Trial) -> str:
+    """Return the link or agent that took most of the time."""
     if not trial.bottlenecks:
         return "nothing"
     worst = trial.bottlenecks[0]

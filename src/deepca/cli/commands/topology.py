@@ -1,4 +1,4 @@
-"""``deepca topology``: a network, how well it mixes, and what it looks like."""
+"""``deepca topology``: show a network and how fast it mixes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from rich.markup import escape
 from rich.table import Table
 from scipy import sparse
 
-from deepca.cli.common import errors, require
-from deepca.cli.options import complete_name
+from deepca.cli.common import check_figure, errors
+from deepca.cli.options import OUTPUT, JsonOption, PlotOption, complete_name
 from deepca.consensus.mixers import Chebyshev, FastMix, Gossip, Mixer, fastmix_eta
 from deepca.errors import MixingError
 from deepca.topology.directed import Digraph
@@ -28,12 +28,12 @@ from deepca.topology.names import from_name
 
 __all__ = ["complete_rule", "topology"]
 
-_LOOKED_AT = 64  # rounds of which messages are counted, where they differ
+_COUNTED_ROUNDS = 64  # over which messages are averaged in networks that change
 
 
 @dataclass(frozen=True)
 class Mixing:
-    """What one mixer makes of a network; without numbers where it does not work."""
+    """How fast one mixer agrees on a network; without numbers, but with the reason, if it does not work there."""
 
     mixer: str
     contraction: float | None
@@ -42,52 +42,54 @@ class Mixing:
 
 
 def complete_rule(incomplete: str) -> list[str]:
-    """Weight rules."""
+    """Complete the name of a weight rule."""
     return [rule for rule in get_args(Rule) if rule.startswith(incomplete.lower())]
 
 
 def topology(
     name: Annotated[
-        str,
-        typer.Argument(metavar="NAME:m", help="The network, such as [bold]ring:50[/].", autocompletion=complete_name),
+        str, typer.Argument(metavar="NAME", help="The network, such as ring:50.", autocompletion=complete_name)
     ],
-    agents: Annotated[int | None, typer.Option(help="m, if the name does not say it.")] = None,
-    accuracy: Annotated[float, typer.Option(help="What disagreement has to shrink by, for the rounds.")] = 1e-10,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of random networks.")] = 0,
+    agents: Annotated[int | None, typer.Option(metavar="M", help="Number of agents, unless NAME includes it.")] = None,
+    accuracy: Annotated[
+        float, typer.Option(metavar="FACTOR", help="Factor by which the counted rounds reduce disagreement.")
+    ] = 1e-10,
+    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of random networks.")] = 0,
     rule: Annotated[
-        str, typer.Option(help=f"Weights: {', '.join(get_args(Rule))}.", autocompletion=complete_rule)
+        str,
+        typer.Option(metavar="NAME", help=f"Weights: {', '.join(get_args(Rule))}.", autocompletion=complete_rule),
     ] = "paper",
-    edges: Annotated[bool, typer.Option("--edges", help="List the links.")] = False,
-    plot: Annotated[Path | None, typer.Option(help="Save a drawing: a name that ends in .png or .svg.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON, with the links.")] = False,
+    edges: Annotated[bool, typer.Option("--edges", rich_help_panel=OUTPUT, help="List the links.")] = False,
+    plot: PlotOption = None,
+    as_json: JsonOption = False,
 ) -> None:
-    """Show a network: how fast its agents agree, and how many rounds that takes.
+    """Show a network and how many rounds its agents need to agree.
 
-    Names: ring, path, star, complete, grid, torus, hypercube, erdos-renyi,
-    random-regular. Three kinds have a parameter:
+    A name ends in the number of agents, or --agents gives it.
 
-    torus:5x10, grid:5x10 — rows and columns, instead of m
+      ring:50, path:50, star:50, complete:50, hypercube:32
+      grid:5x10, torus:5x10     rows and columns
+      erdos-renyi:0.3:50        probability of a link (default 0.5)
+      random-regular:6:50       number of neighbours (default 4)
 
-    erdos-renyi:0.3:50 — the probability of a link, else 0.5
+    Directed networks, where messages go one way:
 
-    random-regular:6:50 — the number of neighbours, else 4
+      directed-ring:50, directed-exponential:50
+      random-digraph:0.3:50     probability of an arc (default 0.5)
 
-    Messages that go one way: directed-ring, directed-exponential,
-    random-digraph:0.3:50 (the probability of an arc, else 0.5).
+    Networks that change from round to round:
 
-    Networks that change from round to round: one-peer, or made of another:
-
-    matchings:torus:5x10 — agents pair up at random along its links
-
-    failing:0.2:ring:50 — its links are down with that probability, else 0.1
-
-    periodic:ring:50+star:50 — one after the other
+      one-peer:32               each agent talks to one other, by turns
+      matchings:torus:5x10      agents pair up at random along the links
+      failing:0.2:ring:50       links fail with this probability (default 0.1)
+      periodic:ring:50+star:50  one network after the other
     """
     with errors():
         net = from_name(name, agents, seed=seed, rule=cast("Rule", rule))
         mixing = [_mixing(mixer, net, accuracy) for mixer in (Gossip(), FastMix(), Chebyshev())]
         if plot is not None:
-            require("matplotlib", extra="plot")
+            check_figure(plot)
+            plot.parent.mkdir(parents=True, exist_ok=True)
             from deepca.plots.network import draw
 
             draw(net, plot)
@@ -98,7 +100,7 @@ def topology(
         if edges:
             _list(Console(emoji=False), net)
         if plot is not None:
-            Console(emoji=False).print(f"Drawing: {escape(str(plot))}", soft_wrap=True)
+            Console(emoji=False).print(f"Figure: {escape(str(plot))}", soft_wrap=True)
 
 
 def _mixing(mixer: Mixer, net: Topology, accuracy: float) -> Mixing:
@@ -111,7 +113,7 @@ def _mixing(mixer: Mixer, net: Topology, accuracy: float) -> Mixing:
 
 
 def _per_round(mixer: Mixer, net: Topology) -> float:
-    """The factor of one more round when many were made: the K-th root of the contraction of K rounds, K → ∞."""
+    """Return the limit of the K-th root of the contraction of K rounds as K grows."""
     if not net.stays:
         return net.lambda2
     once = mixer.contraction(net, 1)
@@ -127,14 +129,14 @@ def _edges(net: Topology) -> list[tuple[int, int]]:
 
 
 def _arcs(net: Topology) -> list[tuple[int, int]]:
-    """From who sends to who receives."""
+    """Return pairs of sender and receiver."""
     links = sparse.coo_array(net.adjacency)
     return sorted((int(i), int(j)) for j, i in zip(links.row, links.col, strict=True))
 
 
 def _messages(net: Topology) -> float:
-    """Of a round; on average where rounds differ."""
-    return float(np.mean([net.messages_at(r) for r in range(_LOOKED_AT)])) if net.changing else net.n_messages
+    """Return the number of messages per round, on average if rounds differ."""
+    return float(np.mean([net.messages_at(r) for r in range(_COUNTED_ROUNDS)])) if net.changing else net.n_messages
 
 
 def _json(net: Topology, mixing: list[Mixing], accuracy: float, plot: Path | None) -> str:
@@ -157,51 +159,51 @@ def _json(net: Topology, mixing: list[Mixing], accuracy: float, plot: Path | Non
         "mixing": [asdict(one) for one in mixing],
         "plot": None if plot is None else str(plot),
     }
-    # the links on one line: four lines for each would bury the rest
+    # links on one line: with four lines each, nothing else would be found
     lists = {"edges": _edges(net)} | ({"arcs": _arcs(net)} if isinstance(net, Digraph) else {})
     ends = "".join(f',\n  "{name}": {json.dumps(pairs)}' for name, pairs in lists.items())
     return json.dumps(facts, indent=2, ensure_ascii=False)[:-2] + ends + "\n}"
 
 
 def _span(numbers: npt.NDArray[np.int64]) -> tuple[str, str]:
-    """What every agent has, or from where to where it goes."""
+    """Return the common value, or the range, and what it is."""
     low, high = int(numbers.min()), int(numbers.max())
     return (str(low), "every agent") if low == high else (f"{low} … {high}", f"{numbers.mean():.4g} on average")
 
 
 def _facts(net: Topology) -> list[tuple[str, str, str]]:
-    """What is true of a network: name, value and explanation."""
+    """Return properties of a network: name, value and explanation."""
     farthest = f"{'≤ ' * (net.n_agents > SMALL)}{net.flood_rounds:,}"
     if isinstance(net, Digraph):
         rows = [
-            ("arcs", f"{net.n_messages:,}", "from an agent to one that hears it"),
+            ("arcs", f"{net.n_messages:,}", "from a sender to a receiver"),
             ("sends to", *_span(net.degrees)),
-            ("hears", *_span(np.diff(net.adjacency.indptr).astype(np.int64))),
-            ("strongly connected", "yes", "there is a way from every agent to every other"),
-            ("diameter", farthest, "hops from an agent to the one farthest away"),
+            ("receives from", *_span(np.diff(net.adjacency.indptr).astype(np.int64))),
+            ("strongly connected", "yes", "every agent can reach every other"),
+            ("diameter", farthest, "hops between the two agents farthest apart"),
             ("|λ₂| of C", f"{net.lambda2:.6g}", "second largest eigenvalue of the weights"),
             ("1 − |λ₂|", f"{1 - net.lambda2:.4g}", "near 0: agents agree slowly"),
         ]
         if net.n_agents > SMALL:
             return rows
         held = net.limit * net.n_agents
-        return [*rows, ("push-sum weight", f"{held.min():.3g} … {held.max():.3g}", "in the end; agents divide by it")]
+        return [*rows, ("push-sum weight", f"{held.min():.3g} … {held.max():.3g}", "in the limit; agents divide by it")]
     if net.changing:
-        ways = "; some go one way, and a push-sum weight with them" if net.directed else ""
+        ways = "; some go one way, with a push-sum weight" if net.directed else ""
         return [
-            ("links", f"{net.n_edges:,}", "in one round or another"),
-            ("messages", f"{_messages(net):,.4g}", f"in a round, on average{ways}"),
-            ("heard by all", farthest, "rounds until everyone has heard of everyone"),
-            ("left by a round", f"{net.lambda2:.6g}", "of a disagreement, on average"),
+            ("links", f"{net.n_edges:,}", "used in some round"),
+            ("messages", f"{_messages(net):,.4g}", f"per round, on average{ways}"),
+            ("flooding", farthest, "rounds until news of any agent has reached all"),
+            ("contraction", f"{net.lambda2:.6g}", "of disagreement per round, on average"),
         ]
-    span, of_whom = _span(net.degrees)
+    span, scope = _span(net.degrees)
     return [
         ("links", f"{net.n_edges:,}", ""),
-        ("neighbours", span, of_whom.replace("every", "of every")),
+        ("neighbours", span, scope.replace("every", "of every")),
         ("diameter", farthest, "hops between the two agents farthest apart"),
         ("λ₂ of 𝐋", f"{net.lambda2:.6g}", "second largest eigenvalue of the gossip matrix"),
         ("1 − λ₂", f"{1 - net.lambda2:.4g}", "near 0: agents agree slowly"),
-        ("λ_min of 𝐋", f"{net.lambda_min:.6g}", "smallest eigenvalue; below 0 it forbids FastMix"),
+        ("λ_min of 𝐋", f"{net.lambda_min:.6g}", "smallest eigenvalue; FastMix needs it to be ≥ 0"),
     ]
 
 
@@ -224,18 +226,18 @@ def _show(console: Console, net: Topology, mixing: list[Mixing], accuracy: float
         table.add_row(one.mixer, factor, "—" if one.rounds is None else f"{one.rounds:,}")
     console.print(table, highlight=False)
     if net.n_agents == 1:
-        note = "One agent has nobody to agree with: nothing is sent."
+        note = "A single agent sends nothing."
     elif net.changing:
-        note = "The contraction is that of a round on average, and the rounds are those that were enough when tried."
+        note = "The contraction is an average over rounds; the number of rounds was found by trying."
     elif net.directed:
         note = (
-            f"In a round one message goes along each arc: {net.n_messages:,} messages in all. Agents push parts of "
-            "what they hold, and of a weight; the ratio of both tends to the mean (push-sum)."
+            f"A round sends one message along each arc, {net.n_messages:,} in total. Agents push shares of their value "
+            "and of a weight; the ratio of the two tends to the mean (push-sum)."
         )
     else:
         note = (
-            f"In a round every agent sends one message to each neighbour: {2 * net.n_edges:,} messages in all. "
-            "The contraction is that of a late round; the rounds are those proven to be enough."
+            f"A round sends one message from every agent to each neighbour, {2 * net.n_edges:,} in total. "
+            "The contraction is that of a late round; the number of rounds is proven to be enough."
         )
     console.print(f"[dim]{note}[/]", highlight=False)
     for one in mixing:

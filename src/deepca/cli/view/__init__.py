@@ -1,1 +1,1 @@
-"""What commands show: models, methods, the screen and the log of an agent."""
+"""What commands show: models, compared methods, trial networks, and the screen and log of an agent."""

@@ -1,8 +1,8 @@
-"""The log of an agent: one line per event, for people or for machines.
+"""Log of an agent: one line per event, as text or JSON.
 
-As JSON, every line is one object: ``time`` (UTC, milliseconds), ``site``, ``level``, ``event``, ``text`` and ``facts``.
-Lines are written by a thread of the log's own: a terminal that stands still, or a disk that is full, never stops an
-agent. Keys and rows have no way in here; arrays and bytes among the facts are named by their size alone.
+A JSON line is an object with ``time`` (UTC, milliseconds), ``site``, ``level``, ``event``, ``text`` and ``facts``.
+A separate thread writes the lines, so that a blocked terminal or a full disk never stops an agent. Keys and rows cannot
+get into the log: for arrays and bytes among the facts, only their size is written.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ from typing import Any, Literal, TextIO
 from deepca._util.logs import is_event
 from deepca.errors import InvalidInput
 
-__all__ = ["AgentLog", "JsonFormatter", "Style", "TextFormatter", "plain", "printable", "said"]
+__all__ = ["AgentLog", "JsonFormatter", "Style", "TextFormatter", "plain", "printable", "text_of"]
 
 Style = Literal["text", "json"]
 
-_MARKS = {logging.INFO: "     ", logging.WARNING: "warn ", logging.ERROR: "ERROR"}  # of levels
-_MOST_WAITING = 10_000  # lines
-_MOST_KINDS = 1000  # of lines that are looked at for repetition
-_LONGEST = 1000  # characters
+_MARKS = {logging.INFO: "     ", logging.WARNING: "warn ", logging.ERROR: "ERROR"}
+_MAX_QUEUED = 10_000  # lines; bounds memory while nothing can be written
+_MAX_KINDS = 1000  # distinct lines checked for repetition; bounds memory if every line differs
+_MAX_LENGTH = 1000  # characters of a text; other sites may have written it
 
 
 class TextFormatter(logging.Formatter):
-    """Format events as aligned lines, for people."""
+    """Format events as aligned lines of text."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line of an event."""
+        """Return the line for an event."""
         at = datetime.fromtimestamp(record.created, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
         site, event = vars(record)["site"], vars(record)["event"].replace("_", " ")
         level = _MARKS.get(record.levelno, record.levelname)
-        return f"{at}  {site + '  ' if site else ''}{level} {event:<10} {said(record)}"
+        return f"{at}  {site + '  ' if site else ''}{level} {event:<10} {text_of(record)}"
 
 
 class JsonFormatter(logging.Formatter):
-    """Format events as one JSON object each, for machines."""
+    """Format each event as a JSON object."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line of an event."""
+        """Return the line for an event."""
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         more, (times, seconds) = vars(record), _repeats(record)
         repeated = {"times": times, "seconds": round(seconds, 1)} if times > 1 else {}
@@ -64,40 +64,50 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, ensure_ascii=False, allow_nan=False)
 
 
-def said(record: logging.LogRecord) -> str:
-    """Return the text of a record, with how often it happened where it was counted and not repeated."""
+def text_of(record: logging.LogRecord) -> str:
+    """Return the text of a record, with its number of repetitions if they were counted instead of written."""
     times, seconds = _repeats(record)
     return record.getMessage() + (f" ({times} times in {seconds:.0f} s)" if times > 1 else "")
 
 
 def _repeats(record: logging.LogRecord) -> tuple[int, float]:
-    """How often a record happened, within how many seconds."""
+    """Return how often a record occurred, and within how many seconds."""
     repeats: tuple[int, float] = vars(record).get("repeats", (1, 0.0))
     return repeats
 
 
 @dataclass
-class _Seen:
-    """A kind of line within the present window: how often it came, and how often it was written."""
+class _Kind:
+    """Lines of one kind within the current window: how often they occurred, and how often they were written."""
 
     last: logging.LogRecord
     times: int
     written: int
 
     @property
-    def counted(self) -> bool:
+    def pending(self) -> bool:
+        """Whether some occurrences have not been written."""
         return self.times > self.written
 
 
 class AgentLog(logging.Handler):
-    """Write the events of one site, from any thread. To be closed, or the last lines may be missing.
+    """Write the events of one site, from any thread. Close it, or the last lines may be missing.
 
-    A record with the attribute ``last`` ends the log: what was counted until then is written before it, what comes
-    later is not written.
+    A record with the attribute ``last`` ends the log: pending counts are written before it, and later records are
+    ignored.
 
-    target : a stream, or a file that is added to; None where only the listener counts.  site : may be set later.
-    window : seconds within which the same line is counted, not repeated.
-    listener : gets the record of every line, from the log's thread.
+    Parameters
+    ----------
+    target : TextIO, Path or None
+        A stream, or a file to append to; None to call the listener only.
+    style : {"text", "json"}
+        Format of the lines.
+    site : str
+        Name of the site; may be set later.
+    window : float
+        Seconds within which repetitions of a line are counted instead of written.
+    listener : callable
+        Called with the record of each line, in the log's thread.
     """
 
     def __init__(
@@ -113,26 +123,26 @@ class AgentLog(logging.Handler):
         self.setFormatter(JsonFormatter() if style == "json" else TextFormatter())
         self.site, self._window, self._listener = site, window, listener
         self._own = isinstance(target, Path)
-        self._stream = _opened(target) if isinstance(target, Path) else target
+        self._stream = _open(target) if isinstance(target, Path) else target
         self._ended = False
         self._lost = 0
-        self._seen: dict[tuple[str, str], _Seen] = {}
+        self._kinds: dict[tuple[str, str], _Kind] = {}
         self._since = 0.0
-        self._queue: queue.Queue[logging.LogRecord | None] = queue.Queue(_MOST_WAITING)
+        self._queue: queue.Queue[logging.LogRecord | None] = queue.Queue(_MAX_QUEUED)
         self._thread = threading.Thread(target=self._work, name="log", daemon=True)
         self._thread.start()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a line for an event of this site, soon; ignore other records."""
+        """Queue an event of this site for writing; ignore other records."""
         if not is_event(record, self.site):
             return
         try:
-            self._queue.put_nowait(_cleaned(record))
+            self._queue.put_nowait(_clean(record))
         except queue.Full:
             self._lost += 1
 
     def close(self, patience: float = 2.0) -> None:
-        """Write what is left, for so many seconds at most."""
+        """Write the remaining lines, waiting for ``patience`` seconds at most."""
         super().close()
         if not self._thread.is_alive():
             return
@@ -146,19 +156,19 @@ class AgentLog(logging.Handler):
             with suppress(OSError):
                 self._stream.close()
 
-    # ------------------------------------------------------------------------------------------------ the log's thread
+    # ---------------------------------------------------------------------------------------------- in the log's thread
 
     def _work(self) -> None:
         while True:
-            pending = any(seen.counted for seen in self._seen.values())
+            pending = any(kind.pending for kind in self._kinds.values())
             left = self._since + self._window - time.monotonic() if pending else None
             try:
                 record = self._queue.get(timeout=None if left is None else max(left, 0.0))
             except queue.Empty:
-                self._turn()
+                self._end_window()
                 continue
             if record is None:
-                self._turn()
+                self._end_window()
                 return
             self._take(record)
 
@@ -167,32 +177,32 @@ class AgentLog(logging.Handler):
             return
         last = hasattr(record, "last")
         if last or time.monotonic() - self._since >= self._window:
-            self._turn()
+            self._end_window()
         if self._lost:
             lost, self._lost = self._lost, 0
             missing = {"event": "log", "msg": f"{lost} lines are missing here", "facts": {"lines": lost}}
             level = {"levelno": logging.WARNING, "levelname": "WARNING"}
             self._write(logging.makeLogRecord({**vars(record), **missing, **level}))
-        kind = vars(record)["event"], re.sub(r":\d+", ":", record.getMessage())  # ports of callers change all the time
-        seen = self._seen.pop(kind, None)
+        key = vars(record)["event"], re.sub(r":\d+", ":", record.getMessage())  # callers' ports differ every time
+        kind = self._kinds.pop(key, None)
         if last:
-            self._ended, self._seen = True, {}
+            self._ended, self._kinds = True, {}
             self._write(record)
-        elif seen is None:
+        elif kind is None:
             self._write(record)
-            if len(self._seen) < _MOST_KINDS:
-                self._seen[kind] = _Seen(record, 1, 1)
-        else:  # at the end: what happened last is written last
-            self._seen[kind] = _Seen(record, seen.times + 1, seen.written)
+            if len(self._kinds) < _MAX_KINDS:
+                self._kinds[key] = _Kind(record, 1, 1)
+        else:  # reinserted at the end, since counts are written in the order of the last occurrences
+            self._kinds[key] = _Kind(record, kind.times + 1, kind.written)
 
-    def _turn(self) -> None:
-        """The window is over: write what was counted, all at once, so that the last line is about what came last."""
+    def _end_window(self) -> None:
+        """Write pending counts, in the order of their last occurrence, and start a new window."""
         now = time.monotonic()
-        counted = {kind: seen for kind, seen in self._seen.items() if seen.counted}
-        self._seen = {kind: _Seen(seen.last, 0, 0) for kind, seen in counted.items()}
-        for seen in counted.values():
-            repeats = seen.times, max(now - self._since, 1.0)
-            self._write(logging.makeLogRecord({**vars(seen.last), "repeats": repeats}))
+        pending = {key: kind for key, kind in self._kinds.items() if kind.pending}
+        self._kinds = {key: _Kind(kind.last, 0, 0) for key, kind in pending.items()}
+        for kind in pending.values():
+            repeats = kind.times, max(now - self._since, 1.0)
+            self._write(logging.makeLogRecord({**vars(kind.last), "repeats": repeats}))
         self._since = now
 
     def _write(self, record: logging.LogRecord) -> None:
@@ -202,12 +212,12 @@ class AgentLog(logging.Handler):
         try:
             self._stream.write(self.format(record) + "\n")
             self._stream.flush()
-        except (OSError, ValueError):  # a full disk, a closed pipe: the run is worth more than its log
+        except (OSError, ValueError):  # a full disk or a closed pipe must not end the run
             pass
 
 
-def _cleaned(record: logging.LogRecord) -> logging.LogRecord:
-    """Return a copy of an event's record that can be written: see :func:`plain` and :func:`printable`."""
+def _clean(record: logging.LogRecord) -> logging.LogRecord:
+    """Return a copy of an event's record that is safe to write; see :func:`plain` and :func:`printable`."""
     more = vars(record)
     return logging.makeLogRecord(
         {
@@ -221,7 +231,7 @@ def _cleaned(record: logging.LogRecord) -> logging.LogRecord:
 
 
 def plain(value: object) -> Any:
-    """A fact as JSON has it; of bytes and arrays only how large they are."""
+    """Return a fact as plain data for JSON; bytes are replaced by their size, and arrays by their type."""
     match value:
         case None | bool() | int():
             return value
@@ -243,14 +253,16 @@ def plain(value: object) -> Any:
 
 
 def printable(text: str) -> str:
-    """Nothing that a terminal would obey or that would begin another line: others may have written it."""
-    text = text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+    """Return text without control characters or line breaks, since other sites may have written it."""
+    text = text if len(text) <= _MAX_LENGTH else text[: _MAX_LENGTH - 1] + "…"
     return text if text.isprintable() else "".join(c if c.isprintable() else " " if c.isspace() else "?" for c in text)
 
 
-def _opened(path: Path) -> TextIO:
+def _open(path: Path) -> TextIO:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         return path.open("a", encoding="utf-8", errors="backslashreplace")
     except OSError as error:
-        raise InvalidInput(f"the log {path} cannot be written: {error.strerror}") from None
+        raise InvalidInput(
+            f"cannot write the log {path}: {error.strerror}; give another --log-file", parameter="log_file", value=path
+        ) from None

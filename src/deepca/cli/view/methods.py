@@ -1,4 +1,4 @@
-"""What commands share that try several methods and recommend one."""
+"""Output of commands that compare several methods and recommend one."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ __all__ = ["add_method", "show_choice", "watching"]
 
 @contextmanager
 def watching(*, disable: bool) -> Iterator[Callable[[str], ProgressBar]]:
-    """Gives a progress bar for each method that is tried; all are gone in the end."""
+    """Provide a function that adds a progress bar for a method; all bars are removed at the end."""
     progress = bars(Console(stderr=True, emoji=False), disable=disable)
     progress.live.transient = True
     with ExitStack() as showing:
 
         def watch(method: str) -> ProgressBar:
-            if not progress.live.is_started:  # not before everything given has been checked
+            if not progress.live.is_started:  # only once the input has been checked
                 showing.enter_context(progress)
-            return ProgressBar(progress, description=f"trying {method}")
+            return ProgressBar(progress, description=f"running {method}")
 
         yield watch
 
 
 def add_method(table: Table, method: str, *cells: str, recommended: str | None, reaches: bool) -> None:
-    """Add the row of a method: the recommended one stands out, one that does not reach the tolerance stands back."""
+    """Add the row of a method, highlighted if it is recommended and dimmed if it misses the tolerance."""
     chosen = method == recommended
     style = "bold green" if chosen else "" if reaches else "dim"
     table.add_row(f"{'▸' if chosen else ' '} {method}", *cells, style=style)
 
 
 def show_choice(console: Console, recommended: str | None, reason: str) -> None:
-    """Which one to take, and why."""
+    """Show the recommended method and the reason."""
     if recommended is None:
         console.print(f"[red]✘[/] {reason}", highlight=False)
     else:

@@ -1,4 +1,4 @@
-"""A model on the terminal: table, scree plot, certificate; and the same as plain data for JSON."""
+"""Show a model on the terminal, or summarize it for JSON."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from deepca.solver.result import StatusCode
 
 __all__ = ["show_model", "show_status", "summary"]
 
-_BAR = 16
+_BAR_WIDTH = 16  # characters of the longest bar
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
-_LOADINGS = 3
+_SHOWN_LOADINGS = 3  # columns named for each component
 
 
 def show_model(console: Console, model: Model, *, most: int = 20) -> None:
-    """Components with their share of the variance drawn beside them, and what is proven about them."""
+    """Show the components with bars for their share of variance, and what is proven about them."""
     weight = "" if model.weight == model.n_samples else f" (weight {model.weight:g})"
     prepared = [
         word for word, on in (("centred", model.about.get("center", True)), ("scaled", model.scale is not None)) if on
@@ -34,33 +34,33 @@ def show_model(console: Console, model: Model, *, most: int = 20) -> None:
     console.print(
         f"[bold]{model.n_components} component{'s' if model.n_components > 1 else ''}[/] of "
         f"{model.n_samples:,} rows{weight} × {model.n_features:,} columns"
-        f" · {', '.join(prepared) or 'as they are'} · {model.dtype}",
+        f" · {', '.join(prepared) or 'not centred'} · {model.dtype}",
         highlight=False,
     )
-    console.print(_made(model), highlight=False, style="dim", soft_wrap=True)
+    console.print(_origin(model), highlight=False, style="dim", soft_wrap=True)
     for line in _sites(model):
         say(console, line)
     console.print(_table(model, most, console.width))
     left = model.n_components - most
     if left > 0:
-        console.print(f"[dim]… and {left} more; --json lists them all[/]")
+        console.print(f"[dim]… and {left} more; --json lists all[/]")
     console.print()
     show_status(console, model)
 
 
 def show_status(console: Console, model: Model) -> None:
-    """How the run ended and what is proven, in a few lines."""
+    """Show how the run ended and what is proven."""
     mark = "[green]✔[/]" if model.status.ok else "[red]✘[/]"
     converged = model.status.code == StatusCode.CONVERGED
-    said = "converged" if converged else str(model.status)
+    text = "converged" if converged else str(model.status)
     tol = f", tolerance {model.about['tol']:.0e}" if converged and "tol" in model.about else ""
-    say(console, f"{mark} {escape(said)}{tol}")
+    say(console, f"{mark} {escape(text)}{tol}")
     proof = model.certificate
     if proof is None:
         console.print("[yellow]No certificate: nothing is proven about these components.[/]")
         return
     if model.dtype == np.float32:
-        console.print("[dim]stored in single precision; the proof is about the components before rounding[/]")
+        console.print("[dim]stored in single precision; the proof holds for the components before rounding[/]")
     grid = Table.grid(padding=(0, 2))
     for name, value in _proof_rows(proof):
         grid.add_row(f"[dim]{name}[/]", value)
@@ -68,7 +68,7 @@ def show_status(console: Console, model: Model) -> None:
 
 
 def summary(model: Model) -> dict[str, Any]:
-    """Everything but the large arrays, for machines."""
+    """Return everything except the large arrays, as plain data for JSON."""
     proof = model.certificate
     return {
         "n_components": model.n_components,
@@ -101,7 +101,7 @@ def summary(model: Model) -> dict[str, Any]:
     }
 
 
-def _made(model: Model) -> str:
+def _origin(model: Model) -> str:
     about = model.about
     try:
         return (
@@ -110,29 +110,29 @@ def _made(model: Model) -> str:
             "agent"
         )
     except (KeyError, TypeError, ValueError):
-        return "how it was made is not recorded"
+        return "the file does not record how the model was computed"
 
 
 def _sites(model: Model) -> list[str]:
-    """Whose rows it is about, where organisations made it together."""
+    """Describe whose rows the model is about if it was computed between sites."""
     names, left_out = model.about.get("sites"), model.about.get("left_out")
     if not isinstance(names, list) or not isinstance(left_out, list):
         return []
-    said = [
+    lines = [
         f"[dim]run {escape(str(model.about.get('run')))}: rows of {escape(', '.join(map(str, names)))}[/]",
-        "[dim]proven means: for the rows that these sites said they have; a site can lie about its own rows[/]",
+        "[dim]the proof holds for the rows that these sites reported; a site can lie about its own rows[/]",
     ]
     if left_out:
-        said.append(f"[yellow]without the rows of {escape(', '.join(map(str, left_out)))}[/]")
-    return said
+        lines.append(f"[yellow]without the rows of {escape(', '.join(map(str, left_out)))}[/]")
+    return lines
 
 
 def _table(model: Model, most: int, width: int) -> Table:
     table = columns(right=("", "variance", "share"))
-    wide = width >= 60  # else numbers matter more than bars and names
+    wide = width >= 60  # narrow terminals have no room for bars and names
     if wide:
         table.add_column("", no_wrap=True)
-    table.add_column("together", justify="right", no_wrap=True)
+    table.add_column("cumulative", justify="right", no_wrap=True)
     if wide:
         largest = "largest entries" if model.columns is None else "largest columns"
         table.add_column(largest, no_wrap=True, overflow="ellipsis", max_width=max(width - 58, 16))
@@ -142,39 +142,39 @@ def _table(model: Model, most: int, width: int) -> Table:
         numbers = [f"PC{i + 1}", f"{float(model.explained_variance[i]):.6g}", f"{share:.2%}"]
         if i >= model.n_known and model.certificate is not None:
             numbers[1:] = [f"≤ {model.certificate.at_most(i + 1):.2g}", "unknown"]
-        together = f"{shares[: i + 1].sum():.2%}"
+        cumulative = f"{shares[: i + 1].sum():.2%}"
         if wide:
             table.add_row(
-                *numbers, f"[cyan]{_bar(share / longest)}[/]", together, f"[dim]{escape(_loadings(model, i))}[/]"
+                *numbers, f"[cyan]{_bar(share / longest)}[/]", cumulative, f"[dim]{escape(_loadings(model, i))}[/]"
             )
         else:
-            table.add_row(*numbers, together)
+            table.add_row(*numbers, cumulative)
     return table
 
 
 def _bar(part: float) -> str:
-    eighths = round(8 * _BAR * min(max(part, 0.0), 1.0))
+    eighths = round(8 * _BAR_WIDTH * min(max(part, 0.0), 1.0))
     return "█" * (eighths // 8) + (_EIGHTHS[eighths % 8] if eighths % 8 else "")
 
 
 def _loadings(model: Model, i: int) -> str:
     axis = model.components[i]
-    largest = np.argsort(-np.abs(axis), kind="stable")[:_LOADINGS]
+    largest = np.argsort(-np.abs(axis), kind="stable")[:_SHOWN_LOADINGS]
     names = model.columns or tuple(str(c) for c in range(model.n_features))
     return "  ".join(f"{axis[c]:+.2f} {_plain(names[c])}" for c in largest)
 
 
 def _plain(text: object) -> str:
-    """Without anything that a terminal would obey."""
+    """Return text without control characters."""
     return "".join(c if c.isprintable() else "?" for c in str(text))
 
 
 def _proof_rows(proof: Certificate) -> list[tuple[str, str]]:
     rows = f", {proof.n_rows:,} rows" if proof.n_rows is not None else ""
     outside = (
-        "nothing lies outside"
+        "there are no further variances"
         if not proof.others
-        else (f"the next variance is at most {proof.bound:.6g}, but for a probability of {proof.failure:.0e}")
+        else (f"the next variance is at most {proof.bound:.6g}, except with probability {proof.failure:.0e}")
     )
     proven = "nothing about the angle to the exact components"
     if math.isfinite(proof.proven_angle):

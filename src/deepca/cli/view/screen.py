@@ -1,4 +1,4 @@
-"""The terminal view of a running agent. Needs the ``cli`` extra (rich)."""
+"""Terminal view of a running agent."""
 
 from __future__ import annotations
 
@@ -18,50 +18,55 @@ from rich.table import Table
 from rich.text import Text
 
 from deepca._util.units import size
-from deepca.cli.view.log import AgentLog, said
+from deepca.cli.view.log import AgentLog, text_of
 from deepca.sites.config.site_file import SiteFile
 from deepca.sites.runtime.node import LinkView
 from deepca.sites.runtime.status import Situation, span
 
 __all__ = ["Screen", "picture"]
 
-_LINES = 6
-_SHOWN_ABOVE = {"progress", "waiting"}  # events that the view shows anyway
+_LOG_LINES = 6  # of the log that are shown
+_SHOWN_ABOVE = {"progress", "waiting"}  # events that the view shows in its upper part
 _COLOURS = {"up": "green", "silent": "yellow", "down": "red"}
 _LEVELS = {logging.INFO: "dim", logging.WARNING: "yellow", logging.ERROR: "bold red"}
 
 
 class Screen:
-    """Shows a situation some times per second, for as long as the context lasts; then it is gone.
+    """Show the situation of an agent within a context, refreshed several times per second; then remove it.
 
-    ``log`` : the handler of the agent's events; its last lines are shown below.
+    Attributes
+    ----------
+    log : AgentLog
+        Handler of the agent's events, whose last lines are shown at the bottom.
     """
 
     def __init__(self, site: SiteFile, situation: Callable[[], Situation], console: Console) -> None:
         self._site, self._situation = site, situation
         self.lines: deque[logging.LogRecord] = deque(maxlen=200)
-        self.log = AgentLog(None, site=site.site, listener=self._heard)
+        self.log = AgentLog(None, site=site.site, listener=self._receive)
         self._began = time.monotonic()
         self._live = Live(
             get_renderable=self._picture, console=console, refresh_per_second=4, transient=True, redirect_stdout=False
         )
 
     def __enter__(self) -> Screen:
+        """Start the view."""
         self._live.start(refresh=True)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """Remove the view."""
         self._live.stop()
         self.log.close()
 
     def leave(self) -> None:
-        """Write down what the view showed of the log and is more than news, once it is gone."""
-        for record in [record for record in self.lines if record.levelno > logging.INFO][-_LINES:]:
+        """Print the last warnings and errors of the log, once the view is gone."""
+        for record in [record for record in self.lines if record.levelno > logging.INFO][-_LOG_LINES:]:
             self._live.console.print(_line(record))
 
-    def _heard(self, record: logging.LogRecord) -> None:
+    def _receive(self, record: logging.LogRecord) -> None:
         if vars(record)["event"] not in _SHOWN_ABOVE:
             self.lines.append(record)
 
@@ -70,7 +75,7 @@ class Screen:
 
 
 def picture(site: SiteFile, situation: Situation, lines: Sequence[logging.LogRecord], elapsed: float) -> RenderableType:
-    """The view, as wide and high as the terminal allows."""
+    """Return the view, as wide and high as the terminal allows."""
     return _Picture(site, situation, lines, elapsed)
 
 
@@ -84,12 +89,12 @@ class _Picture:
         width, height = options.max_width, options.height or console.height
         parts: list[RenderableType] = [self._header(), self._doing(), *self._numbers()]
         parts += [Padding(Text(text, style="yellow"), (0, 0, 0, 2)) for text in self._waits()]
-        room = height - len(parts) - 5 - min(len(self._lines), _LINES)
+        room = height - len(parts) - 5 - min(len(self._lines), _LOG_LINES)
         if self._now.links:
             parts += [Text(), *self._links(max(room, 3), width)]
         if self._lines:
             parts.append(Rule(style="dim"))
-            parts += [_line(record) for record in self._lines[-_LINES:]]
+            parts += [_line(record) for record in self._lines[-_LOG_LINES:]]
         yield Group(*parts)
 
     def _header(self) -> RenderableType:
@@ -111,17 +116,17 @@ class _Picture:
 
     def _numbers(self) -> list[RenderableType]:
         now = self._now
-        said = []
+        parts = []
         if now.iteration is not None:
-            said.append(f"iteration {now.iteration}")
+            parts.append(f"iteration {now.iteration}")
             if now.change is not None:
-                said.append(f"change {now.change:.0e}")
+                parts.append(f"change {now.change:.0e}")
             if now.disagreement is not None:
-                said.append(f"between sites {now.disagreement:.0e}")
+                parts.append(f"between sites {now.disagreement:.0e}")
             if now.left is not None:
-                said.append(f"about {span(now.left)} left")
+                parts.append(f"about {span(now.left)} left")
         traffic = f"sent {size(now.sent)} · received {size(now.received)}"
-        return [Text("  " + " · ".join(part)) for part in (said, [traffic]) if part]
+        return [Text("  " + " · ".join(part)) for part in (parts, [traffic]) if part]
 
     def _waits(self) -> list[str]:
         waits = self._now.waits
@@ -132,7 +137,7 @@ class _Picture:
         )
 
     def _links(self, room: int, width: int) -> list[RenderableType]:
-        """Those in trouble first, and as many as there is room for."""
+        """Return the table of links, those in trouble first, as many as fit."""
         links = sorted(self._now.links, key=lambda link: ("down", "silent", "up").index(link.state))
         troubled = sum(bool(link.why) for link in links)
         shown = links[: max(room - min(troubled, room // 2), 2)] if len(links) + troubled > room else links
@@ -174,7 +179,7 @@ def _row(link: LinkView, skewed: bool) -> list[RenderableType]:
 
 def _line(record: logging.LogRecord) -> Text:
     at = datetime.fromtimestamp(record.created, UTC).astimezone().strftime("%H:%M:%S")
-    return Text(f"{at}  {said(record)}", style=_LEVELS[record.levelno], overflow="ellipsis", no_wrap=True)
+    return Text(f"{at}  {text_of(record)}", style=_LEVELS[record.levelno], overflow="ellipsis", no_wrap=True)
 
 
 def _clock(seconds: float) -> str:

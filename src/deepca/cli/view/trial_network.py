@@ -1,4 +1,4 @@
-"""What is seen of a trial network: its agents while they run, and how they ended."""
+"""Show a trial network: its agents while they run, and how they ended."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ _COLOURS = {
 
 
 @dataclass(frozen=True)
-class Done:
+class TrialResult:
+    """Shares of the rows, how the agents ended, and the model, or None without a result."""
+
     shares: tuple[Share, ...]
     outcome: TrialOutcome
     model: Model | None
@@ -47,22 +49,22 @@ class Done:
 
 @contextmanager
 def watching(notes: Console, *, quiet: bool) -> Iterator[Callable[[Sequence[Sight]], None]]:
-    """What is shown meanwhile: a table that changes on a terminal, else a line for every step."""
+    """Provide a function that shows the agents: a live table on a terminal, else a line for each change."""
     if quiet:
         yield lambda sights: None
     elif notes.is_terminal:
         with Live(console=notes, auto_refresh=False, transient=True) as live:
             yield lambda sights: live.update(_agents_table(sights, notes), refresh=True)
     else:
-        said: list[str] = []
+        shown: list[str] = []
 
         def watch(sights: Sequence[Sight]) -> None:
             counts: dict[str, int] = {}
             for one in sights:
                 counts[one.state] = counts.get(one.state, 0) + 1
             text = ", ".join(f"{count} {state}" for state, count in counts.items())
-            if said[-1:] != [text]:
-                said.append(text)
+            if shown[-1:] != [text]:
+                shown.append(text)
                 notes.print(f"{len(sights)} agents: {text}", highlight=False)
 
         yield watch
@@ -74,7 +76,7 @@ def _agents_table(sights: Sequence[Sight], console: Console) -> Table:
     table.add_column("site", no_wrap=True, min_width=min(name, 20), overflow="ellipsis")
     table.add_column("rows", justify="right", no_wrap=True, min_width=8)
     table.add_column("state", no_wrap=True, min_width=13)
-    table.add_column("last word", no_wrap=True, overflow="ellipsis", max_width=max(console.width - name - 28, 10))
+    table.add_column("last message", no_wrap=True, overflow="ellipsis", max_width=max(console.width - name - 28, 10))
     most = max(console.height - 5, 3)
     for one in sights[:most]:
         colour = _COLOURS.get(one.state, "default")
@@ -90,41 +92,41 @@ def _agents_table(sights: Sequence[Sight], console: Console) -> Table:
     return table
 
 
-def report_trial(done: Done, out: Path, *, as_json: bool, quiet: bool, kits: Path | None) -> int:
-    """Model files in their places, and what people want to know; the exit code."""
+def report_trial(result: TrialResult, out: Path, *, as_json: bool, quiet: bool, kits: Path | None) -> int:
+    """Move the model files to their places, show the result, and return the exit code."""
     from deepca.sites.admin.trial_network import keep_models
 
-    outcome, model, notes = done.outcome, done.model, Console(stderr=True, emoji=False)
+    outcome, model, notes = result.outcome, result.model, Console(stderr=True, emoji=False)
     places = keep_models(outcome, out)
     if as_json:
-        print_json(_plain(done, places, kits))
+        print_json(_plain(result, places, kits))
     elif model is not None and not quiet:
         console = Console(emoji=False)
         show_model(console, model)
         say(
             console,
-            f"\n{len(places)} model file{'s' if len(places) > 1 else ''}, the same to the last byte "
+            f"\n{len(places)} model file{'s' if len(places) > 1 else ''}, identical byte for byte "
             f"(sha256 {outcome.sha256[:16]}…): [bold]{escape(str(out))}/<site>/model.npz[/] · {outcome.seconds:.1f} s",
         )
     if outcome.code:
-        complain(notes, outcome, model, shown=not as_json and not quiet)
+        show_failures(notes, outcome, model, shown=not as_json and not quiet)
     if kits is not None and not as_json and not quiet:
         say(notes, f"Kits, logs and checkpoints: {escape(str(kits))}")
     return outcome.code
 
 
-def complain(notes: Console, outcome: TrialOutcome, model: Model | None, *, shown: bool) -> None:
-    """Who failed, and its last words."""
+def show_failures(notes: Console, outcome: TrialOutcome, model: Model | None, *, shown: bool) -> None:
+    """Show which agents failed, with their last messages."""
     without = [agent for agent in outcome.agents if agent.model is None]
     for agent in sorted(without, key=lambda agent: not agent.first):
         if agent.stopped and not agent.first:
             continue
-        say(notes, f"[bold red]error:[/] {escape(agent.site)} {_fate(agent)}")
+        say(notes, f"[bold red]error:[/] {escape(agent.site)} {_ending(agent)}")
         for line in agent.last:
             say(notes, f"  [dim]{escape(agent.site)}:[/] {escape(line)}")
     stopped = [agent.site for agent in without if agent.stopped and not agent.first]
     if stopped:
-        say(notes, f"Stopped for that reason: {escape(', '.join(stopped))}.")
+        say(notes, f"Stopped for this reason: {escape(', '.join(stopped))}.")
     if model is None:
         notes.print("No model was written.", highlight=False)
     elif not model.status.ok and not shown:
@@ -134,20 +136,20 @@ def complain(notes: Console, outcome: TrialOutcome, model: Model | None, *, show
         notes.print(f"[bold yellow]The rows of {escape(names)} are not in this result.[/]", highlight=False)
 
 
-def _fate(agent: AgentExit) -> str:
+def _ending(agent: AgentExit) -> str:
     if agent.code < 0:
         try:
             name = signal.Signals(-agent.code).name
         except ValueError:
             name = f"signal {-agent.code}"
-        return f"was killed ({name}); its last words:"
+        return f"was killed ({name}); its last messages:"
     if agent.code == 3:
-        return "was not finished at the deadline; its last words:"
-    return f"ended with exit code {agent.code}; its last words:"
+        return "was not finished at the deadline; its last messages:"
+    return f"ended with exit code {agent.code}; its last messages:"
 
 
-def _plain(done: Done, places: dict[str, Path], kits: Path | None) -> dict[str, Any]:
-    outcome, model = done.outcome, done.model
+def _plain(result: TrialResult, places: dict[str, Path], kits: Path | None) -> dict[str, Any]:
+    outcome, model = result.outcome, result.model
     return {
         **({} if model is None else summary(model)),
         "sites": [
@@ -166,7 +168,8 @@ def _plain(done: Done, places: dict[str, Path], kits: Path | None) -> dict[str, 
     }
 
 
-def show_real(console: Console, found: dict[str, Any], tol: float) -> None:
+def show_demo(console: Console, found: dict[str, Any], tol: float) -> None:
+    """Show the result of ``deepca demo --real``."""
     sites = found["sites"]
     rows = [site["rows"] for site in sites]
     each = f"{rows[0]}" if min(rows) == max(rows) else f"{min(rows)} or {max(rows)}"
@@ -174,17 +177,17 @@ def show_real(console: Console, found: dict[str, Any], tol: float) -> None:
     proven = "nothing" if found["proven"] is None else f"tan θ ≤ {found['proven']:.1e} at every site"
     table = Table.grid(padding=(0, 2))
     for name, value in (
-        ("sites", f"{len(sites)}, each a process of its own, {found['links']} links (ring), TLS 1.3 both ways"),
-        ("rows each", f"{each} of {sum(rows):,}; none of them left its site"),
+        ("sites", f"{len(sites)}, one process each, {found['links']} links (ring), mutual TLS 1.3"),
+        ("rows each", f"{each} of {sum(rows):,}; none left its site"),
         ("iterations", f"{found['iterations']:,}"),
         ("rounds", f"{found['rounds']:,}"),
         ("sent", f"{size(found['bytes_per_agent'])} per site"),
-        ("time", f"{found['seconds']:.1f} s, starting and stopping the processes included"),
+        ("time", f"{found['seconds']:.1f} s, including the start and stop of the processes"),
         ("status", str(found["status"]).replace("_", " ")),
         ("proven", proven),
-        ("measured", f"[{mark}]tan θ = {found['tan_theta']:.1e}[/] to scikit-learn's PCA of the pooled rows"),
-        ("model files", f"{found['model_files']}, the same to the last byte: sha256 {found['sha256'][:16]}…"),
+        ("measured", f"[{mark}]tan θ = {found['tan_theta']:.1e}[/] from scikit-learn's PCA of the pooled rows"),
+        ("model files", f"{found['model_files']}, identical byte for byte: sha256 {found['sha256'][:16]}…"),
     ):
         table.add_row(f"[dim]{name}[/]", value)
-    console.print("\n[bold]The digits of scikit-learn, over real processes[/]\n")
+    console.print("\n[bold]Digits data of scikit-learn, one process per agent[/]\n")
     console.print(table, highlight=False)
