@@ -1,4 +1,4 @@
-"""The command line, run as a user runs it."""
+"""``deepca`` itself and ``deepca demo``, run as a user runs them."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def deepca_command(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[st
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=240, check=False)
 
 
-def test_demo_prints_the_table_and_saves_the_figure(tmp_path: Path) -> None:
-    """As a process of its own; the tests below call the same command within this one."""
+def test_demo_prints_a_table_and_saves_a_figure(tmp_path: Path) -> None:
+    """Run it as a process; the tests below call the same command within this one."""
     done = deepca_command("demo", "--agents", "20", "--components", "3", "--rounds", "6", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     for word in ("DeEPCA", "DePCA", "CPCA", "iter.", "rounds", "proven", "converged", "Explained variance"):
@@ -33,7 +33,7 @@ def test_demo_prints_the_table_and_saves_the_figure(tmp_path: Path) -> None:
     assert (tmp_path / "demo-out" / "convergence.png").read_bytes().startswith(PNG)
 
 
-def test_demo_as_json_is_json_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_demo_prints_nothing_but_json_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(app, ["demo", "--agents", "10", "-k", "2", "--json", "--quiet", "--out", "here"])
     assert done.exit_code == 0, done.stderr
@@ -59,15 +59,15 @@ def test_demo_agrees_with_pooled_scikit_learn() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--components", "65"), "64 features"),
-        (("--components", "0"), "64 features"),
-        (("--agents", "1798"), "1797 rows cannot be split over 1798 agents"),
-        (("--agents", "0"), "at least one"),
-        (("--rounds", "0"), "at least 1"),
-        (("--tol", "2"), "tol = 2.0"),
+        (("--components", "65"), "--components 65"),
+        (("--components", "0"), "--components 0"),
+        (("--agents", "1798"), "1798"),
+        (("--agents", "0"), "agent"),
+        (("--rounds", "0"), "--rounds 0"),
+        (("--tolerance", "2"), "--tolerance 2.0"),
     ],
 )
-def test_a_mistake_is_one_clear_line_and_exit_code_2(
+def test_a_mistake_is_reported_in_one_line_with_exit_code_2(
     arguments: tuple[str, ...], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -75,10 +75,10 @@ def test_a_mistake_is_one_clear_line_and_exit_code_2(
     assert done.exit_code == 2
     assert words in done.stderr
     assert "Traceback" not in done.stderr
-    assert not list(tmp_path.iterdir()), "nothing half-written"
+    assert not list(tmp_path.iterdir()), "nothing may be left half-written"
 
 
-def test_an_output_folder_that_cannot_be_made_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_output_folder_that_cannot_be_created_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "taken").write_text("a file", encoding="utf-8")
     done = CliRunner().invoke(app, ["demo", "--quiet", "--agents", "5", "--out", "taken"])
@@ -93,7 +93,7 @@ def test_help_and_version() -> None:
     assert "demo" in CliRunner().invoke(app, ["--help"]).stdout
 
 
-def test_the_core_imports_no_extra(tmp_path: Path) -> None:
+def test_the_library_imports_no_optional_package(tmp_path: Path) -> None:
     code = (
         "import sys, deepca; "
         "extras = {'typer', 'rich', 'matplotlib', 'sklearn', 'pandas'} & {name.split('.')[0] for name in sys.modules}; "
@@ -103,7 +103,7 @@ def test_the_core_imports_no_extra(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_without_the_extra_the_command_says_what_to_install(tmp_path: Path) -> None:
+def test_the_command_names_a_missing_extra(tmp_path: Path) -> None:
     (tmp_path / "typer.py").write_text("raise ModuleNotFoundError('No module named typer', name='typer')")
     done = subprocess.run(
         [sys.executable, "-c", "from deepca.cli import main; main()", "demo"],

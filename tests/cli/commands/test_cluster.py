@@ -1,4 +1,4 @@
-"""`deepca cluster up` and `deepca demo --real`: a process per site on this machine, and nothing left of them."""
+"""``deepca cluster up`` and ``deepca demo --real``: one process per site, none of which is left running."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def assert_pooled(model: deepca.Model, rows: np.ndarray, k: int) -> None:
 # ------------------------------------------------------------------------------------------------------ real processes
 
 
-def test_one_file_is_dealt_out(tmp_path: Path) -> None:
+def test_one_file_is_split_over_agents(tmp_path: Path) -> None:
     file, out = write_csv(tmp_path / "all.csv", X, labels=True), tmp_path / "models"
     done = run("cluster", "up", "--agents", 3, file, "-k", 2, "--label-column", "class", "-o", out, "--json")
     said = json.loads(done.stdout)
@@ -74,17 +74,17 @@ def test_one_file_is_dealt_out(tmp_path: Path) -> None:
     assert sorted(path.name for path in out.iterdir()) == ["site-1", "site-2", "site-3"]
 
 
-def test_a_file_for_each_and_kits_kept(tmp_path: Path) -> None:
+def test_one_file_per_agent_and_kits_that_are_kept(tmp_path: Path) -> None:
     north = write_csv(tmp_path / "north.csv", X[:80])
     south = write_csv(tmp_path / "South Hall.csv", X[80:, ::-1], NAMES[::-1])  # other columns first
     out = tmp_path / "models"
     done = run("cluster", "up", north, south, "-k", 2, "-o", out, "--keep")
-    assert "2 model files, the same to the last byte" in done.stdout
+    assert "2 model files, identical" in done.stdout
     assert_pooled(deepca.load(out / "south-hall" / "model.npz"), X, 2)
     assert (out / "north" / "model.npz").read_bytes() == (out / "south-hall" / "model.npz").read_bytes()
     events = [json.loads(line)["event"] for line in (out / "kits/north/log.jsonl").read_text("utf-8").splitlines()]
     assert "epoch" in events
-    assert "is there already" in run("cluster", "up", north, "-k", 2, "-o", out, "--keep", code=2).stderr
+    assert str(out / "kits") in run("cluster", "up", north, "-k", 2, "-o", out, "--keep", code=2).stderr
 
 
 def test_an_agent_with_bad_rows_is_named(tmp_path: Path) -> None:
@@ -94,13 +94,13 @@ def test_an_agent_with_bad_rows_is_named(tmp_path: Path) -> None:
     began = time.monotonic()
     done = run("cluster", "up", "--agents", 3, tmp_path / "all.npy", "-k", 2, "-o", tmp_path / "out", "-q", code=2)
     assert "site-2 ended with exit code 2" in done.stderr
-    assert "column 3 is NaN" in done.stderr
+    assert "column 3" in done.stderr
     assert "No model was written" in done.stderr
     assert not list((tmp_path / "out").iterdir())
     assert time.monotonic() - began < 60
 
 
-def test_the_demo_for_real() -> None:
+def test_demo_with_real_processes() -> None:
     said = json.loads(run("demo", "--real", "--agents", 3, "--json").stdout)
     assert said["tan_theta"] <= 1e-10
     assert said["model_files"] == 3
@@ -131,7 +131,7 @@ def test_sigterm_ends_all_children(tmp_path: Path) -> None:
         assert "starting" in errors.readline()
         end = time.monotonic() + 20.0
         while len(children_below(tmp_path)) < 3 and time.monotonic() < end:
-            time.sleep(0.001)  # of one that has just begun, the command may not be seen yet
+            time.sleep(0.001)  # the command line of a new process may not be visible yet
         assert len(children_below(tmp_path)) == 3
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 130
@@ -140,7 +140,7 @@ def test_sigterm_ends_all_children(tmp_path: Path) -> None:
 
 
 def children_below(folder: Path) -> list[int]:
-    """Agents whose site.toml lies there."""
+    """Return the processes of agents whose site.toml lies in a folder."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -153,7 +153,7 @@ def children_below(folder: Path) -> list[int]:
     return found
 
 
-# ------------------------------------------------------------------------------ processes that do as they are told here
+# -------------------------------------------------------------------------------------------------- scripted processes
 
 HEAD = """
 import json, pathlib, sys, time
@@ -181,7 +181,7 @@ def play(folder: Path, text: str, *, n: int = 3, deadline: float = 30.0, **optio
     return run_cluster(shares, network, folder, deadline=deadline, watch=watch, command=acting(text))
 
 
-def test_what_is_seen_meanwhile(tmp_path: Path) -> None:
+def test_agents_are_observed_while_they_run(tmp_path: Path) -> None:
     seen: list[Sight] = []
 
     def watch(sights: Sequence[Sight]) -> None:
@@ -196,12 +196,15 @@ def test_what_is_seen_meanwhile(tmp_path: Path) -> None:
     assert any(sight.iteration == 7 and sight.text == "epoch 1" for sight in seen)
 
 
-def test_files_that_differ_are_an_error(tmp_path: Path) -> None:
-    with pytest.raises(NetworkError, match="different model files"):
+def test_different_model_files_are_an_error(tmp_path: Path) -> None:
+    with pytest.raises(NetworkError) as error:
         play(tmp_path, '(place / "model.npz").write_bytes(me.encode())')
+    assert type(error.value) is NetworkError
 
 
-def test_whoever_fails_first_is_named_and_the_others_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_agent_to_fail_is_marked_and_the_others_are_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(cluster, "GRACE", 0.3)
     text = """
 if me == "s1":
@@ -215,14 +218,14 @@ time.sleep(60)
     assert done.seconds < 15
 
 
-def test_a_child_that_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_agent_is_reported_with_its_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "GRACE", 0.3)
     die = 'import os, signal\nif me == "s0": os.kill(os.getpid(), signal.SIGKILL)\n'
     done = play(tmp_path, die + "time.sleep(60)")
     assert (done.code, done.agents[0].code, done.agents[0].first) == (1, -signal.SIGKILL, True)
 
 
-def test_the_others_go_on_where_they_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_agents_continue_if_the_network_may_shrink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "GRACE", 0.3)
     text = """
 say("epoch", "epoch 1")
@@ -247,12 +250,12 @@ wait_for("grace is over")
     assert done.code == 2
 
 
-def test_an_agent_that_is_left_out(tmp_path: Path) -> None:
+def test_the_exit_code_of_an_agent_that_is_left_out(tmp_path: Path) -> None:
     text = '(place / "model.npz").write_bytes(b"m"); sys.exit(4 if me == "s2" else 0)'
     assert play(tmp_path, text).code == 4
 
 
-def test_nothing_waits_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_agents_that_ignore_the_deadline_are_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "BEYOND_DEADLINE", 0.5)
     monkeypatch.setattr(cluster, "TIME_TO_STOP", 0.5)
     done = play(tmp_path, "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)", deadline=0.5)
@@ -261,7 +264,7 @@ def test_nothing_waits_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert done.seconds < 20
 
 
-def test_a_port_that_somebody_else_took(tmp_path: Path) -> None:
+def test_a_port_in_use_is_replaced(tmp_path: Path) -> None:
     text = """
 marker = place.parent / "tried"
 if me == "s1" and not marker.exists():
@@ -273,7 +276,7 @@ if me == "s1" and not marker.exists():
     assert (tmp_path / "tried").read_text("utf-8") != (tmp_path / "s1/network.toml").read_text("utf-8")
 
 
-def test_interrupted(tmp_path: Path) -> None:
+def test_an_interruption_stops_all_agents(tmp_path: Path) -> None:
     def stop(sights: Sequence[Sight]) -> None:
         raise KeyboardInterrupt
 
@@ -283,7 +286,7 @@ def test_interrupted(tmp_path: Path) -> None:
     assert time.monotonic() - began < 20
 
 
-# -------------------------------------------------------------------------------------------------------------- dealing
+# ----------------------------------------------------------------------------------------------------- splitting of rows
 
 
 def test_sparse_files_keep_their_common_width(tmp_path: Path) -> None:
@@ -295,7 +298,7 @@ def test_sparse_files_keep_their_common_width(tmp_path: Path) -> None:
     assert [share.site for share in shares] == ["a", "b"]
 
 
-def test_names_of_sites(tmp_path: Path) -> None:
+def test_file_names_that_cannot_be_sites_are_replaced(tmp_path: Path) -> None:
     for name in ("kits.npy", "b.npy"):
         np.save(tmp_path / name, X[:5])
     shares = deal([tmp_path / "kits.npy", tmp_path / "b.npy"], None, tmp_path / "kits")
@@ -303,20 +306,20 @@ def test_names_of_sites(tmp_path: Path) -> None:
     assert shares[0].data == tmp_path / "kits.npy"
 
 
-def test_mistakes(tmp_path: Path) -> None:
+def test_mistakes_are_named(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", X[:5])
     file, out = tmp_path / "a.npy", tmp_path / "out"
-    with pytest.raises(DataError, match="given twice"):
+    with pytest.raises(DataError):
         deal([file, file], None, tmp_path / "kits")
-    with pytest.raises(DataError, match="5 rows cannot be spread over 9"):
+    with pytest.raises(InvalidInput, match="9"):
         deal([file], 9, tmp_path / "kits")
-    with pytest.raises(InvalidInput, match="at least 1"):
+    with pytest.raises(InvalidInput):
         deal([file], 0, tmp_path / "kits")
     for words, said in (
-        (("-k", "many", "-o", out), "-k many"),
-        (("-k", 2, "-o", file), "this is a file"),
-        (("-k", 2, "-o", out, "--deadline", "soon"), "--deadline"),
-        (("-k", 2, "-o", out, "--on-loss", "cry"), "on_loss"),
+        (("-k", "many", "-o", out), "--components many"),
+        (("-k", 2, "-o", file), f"--out {file}"),
+        (("-k", 2, "-o", out, "--deadline", "soon"), "--deadline soon"),
+        (("-k", 2, "-o", out, "--on-loss", "cry"), "--on-loss cry"),
         (("-k", 2, "-o", out, "--topology", "knot"), "knot"),
     ):
         assert said in run("cluster", "up", file, *words, code=2).stderr

@@ -1,4 +1,4 @@
-"""`deepca init` and `deepca join`, as the keeper of the authority and the people at the sites would run them."""
+"""``deepca init`` and ``deepca join``, run as at the authority and at the sites."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from deepca._util.files import write_whole
-from deepca.cli.commands.init import init
-from deepca.cli.commands.join import join
+from deepca.cli.app import app
 from deepca.errors import Refused
 from deepca.sites.admin import kits as kits_module
 from deepca.sites.config.network_file import EXAMPLE, read_network
@@ -24,10 +22,7 @@ from deepca.sites.pki.authority import Authority
 from deepca.sites.pki.certificates import pem, request
 from deepca.sites.pki.identity import Identity
 from deepca.sites.pki.keys import fingerprint, load_key, new_key, write_key
-
-app = typer.Typer()
-app.command()(init)
-app.command()(join)
+from tests.support.errors import raises
 
 NETWORK = EXAMPLE.replace("north.example.org", "127.0.0.1").replace("south.example.org", "127.0.0.2")
 
@@ -41,7 +36,7 @@ def told(*words: str | int | Path) -> Any:
 
 
 def _invoke(words: Sequence[str | int | Path], code: int) -> tuple[str, str]:
-    """What was said in all, and on standard output."""
+    """Return everything printed, and what was printed on standard output."""
     done = CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "250"})
     assert done.exit_code == code, done.output
     assert done.exception is None or isinstance(done.exception, SystemExit)
@@ -66,7 +61,7 @@ def out(network: Path, tmp_path: Path) -> Path:
 
 
 def certified(out: Path, site: str = "north") -> Path:
-    """The folder of a site that has its certificate."""
+    """Give a site its certificate, and return its folder."""
     asked = told("join", out / site)
     signed(out, site, asked["fingerprint"])
     run("join", out / site, "--certificate", out / site / f"{site}.pem")
@@ -74,7 +69,7 @@ def certified(out: Path, site: str = "north") -> Path:
 
 
 def signed(out: Path, site: str, fingerprint: str, *more: str | int | Path) -> Any:
-    """Sign the request of a site as its keeper does, who was told the fingerprint."""
+    """Sign the request of a site as a keeper does who was told the fingerprint."""
     words = ("--sign", out / site / "request.csr", "--authority", out / "authority", "--fingerprint", fingerprint)
     return told("join", *words, *more)
 
@@ -89,7 +84,6 @@ def test_kits_without_keys(network: Path, tmp_path: Path) -> None:
         "three-hospitals",
         "north",
         "127.0.0.2:7400",
-        "it calls the others",
         "deepca join site.toml",
         "--sign",
     ):
@@ -113,7 +107,7 @@ def test_kits_without_keys(network: Path, tmp_path: Path) -> None:
         assert read_site(kit).site == site
 
 
-def test_kits_for_a_trial_are_complete(network: Path, tmp_path: Path) -> None:
+def test_trial_kits_are_complete(network: Path, tmp_path: Path) -> None:
     out = tmp_path / "kits"
     said = run("init", network, "--out", out, "--trial", "--days", 30)
     assert "deepca agent run site.toml" in said
@@ -130,7 +124,7 @@ def test_kits_for_a_trial_are_complete(network: Path, tmp_path: Path) -> None:
     assert len({me.key for me in found.values()}) == 3
 
 
-def test_init_as_json(network: Path, tmp_path: Path) -> None:
+def test_init_prints_json(network: Path, tmp_path: Path) -> None:
     found = told("init", network, "--out", tmp_path / "kits")
     assert found["network"] == "three-hospitals"
     assert found["digest"] == read_network(network).digest.hex()
@@ -142,17 +136,16 @@ def test_init_as_json(network: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "file", ["authority/authority.key", "authority/issued.json", "south/site.toml", "west/network.toml"]
 )
-def test_nothing_is_overwritten(network: Path, tmp_path: Path, file: str) -> None:
+def test_existing_files_are_not_overwritten(network: Path, tmp_path: Path, file: str) -> None:
     out = tmp_path / "kits"
     write_whole(out / file, b"precious")
     before = everything(out)
     said = run("init", network, "--out", out, code=2)
     assert str(out / file) in said
-    assert "not overwritten" in said
     assert everything(out) == before
 
 
-def test_folders_that_are_there_may_be_used(network: Path, tmp_path: Path) -> None:
+def test_existing_folders_may_be_used(network: Path, tmp_path: Path) -> None:
     write_whole(tmp_path / "north" / "rows.csv", b"a,b\n1,2\n")
     run("init", network, "--out", tmp_path)
     assert (tmp_path / "north" / "rows.csv").read_bytes() == b"a,b\n1,2\n"
@@ -161,7 +154,7 @@ def test_folders_that_are_there_may_be_used(network: Path, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("at", range(1, 14, 3))
 @pytest.mark.parametrize("there", [False, True])
-def test_a_failure_leaves_nothing_behind(
+def test_a_failure_is_rolled_back(
     network: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, there: bool
 ) -> None:
     out = tmp_path / "kits"
@@ -184,7 +177,7 @@ def test_a_failure_leaves_nothing_behind(
     assert out.exists() == there
 
 
-def test_a_full_disk_while_kits_are_made(network: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_no_kits(network: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -193,7 +186,7 @@ def test_a_full_disk_while_kits_are_made(network: Path, tmp_path: Path, monkeypa
     assert not (tmp_path / "kits").exists()
 
 
-def test_a_network_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_network_file_is_explained(tmp_path: Path) -> None:
     for words in ([tmp_path / "none.toml"], []):
         said = run("init", *words, code=2)
         assert "[[sites]]" in said
@@ -206,14 +199,14 @@ def test_the_example_can_be_used(tmp_path: Path) -> None:
     assert told("init", path, "--out", tmp_path / "kits")["network"] == "three-hospitals"
 
 
-def test_mistakes_are_one_line(network: Path, tmp_path: Path) -> None:
+def test_mistakes_are_reported_in_one_line(network: Path, tmp_path: Path) -> None:
     network.write_text(NETWORK.replace("components", "componets"))
     said = run("init", network, "--out", tmp_path / "kits", code=2)
     assert said.startswith("error: ")
     assert said.count("\n") == 1
     assert not (tmp_path / "kits").exists()
     network.write_text(NETWORK)
-    assert "this is a file" in run("init", network, "--out", network, code=2)
+    assert str(network) in run("init", network, "--out", network, code=2)
 
 
 # ---------------------------------------------------------------------------------------------------------------- join
@@ -222,14 +215,14 @@ def test_mistakes_are_one_line(network: Path, tmp_path: Path) -> None:
 def test_a_site_joins(out: Path) -> None:
     north = out / "north"
     said = run("join", north / "site.toml")
-    for words in ("request.csr", "whoever keeps the authority", "--certificate north.pem"):
+    for words in ("request.csr", "keeper", "--certificate north.pem"):
         assert words in said
     assert stat.S_IMODE((north / "site.key").stat().st_mode) == 0o600
     assert b"PRIVATE" not in (north / "request.csr").read_bytes()
     (print_,) = [line.split(": ")[1] for line in said.splitlines() if "fingerprint" in line]
     keeper = ("--authority", out / "authority", "--fingerprint", print_)
     assert print_ in run("join", "--sign", north / "request.csr", *keeper, "--days", 10)
-    assert "has its certificate" in run("join", north / "site.toml", "--certificate", north / "north.pem")
+    assert "north" in run("join", north / "site.toml", "--certificate", north / "north.pem")
     me = Identity.load(read_site(north))
     assert me.site == "north"
     assert not (north / "request.csr").exists()
@@ -237,7 +230,7 @@ def test_a_site_joins(out: Path) -> None:
     me.check_peer(other.certificate_der, "west")
 
 
-def test_asking_again_keeps_the_key(out: Path) -> None:
+def test_a_repeated_request_keeps_the_key(out: Path) -> None:
     first = told("join", out / "north")
     again = told("join", out / "north")
     assert first["fresh"]
@@ -245,17 +238,17 @@ def test_asking_again_keeps_the_key(out: Path) -> None:
     assert first["fingerprint"] == again["fingerprint"]
 
 
-def test_a_site_that_has_joined_is_told_so(out: Path) -> None:
+def test_a_site_with_a_certificate_must_renew_it(out: Path) -> None:
     certified(out)
     assert "--renew" in run("join", out / "north", code=2)
 
 
-def test_renewal_swaps_key_and_certificate(out: Path) -> None:
+def test_renewal_replaces_key_and_certificate(out: Path) -> None:
     north = certified(out)
     before = Identity.load(read_site(north))
     asked = told("join", north, "--renew")
     assert asked["key"] == str(north / "site.key.new")
-    assert not before.changed()  # the agent goes on with the old ones
+    assert not before.changed()  # a running agent keeps the old ones
     assert told("join", north, "--renew")["fingerprint"] == asked["fingerprint"]
     signed(out, "north", asked["fingerprint"], "--renew")
     assert not before.changed()
@@ -267,10 +260,10 @@ def test_renewal_swaps_key_and_certificate(out: Path) -> None:
     assert after.certificate_der != before.certificate_der
     assert not (north / "site.key.new").exists()
     assert stat.S_IMODE((north / "site.key").stat().st_mode) == 0o600
-    after.check_peer(before.certificate_der, "north")  # still in date, and not revoked
+    after.check_peer(before.certificate_der, "north")  # still valid and not revoked
 
 
-def test_a_renewal_cut_short_is_whole(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_renewal_is_consistent(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     north = certified(out)
     signed(out, "north", told("join", north, "--renew")["fingerprint"], "--renew")
     replace = Path.replace
@@ -294,58 +287,60 @@ def test_a_key_is_not_signed_twice(out: Path) -> None:
     print_ = told("join", out / "north")["fingerprint"]
     signed(out, "north", print_)
     words = ("join", "--sign", out / "north" / "request.csr", "--authority", out / "authority", "--renew")
-    assert "signed before" in run(*words, "--fingerprint", print_, code=2)
+    issued = Authority.load(out / "authority").issued()
+    run(*words, "--fingerprint", print_, code=2)
+    assert Authority.load(out / "authority").issued() == issued
 
 
-def test_a_certificate_signed_by_mistake_is_revoked_alone(out: Path) -> None:
+def test_a_single_certificate_can_be_revoked(out: Path) -> None:
     north = certified(out)
     keeper = ("--authority", out / "authority")
     mistaken = signed(out, "north", told("join", north, "--renew")["fingerprint"], "--renew")
     done = told("join", "--revoke", mistaken["serial"], *keeper)
     assert done["revoked"] == [{"site": "north", "serial": mistaken["serial"]}]
     (north / "revoked.pem").write_bytes((out / "authority" / "revoked.pem").read_bytes())
-    Identity.load(read_site(north))  # the one in use is not
-    assert "was revoked" in run("join", north, "--certificate", north / "north.pem", code=2)
+    Identity.load(read_site(north))  # the one in use stays valid
+    assert "revoked" in run("join", north, "--certificate", north / "north.pem", code=2)
 
 
-def test_certificates_that_are_not_taken(out: Path, tmp_path: Path) -> None:
+def test_unsuitable_certificates_are_refused(out: Path, tmp_path: Path) -> None:
     run("join", out / "north")
     keeper = Authority.load(out / "authority")
     mine = load_key(out / "north" / "site.key")
     other = Authority.create(tmp_path / "other", "three-hospitals")
     cases = [
-        (pem(keeper.sign(request("south", "three-hospitals", new_key()))), "names another site, south"),
-        (pem(keeper.sign(request("north", "three-hospitals", new_key()))), "is not for the key"),
-        (pem(other.sign(request("north", "three-hospitals", mine))), "not signed by the authority"),
-        (b"nonsense", "not a certificate"),
+        (pem(keeper.sign(request("south", "three-hospitals", new_key()))), "south"),
+        (pem(keeper.sign(request("north", "three-hospitals", new_key()))), "key"),
+        (pem(other.sign(request("north", "three-hospitals", mine))), "authority"),
+        (b"nonsense", "came.pem"),
     ]
     before = everything(out / "north")
     for content, said in cases:
         (tmp_path / "came.pem").write_bytes(content)
         assert said in run("join", out / "north", "--certificate", tmp_path / "came.pem", code=2)
         assert everything(out / "north") == before
-    assert "no such file" in run("join", out / "north", "--certificate", tmp_path / "none.pem", code=2)
+    assert "none.pem" in run("join", out / "north", "--certificate", tmp_path / "none.pem", code=2)
 
 
-def test_requests_that_are_not_signed(out: Path, tmp_path: Path) -> None:
+def test_unsuitable_requests_are_not_signed(out: Path, tmp_path: Path) -> None:
     path = tmp_path / "request.csr"
     words = ("join", "--sign", path, "--authority", out / "authority")
-    assert "no such file" in run(*words, code=2)
+    assert str(path) in run(*words, code=2)
     path.write_bytes(b"x")
-    assert "not a certificate request" in run(*words, code=2)
+    assert str(path) in run(*words, code=2)
     path.write_bytes(pem(request("nroth", "three-hospitals", new_key())))
-    assert "is not in" in run(*words, code=2)
+    assert "nroth" in run(*words, code=2)
     path.write_bytes(pem(request("north", "two-hospitals", new_key())))
     assert "two-hospitals" in run(*words, code=2)
     key = new_key()
     path.write_bytes(pem(request("north", "three-hospitals", key)))
     (tmp_path / "north.pem").write_bytes(b"precious")
-    assert "not overwritten" in run(*words, "--fingerprint", fingerprint(key), code=2)
+    assert "north.pem" in run(*words, "--fingerprint", fingerprint(key), code=2)
     assert (tmp_path / "north.pem").read_bytes() == b"precious"
     assert Authority.load(out / "authority").issued() == ()
 
 
-def test_revoking(out: Path) -> None:
+def test_revoked_certificates_are_refused(out: Path) -> None:
     north, south = certified(out), certified(out, "south")
     me, other = (Identity.load(read_site(folder)) for folder in (north, south))
     me.check_peer(other.certificate_der, "south")
@@ -356,42 +351,40 @@ def test_revoking(out: Path) -> None:
     assert told("join", "--revoke", "south", "--authority", out / "authority")["revoked"] == []
     (north / "revoked.pem").write_bytes(revoked.read_bytes())
     assert me.changed()
-    with pytest.raises(Refused, match="was revoked"):
+    with raises(Refused, reason="revoked"):
         me.reload().check_peer(other.certificate_der, "south")
     (south / "revoked.pem").write_bytes(revoked.read_bytes())
-    signed(out, "south", told("join", south, "--renew")["fingerprint"])  # and comes back with a new one
+    signed(out, "south", told("join", south, "--renew")["fingerprint"])  # it may return with a new certificate
     run("join", south, "--certificate", south / "south.pem")
     me.reload().check_peer(Identity.load(read_site(south)).certificate_der, "south")
-    assert "no certificate was issued to 'east'" in run(
-        "join", "--revoke", "east", "--authority", out / "authority", code=2
-    )
+    assert "east" in run("join", "--revoke", "east", "--authority", out / "authority", code=2)
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "which site"),
+        ([], "site.toml"),
         (["--sign", "a.csr"], "--sign needs --authority"),
         (["--revoke", "north"], "--revoke needs --authority"),
-        (["--sign", "a.csr", "--revoke", "north", "--authority", "x"], "two things"),
-        (["site.toml", "--sign", "a.csr", "--authority", "x"], "give one of them"),
-        (["site.toml", "--authority", "x"], "not needed"),
-        (["site.toml", "--renew", "--certificate", "a.pem"], "one after the other"),
-        (["site.toml", "--renew", "--revoked", "a.pem"], "one after the other"),
-        (["--revoke", "north", "--reissue", "--authority", "x"], "two things"),
-        (["--reissue", "--renew", "--authority", "x"], "give one of them"),
-        (["--reissue", "--fingerprint", "ab", "--authority", "x"], "goes with --sign"),
-        (["site.toml", "--fingerprint", "ab"], "not needed"),
+        (["--sign", "a.csr", "--revoke", "north", "--authority", "x"], "--sign and --revoke"),
+        (["site.toml", "--sign", "a.csr", "--authority", "x"], "--sign is for the authority"),
+        (["site.toml", "--authority", "x"], "--authority applies"),
+        (["site.toml", "--renew", "--certificate", "a.pem"], "--renew and --certificate"),
+        (["site.toml", "--renew", "--revoked", "a.pem"], "--renew and --revoked"),
+        (["--revoke", "north", "--reissue", "--authority", "x"], "--revoke and --reissue"),
+        (["--reissue", "--renew", "--authority", "x"], "--reissue is for the authority"),
+        (["--reissue", "--fingerprint", "ab", "--authority", "x"], "--fingerprint applies to --sign"),
+        (["site.toml", "--fingerprint", "ab"], "--fingerprint applies"),
         (["--reissue"], "--reissue needs --authority"),
-        (["none.toml"], "no such file"),
-        (["--sign", "a.csr", "--authority", "nowhere"], "no such folder"),
+        (["none.toml"], "none.toml"),
+        (["--sign", "a.csr", "--authority", "nowhere"], "nowhere"),
     ],
 )
-def test_words_that_do_not_go_together(words: list[str], said: str) -> None:
+def test_options_that_cannot_be_combined(words: list[str], said: str) -> None:
     assert said in run("join", *words, code=2)
 
 
-def test_a_loose_key_is_not_used(out: Path) -> None:
+def test_a_key_that_others_can_read_is_refused(out: Path) -> None:
     print_ = told("join", out / "north")["fingerprint"]
     (out / "north" / "site.key").chmod(0o644)
     assert "chmod 600" in run("join", out / "north", code=2)
@@ -400,7 +393,7 @@ def test_a_loose_key_is_not_used(out: Path) -> None:
     assert "chmod 600" in run(*words, "--fingerprint", print_, code=2)
 
 
-def test_a_failing_request_leaves_no_key(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_request_leaves_no_key(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(path: Path, content: bytes, **options: Any) -> None:
         raise OSError(28, "No space left on device")
 
@@ -413,15 +406,15 @@ def test_a_failing_request_leaves_no_key(out: Path, monkeypatch: pytest.MonkeyPa
 def test_plaintext_sites_need_no_certificate(out: Path) -> None:
     path = out / "north" / "site.toml"
     path.write_text(path.read_text() + "plaintext = true\n")
-    assert "does not use certificates" in run("join", path, code=2)
+    assert "plaintext" in run("join", path, code=2)
 
 
-def test_help_shows_the_way() -> None:
+def test_help_shows_the_steps() -> None:
     assert "--certificate north.pem" in run("join", "--help")
     assert "--trial" in run("init", "--help")
 
 
-def test_keys_made_elsewhere_are_used(out: Path) -> None:
+def test_existing_keys_are_used(out: Path) -> None:
     key = new_key()
     write_key(out / "north" / "site.key", key)
     certified(out)

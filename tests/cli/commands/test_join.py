@@ -1,4 +1,4 @@
-"""How the keeper of the authority signs: only what was confirmed, with a record, and a passphrase if it has one."""
+"""Signing at the authority: confirmed fingerprints, the ledger, and passphrases."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from deepca.sites.pki.certificates import pem, request
 from deepca.sites.pki.enrolment import examine_request, sign_request
 from deepca.sites.pki.identity import Identity
 from deepca.sites.pki.keys import fingerprint, is_encrypted, load_key, new_key, write_key
+from tests.support.errors import raises
 
 SECRET = "correct horse battery"
 NET = "three-hospitals"
@@ -43,7 +44,7 @@ def told(*words: str | int | Path, secret: str | None = None) -> Any:
 
 
 def _invoke(words: Sequence[str | int | Path], code: int, typed: str | None, secret: str | None) -> tuple[str, str]:
-    """What was said in all, and on standard output."""
+    """Return everything printed, and what was printed on standard output."""
     env = {"COLUMNS": "250", VARIABLE: secret}
     done = CliRunner().invoke(app, [str(word) for word in words], input=typed, env=env)
     assert done.exit_code == code, done.output
@@ -67,7 +68,7 @@ def out(network: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody can be asked."""
+    """Pretend that there is a terminal."""
     for module in ("commands.join", "passphrase"):
         monkeypatch.setattr(f"deepca.cli.{module}.terminal", lambda: True)
 
@@ -89,16 +90,16 @@ def nothing_signed(out: Path, site: str = "north") -> bool:
 # -------------------------------------------------------------------------------------------------------- fingerprints
 
 
-def test_nothing_is_signed_unless_somebody_has_compared(out: Path) -> None:
+def test_nothing_is_signed_without_a_confirmed_fingerprint(out: Path) -> None:
     asked = told("join", out / "north")
     run(*keeper(out), code=2)
     assert nothing_signed(out)
     groups = " ".join(asked["fingerprint"][i : i + 4] for i in range(0, 64, 4))
-    assert groups in run("join", out / "north")  # what the site sees is what the keeper sees
+    assert groups in run("join", out / "north")  # the site and the keeper see the same
     assert groups in run(*keeper(out), code=2)
 
 
-def test_another_fingerprint_is_refused(out: Path) -> None:
+def test_a_wrong_fingerprint_is_refused(out: Path) -> None:
     asked = told("join", out / "north")["fingerprint"]
     other = fingerprint(new_key())
     for wrong in (other, asked[:32], asked[:-1], asked + "0", "", "x" * 64):
@@ -108,21 +109,19 @@ def test_another_fingerprint_is_refused(out: Path) -> None:
     assert told(*keeper(out), "--fingerprint", f" {spoken} ")["fingerprint"] == asked
 
 
-def test_a_request_that_was_swapped_on_its_way_is_refused(out: Path) -> None:
-    """By one of the same site with another key."""
+def test_a_swapped_request_is_refused(out: Path) -> None:
+    """The request is replaced by one of the same site with another key."""
     asked = told("join", out / "north")["fingerprint"]
     swapped = new_key()
     (out / "north" / "request.csr").write_bytes(pem(request("north", NET, swapped)))
     run(*keeper(out), "--fingerprint", asked, code=2)
     assert nothing_signed(out)
-    with pytest.raises(EnrolmentError) as error:
+    with raises(EnrolmentError, reason="fingerprint", site="north", fingerprint=fingerprint(swapped)):
         sign_request(out / "north" / "request.csr", out / "authority", expected=asked)
-    assert error.value.reason == "fingerprint"
-    assert (error.value.site, error.value.fingerprint) == ("north", fingerprint(swapped))
 
 
 @pytest.mark.usefixtures("terminal")
-def test_on_a_terminal_the_keeper_is_asked(out: Path) -> None:
+def test_the_keeper_confirms_on_a_terminal(out: Path) -> None:
     asked = told("join", out / "north")["fingerprint"]
     for answer in ("n\n", "\n", "maybe\nn\n"):
         said = run(*keeper(out), typed=answer, code=2)
@@ -133,7 +132,7 @@ def test_on_a_terminal_the_keeper_is_asked(out: Path) -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="pseudo-terminals")
-def test_a_real_terminal(out: Path) -> None:
+def test_the_question_appears_on_a_real_terminal(out: Path) -> None:
     import pty
 
     run("join", out / "north")
@@ -146,37 +145,36 @@ def test_a_real_terminal(out: Path) -> None:
     os.close(theirs)
     assert process.returncode == 0, asked
     assert b"Fingerprint" in asked
-    assert json.loads(shown)["site"] == "north"  # questions are not among the facts
+    assert json.loads(shown)["site"] == "north"  # questions are not on standard output
 
 
 # ------------------------------------------------------------------------------------------------- a second certificate
 
 
 def joined(out: Path, site: str = "north") -> str:
-    """A site that has its certificate; the fingerprint of its next request."""
+    """Give a site its certificate, and return the fingerprint of its next request."""
     run(*keeper(out, site), "--fingerprint", told("join", out / site)["fingerprint"])
     run("join", out / site, "--certificate", out / site / f"{site}.pem")
     return str(told("join", out / site, "--renew")["fingerprint"])
 
 
-def test_a_second_certificate_has_to_be_wanted(out: Path) -> None:
+def test_a_second_certificate_must_be_requested(out: Path) -> None:
     again = joined(out)
     (first,) = read_issued(out / "authority")
     run(*keeper(out), "--fingerprint", again, code=2)
     assert read_issued(out / "authority") == (first,)
     found = examine_request(out / "north" / "request.csr", out / "authority")
     assert found.valid == (first,)
-    with pytest.raises(EnrolmentError) as error:
+    with raises(EnrolmentError, reason="certificate exists", site="north"):
         sign_request(out / "north" / "request.csr", out / "authority", expected=again)
-    assert (error.value.reason, error.value.site) == ("certificate exists", "north")
     renewal = (*keeper(out), "--fingerprint", again, "--renew")
     warned = subprocess.run([sys.executable, "-m", "deepca", *map(str, renewal), "--json"], capture_output=True)
-    assert first.serial.encode() in warned.stderr  # the keeper sees it in any case
+    assert first.serial.encode() in warned.stderr  # the keeper is warned in any case
     assert json.loads(warned.stdout)["also_valid"] == [first.serial]
 
 
 @pytest.mark.usefixtures("terminal")
-def test_on_a_terminal_the_keeper_is_asked_about_a_second_certificate(out: Path) -> None:
+def test_the_keeper_confirms_a_second_certificate_on_a_terminal(out: Path) -> None:
     run("join", out / "north")
     run(*keeper(out), typed="y\n")
     run("join", out / "north", "--certificate", out / "north" / "north.pem")
@@ -188,7 +186,7 @@ def test_on_a_terminal_the_keeper_is_asked_about_a_second_certificate(out: Path)
     assert len(read_issued(out / "authority")) == 2
 
 
-def test_a_revoked_site_may_ask_again(out: Path) -> None:
+def test_a_revoked_site_may_request_again(out: Path) -> None:
     again = joined(out)
     run("join", "--revoke", "north", "--authority", out / "authority")
     assert told(*keeper(out), "--fingerprint", again)["also_valid"] == []
@@ -197,7 +195,7 @@ def test_a_revoked_site_may_ask_again(out: Path) -> None:
 # --------------------------------------------------------------------------------------------------------------- ledger
 
 
-def test_everything_signed_is_recorded(out: Path) -> None:
+def test_every_signature_is_recorded(out: Path) -> None:
     path = out / "authority" / LEDGER
     before = path.read_bytes()
     again = joined(out)
@@ -246,18 +244,17 @@ def protected(network: Path, tmp_path: Path) -> Path:
     return tmp_path / "safe"
 
 
-def test_a_key_with_a_passphrase_cannot_be_used_without(protected: Path) -> None:
+def test_an_encrypted_key_needs_its_passphrase(protected: Path) -> None:
     key = protected / "authority" / "authority.key"
     assert is_encrypted(key)
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
     for given in (None, b"", b"wrong"):
-        with pytest.raises(EnrolmentError) as error:
+        with raises(EnrolmentError, reason="passphrase"):
             load_key(key, given)
-        assert error.value.reason == "passphrase"
     assert fingerprint(Authority.load(key.parent, SECRET.encode()).key) == fingerprint(load_key(key, SECRET.encode()))
 
 
-def test_signing_and_revoking_take_the_passphrase(protected: Path, tmp_path: Path) -> None:
+def test_signing_and_revoking_need_the_passphrase(protected: Path, tmp_path: Path) -> None:
     words = (*keeper(protected), "--fingerprint", told("join", protected / "north")["fingerprint"])
     authority = ("--authority", protected / "authority")
     run(*words, code=2)
@@ -277,7 +274,7 @@ def test_signing_and_revoking_take_the_passphrase(protected: Path, tmp_path: Pat
 
 
 @pytest.mark.usefixtures("terminal")
-def test_on_a_terminal_the_passphrase_is_asked_for(network: Path, tmp_path: Path) -> None:
+def test_the_passphrase_is_asked_for_on_a_terminal(network: Path, tmp_path: Path) -> None:
     out = tmp_path / "asked"
     run("init", network, "--out", out, "--passphrase", typed=f"{SECRET}\nanother\n{SECRET}\n{SECRET}\n")
     assert is_encrypted(out / "authority" / "authority.key")
@@ -288,14 +285,14 @@ def test_on_a_terminal_the_passphrase_is_asked_for(network: Path, tmp_path: Path
     assert "Passphrase" not in run("join", out / "north", "--certificate", out / "north" / "north.pem")
 
 
-def test_passphrases_that_are_not_taken(network: Path, tmp_path: Path) -> None:
+def test_unsuitable_passphrases_are_refused(network: Path, tmp_path: Path) -> None:
     out = tmp_path / "kits"
-    run("init", network, "--out", out, "--passphrase", code=2)  # nobody to ask
+    run("init", network, "--out", out, "--passphrase", code=2)  # no terminal
     run("init", network, "--out", out, code=2, secret="short")
     run("init", network, "--out", out, code=2, secret="")
     run("init", network, "--out", out, "--passphrase-file", tmp_path / "none", code=2)
     long = tmp_path / "long"
-    write_whole(long, b"x" * 1024, mode=0o600)  # more than OpenSSL takes
+    write_whole(long, b"x" * 1024, mode=0o600)  # more than OpenSSL accepts
     run("init", network, "--out", out, "--passphrase-file", long, code=2)
     assert not out.exists()
 
@@ -306,20 +303,20 @@ def test_a_passphrase_need_not_be_text(network: Path, tmp_path: Path) -> None:
     assert is_encrypted(out / "authority" / "authority.key")
 
 
-def test_trial_kits_with_a_passphrase(network: Path, tmp_path: Path) -> None:
+def test_a_passphrase_does_not_apply_to_keys_of_trial_kits(network: Path, tmp_path: Path) -> None:
     run("init", network, "--out", tmp_path / "t", "--trial", secret=SECRET)
     assert is_encrypted(tmp_path / "t" / "authority" / "authority.key")
     assert not is_encrypted(tmp_path / "t" / "north" / "site.key")
     assert Identity.load(read_site(tmp_path / "t" / "north")).list_number == 1
 
 
-def test_whether_there_is_a_passphrase_is_said(network: Path, tmp_path: Path) -> None:
+def test_json_tells_whether_there_is_a_passphrase(network: Path, tmp_path: Path) -> None:
     assert told("init", network, "--out", tmp_path / "with", secret=SECRET)["passphrase"]
     assert not told("init", network, "--out", tmp_path / "without")["passphrase"]
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
-def test_a_passphrase_that_openssl_has_set(out: Path) -> None:
+def test_keys_encrypted_by_openssl_can_be_read(out: Path) -> None:
     key = out / "authority" / "authority.key"
     before = fingerprint(load_key(key))
     made = key.with_suffix(".new")
@@ -331,9 +328,8 @@ def test_a_passphrase_that_openssl_has_set(out: Path) -> None:
     assert fingerprint(load_key(key, SECRET.encode())) == before
 
 
-def test_an_encrypted_key_of_a_site_is_named(out: Path) -> None:
+def test_an_encrypted_key_of_a_site_is_refused(out: Path) -> None:
     joined(out)
     write_key(out / "north" / "site.key", new_key(), b"passphrase")
-    with pytest.raises(EnrolmentError) as error:
+    with raises(EnrolmentError, reason="passphrase"):
         Identity.load(read_site(out / "north"))
-    assert error.value.reason == "passphrase"

@@ -46,7 +46,7 @@ def _graph(found: dict[str, Any]) -> nx.Graph[Any]:
 
 
 @pytest.mark.parametrize("spec", [*EXAMPLES.values(), "ring:2", "star:3", "grid:1x4", "random-regular:3:10"])
-def test_the_numbers_are_those_of_networkx_and_a_dense_eigensolver(spec: str) -> None:
+def test_numbers_agree_with_networkx_and_a_dense_eigensolver(spec: str) -> None:
     found = _json(spec)
     graph = _graph(found)
     degrees = [degree for _, degree in graph.degree()]
@@ -60,7 +60,9 @@ def test_the_numbers_are_those_of_networkx_and_a_dense_eigensolver(spec: str) ->
     assert found["lambda2"] == pytest.approx(lambda2, abs=1e-13)
     assert found["gap"] == pytest.approx(mu[1] / mu[-1], abs=1e-13)
     root = math.sqrt(1 - lambda2**2)
-    x = 2 * mu[-1] / (mu[-1] - mu[1]) - 1 if mu[-1] - mu[1] > 1e-9 else math.inf  # where [0, λ₂] sees the 1
+    x = (
+        2 * mu[-1] / (mu[-1] - mu[1]) - 1 if mu[-1] - mu[1] > 1e-9 else math.inf
+    )  # the image of 1 when [0, λ₂] is mapped to [−1, 1]
     rates = {
         "Gossip": lambda2,
         "FastMix": math.sqrt((1 - root) / (1 + root)),
@@ -72,7 +74,7 @@ def test_the_numbers_are_those_of_networkx_and_a_dense_eigensolver(spec: str) ->
 
 @pytest.mark.parametrize("spec", ["ring:11", "erdos-renyi:0.3:15", "torus:3x5"])
 @pytest.mark.parametrize("accuracy", [1e-3, 1e-10])
-def test_the_rounds_are_enough_when_they_are_made(spec: str, accuracy: float) -> None:
+def test_the_number_of_rounds_reaches_the_accuracy(spec: str, accuracy: float) -> None:
     found = _json(spec, "--accuracy", str(accuracy))
     net = tp.from_edges(found["agents"], found["edges"])
     mixers: dict[str, type[Mixer]] = {"Gossip": Gossip, "FastMix": FastMix, "Chebyshev": Chebyshev}
@@ -101,23 +103,23 @@ def test_seed_rule_and_agents_are_used() -> None:
     assert _json("erdos-renyi:0.3", "--agents", "25")["edges"] == _json("erdos-renyi:0.3:25", "--seed", "0")["edges"]
 
 
-def test_where_fastmix_is_not_allowed_the_others_are_shown_and_the_reason() -> None:
+def test_a_mixer_that_does_not_work_is_shown_with_the_reason() -> None:
     found = _json("ring:10", "--rule", "metropolis")
     gossip, fastmix, chebyshev = found["mixing"]
     assert found["lambda_min"] < 0
     assert (fastmix["contraction"], fastmix["rounds"]) == (None, None)
-    assert "needs 𝐋 ⪰ 0" in fastmix["why_not"]
+    assert "𝐋" in fastmix["why_not"]
     assert gossip["rounds"] > chebyshev["rounds"] > 1
     shown = _run("ring:10", "--rule", "metropolis")
     assert shown.exit_code == 0
     assert re.search(r"FastMix +— +—", shown.stdout)
-    assert "Use deepca.Chebyshev" in shown.stdout
+    assert "Chebyshev" in " ".join(shown.stdout.split()).rpartition(fastmix["why_not"][:9])[2]
 
 
 # ------------------------------------------------------------------------------------------------ table
 
 
-def test_the_table_has_everything() -> None:
+def test_the_table_is_complete() -> None:
     done = _run("star:12", "--accuracy", "1e-6")
     assert done.exit_code == 0
     for pattern in (
@@ -132,7 +134,7 @@ def test_the_table_has_everything() -> None:
         r"Gossip +0\.916667 +159",
         r"FastMix +0\.654924",
         r"Chebyshev +0\.551982",
-        r"22 messages in all",
+        r"neighbour, 22 in total",
     ):
         assert re.search(pattern, done.stdout), pattern
     assert "Links" not in done.stdout
@@ -147,22 +149,22 @@ def test_edges_lists_every_link_once() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_one_agent_is_a_network(name: str) -> None:
+def test_a_single_agent_is_a_network(name: str) -> None:
     done = _run(name, "--agents", "1")
     assert done.exit_code == 0, done.stderr
-    assert "nobody to agree with" in done.stdout
+    assert re.search(r"agents +1\b", done.stdout)
     found = _json(f"{name}:1")
     assert (found["links"], found["edges"], found["diameter"]) == (0, [], 0)
 
 
-def test_the_diameter_of_a_large_network_is_a_bound_and_says_so() -> None:
+def test_the_diameter_of_a_large_network_is_marked_as_a_bound() -> None:
     done = _run("ring:1600", "--accuracy", "0.1")
     bound = re.search(r"diameter +≤ ([\d,]+)", done.stdout)
     assert bound is not None
     assert 800 <= int(bound[1].replace(",", "")) <= 1600
 
 
-def test_the_help_has_examples_that_work() -> None:
+def test_the_examples_of_the_help_run() -> None:
     shown = _run("--help", columns=200).stdout
     for name in (*NAMES, *DIRECTED, *CHANGING):
         assert name in shown
@@ -181,24 +183,24 @@ def test_the_help_has_examples_that_work() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("rnig:5",), "did you mean ring?"),
-        (("ring",), "does not say how many agents"),
-        (("ring:50", "--agents", "40"), "50 agents, but 40"),
-        (("ring", "--agents", "0"), "at least one"),
+        (("rnig:5",), "ring"),
+        (("ring",), "ring:"),
+        (("ring:50", "--agents", "40"), "40"),
+        (("ring", "--agents", "0"), "agent"),
         (("hypercube:12",), "hypercube:8 or hypercube:16"),
         (("torus:13",), "ring:13"),
         (("ring:5", "--rule", "equal"), "lazy-metropolis"),
-        (("ring:5", "--accuracy", "2"), "between 0 and 1"),
-        (("ring:5", "--accuracy", "0"), "between 0 and 1"),
-        (("ring:5", "--accuracy", "nan"), "between 0 and 1"),
+        (("ring:5", "--accuracy", "2"), "accuracy"),
+        (("ring:5", "--accuracy", "0"), "accuracy"),
+        (("ring:5", "--accuracy", "nan"), "nan"),
         (("ring:5", "--plot", "net.pdf"), ".png or .svg"),
         (("ring:5", "--plot", "net"), ".png or .svg"),
-        (("path:1001", "--plot", "net.png"), "at most 1,000 agents"),
-        (("[/]:5",), "no network called"),
-        (("periodic:ring:5+",), "write periodic:ring:50+star:50"),  # colons, not pictures of what is between them
+        (("path:1001", "--plot", "net.png"), "1,000"),
+        (("[/]:5",), "[/]"),
+        (("periodic:ring:5+",), "periodic:ring:50+star:50"),  # not an emoji for :ring:
     ],
 )
-def test_a_mistake_is_one_clear_line_and_exit_code_2(
+def test_a_mistake_is_reported_in_one_line_with_exit_code_2(
     arguments: tuple[str, ...], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -208,10 +210,10 @@ def test_a_mistake_is_one_clear_line_and_exit_code_2(
     assert words in done.stderr
     assert done.stderr.count("\n") == 1
     assert "Traceback" not in done.stderr
-    assert not list(tmp_path.iterdir()), "nothing half-written"
+    assert not list(tmp_path.iterdir()), "nothing may be left half-written"
 
 
-def test_a_drawing_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_a_figure_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "taken.png").mkdir()
     (tmp_path / "file").write_text("a file", encoding="utf-8")
     for plot in ("taken.png", "file/net.png"):
@@ -224,7 +226,7 @@ def test_a_drawing_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("spec", [*EXAMPLES.values(), "ring:1", "path:2", "torus:1x5", "hypercube:128"])
-def test_the_drawing_is_a_real_png(spec: str, tmp_path: Path) -> None:
+def test_the_figure_is_a_png(spec: str, tmp_path: Path) -> None:
     plot = tmp_path / "folder" / "net.png"
     assert _json(spec, "--plot", str(plot))["plot"] == str(plot)
     data = plot.read_bytes()
@@ -235,14 +237,14 @@ def test_the_drawing_is_a_real_png(spec: str, tmp_path: Path) -> None:
     assert 2_000 < len(data) < 2_000_000
 
 
-def test_the_drawing_is_named_below_the_table(tmp_path: Path) -> None:
+def test_the_figure_is_named_below_the_table(tmp_path: Path) -> None:
     plot = tmp_path / "net.PNG"
     done = _run("ring:5", "--plot", str(plot))
-    assert f"Drawing: {plot}" in done.stdout
+    assert f"Figure: {plot}" in done.stdout
     assert plot.read_bytes().startswith(PNG)
 
 
-def test_svg_is_text_that_repeats_and_numbers_up_to_sixty_agents(tmp_path: Path) -> None:
+def test_svg_files_are_reproducible_and_number_up_to_sixty_agents(tmp_path: Path) -> None:
     for name in ("a", "b"):
         assert _run("random-regular:60", "--plot", str(tmp_path / f"{name}.svg")).exit_code == 0
     first = (tmp_path / "a.svg").read_text(encoding="utf-8")
@@ -278,12 +280,13 @@ def test_shapes_look_like_their_names() -> None:
             assert np.linalg.norm(at[i] - at[j]) == pytest.approx(1.0)
 
 
-def test_a_network_of_ones_own_is_drawn_too(tmp_path: Path) -> None:
+def test_custom_networks_can_be_drawn(tmp_path: Path) -> None:
     for net in (tp.from_edges(4, [(0, 1), (1, 2), (2, 3)], name="grid(9×9)"), tp.from_gossip_matrix([[1.0]])):
         network_plots.draw(net, tmp_path / "net.png")
         assert (tmp_path / "net.png").read_bytes().startswith(PNG)
-    with pytest.raises(InvalidInput, match="100,000 links"):
+    with pytest.raises(InvalidInput, match="100,000"):
         network_plots.draw(tp.complete(500), tmp_path / "many.png")
+    assert not (tmp_path / "many.png").exists()
 
 
 # ------------------------------------------------------------------------------------------------ completion
@@ -303,7 +306,7 @@ def test_names_and_rules_are_completed() -> None:
 @pytest.mark.parametrize(
     ("words", "offered"), [("topology hyp", ["hypercube"]), ("topology ring --rule la", ["lazy-metropolis"])]
 )
-def test_the_shell_is_offered_the_completions(words: str, offered: list[str]) -> None:
+def test_shell_completion(words: str, offered: list[str]) -> None:
     environment = {
         "_DEEPCA_COMPLETE": "complete_bash",
         "COMP_WORDS": f"deepca {words}",

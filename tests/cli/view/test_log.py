@@ -1,4 +1,4 @@
-"""The log of an agent: lines that parse, that are counted where they repeat, and that never stop an agent."""
+"""Log of an agent: lines that can be parsed, repetitions that are counted, and failures that never stop an agent."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from deepca._util.logs import EventLogger, listening
 from deepca.cli.view.log import AgentLog, plain, text_of
 from deepca.errors import InvalidInput
+from tests.support.errors import raises
 
 
 def lines(stream: io.StringIO) -> list[str]:
@@ -28,13 +28,13 @@ def written(stream: io.StringIO) -> list[dict[str, Any]]:
 
 
 def put(log: AgentLog, event: str, text: str, level: int = logging.INFO, *, last: bool = False, **facts: Any) -> None:
-    """Hand over the record of an event."""
+    """Pass the record of an event to a log."""
     about = {"levelno": level, "levelname": logging.getLevelName(level), "site": log.site}
     more = {"last": True} if last else {}
     log.handle(logging.makeLogRecord({"msg": text, "event": event, "facts": facts, **about, **more}))
 
 
-def test_a_line_of_json_has_everything() -> None:
+def test_a_json_line_is_complete() -> None:
     stream = io.StringIO()
     log = AgentLog(stream, "json", site="north")
     put(log, "link_down", "south: it closed the connection", logging.WARNING, site="south", seconds=1.5)
@@ -48,7 +48,7 @@ def test_a_line_of_json_has_everything() -> None:
     assert entry["facts"] == {"site": "south", "seconds": 1.5}
 
 
-def test_a_line_of_text_is_aligned() -> None:
+def test_text_lines_are_aligned() -> None:
     stream = io.StringIO()
     log = AgentLog(stream, site="north")
     put(log, "epoch", "EPOCH TEXT")
@@ -62,7 +62,7 @@ def test_a_line_of_text_is_aligned() -> None:
     assert "ERROR" in third
 
 
-def test_records_of_other_sites_and_those_that_are_no_events_are_not_written() -> None:
+def test_only_events_of_the_site_are_written() -> None:
     streams = {name: io.StringIO() for name in ("north", "south")}
     logs = {name: AgentLog(stream, "json", site=name) for name, stream in streams.items()}
     logger = logging.getLogger("deepca.sites.somewhere")
@@ -77,7 +77,7 @@ def test_records_of_other_sites_and_those_that_are_no_events_are_not_written() -
         assert (line["site"], line["text"], line["facts"]) == (name, f"100 % of {name}", {"site": "east"})
 
 
-def test_the_level_of_the_logger_is_as_before_when_the_last_one_has_listened() -> None:
+def test_the_level_of_the_logger_is_restored() -> None:
     logger, logs = logging.getLogger("deepca"), [AgentLog(None) for _ in range(2)]
     before = logger.level, list(logger.handlers)
     first, second = map(listening, logs)
@@ -105,7 +105,7 @@ def test_repeated_lines_are_counted() -> None:
     assert told == [("link_down", None), ("link_up", None), ("epoch", None), ("link_up", 12), ("link_down", 13)]
 
 
-def test_the_count_is_told_when_the_window_is_over_though_nothing_else_happens() -> None:
+def test_counts_are_written_at_the_end_of_the_window() -> None:
     heard: list[logging.LogRecord] = []
     log = AgentLog(None, window=0.2, listener=heard.append)
     for _ in range(5):
@@ -119,7 +119,7 @@ def test_the_count_is_told_when_the_window_is_over_though_nothing_else_happens()
     log.close()
 
 
-def test_nothing_follows_the_last_line() -> None:
+def test_nothing_is_written_after_the_last_line() -> None:
     stream = io.StringIO()
     log = AgentLog(stream, "json", site="north")
     for _ in range(3):
@@ -134,7 +134,7 @@ def test_nothing_follows_the_last_line() -> None:
     assert said[2]["facts"]["times"] == 3
 
 
-def test_ports_of_callers_do_not_make_lines_different() -> None:
+def test_lines_that_differ_in_a_port_are_counted_together() -> None:
     stream = io.StringIO()
     log = AgentLog(stream, window=3600.0)
     for port in range(40000, 40100):
@@ -144,7 +144,7 @@ def test_ports_of_callers_do_not_make_lines_different() -> None:
     assert "(100 times" in lines(stream)[1]
 
 
-def test_what_others_have_written_cannot_forge_lines_or_move_a_cursor() -> None:
+def test_control_characters_and_line_breaks_are_removed() -> None:
     for style in ("text", "json"):
         stream = io.StringIO()
         log = AgentLog(stream, style)
@@ -155,7 +155,7 @@ def test_what_others_have_written_cannot_forge_lines_or_move_a_cursor() -> None:
         assert "\\u001b" not in stream.getvalue()
 
 
-def test_long_texts_are_cut() -> None:
+def test_long_texts_are_truncated() -> None:
     stream = io.StringIO()
     log = AgentLog(stream)
     put(log, "refused", "x" * 1_000_000)
@@ -163,7 +163,7 @@ def test_long_texts_are_cut() -> None:
     assert len(stream.getvalue()) < 2000
 
 
-def test_rows_keys_and_other_objects_are_not_written_as_facts() -> None:
+def test_arrays_bytes_and_objects_are_not_written() -> None:
     secret = b"-----BEGIN PRIVATE KEY-----"
     assert plain(secret) == f"{len(secret)} bytes"
     assert plain(np.arange(3.0)) == "(ndarray)"
@@ -171,7 +171,7 @@ def test_rows_keys_and_other_objects_are_not_written_as_facts() -> None:
     assert plain(object()) == "(object)"
 
 
-def test_many_threads_write_whole_lines() -> None:
+def test_lines_of_several_threads_are_not_mixed() -> None:
     stream = io.StringIO()
     log = AgentLog(stream, "json")
 
@@ -189,7 +189,7 @@ def test_many_threads_write_whole_lines() -> None:
 
 
 class Stuck(io.StringIO):
-    """A terminal that stands still, then goes on."""
+    """A terminal that blocks, then continues."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -200,7 +200,7 @@ class Stuck(io.StringIO):
         return super().write(text)
 
 
-def test_a_terminal_that_stands_still_stops_nobody_and_what_is_lost_is_said() -> None:
+def test_a_blocked_terminal_does_not_stop_an_agent_and_lost_lines_are_counted() -> None:
     stream = Stuck()
     log = AgentLog(stream, "json")
     began = time.monotonic()
@@ -221,7 +221,7 @@ class Full(io.StringIO):
         raise OSError(28, "No space left on device")
 
 
-def test_a_full_disk_stops_nobody() -> None:
+def test_a_full_disk_does_not_stop_an_agent() -> None:
     before = set(threading.enumerate())
     log = AgentLog(Full())
     put(log, "epoch", "1")
@@ -230,7 +230,7 @@ def test_a_full_disk_stops_nobody() -> None:
     assert set(threading.enumerate()) <= before
 
 
-def test_a_file_is_added_to(tmp_path: Path) -> None:
+def test_lines_are_appended_to_a_file(tmp_path: Path) -> None:
     path = tmp_path / "logs" / "agent.log"
     for _ in range(2):
         log = AgentLog(path, "json", site="west")
@@ -239,6 +239,6 @@ def test_a_file_is_added_to(tmp_path: Path) -> None:
     assert len(path.read_text().splitlines()) == 2
 
 
-def test_a_file_that_cannot_be_written_is_the_users_mistake(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="cannot be written"):
+def test_a_file_that_cannot_be_written_is_invalid_input(tmp_path: Path) -> None:
+    with raises(InvalidInput, parameter="log_file", value=tmp_path):
         AgentLog(tmp_path)

@@ -1,4 +1,4 @@
-"""What an agent is doing, in words and as a picture."""
+"""What an agent is doing, in words and on the terminal."""
 
 from __future__ import annotations
 
@@ -81,11 +81,11 @@ def start() -> Start:
     return Start("deepca", None, State(0, np.eye(3)[:, :1], np.eye(3)[:, :1]), 100, 1e-10)  # type: ignore[arg-type]
 
 
-def test_before_the_agent_listens_there_is_something_to_show() -> None:
+def test_an_agent_that_is_starting() -> None:
     assert Watch(site_file()).situation().doing == "starting"
 
 
-def test_who_is_missing_is_named_with_why() -> None:
+def test_missing_sites_are_named_with_the_reason() -> None:
     view = replace(VIEW, missing=("west", "east"), links=(link("south"), link("east", "down", None)))
     watch = watch_of(view, trouble="nothing listens at 127.0.0.1:7403")
     watch.hear("found", {"site": "west"})
@@ -99,7 +99,7 @@ def test_who_is_missing_is_named_with_why() -> None:
     assert "west" in watch.situation().waits[0].sites
 
 
-def test_who_is_not_ready_and_who_differs_is_named() -> None:
+def test_busy_and_differing_sites_are_named() -> None:
     view = replace(VIEW, busy=("west",), differing=(("east", ("components",)), ("north", ("seed",))))
     said = watch_of(view).situation().waiting
     assert "west: not ready yet" in said
@@ -117,7 +117,7 @@ def test_a_site_that_was_left_out_is_not_waited_for() -> None:
     assert watch_of(view).situation().waits == ()
 
 
-def test_reading_then_iterating_then_the_result() -> None:
+def test_phases_of_a_run() -> None:
     watch = watch_of(RUNNING)
     assert watch.situation().doing == "reading rows"
     watch.begin(start())
@@ -130,7 +130,7 @@ def test_reading_then_iterating_then_the_result() -> None:
     assert watch.situation().iteration is None
 
 
-def test_a_run_that_stands_still_is_said_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_without_progress_is_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     watch = watch_of(RUNNING)
     watch.begin(start())
     watch.observe(step(1, 0.1))
@@ -140,12 +140,12 @@ def test_a_run_that_stands_still_is_said_to_wait(monkeypatch: pytest.MonkeyPatch
     assert "compute for 30 s" in watch.situation().waiting
 
 
-def test_the_time_left_follows_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_remaining_time_follows_from_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr("deepca.sites.runtime.status.time.monotonic", lambda: now[0])
     watch = watch_of(RUNNING)
     watch.begin(start())
-    for t in range(1, 41):  # a tenth every ten iterations of a second each
+    for t in range(1, 41):  # a factor of ten every ten iterations of one second
         now[0] += 1.0
         watch.observe(step(t, 10 ** (-t / 10)))
     left = watch.situation().left
@@ -154,7 +154,7 @@ def test_the_time_left_follows_the_error(monkeypatch: pytest.MonkeyPatch) -> Non
     assert left == pytest.approx(10 * np.log10(error / 1e-10), rel=0.1)
 
 
-def test_the_log_hears_of_progress_and_of_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_and_waiting_are_logged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("deepca.sites.runtime.status.LOOK_EVERY", 0.01)
     monkeypatch.setattr("deepca.sites.runtime.status.SETTLED_AFTER", 0.05)
     events: list[tuple[str, str, Mapping[str, Any]]] = []
@@ -175,12 +175,12 @@ def test_the_log_hears_of_progress_and_of_waiting(monkeypatch: pytest.MonkeyPatc
     assert progress["iteration"] == 1
 
 
-def test_clocks_are_shown_only_where_they_are_wrong() -> None:
+def test_only_wrong_clocks_are_shown() -> None:
     view = replace(RUNNING, links=(link("south", skew=-3.0), link("east", skew=7.2)))
     assert [one.skew for one in watch_of(view).situation().links] == [None, 7.2]
 
 
-# ---------------------------------------------------------------------------------------------------------- the picture
+# ------------------------------------------------------------------------------------------------------------- the view
 
 BUSY = Situation(
     "iterating",
@@ -214,7 +214,7 @@ def shown(situation: Situation, width: int, height: int = 40, lines: Any = LINES
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
-def test_everything_is_in_the_picture_at_any_width(width: int) -> None:
+def test_the_view_is_complete_at_any_width(width: int) -> None:
     found = shown(BUSY, width)
     assert all(len(line.rstrip()) <= width for line in found)
     text = "\n".join(found)
@@ -237,7 +237,7 @@ def test_everything_is_in_the_picture_at_any_width(width: int) -> None:
     assert "line 13" not in text
 
 
-def test_links_in_trouble_come_first_and_many_links_fit() -> None:
+def test_links_in_trouble_come_first_if_not_all_fit() -> None:
     links = tuple(LinkView(f"site-{j}", "up" if j else "down", 0.1, 1, 1, 0, None) for j in range(49, -1, -1))
     found = shown(replace(BUSY, links=links), 80, height=24)
     rows = [line for line in found if "site-" in line]
@@ -246,12 +246,12 @@ def test_links_in_trouble_come_first_and_many_links_fit() -> None:
     assert any("more" in line and "of them up" in line for line in found)
 
 
-def test_names_and_texts_are_not_taken_for_markup() -> None:
+def test_markup_in_texts_is_not_interpreted() -> None:
     text = "[bold]x[/] [/]"
     assert any(text in found for found in shown(BUSY, 80, lines=[line(0, text)]))
 
 
-def test_the_screen_is_gone_afterwards_and_warnings_can_be_left() -> None:
+def test_the_view_is_removed_and_warnings_can_be_kept() -> None:
     file = io.StringIO()
     console = Console(file=file, force_terminal=True, width=80, height=24)
     screen = Screen(site_file(), lambda: BUSY, console)
@@ -268,5 +268,5 @@ def test_the_screen_is_gone_afterwards_and_warnings_can_be_left() -> None:
     assert "epoch 3" not in file.getvalue()[before:]
 
 
-def test_spans_have_the_unit_that_suits() -> None:
+def test_units_of_time_spans() -> None:
     assert [span(s) for s in (0.25, 12.3, 300.0, 9000.0)] == ["0.2 s", "12 s", "5 min", "2.5 h"]
