@@ -31,7 +31,7 @@ from deepca.cli.commands.reproduce import reproduce
 from deepca.cli.commands.sample import sample
 from deepca.cli.commands.simulate import simulate
 from deepca.cli.commands.topology import topology
-from deepca.cli.common import errors, finite, require
+from deepca.cli.common import check_output, errors, finite, require
 from deepca.cli.options import (
     ALGORITHM,
     NUMBER_OF_COMPONENTS,
@@ -227,6 +227,10 @@ def demo(
         from deepca.reproduction import demo as demonstration
         from deepca.solver.progress import ProgressBar, bars
 
+        figure = out / "convergence.png"
+        with ranks.together():
+            if ranks.speaks:
+                check_output(figure, "--out")
         notes, console = consoles(ranks)
         with bars(notes, disable=quiet or not ranks.speaks) as progress:
             found = demonstration.run(
@@ -239,7 +243,7 @@ def demo(
                 engine=ranks,
             )
         if ranks.speaks:
-            _report(console, found, out / "convergence.png", ranks.ranks, as_json=as_json)
+            _report(console, found, figure, ranks.ranks, as_json=as_json)
 
 
 def _report(console: Console, found: Demo, figure: Path, ranks: int, *, as_json: bool) -> None:

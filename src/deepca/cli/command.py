@@ -15,7 +15,7 @@ from typer.core import TyperCommand
 
 from deepca.errors import DeepcaError, InvalidInput, ParameterError
 
-__all__ = ["MAX_WIDTH", "Command", "examples", "message_for"]
+__all__ = ["MAX_WIDTH", "Command", "examples", "in_options", "message_for"]
 
 MAX_WIDTH = 120  # columns of help; longer lines are hard to read
 
@@ -34,7 +34,7 @@ _PARAMETERS = {
     "tolerance": "tol",
     "topology_name": "topology",
 }
-"""Parameters of library functions that commands call by another name."""
+"""Parameters of the library, and the names of the commands' own parameters for them."""
 
 _running: ContextVar[Any] = ContextVar("running", default=None)  # context of the command that runs
 _WORD = re.compile(
@@ -132,29 +132,39 @@ def examples(*commands: str) -> str:
 
 
 def message_for(error: DeepcaError | OSError) -> str:
-    """Return the message of an error, with the option of the running command for the parameter at fault.
+    """Return the message of an error, in terms of the options of the running command.
 
-    Errors about a value in a file keep the key by which the file knows it.
+    An error about a value that was read from a file keeps the key by which the file knows it.
     """
-    if not isinstance(error, InvalidInput) or error.parameter is None or error.file is not None:
-        return str(error)
-    option = _option_for(error.parameter)
-    if option is None:
-        return str(error)
     if isinstance(error, ParameterError):
-        return f"{option} {error.value}: {error.expected}"
-    named = f"{error.parameter} = {error.value!r}"
-    return str(error).replace(named, f"{option} {error.value}", 1)
+        option = None if error.file is not None else _options().get(error.parameter)
+        return str(error) if option is None else f"{option} {error.value}: {in_options(error.expected)}"
+    if isinstance(error, DeepcaError):
+        return in_options(str(error)) if isinstance(error, InvalidInput) else str(error)
+    return f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
 
 
-def _option_for(parameter: str) -> str | None:
-    """Return the option or argument of the running command that sets a parameter of the library."""
+def in_options(text: str) -> str:
+    """Replace parameters in a text of the library by options of the running command.
+
+    These are names with a value, such as ``rounds = 3`` or ``scale=False``, and names that are not English words, such
+    as ``max_iter``.
+    """
+    for name, option in _options().items():
+        if len(name) > 2 and option.startswith("--"):  # "k = 3" is mathematics, and clear as it is
+            text = re.sub(rf"(?<![-\w.]){name} ?= ?False\b", f"no {option}", text)
+            text = re.sub(rf"(?<![-\w.]){name} ?= ?True\b", option, text)
+            text = re.sub(rf"(?<![-\w.]){name} ?= ?(?:(['\"])(.*?)\1|(?=[^\s=]))", rf"{option} \2", text)
+            text = re.sub(rf"(?<![-\w.]){name}\b", option, text) if "_" in name else text
+    return text
+
+
+def _options() -> dict[str, str]:
+    """Return the options and arguments of the running command by the parameters of the library that they set."""
     ctx = _running.get()
     params = {} if ctx is None else {param.name: param for param in ctx.command.get_params(ctx)}
-    param = params.get(parameter) or params.get(_PARAMETERS.get(parameter, parameter))
-    if param is None:
-        return None
-    return _metavar(param) if _is_argument(param) else str(max(param.opts, key=len))
+    named = {name: _metavar(p) if _is_argument(p) else str(max(p.opts, key=len)) for name, p in params.items()}
+    return {**{name: named[own] for name, own in _PARAMETERS.items() if own in named}, **named}
 
 
 def _is_argument(param: Any) -> bool:

@@ -51,6 +51,9 @@ def errors(*, resumes: bool = False, silent: bool = False) -> Iterator[None]:
         if not silent:
             say(Console(stderr=True, emoji=False), f"[bold red]error:[/] {escape(message_for(error))}")
         raise typer.Exit(2) from None
+    except MemoryError:
+        say(Console(stderr=True, emoji=False), "[bold red]error:[/] out of memory; give fewer rows, columns or agents")
+        raise typer.Exit(2) from None
     except KeyboardInterrupt:
         state = "finished work is kept; run the same command again to resume" if resumes else "nothing was written"
         Console(stderr=True, emoji=False).print(f"stopped; {state}")

@@ -17,6 +17,8 @@ __all__ = [
     "ALGORITHM",
     "COMPONENTS",
     "DATA",
+    "MAX_COLUMNS",
+    "MAX_ROWS",
     "NUMBER_OF_COMPONENTS",
     "OUTPUT",
     "TOLERANCE",
@@ -45,6 +47,7 @@ __all__ = [
 TOLERANCE = 1e-10
 TOPOLOGY = "erdos-renyi:0.5"
 NUMBER_OF_COMPONENTS = 5  # of commands that bring or draw their own data; those that read files ask for a number
+MAX_COLUMNS, MAX_ROWS = 10**7, 10**12  # of synthetic data; far more than fits into memory
 
 # Sections of the help.
 DATA, COMPONENTS, ALGORITHM, OUTPUT = "Data", "Components", "Algorithm and network", "Output"

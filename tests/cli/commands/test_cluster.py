@@ -286,7 +286,7 @@ def test_an_interruption_stops_all_agents(tmp_path: Path) -> None:
     assert time.monotonic() - began < 20
 
 
-# ----------------------------------------------------------------------------------------------------- splitting of rows
+# ---------------------------------------------------------------------------------------------------- splitting of rows
 
 
 def test_sparse_files_keep_their_common_width(tmp_path: Path) -> None:

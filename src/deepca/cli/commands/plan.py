@@ -18,6 +18,8 @@ from deepca.cli.options import (
     ALGORITHM,
     COMPONENTS,
     DATA,
+    MAX_COLUMNS,
+    MAX_ROWS,
     TOLERANCE,
     ComponentsOption,
     JsonOption,
@@ -50,7 +52,13 @@ _BandwidthOption = Annotated[
 ]
 _DimOption = Annotated[
     int | None,
-    typer.Option(metavar="D", rich_help_panel=DATA, help="Number of columns of the data; --probe makes it known."),
+    typer.Option(
+        min=1,
+        max=MAX_COLUMNS,
+        metavar="D",
+        rich_help_panel=DATA,
+        help="Number of columns of the data; --probe makes it known.",
+    ),
 ]
 _AgentsOption = Annotated[
     int | None,
@@ -89,6 +97,7 @@ _DatasetOption = Annotated[
 _RowsPerAgentOption = Annotated[
     int | None,
     typer.Option(
+        max=MAX_ROWS,
         metavar="N",
         rich_help_panel=DATA,
         help="Rows per agent; the fewer, the more agents differ.",

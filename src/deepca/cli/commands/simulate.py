@@ -19,6 +19,8 @@ from deepca.cli.common import check_distinct, check_figure, errors, finite, requ
 from deepca.cli.options import (
     ALGORITHM,
     DATA,
+    MAX_COLUMNS,
+    MAX_ROWS,
     NUMBER_OF_COMPONENTS,
     TOLERANCE,
     ComponentsOption,
@@ -103,7 +105,13 @@ _GflopsOption = Annotated[
 ]
 _DimOption = Annotated[
     int | None,
-    typer.Option(metavar="D", rich_help_panel=DATA, help="Instead of files: Gaussian rows with this many columns."),
+    typer.Option(
+        min=1,
+        max=MAX_COLUMNS,
+        metavar="D",
+        rich_help_panel=DATA,
+        help="Instead of files: Gaussian rows with this many columns.",
+    ),
 ]
 _EigenvaluesOption = Annotated[
     Path | None,
@@ -116,6 +124,7 @@ _EigenvaluesOption = Annotated[
 _RowsPerAgentOption = Annotated[
     int | None,
     typer.Option(
+        max=MAX_ROWS,
         metavar="N",
         rich_help_panel=DATA,
         help="Instead of files: rows per agent.",

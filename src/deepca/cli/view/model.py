@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from deepca._util.units import size
+from deepca.cli.command import in_options
 from deepca.cli.common import finite, say
 from deepca.cli.view.tables import columns
 from deepca.decomposition.model import Model
@@ -52,7 +53,7 @@ def show_status(console: Console, model: Model) -> None:
     """Show how the run ended and what is proven."""
     mark = "[green]✔[/]" if model.status.ok else "[red]✘[/]"
     converged = model.status.code == StatusCode.CONVERGED
-    text = "converged" if converged else str(model.status)
+    text = "converged" if converged else in_options(str(model.status))
     tol = f", tolerance {model.about['tol']:.0e}" if converged and "tol" in model.about else ""
     say(console, f"{mark} {escape(text)}{tol}")
     proof = model.certificate

@@ -1,0 +1,308 @@
+"""What all commands have in common: their help, their options, and how they report mistakes."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from deepca.cli import command as module
+from deepca.cli.app import app
+from deepca.cli.command import MAX_WIDTH, Command, in_options, message_for
+from deepca.errors import InvalidInput, ParameterError
+
+RENAMED = {"--tol": "--tolerance", "--iterations": "--max-iter"}
+
+
+def commands(group: Any = None, *names: str) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield all commands by the words that call them."""
+    for name, one in (get_command(app) if group is None else group).commands.items():  # type: ignore[attr-defined]
+        if hasattr(one, "commands"):
+            yield from commands(one, *names, name)
+        else:
+            yield (*names, name), one
+
+
+COMMANDS = dict(commands())
+OPTIONS = [
+    pytest.param(words, param, id=f"{' '.join(words)} {param.opts[0]}")
+    for words, one in COMMANDS.items()
+    for param in one.params
+    if param.param_type_name == "option"
+]
+EVERY_COMMAND = pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+
+
+def run(*words: str, width: int = 80, **more: Any) -> Any:
+    return CliRunner().invoke(app, list(words), env={"COLUMNS": str(width), "TERM": "dumb"}, **more)
+
+
+def long_name(param: Any) -> str:
+    return str(max(param.opts, key=len))
+
+
+def assert_mistake(done: Any, *words: str) -> None:
+    assert done.exit_code == 2, done.output
+    assert isinstance(done.exception, SystemExit)
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    for word in words:
+        assert word in done.stderr
+
+
+# --------------------------------------------------------------------------------------------------------------- help
+
+
+def test_there_are_commands() -> None:
+    assert {("fit",), ("agent", "run"), ("cluster", "up"), ("demo",)} <= COMMANDS.keys()
+    assert all(isinstance(one, Command) for one in COMMANDS.values())
+
+
+@pytest.mark.parametrize("width", [80, 140])
+@EVERY_COMMAND
+def test_help_is_complete_and_fits(words: tuple[str, ...], width: int) -> None:
+    shown = run(*words, "--help", width=width).stdout
+    assert max(map(len, shown.splitlines())) <= min(width, MAX_WIDTH)
+    assert "…" not in shown
+    assert "\x1b" not in shown
+    for param in COMMANDS[words].params:
+        for name in (*param.opts, *param.secondary_opts):
+            assert not name.startswith("-") or re.search(rf"(?m)^  .*{name}\b", shown), name
+    assert "Examples:\n" in shown
+
+
+@EVERY_COMMAND
+def test_paragraphs_of_the_help_are_not_broken(words: tuple[str, ...]) -> None:
+    """A line ends early only at the end of a paragraph, or in a list, which is indented."""
+    description = re.split(r"\n\n\S.*:\n", run(*words, "--help").stdout.split("\n\n", 1)[1])[0]
+    for paragraph in description.split("\n\n"):
+        lines = [line.strip() for line in paragraph.splitlines()]
+        if not paragraph.startswith("    "):
+            for line, following in pairwise(lines):
+                assert len(line) + len(following.split()[0]) >= 76, line
+
+
+def test_examples_are_broken_as_a_shell_expects() -> None:
+    narrow, wide = (run("plan", "--help", width=width).stdout.split("Examples:\n")[1] for width in (80, 140))
+    assert "\\\n" in narrow
+    assert narrow.replace("\\\n", "").split() == wide.replace("\\\n", "").split()
+    assert re.search(r"\S \\\n +--latency 30ms", narrow)  # an option stays with its value
+
+
+def test_colons_and_brackets_are_shown_as_they_are() -> None:
+    shown = run("topology", "--help").stdout
+    assert "periodic:ring:50+star:50" in shown
+    assert "matchings:torus:5x10" in shown
+    assert "jq '.trials[] | {algorithm, seconds}'" in run("simulate", "--help", width=140).stdout
+
+
+@EVERY_COMMAND
+def test_every_parameter_is_described(words: tuple[str, ...]) -> None:
+    for param in COMMANDS[words].params:
+        assert (param.help or "").endswith("."), param.name
+        assert param.metavar or param.is_flag, param.name
+
+
+def test_the_list_of_commands_is_not_truncated() -> None:
+    for words in ((), ("agent",), ("cluster",)):
+        shown = run(*words, "--help").stdout
+        assert "..." not in shown.replace("[ARGS]...", "")
+
+
+# ------------------------------------------------------------------------------------------------- names and defaults
+
+
+def test_options_with_the_same_name_have_the_same_default() -> None:
+    own = {  # options whose default belongs to the command
+        "--agents",
+        "--deadline",
+        "--max-iter",  # reproduce: as many as the experiment needs
+        "--out",
+        "--rounds",  # demo: those of the methods as printed
+    }
+    defaults: dict[str, set[object]] = defaultdict(set)
+    for one in COMMANDS.values():
+        for param in one.params:
+            if param.param_type_name == "option" and not param.required:
+                defaults[long_name(param)].add(param.default)
+    assert {name for name, values in defaults.items() if len(values) > 1} <= own
+    assert defaults["--tolerance"] == {1e-10}
+    assert defaults["--topology"] == {"erdos-renyi:0.5"}
+
+
+def test_short_options_mean_the_same_everywhere() -> None:
+    names = defaultdict(set)
+    for one in COMMANDS.values():
+        for param in one.params:
+            for short in param.opts:
+                if len(short) == 2:
+                    names[short].add(long_name(param))
+    assert names == {"-k": {"--components"}, "-o": {"--out"}, "-q": {"--quiet"}}
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED.items())
+@EVERY_COMMAND
+def test_renamed_options_still_work_with_a_notice(words: tuple[str, ...], old: str, new: str) -> None:
+    known = {name for param in COMMANDS[words].params for name in param.opts}
+    assert old not in known
+    for arguments in ((old, "wrong"), (f"{old}=wrong",)):
+        done = run(*words, *arguments)
+        notices = [line for line in done.stderr.splitlines() if line.startswith("deprecated:")]
+        assert done.exit_code == 2
+        if new in known:
+            (notice,) = notices
+            assert re.findall(r"--[\w-]+", notice) == [old, new, old]
+            assert "next release" in notice
+        else:
+            assert notices == []
+
+
+def test_a_renamed_option_has_the_effect_of_the_new_one(tmp_path: Path) -> None:
+    plan = (
+        "plan",
+        "--topology",
+        "ring:4",
+        "--dim",
+        "6",
+        "-k",
+        "1",
+        "--latency",
+        "1ms",
+        "--bandwidth",
+        "1Gbit",
+        "--json",
+    )
+    old, new = run(*plan, "--tol", "1e-3"), run(*plan, "--tolerance", "1e-3")
+    assert old.stdout == new.stdout
+    assert new.stderr == ""
+    assert old.stderr.count("\n") == 1
+
+
+def test_arguments_after_two_dashes_are_not_options() -> None:
+    assert "deprecated" not in run("inspect", "--", "--tol").stderr
+    assert "--tol" in run("inspect", "--", "--tol").stderr
+
+
+# --------------------------------------------------------------------------------------------------- repeated options
+
+
+@pytest.mark.parametrize(("words", "param"), OPTIONS)
+def test_an_option_with_one_value_is_refused_twice(words: tuple[str, ...], param: Any) -> None:
+    name = long_name(param)
+    if param.is_flag:
+        repeated = [name, param.secondary_opts[0]] if param.secondary_opts else []
+    else:
+        repeated = [name, "1", param.opts[-1], "2"]
+    if repeated and not param.multiple:
+        assert_mistake(run(*words, *repeated), name)
+        assert "more than once" in run(*words, *repeated).stderr
+    elif repeated:
+        assert "more than once" not in run(*words, *repeated).stderr
+
+
+def test_renamed_and_new_name_count_together() -> None:
+    assert_mistake(run("demo", "--tol", "1e-3", "--tolerance", "1e-4"), "--tolerance")
+
+
+def test_a_flag_may_be_repeated() -> None:
+    done = run("topology", "ring:4", "--json", "--json")
+    assert done.exit_code == 0, done.output
+
+
+def test_lists_add_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    tried = []
+
+    def stop(*_: object, algorithms: list[str], **__: object) -> None:
+        tried.append(algorithms)
+        raise InvalidInput("enough")
+
+    monkeypatch.setattr("deepca.cli.commands.simulate.run_simulation", stop)
+    (tmp_path / "links.csv").write_text(run("simulate", "--example").stdout, encoding="utf-8")
+    words = ("simulate", "--network", str(tmp_path / "links.csv"), "--dim", "8", "-k", "2")
+    run(*words, "--algorithms", "krylov", "--algorithms", "deepca, depca")
+    run(*words)
+    assert tried == [["krylov", "deepca", "depca"], ["krylov", "accelerated", "deepca", "depca"]]
+
+
+# ----------------------------------------------------------------------------------------------------------- mistakes
+
+
+@pytest.mark.parametrize(("words", "param"), OPTIONS)
+def test_errors_name_the_option_of_a_parameter(
+    words: tuple[str, ...], param: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = COMMANDS[words]
+    context = SimpleNamespace(command=SimpleNamespace(get_params=lambda ctx: one.params))
+    monkeypatch.setattr(module, "_running", SimpleNamespace(get=lambda: context))
+    error = ParameterError(param.name, 3, "expected less")
+    assert message_for(error) == f"{long_name(param)} 3: expected less"
+    from_file = ParameterError(param.name, 3, "expected less", file="network.toml", line=2)
+    assert message_for(from_file) == str(from_file)
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (("fit", "x.npy", "-o", "m.npz", "-k", "0"), "--components 0"),
+        (("fit", "x.npy", "-o", "m.npz", "-k", "2", "--tolerance", "2"), "--tolerance 2.0"),
+        (("fit", "x.npy", "-o", "m.npz", "-k", "2", "--rounds", "0"), "--rounds 0"),
+        (("fit", "x.npy", "-o", "m.npz", "-k", "2", "--messages", "int8"), "--messages int8"),
+        (("fit", "x.npy", "-o", "m.npz", "-k", "2", "--engine", "slurm"), "--engine slurm"),
+        (("fit", "x.npy", "-o", "m.npz", "-k", "2", "--messages", "float32", "--algorithm", "krylov"), "--algorithm"),
+        (("topology", "ring:5", "--accuracy", "2"), "--accuracy 2"),
+        (("topology", "ring:5", "--rule", "equal"), "--rule equal"),
+        (("sample", "wine", "--format", "xls"), "--format xls"),
+        (("sample", "whine"), "NAME whine"),
+        (("reproduce", "a9a", "--seeds", "0"), "--seeds 0"),
+        (("reproduce", "a9a", "--max-iter", "3"), "--max-iter 3"),
+        (("demo", "--quiet", "--tolerance", "0"), "--tolerance 0.0"),
+        (("inspect", "m.npz", "--plot", "m.gif"), "m.npz"),
+    ],
+)
+def test_a_mistake_names_its_option(
+    words: tuple[str, ...], option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = run(*words)
+    assert_mistake(done, option)
+    assert done.stderr.startswith("error: ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_advice_of_the_library_names_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = SimpleNamespace(command=SimpleNamespace(get_params=lambda ctx: COMMANDS["fit",].params))
+    monkeypatch.setattr(module, "_running", SimpleNamespace(get=lambda: context))
+    for text, expected in (
+        ("Raise max_iter, or go on", "Raise --max-iter, or go on"),
+        ("use algorithm = 'accelerated'.", "use --algorithm accelerated."),
+        ('use rounds="auto", or raise rounds', "use --rounds auto, or raise rounds"),
+        ("tol = 2.0: too large", "--tolerance 2.0: too large"),
+        ("n_components = 9, but 5 columns", "--components 9, but 5 columns"),
+        ("omit it, or use scale=False", "omit it, or use no --scale"),
+        ("k = 3 components", "k = 3 components"),
+        ("give --max-iter 5", "give --max-iter 5"),
+    ):
+        assert in_options(text) == expected
+
+
+def test_outside_of_a_command_messages_stay_as_they_are() -> None:
+    error = ParameterError("max_iter", 0, "a whole number of at least 1")
+    assert message_for(error) == str(error)
+
+
+def test_a_system_error_names_the_file(tmp_path: Path) -> None:
+    assert message_for(OSError(28, "No space left on device", "model.npz")) == "model.npz: No space left on device"
+
+
+@EVERY_COMMAND
+def test_unknown_and_incomplete_options_are_mistakes(words: tuple[str, ...]) -> None:
+    assert_mistake(run(*words, "--no-such-option"), "--no-such-option")
+    assert_mistake(run(*words, *("--seed",) if words != ("doctor",) else ("--nothing",)))
