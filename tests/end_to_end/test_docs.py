@@ -1,4 +1,4 @@
-"""Every snippet, example and command that the documentation shows runs."""
+"""All snippets, examples and commands of the documentation run."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_examples_run(script: Path, tmp_path: Path) -> None:
 
 
 def test_the_commands_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In their order, in an empty folder, each writing what it says."""
+    """Run them in order, in an empty folder, and check their output files."""
     monkeypatch.chdir(tmp_path)
     lines = [line for name, code in SHELL if name.startswith("README") for line in code.splitlines()]
     commands = [shlex.split(line, comments=True) for line in lines if line.startswith(("deepca ", "mpiexec "))]
@@ -83,8 +83,8 @@ def test_the_commands_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.Monk
                 assert (tmp_path / words[words.index(option) + 1]).exists()
 
 
-def test_the_set_up_that_the_readme_shows_can_be_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Up to the agent's start, which asks for the certificate that the keeper of the authority has to make."""
+def test_the_setup_of_the_readme_can_be_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Follow it up to the start of the agent, which needs a certificate from the authority."""
     monkeypatch.chdir(tmp_path)
     blocks = [code for name, code in _blocks("text") if name.startswith("README") and "deepca init" in code]
     [example, init, join, run] = [shlex.split(line, comments=True)[1:] for line in blocks[0].splitlines()]
@@ -108,11 +108,11 @@ def test_the_plans_of_the_guides_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_the_commands_of_the_sites_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the example of a network to an agent's result, with keys that are made at the site."""
+    """Run them from the example of a network to the result of an agent, with keys made at the site."""
     monkeypatch.chdir(tmp_path)
     lines = [line for name, code in SHELL if name.startswith("sites") for line in code.splitlines()]
     commands = [shlex.split(line, comments=True)[1:] for line in lines]
-    assert [words[0] for words in commands][:3] == ["sample", "cluster", "demo"]  # as those of the README
+    assert [words[0] for words in commands][:3] == ["sample", "cluster", "demo"]  # run by the test of the README
     network = """
         name = "two-hospitals"
         components = 2
@@ -126,7 +126,7 @@ def test_the_commands_of_the_sites_page_run(tmp_path: Path, monkeypatch: pytest.
         """
     Path("network.toml").write_text(network.format(_free_port()), encoding="utf-8")
     rows = np.random.default_rng(0).standard_normal((60, 5)) * np.arange(1.0, 6.0)
-    monkeypatch.setattr("deepca.cli.commands.join.terminal", lambda: True)  # where the keeper is asked, and agrees
+    monkeypatch.setattr("deepca.cli.commands.join.terminal", lambda: True)  # the keeper confirms
     for words in commands[3:]:
         if words[0] in ("doctor", "agent"):
             continue
@@ -143,7 +143,7 @@ def test_the_commands_of_the_sites_page_run(tmp_path: Path, monkeypatch: pytest.
     _invoke("join", "--sign", "south/request.csr", "--authority", "kits/authority", typed="y\n")
     _invoke("join", "south/site.toml", "--certificate", "south/south.pem")
     checked = CliRunner().invoke(app, ["doctor", "north/site.toml"])
-    assert checked.exit_code in (0, 1), checked.output  # nobody is there yet
+    assert checked.exit_code in (0, 1), checked.output  # no other agent is running yet
     agents = [
         subprocess.Popen([sys.executable, "-m", "deepca", "agent", "run", f"{site}/site.toml", "--deadline", "120s"])
         for site in ("south", "north")
@@ -157,10 +157,13 @@ def test_the_commands_of_the_sites_page_run(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_the_commands_of_the_cluster_page_run(tmp_path: Path) -> None:
-    """As user of a container or a laptop, with the environment that the page says such a user needs."""
+    """Run them as in a container or on a laptop, with the environment that the page gives for these."""
     lines = [line for name, code in SHELL if name.startswith("cluster.md") for line in code.splitlines()]
     commands = [shlex.split(line, comments=True) for line in lines]
-    assert [words[:2] for words in commands][:2] == [["deepca", "demo"], ["deepca", "sample"]]  # demo: as in the README
+    assert [words[:2] for words in commands][:2] == [
+        ["deepca", "demo"],
+        ["deepca", "sample"],
+    ]  # demo: run by the test of the README
     for words in commands[1:]:
         if words[1] != "plan":
             job = _on_ranks(words, tmp_path)
@@ -173,7 +176,7 @@ def test_the_commands_of_the_cluster_page_run(tmp_path: Path) -> None:
         assert "mpi" in job.stdout.lower()
 
 
-def test_the_plans_of_the_cluster_page_are_what_it_says() -> None:
+def test_the_plans_of_the_cluster_page_are_correct() -> None:
     commands = [shlex.split(line)[1:] for line in _lines_of("cluster.md", "sh", "deepca plan")]
     page = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
     said = re.findall(r"(?m)^\| `([\w.:-]+)`[^|]*\| (\d+) \| ([\d.]+) MB \|$", page)
@@ -181,7 +184,7 @@ def test_the_plans_of_the_cluster_page_are_what_it_says() -> None:
     for words, (name, rounds, megabytes) in zip(commands, said, strict=True):
         found = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
         [krylov] = [one for one in found["predictions"] if one["method"] == "krylov"]
-        # an average per product, and the first block down the tree
+        # an average per product, and a broadcast of the first block down the tree
         assert krylov["running"]["rounds"] == int(rounds) * krylov["iterations"] + int(rounds) // 2, name
         assert krylov["total"]["busiest_bytes"] / 1e6 == pytest.approx(float(megabytes), rel=0.1), name
 
@@ -198,7 +201,7 @@ def test_the_snippets_of_the_cluster_page_run_on_four_ranks(tmp_path: Path) -> N
     assert np.abs(deepca.load(tmp_path / "model.npz").components - pooled.components_).max() < 1e-9
 
 
-def test_the_example_for_ranks_compares_on_four_of_them() -> None:
+def test_the_mpi_example_runs_on_four_ranks() -> None:
     script = (ROOT / "examples" / "mpi_rows.py").read_text(encoding="utf-8")
     [command] = re.findall(r"(?m)^ +(mpiexec .*)$", script)
     job = _on_ranks(shlex.split(command), ROOT)
@@ -209,7 +212,7 @@ def test_the_example_for_ranks_compares_on_four_of_them() -> None:
 
 
 def test_the_batch_script_of_the_cluster_page_runs(tmp_path: Path) -> None:
-    """With four ranks of mpiexec in the place of srun."""
+    """Run it with four ranks of mpiexec in place of srun."""
     [script] = [code for name, code in _blocks("bash") if name.startswith("cluster.md")]
     (tmp_path / "pca.sh").write_text(script, encoding="utf-8")
     (tmp_path / "home" / "pca" / "bin").mkdir(parents=True)
@@ -230,7 +233,7 @@ def test_the_batch_script_of_the_cluster_page_runs(tmp_path: Path) -> None:
     assert _from_digits(tmp_path / "model.npz", 5) < 1e-9
 
 
-def test_extras_that_pages_name_are_there() -> None:
+def test_extras_named_by_pages_exist() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     named = [
         extra
@@ -243,13 +246,13 @@ def test_extras_that_pages_name_are_there() -> None:
 
 
 def _lines_of(page: str, language: str, begin: str) -> list[str]:
-    """Lines of a page's blocks that begin like this."""
+    """Return the lines in code blocks of a page that begin with some text."""
     blocks = [code for name, code in _blocks(language) if name.startswith(f"{page}-")]
     return [line for code in blocks for line in code.splitlines() if line.startswith(begin)]
 
 
 def _on_ranks(words: list[str], cwd: Path, more: dict[str, str] | None = None, *, first: Path | None = None) -> Job:
-    """A command that starts ranks, where this Python's commands are found, and those of ``first`` before them."""
+    """Run a command that starts ranks; scripts of ``first`` and of this Python come first on the path."""
     exported = [word for line in _lines_of("cluster.md", "text", "export ") for word in shlex.split(line)[1:]]
     assert len(exported) == 3  # root, root, and more ranks than cores
     found = [*([first] if first else []), Path(sys.executable).parent, os.environ["PATH"]]
@@ -258,7 +261,7 @@ def _on_ranks(words: list[str], cwd: Path, more: dict[str, str] | None = None, *
 
 
 def _from_digits(model: Path, k: int) -> float:
-    """How far a model's components are from scikit-learn's for the pooled digits, signs included."""
+    """Return the largest difference to scikit-learn's components of the pooled digits, signs included."""
     return float(np.abs(deepca.load(model).components - PCA(k).fit(load_digits().data).components_).max())
 
 
@@ -275,7 +278,7 @@ def _free_port() -> int:
 
 @pytest.mark.parametrize(("name", "code"), SHELL, ids=[name for name, _ in SHELL])
 def test_shell_commands_exist(name: str, code: str) -> None:
-    """`make` targets are resolved without running them; `deepca` commands are run by the tests of the command line."""
+    """Resolve `make` targets without running them, and look up options of `deepca` commands in their help."""
     for line in code.splitlines():
         command = line.split("#")[0].split()
         if not command:
@@ -297,13 +300,13 @@ def test_shell_commands_exist(name: str, code: str) -> None:
             assert done.returncode == 0, done.stderr
 
 
-def test_links_between_pages_lead_somewhere() -> None:
+def test_links_between_pages_are_valid() -> None:
     for page in PAGES:
         for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-def test_the_reference_is_that_of_the_code() -> None:
+def test_the_reference_is_up_to_date() -> None:
     page = importlib.util.spec_from_file_location("reference", ROOT / "docs" / "reference.py")
     assert page is not None
     assert page.loader is not None

@@ -108,7 +108,7 @@ def test_estimators_with_a_state_of_their_own_come_back_from_pickles(golden: Pat
 def test_a_run_goes_on_from_a_checkpoint_or_says_why_not(golden: Path, tmp_path: Path, algorithm: str) -> None:
     shutil.copytree(golden, tmp_path / "golden")
     files = [str(tmp_path / "golden" / f"{site}.csv") for site in SITES]
-    options = ["--algorithm", algorithm, "-k", "2", "--topology", "path", "--tol", "1e-12"]
+    options = ["--algorithm", algorithm, "-k", "2", "--topology", "path", "--tolerance", "1e-12"]
     kept = ["--checkpoints", str(tmp_path / "golden" / f"checkpoints-{algorithm}"), "--checkpoint-every", "1"]
     out = tmp_path / "model.npz"
     made = run_cli("fit", *files, *options, *kept, "--out", str(out))

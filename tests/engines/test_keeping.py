@@ -463,7 +463,7 @@ KILL = {"deepca": 20, "krylov": 4}  # a checkpoint is due there, which the kille
 def words_of(algorithm: str, kept: str, out: str, *more: object, shards: str = "shards") -> tuple[str, ...]:
     rounds = ("--rounds", "6") if algorithm == "deepca" else ()
     return as_words(
-        *("fit", "--engine", "mpi", f"{shards}/*.npy", "-k", 3, "--tol", 1e-9, "--topology", "ring"),
+        *("fit", "--engine", "mpi", f"{shards}/*.npy", "-k", 3, "--tolerance", 1e-9, "--topology", "ring"),
         *("--algorithm", algorithm, *rounds, "--checkpoints", kept, "--checkpoint-every", EVERY[algorithm]),
         *(*more, "-o", out),
     )

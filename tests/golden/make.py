@@ -60,7 +60,7 @@ def main(folder: Path) -> None:
     _deepca(folder, "fit", *csv, "-k", "2", "--scale", "--topology", "path", "--out", "model.npz")
     _deepca(folder, "fit", *npy, "-k", "3", "--whiten", "--topology", "path", "--out", "model-float32.npz")
     for algorithm in ("deepca", "accelerated", "krylov"):
-        kept = ("--checkpoints", f"checkpoints-{algorithm}", "--checkpoint-every", "1", "--tol", "1e-12")
+        kept = ("--checkpoints", f"checkpoints-{algorithm}", "--checkpoint-every", "1", "--tolerance", "1e-12")
         options = ("--algorithm", algorithm, "-k", "2", "--topology", "path", "--max-iter", "1", *kept)
         _deepca(folder, "fit", *csv, *options, "--out", "unfinished.npz", code=_UNFINISHED)
     (folder / "network.toml").write_text(_NETWORK, encoding="utf-8")

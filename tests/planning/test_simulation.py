@@ -219,7 +219,9 @@ def test_the_table_agrees_with_json(network: Path) -> None:
 
 
 def test_json_has_every_field(network: Path) -> None:
-    found = json_of("simulate", "--network", str(network), "-k", "2", "--algorithms", "krylov, deepca", "--tol", "1e-6")
+    found = json_of(
+        "simulate", "--network", str(network), "-k", "2", "--algorithms", "krylov, deepca", "--tolerance", "1e-6"
+    )
     assert found.keys() == {*Simulation.__dataclass_fields__, "data", "plot"}
     assert found["agents"] == ["a", "b", "c"]
     assert (found["dim"], found["n_rows"], found["components"], found["tol"]) == (64, 1797, 2, 1e-6)
@@ -313,11 +315,11 @@ def test_without_a_certificate_the_exit_code_is_1(network: Path) -> None:
     ("arguments", "words"),
     [
         ((), "--network links.csv"),
-        (("--network", "nowhere.csv"), "deepca simulate --example"),
+        (("--network", "nowhere.csv"), "nowhere.csv"),
         (("--network", "{links}", "-k", "65"), "at most 64"),
         (("--network", "{links}", "--algorithms", "magic"), "magic"),
         (("--network", "{links}", "--algorithms", ","), "algorithms"),
-        (("--network", "{links}", "--plot", "a.pdf"), "PNG or SVG"),
+        (("--network", "{links}", "--plot", "a.pdf"), "a.pdf"),
         (("--network", "{links}", "--dim", "5", "rows.npy"), "--dim"),
         (("--network", "{links}", "--label-column", "class"), "--label-column"),
         (("--network", "{links}", "--rows-per-agent", "5"), "--dim"),
@@ -326,7 +328,7 @@ def test_without_a_certificate_the_exit_code_is_1(network: Path) -> None:
         (("--network", "{links}", "rows.npy", "more.npy"), "2 files for 3 agents"),
         (("--network", "{links}", "rows.npy", "rows.npy", "more.npy"), "twice"),
         (("--network", "{links}", "--agents", "nowhere.csv"), "nowhere.csv"),
-        (("--network", "{links}", "--compute-gflops", "0"), "gflops = 0"),
+        (("--network", "{links}", "--compute-gflops", "0"), "--compute-gflops 0"),
         (("--network", "{links}", "--messages", "int8"), "float32"),
         (("--network", "{bad}"), "line 2, column latency_ms: '-3'"),
     ],
@@ -347,7 +349,7 @@ def test_errors_are_printed_with_exit_code_2(
 def test_help_shows_examples_and_options() -> None:
     done = run_cli("simulate", "--help")
     assert done.exit_code == 0
-    assert done.stdout.count("deepca simulate") >= 4
+    assert done.stdout.count("  deepca simulate") == 4
     for option in ("--network", "--agents", "--algorithms", "--compute-gflops", "--example", "--plot", "--json"):
         assert option in done.stdout
 

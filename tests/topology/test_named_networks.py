@@ -263,8 +263,8 @@ def test_the_table_of_a_time_varying_network() -> None:
     for pattern in (
         r"matchings\(torus\(3×4\)\), which changes from round to round",
         r"links +24 +in one round or another",
-        rf"heard by all +{net.flood_rounds} ",
-        rf"left by a round +{net.lambda2:.6g}",
+        rf"flooding +{net.flood_rounds} ",
+        rf"contraction +{net.lambda2:.6g}",
         r"rounds to 1e-10",
     ):
         assert re.search(pattern, shown), pattern
@@ -284,7 +284,7 @@ def test_the_table_of_a_time_varying_network() -> None:
 def test_a_single_agent_has_a_table(spec: str) -> None:
     done = run_cli("topology", spec, "--agents", "1")
     assert done.exit_code == 0, done.stderr
-    assert "nobody to agree with" in done.stdout
+    assert "sends nothing" in done.stdout
 
 
 @pytest.mark.parametrize("spec", ["directed-ring:5", "random-digraph:0.3:12", "one-peer:8", "matchings:torus:3x4"])
