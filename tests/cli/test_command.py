@@ -22,16 +22,16 @@ from deepca.errors import InvalidInput, ParameterError
 RENAMED = {"--tol": "--tolerance", "--iterations": "--max-iter"}
 
 
-def commands(group: Any = None, *names: str) -> Iterator[tuple[tuple[str, ...], Any]]:
+def commands(group: Any, *names: str) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Yield all commands by the words that call them."""
-    for name, one in (get_command(app) if group is None else group).commands.items():  # type: ignore[attr-defined]
+    for name, one in group.commands.items():
         if hasattr(one, "commands"):
             yield from commands(one, *names, name)
         else:
             yield (*names, name), one
 
 
-COMMANDS = dict(commands())
+COMMANDS = dict(commands(get_command(app)))
 OPTIONS = [
     pytest.param(words, param, id=f"{' '.join(words)} {param.opts[0]}")
     for words, one in COMMANDS.items()

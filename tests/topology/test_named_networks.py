@@ -244,13 +244,13 @@ def test_the_table_of_a_digraph() -> None:
         r"random-digraph\(15, 0\.2\) with out-degree weights",
         r"arcs +\d+",
         r"sends to +\d",
-        r"hears +\d",
+        r"receives from +\d",
         r"strongly connected +yes",
         r"\|λ₂\| of C +0\.\d+",
         r"push-sum weight +0\.\d+ … \d",
         r"FastMix +— +—",
         r"Chebyshev +— +—",
-        r"along each arc: \d+ messages",
+        r"along each arc, \d+ in total",
     ):
         assert re.search(pattern, shown), pattern
     listed = {(int(i), int(j)) for i, j in re.findall(r"(\d+) → (\d+)", shown)}
@@ -262,7 +262,7 @@ def test_the_table_of_a_time_varying_network() -> None:
     shown = run_cli("topology", "matchings:torus:3x4", "--seed", "2", "--edges").stdout
     for pattern in (
         r"matchings\(torus\(3×4\)\), which changes from round to round",
-        r"links +24 +in one round or another",
+        r"links +24 ",
         rf"flooding +{net.flood_rounds} ",
         rf"contraction +{net.lambda2:.6g}",
         r"rounds to 1e-10",
@@ -277,7 +277,7 @@ def test_the_table_of_a_time_varying_network() -> None:
         product = net.at(r).toarray() @ product
     assert np.linalg.norm(product - 1 / 12, 2) <= 1e-10 * (1 + 1e-6)
     both = run_cli("topology", "periodic:directed-ring:5+ring").stdout
-    assert "some go one way, and a push-sum weight with them" in " ".join(both.split())
+    assert "push-sum weight" in " ".join(both.split())
 
 
 @pytest.mark.parametrize("spec", NETWORKS)

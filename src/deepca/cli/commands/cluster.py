@@ -148,16 +148,8 @@ def up(
         }
         _check_folder(out, keep=keep)
         with _work_folder(out / "kits" if keep else None) as folder:
-            result = _run(
-                files,
-                agents,
-                folder,
-                options,
-                deadline=limit,
-                label_column=label_column,
-                dataset=dataset,
-                quiet=quiet or as_json,
-            )
+            reading = {"label_column": label_column, "dataset": dataset}
+            result = _run(files, agents, folder, options, reading, deadline=limit, quiet=quiet or as_json)
             code = report_trial(result, out, as_json=as_json, quiet=quiet, kits=folder if keep else None)
     if code:
         raise typer.Exit(code)
@@ -171,17 +163,16 @@ def _run(
     agents: int | None,
     folder: Path,
     options: dict[str, Any],
+    reading: dict[str, str | None],
     *,
     deadline: float,
-    label_column: str | None = None,
-    dataset: str | None = None,
     quiet: bool,
 ) -> TrialResult:
     from deepca.decomposition.model.file import from_bytes
     from deepca.sites.admin.trial_network import run_cluster
     from deepca.sites.admin.trial_setup import deal, describe
 
-    shares = deal(files, agents, folder, label_column=label_column, dataset=dataset)
+    shares = deal(files, agents, folder, **reading)
     network = describe(shares, **options)
     with watching(Console(stderr=True, emoji=False), quiet=quiet) as watch:
         outcome = run_cluster(shares, network, folder, deadline=deadline, watch=watch)
@@ -247,7 +238,7 @@ def real_demo(*, agents: int, k: int, tol: float, seed: int, as_json: bool, quie
         folder = Path(name)
         np.save(folder / "digits.npy", X)
         files = [folder / "digits.npy"]
-        result = _run(files, agents, folder / "kits", options, deadline=600.0, quiet=quiet or as_json)
+        result = _run(files, agents, folder / "kits", options, {}, deadline=600.0, quiet=quiet or as_json)
     outcome, model = result.outcome, result.model
     if model is None:
         show_failures(Console(stderr=True, emoji=False), outcome, None, shown=False)
