@@ -100,8 +100,8 @@ def test_eight_ranks_give_the_pooled_answer(tmp_path: Path) -> None:
     assert_alike(model, deepca.load(tmp_path / "alone.npz"))
 
     # rank 0 alone prints: two lines of progress, and one table
-    assert [len(lines_with(done.stderr, said)) for said in ("begins", "iterations in", "error")] == [1, 1, 0]
-    assert [len(lines_with(done.stdout, said)) for said in ("PC1 ", "Model: ", "converged")] == [1, 1, 1]
+    assert [len(lines_with(done.stderr, printed)) for printed in ("begins", "iterations in", "error")] == [1, 1, 0]
+    assert [len(lines_with(done.stdout, printed)) for printed in ("PC1 ", "Model: ", "converged")] == [1, 1, 1]
     assert "\x1b" not in done.stdout + done.stderr
     assert names_in(tmp_path / "made") == ["model.npz"]
 
@@ -296,7 +296,7 @@ def test_a_rank_reads_only_its_own_shards(fits: Fits) -> None:
 @pytest.mark.xdist_group("mpi")
 def test_only_rank_0_prints(fits: Fits) -> None:
     first = fits.batch["npy"][0]
-    assert [len(lines_with(first.stderr, said)) for said in ("started", "iterations in")] == [1, 1]
+    assert [len(lines_with(first.stderr, printed)) for printed in ("started", "iterations in")] == [1, 1]
     assert len(lines_with(first.stdout, "Model: ")) == 1
     quiet = fits.batch["quiet"][0]
     assert (quiet.stdout, quiet.stderr) == ("", "")
@@ -306,15 +306,15 @@ def test_only_rank_0_prints(fits: Fits) -> None:
 def test_json_is_one_document(fits: Fits) -> None:
     first = fits.batch["json"][0]
     assert first.stderr == ""
-    said, model = json.loads(first.stdout), deepca.load(fits.folder / "json.npz")
-    assert said["model"] == "json.npz"
-    assert said["explained_variance"] == model.explained_variance.tolist()
+    printed, model = json.loads(first.stdout), deepca.load(fits.folder / "json.npz")
+    assert printed["model"] == "json.npz"
+    assert printed["explained_variance"] == model.explained_variance.tolist()
     with contextlib.chdir(fits.folder):
         alone = json_of("fit", "npy/*.npy", "-k", "2", "-o", "json-alone.npz")
-    assert said.keys() == alone.keys()
-    assert said["about"]["agents"] == alone["about"]["agents"] == 8
+    assert printed.keys() == alone.keys()
+    assert printed["about"]["agents"] == alone["about"]["agents"] == 8
     # bytes of agents on all ranks are counted; only reductions are sent in another way
-    assert 0.2 < said["about"]["bytes_per_agent"] / alone["about"]["bytes_per_agent"] < 5.0
+    assert 0.2 < printed["about"]["bytes_per_agent"] / alone["about"]["bytes_per_agent"] < 5.0
 
 
 @pytest.mark.xdist_group("mpi")
@@ -357,16 +357,16 @@ def test_the_demo_starts_ranks_by_itself(tmp_path: Path) -> None:
     done = run_job(BESIDE / "deepca", *words, tmp_path / "out", *MPI, cwd=tmp_path)
     assert done.code == 0, done.said
     assert (done.stderr, done.left) == ("", ())
-    said, alone = json.loads(done.stdout), json.loads(run_cli(*words, str(tmp_path / "alone")).stdout)
-    assert Path(said["figure"]) == tmp_path / "out" / "convergence.png"
+    printed, alone = json.loads(done.stdout), json.loads(run_cli(*words, str(tmp_path / "alone")).stdout)
+    assert Path(printed["figure"]) == tmp_path / "out" / "convergence.png"
     assert names_in(tmp_path / "out") == ["convergence.png"]
-    for row, expected in zip(said["rows"], alone["rows"], strict=True):
+    for row, expected in zip(printed["rows"], alone["rows"], strict=True):
         assert (row["method"], row["status"]) == (expected["method"], expected["status"])
         # ranks sum in another order: if the error falls slowly, rounding may decide which iteration is the last
         assert abs(row["iterations"] - expected["iterations"]) <= 1
         assert row["rounds"] == pytest.approx(expected["rounds"], rel=0.02)
         assert row["tan_theta"] == pytest.approx(expected["tan_theta"], rel=0.5, abs=1e-9)
-    assert said["rows"][0]["tan_theta"] < 1e-9  # compared with scikit-learn's PCA of the pooled rows
+    assert printed["rows"][0]["tan_theta"] < 1e-9  # compared with scikit-learn's PCA of the pooled rows
 
 
 # ------------------------------------------------------------------------------------------- one rank, in this process
@@ -408,7 +408,7 @@ def test_several_ranks_without_engine_are_an_error(
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "printed"),
     [
         (("--allreduce",), "allreduce"),
         (("--engine", "slurm"), "slurm"),
@@ -418,10 +418,10 @@ def test_several_ranks_without_engine_are_an_error(
         (("--engine", "mpi", "--checkpoints", "shards/part-0.npy"), "shards/part-0.npy"),
     ],
 )
-def test_bad_options_are_named(shards: Path, words: tuple[str, ...], said: str) -> None:
+def test_bad_options_are_named(shards: Path, words: tuple[str, ...], printed: str) -> None:
     done = run_cli("fit", "shards/*.npy", "-k", "2", *words, "-o", "model.npz")
     assert done.exit_code == 2, done.output
-    assert said in done.stderr
+    assert printed in done.stderr
     assert "Traceback" not in done.stderr
     assert names_in(shards) == ["shards"]
 

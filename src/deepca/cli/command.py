@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -78,7 +79,8 @@ class Command(TyperCommand):
             if place >= options or new is None or new not in known or old in known:
                 yield arg
                 continue
-            typer.echo(f"deprecated: {old} is now {new}; {old} will be removed in the next release", err=True)
+            if _is_first_rank():
+                typer.echo(f"deprecated: {old} is now {new}; {old} will be removed in the next release", err=True)
             yield f"{new}{equals}{value}"
 
     def _check_given_once(self, ctx: Any, args: list[str]) -> None:
@@ -165,6 +167,11 @@ def _options() -> dict[str, str]:
     params = {} if ctx is None else {param.name: param for param in ctx.command.get_params(ctx)}
     named = {name: _metavar(p) if _is_argument(p) else str(max(p.opts, key=len)) for name, p in params.items()}
     return {**{name: named[own] for name, own in _PARAMETERS.items() if own in named}, **named}
+
+
+def _is_first_rank() -> bool:
+    """Tell whether this process is rank 0 of an MPI job, or not part of one."""
+    return all(os.environ.get(name, "0") == "0" for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"))
 
 
 def _is_argument(param: Any) -> bool:

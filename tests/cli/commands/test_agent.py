@@ -155,9 +155,9 @@ def test_three_agents_end_with_the_same_model(trial: Trial) -> None:
     assert {entry["site"] for entry in entries} == {"north"}
     events = [entry["event"] for entry in entries]
     assert {"started", "link_up", "found", "epoch", "progress", "finished"} <= set(events)
-    said = json.loads(out0)
-    assert (said["sites"], said["left_out"], said["exit_code"]) == (list(NAMES), [], 0)
-    assert said["status"]["ok"]
+    printed = json.loads(out0)
+    assert (printed["sites"], printed["left_out"], printed["exit_code"]) == (list(NAMES), [], 0)
+    assert printed["status"]["ok"]
     for words in ("3 components", "3 of 3 took part: north, south, west", "model.npz", "deepca transform"):
         assert words in out1
 
@@ -212,9 +212,9 @@ def test_at_the_deadline_missing_sites_are_named(trial: Trial) -> None:
     code, out, err = ended(trial.start("south", "--deadline", "3s"))
     assert code == 3
     assert out == ""
-    said = err.replace("\n", " ")
-    assert said.count("north, west") >= 2  # in the log, and in the final message
-    assert "--deadline" in said
+    printed = err.replace("\n", " ")
+    assert printed.count("north, west") >= 2  # in the log, and in the final message
+    assert "--deadline" in printed
     assert "handshake" not in err  # nothing of gRPC's own log
     assert "Traceback" not in err
 

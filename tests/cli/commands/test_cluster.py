@@ -62,15 +62,15 @@ def assert_pooled(model: deepca.Model, rows: np.ndarray, k: int) -> None:
 def test_one_file_is_split_over_agents(tmp_path: Path) -> None:
     file, out = write_csv(tmp_path / "all.csv", X, labels=True), tmp_path / "models"
     done = run("cluster", "up", "--agents", 3, file, "-k", 2, "--label-column", "class", "-o", out, "--json")
-    said = json.loads(done.stdout)
-    assert [site["rows"] for site in said["sites"]] == [59, 59, 60]
+    printed = json.loads(done.stdout)
+    assert [site["rows"] for site in printed["sites"]] == [59, 59, 60]
     files = [out / f"site-{j}" / "model.npz" for j in (1, 2, 3)]
-    assert [site["model"] for site in said["sites"]] == [str(file) for file in files]
+    assert [site["model"] for site in printed["sites"]] == [str(file) for file in files]
     assert len({file.read_bytes() for file in files}) == 1
     model = deepca.load(files[0])
     assert_pooled(model, X, 2)
     assert model.columns == tuple(NAMES)
-    assert said["status"]["ok"]
+    assert printed["status"]["ok"]
     assert sorted(path.name for path in out.iterdir()) == ["site-1", "site-2", "site-3"]
 
 
@@ -101,12 +101,12 @@ def test_an_agent_with_bad_rows_is_named(tmp_path: Path) -> None:
 
 
 def test_demo_with_real_processes() -> None:
-    said = json.loads(run("demo", "--real", "--agents", 3, "--json").stdout)
-    assert said["tan_theta"] <= 1e-10
-    assert said["model_files"] == 3
-    assert [site["rows"] for site in said["sites"]] == [599, 599, 599]
-    assert len(said["sha256"]) == 64
-    assert said["rounds"] > 0
+    printed = json.loads(run("demo", "--real", "--agents", 3, "--json").stdout)
+    assert printed["tan_theta"] <= 1e-10
+    assert printed["model_files"] == 3
+    assert [site["rows"] for site in printed["sites"]] == [599, 599, 599]
+    assert len(printed["sha256"]) == 64
+    assert printed["rounds"] > 0
 
 
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks for processes in /proc")
@@ -315,11 +315,11 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
         deal([file], 9, tmp_path / "kits")
     with pytest.raises(InvalidInput):
         deal([file], 0, tmp_path / "kits")
-    for words, said in (
+    for words, printed in (
         (("-k", "many", "-o", out), "--components many"),
         (("-k", 2, "-o", file), f"--out {file}"),
         (("-k", 2, "-o", out, "--deadline", "soon"), "--deadline soon"),
         (("-k", 2, "-o", out, "--on-loss", "cry"), "--on-loss cry"),
         (("-k", 2, "-o", out, "--topology", "knot"), "knot"),
     ):
-        assert said in run("cluster", "up", file, *words, code=2).stderr
+        assert printed in run("cluster", "up", file, *words, code=2).stderr

@@ -119,9 +119,9 @@ def test_exit_codes_and_json(north: Path, tmp_path: Path) -> None:
     (north / "site.pem").unlink()
     done = CliRunner().invoke(app, ["doctor", str(north), "--json"])
     assert done.exit_code == 1
-    said = json.loads(done.stdout)
-    assert not said["ok"]
-    assert [one["check"] for one in said["findings"] if one["verdict"] == "wrong"] == ["data", "certificate"]
+    printed = json.loads(done.stdout)
+    assert not printed["ok"]
+    assert [one["check"] for one in printed["findings"] if one["verdict"] == "wrong"] == ["data", "certificate"]
     done = CliRunner().invoke(app, ["doctor", str(tmp_path / "none.toml")])
     assert done.exit_code == 2
     assert "none.toml" in done.stderr
@@ -590,13 +590,13 @@ def test_clocks_are_compared(north: Path) -> None:
 def test_different_columns(north: Path) -> None:
     site = read_site(north)
     one, two, other = b"aaaa", b"bbbb", b"cccc"
-    for mine, theirs, said in (
+    for mine, theirs, printed in (
         (one + two, two + one, "order"),
         (one + two, one + other, "column 2, here 'weight'"),
     ):
         heard = {1: Heard(fingerprints={1: {"columns": theirs}})}
         [found] = doctor.compare_settings(site, {"columns": mine}, ("age", "weight"), heard)
-        wrong(found, said, "south")
+        wrong(found, printed, "south")
 
 
 def test_every_failure_to_connect_names_who_must_act() -> None:

@@ -158,11 +158,11 @@ def test_single_precision_is_kept(tmp_path: Path) -> None:
 
 def test_json_and_quiet_output(sites: list[Path], tmp_path: Path) -> None:
     done = run("fit", *sites, "-k", 2, "--label-column", "class", "-o", tmp_path / "m.npz", "--json")
-    said: dict[str, Any] = json.loads(done.stdout)
-    assert said["status"]["ok"]
-    assert said["certificate"]["rows"] == 178
-    assert said["columns"] == NAMES
-    np.testing.assert_allclose(said["explained_variance"], PCA(2).fit(X).explained_variance_, rtol=1e-9)
+    printed: dict[str, Any] = json.loads(done.stdout)
+    assert printed["status"]["ok"]
+    assert printed["certificate"]["rows"] == 178
+    assert printed["columns"] == NAMES
+    np.testing.assert_allclose(printed["explained_variance"], PCA(2).fit(X).explained_variance_, rtol=1e-9)
     done = run("fit", *sites, "-k", 2, "--label-column", "class", "-o", tmp_path / "m.npz", "--quiet")
     assert done.exit_code == 0
     assert done.output == ""
@@ -192,10 +192,10 @@ def test_an_unproven_model_is_not_written(sites: list[Path], tmp_path: Path) -> 
 # --------------------------------------------------------------------------------------------------------- bad input
 
 
-def assert_refused(done: Any, *said: str) -> None:
+def assert_refused(done: Any, *printed: str) -> None:
     assert done.exit_code == 2, done.output
     assert "Traceback" not in done.output
-    for words in said:
+    for words in printed:
         assert words in done.stderr.replace("\n", " "), done.stderr
 
 
@@ -243,7 +243,7 @@ def test_bad_values_are_located(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "said"),
+    ("option", "printed"),
     [
         (("-k", "0"), "--components 0"),
         (("-k", "many"), "--components many"),
@@ -260,10 +260,10 @@ def test_bad_values_are_located(tmp_path: Path) -> None:
         (("-k", "2", "--dataset", "rows"), "dataset"),
     ],
 )
-def test_bad_options_are_named(tmp_path: Path, option: tuple[str, ...], said: str) -> None:
+def test_bad_options_are_named(tmp_path: Path, option: tuple[str, ...], printed: str) -> None:
     file = write_csv(tmp_path / "x.csv", NAMES, X.tolist())
     where = () if "-o" in option else ("-o", tmp_path / "m.npz")
-    assert_refused(run("fit", file, *option, *where), said)
+    assert_refused(run("fit", file, *option, *where), printed)
     assert [path.name for path in tmp_path.iterdir()] == ["x.csv"]
 
 
@@ -337,11 +337,11 @@ def test_inspect_shows_variances_and_proof(model: Path, tmp_path: Path) -> None:
     for words in ("178 rows", "PC3", "█", "digest", "tan θ"):
         assert words in done.output
     assert (tmp_path / "scree.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
-    said = json.loads(run("inspect", model, "--json").stdout)
+    printed = json.loads(run("inspect", model, "--json").stdout)
     certificate = deepca.load(model).certificate
     assert certificate is not None
-    assert said["certificate"]["digest"] == certificate.digest
-    assert said["certificate"]["tan_theta"] <= 1e-10
+    assert printed["certificate"]["digest"] == certificate.digest
+    assert printed["certificate"]["tan_theta"] <= 1e-10
 
 
 def test_files_that_are_not_models_are_refused(model: Path, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def run(*words: str | int | Path, code: int = 0) -> str:
     return _invoke(words, code)[0]
 
 
-def told(*words: str | int | Path) -> Any:
+def run_json(*words: str | int | Path) -> Any:
     return json.loads(_invoke((*words, "--json"), 0)[1])
 
 
@@ -62,7 +62,7 @@ def out(network: Path, tmp_path: Path) -> Path:
 
 def certified(out: Path, site: str = "north") -> Path:
     """Give a site its certificate, and return its folder."""
-    asked = told("join", out / site)
+    asked = run_json("join", out / site)
     signed(out, site, asked["fingerprint"])
     run("join", out / site, "--certificate", out / site / f"{site}.pem")
     return out / site
@@ -71,7 +71,7 @@ def certified(out: Path, site: str = "north") -> Path:
 def signed(out: Path, site: str, fingerprint: str, *more: str | int | Path) -> Any:
     """Sign the request of a site as a keeper does who was told the fingerprint."""
     words = ("--sign", out / site / "request.csr", "--authority", out / "authority", "--fingerprint", fingerprint)
-    return told("join", *words, *more)
+    return run_json("join", *words, *more)
 
 
 # ---------------------------------------------------------------------------------------------------------------- init
@@ -79,7 +79,7 @@ def signed(out: Path, site: str, fingerprint: str, *more: str | int | Path) -> A
 
 def test_kits_without_keys(network: Path, tmp_path: Path) -> None:
     out = tmp_path / "new" / "kits"
-    said = run("init", network, "-o", out)
+    printed = run("init", network, "-o", out)
     for words in (
         "three-hospitals",
         "north",
@@ -87,8 +87,8 @@ def test_kits_without_keys(network: Path, tmp_path: Path) -> None:
         "deepca join site.toml",
         "--sign",
     ):
-        assert words in said
-    assert "south, west" in said
+        assert words in printed
+    assert "south, west" in printed
     assert sorted(path.name for path in out.iterdir()) == ["authority", "north", "south", "west"]
     kept = sorted(path.name for path in (out / "authority").iterdir())
     assert kept == ["authority.key", "authority.pem", "issued.json", "ledger.jsonl", "network.toml", "revoked.pem"]
@@ -109,9 +109,9 @@ def test_kits_without_keys(network: Path, tmp_path: Path) -> None:
 
 def test_trial_kits_are_complete(network: Path, tmp_path: Path) -> None:
     out = tmp_path / "kits"
-    said = run("init", network, "--out", out, "--trial", "--days", 30)
-    assert "deepca agent run site.toml" in said
-    assert "for trials only" in said
+    printed = run("init", network, "--out", out, "--trial", "--days", 30)
+    assert "deepca agent run site.toml" in printed
+    assert "for trials only" in printed
     found = {site: Identity.load(read_site(out / site)) for site in ("north", "south", "west")}
     for me in found.values():
         for name, other in found.items():
@@ -125,7 +125,7 @@ def test_trial_kits_are_complete(network: Path, tmp_path: Path) -> None:
 
 
 def test_init_prints_json(network: Path, tmp_path: Path) -> None:
-    found = told("init", network, "--out", tmp_path / "kits")
+    found = run_json("init", network, "--out", tmp_path / "kits")
     assert found["network"] == "three-hospitals"
     assert found["digest"] == read_network(network).digest.hex()
     assert found["sites"][2]["address"] is None
@@ -140,8 +140,8 @@ def test_existing_files_are_not_overwritten(network: Path, tmp_path: Path, file:
     out = tmp_path / "kits"
     write_whole(out / file, b"precious")
     before = everything(out)
-    said = run("init", network, "--out", out, code=2)
-    assert str(out / file) in said
+    printed = run("init", network, "--out", out, code=2)
+    assert str(out / file) in printed
     assert everything(out) == before
 
 
@@ -188,22 +188,22 @@ def test_a_full_disk_leaves_no_kits(network: Path, tmp_path: Path, monkeypatch: 
 
 def test_a_missing_network_file_is_explained(tmp_path: Path) -> None:
     for words in ([tmp_path / "none.toml"], []):
-        said = run("init", *words, code=2)
-        assert "[[sites]]" in said
-        assert "deepca init --example > network.toml" in said
+        printed = run("init", *words, code=2)
+        assert "[[sites]]" in printed
+        assert "deepca init --example > network.toml" in printed
 
 
 def test_the_example_can_be_used(tmp_path: Path) -> None:
     path = tmp_path / "network.toml"
     path.write_text(run("init", "--example"), encoding="utf-8")
-    assert told("init", path, "--out", tmp_path / "kits")["network"] == "three-hospitals"
+    assert run_json("init", path, "--out", tmp_path / "kits")["network"] == "three-hospitals"
 
 
 def test_mistakes_are_reported_in_one_line(network: Path, tmp_path: Path) -> None:
     network.write_text(NETWORK.replace("components", "componets"))
-    said = run("init", network, "--out", tmp_path / "kits", code=2)
-    assert said.startswith("error: ")
-    assert said.count("\n") == 1
+    printed = run("init", network, "--out", tmp_path / "kits", code=2)
+    assert printed.startswith("error: ")
+    assert printed.count("\n") == 1
     assert not (tmp_path / "kits").exists()
     network.write_text(NETWORK)
     assert str(network) in run("init", network, "--out", network, code=2)
@@ -214,12 +214,12 @@ def test_mistakes_are_reported_in_one_line(network: Path, tmp_path: Path) -> Non
 
 def test_a_site_joins(out: Path) -> None:
     north = out / "north"
-    said = run("join", north / "site.toml")
+    printed = run("join", north / "site.toml")
     for words in ("request.csr", "keeper", "--certificate north.pem"):
-        assert words in said
+        assert words in printed
     assert stat.S_IMODE((north / "site.key").stat().st_mode) == 0o600
     assert b"PRIVATE" not in (north / "request.csr").read_bytes()
-    (print_,) = [line.split(": ")[1] for line in said.splitlines() if "fingerprint" in line]
+    (print_,) = [line.split(": ")[1] for line in printed.splitlines() if "fingerprint" in line]
     keeper = ("--authority", out / "authority", "--fingerprint", print_)
     assert print_ in run("join", "--sign", north / "request.csr", *keeper, "--days", 10)
     assert "north" in run("join", north / "site.toml", "--certificate", north / "north.pem")
@@ -231,8 +231,8 @@ def test_a_site_joins(out: Path) -> None:
 
 
 def test_a_repeated_request_keeps_the_key(out: Path) -> None:
-    first = told("join", out / "north")
-    again = told("join", out / "north")
+    first = run_json("join", out / "north")
+    again = run_json("join", out / "north")
     assert first["fresh"]
     assert not again["fresh"]
     assert first["fingerprint"] == again["fingerprint"]
@@ -246,13 +246,13 @@ def test_a_site_with_a_certificate_must_renew_it(out: Path) -> None:
 def test_renewal_replaces_key_and_certificate(out: Path) -> None:
     north = certified(out)
     before = Identity.load(read_site(north))
-    asked = told("join", north, "--renew")
+    asked = run_json("join", north, "--renew")
     assert asked["key"] == str(north / "site.key.new")
     assert not before.changed()  # a running agent keeps the old ones
-    assert told("join", north, "--renew")["fingerprint"] == asked["fingerprint"]
+    assert run_json("join", north, "--renew")["fingerprint"] == asked["fingerprint"]
     signed(out, "north", asked["fingerprint"], "--renew")
     assert not before.changed()
-    done = told("join", north, "--certificate", north / "north.pem")
+    done = run_json("join", north, "--certificate", north / "north.pem")
     assert done["renewed"]
     assert before.changed()
     after = before.reload()
@@ -265,7 +265,7 @@ def test_renewal_replaces_key_and_certificate(out: Path) -> None:
 
 def test_an_interrupted_renewal_is_consistent(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     north = certified(out)
-    signed(out, "north", told("join", north, "--renew")["fingerprint"], "--renew")
+    signed(out, "north", run_json("join", north, "--renew")["fingerprint"], "--renew")
     replace = Path.replace
 
     def dying(self: Path, target: Path) -> Path:
@@ -284,7 +284,7 @@ def test_an_interrupted_renewal_is_consistent(out: Path, monkeypatch: pytest.Mon
 
 
 def test_a_key_is_not_signed_twice(out: Path) -> None:
-    print_ = told("join", out / "north")["fingerprint"]
+    print_ = run_json("join", out / "north")["fingerprint"]
     signed(out, "north", print_)
     words = ("join", "--sign", out / "north" / "request.csr", "--authority", out / "authority", "--renew")
     issued = Authority.load(out / "authority").issued()
@@ -295,8 +295,8 @@ def test_a_key_is_not_signed_twice(out: Path) -> None:
 def test_a_single_certificate_can_be_revoked(out: Path) -> None:
     north = certified(out)
     keeper = ("--authority", out / "authority")
-    mistaken = signed(out, "north", told("join", north, "--renew")["fingerprint"], "--renew")
-    done = told("join", "--revoke", mistaken["serial"], *keeper)
+    mistaken = signed(out, "north", run_json("join", north, "--renew")["fingerprint"], "--renew")
+    done = run_json("join", "--revoke", mistaken["serial"], *keeper)
     assert done["revoked"] == [{"site": "north", "serial": mistaken["serial"]}]
     (north / "revoked.pem").write_bytes((out / "authority" / "revoked.pem").read_bytes())
     Identity.load(read_site(north))  # the one in use stays valid
@@ -315,9 +315,9 @@ def test_unsuitable_certificates_are_refused(out: Path, tmp_path: Path) -> None:
         (b"nonsense", "came.pem"),
     ]
     before = everything(out / "north")
-    for content, said in cases:
+    for content, printed in cases:
         (tmp_path / "came.pem").write_bytes(content)
-        assert said in run("join", out / "north", "--certificate", tmp_path / "came.pem", code=2)
+        assert printed in run("join", out / "north", "--certificate", tmp_path / "came.pem", code=2)
         assert everything(out / "north") == before
     assert "none.pem" in run("join", out / "north", "--certificate", tmp_path / "none.pem", code=2)
 
@@ -344,24 +344,24 @@ def test_revoked_certificates_are_refused(out: Path) -> None:
     north, south = certified(out), certified(out, "south")
     me, other = (Identity.load(read_site(folder)) for folder in (north, south))
     me.check_peer(other.certificate_der, "south")
-    said = run("join", "--revoke", "south", "--authority", out / "authority")
-    assert "1 certificate revoked" in said
+    printed = run("join", "--revoke", "south", "--authority", out / "authority")
+    assert "1 certificate revoked" in printed
     revoked = out / "authority" / "revoked.pem"
-    assert str(revoked) in said
-    assert told("join", "--revoke", "south", "--authority", out / "authority")["revoked"] == []
+    assert str(revoked) in printed
+    assert run_json("join", "--revoke", "south", "--authority", out / "authority")["revoked"] == []
     (north / "revoked.pem").write_bytes(revoked.read_bytes())
     assert me.changed()
     with raises(Refused, reason="revoked"):
         me.reload().check_peer(other.certificate_der, "south")
     (south / "revoked.pem").write_bytes(revoked.read_bytes())
-    signed(out, "south", told("join", south, "--renew")["fingerprint"])  # it may return with a new certificate
+    signed(out, "south", run_json("join", south, "--renew")["fingerprint"])  # it may return with a new certificate
     run("join", south, "--certificate", south / "south.pem")
     me.reload().check_peer(Identity.load(read_site(south)).certificate_der, "south")
     assert "east" in run("join", "--revoke", "east", "--authority", out / "authority", code=2)
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "printed"),
     [
         ([], "site.toml"),
         (["--sign", "a.csr"], "--sign needs --authority"),
@@ -380,12 +380,12 @@ def test_revoked_certificates_are_refused(out: Path) -> None:
         (["--sign", "a.csr", "--authority", "nowhere"], "nowhere"),
     ],
 )
-def test_options_that_cannot_be_combined(words: list[str], said: str) -> None:
-    assert said in run("join", *words, code=2)
+def test_options_that_cannot_be_combined(words: list[str], printed: str) -> None:
+    assert printed in run("join", *words, code=2)
 
 
 def test_a_key_that_others_can_read_is_refused(out: Path) -> None:
-    print_ = told("join", out / "north")["fingerprint"]
+    print_ = run_json("join", out / "north")["fingerprint"]
     (out / "north" / "site.key").chmod(0o644)
     assert "chmod 600" in run("join", out / "north", code=2)
     (out / "authority" / "authority.key").chmod(0o640)

@@ -39,7 +39,7 @@ def run(*words: str | int | Path, code: int = 0, typed: str | None = None, secre
     return _invoke(words, code, typed, secret)[0]
 
 
-def told(*words: str | int | Path, secret: str | None = None) -> Any:
+def run_json(*words: str | int | Path, secret: str | None = None) -> Any:
     return json.loads(_invoke((*words, "--json"), 0, None, secret)[1])
 
 
@@ -91,7 +91,7 @@ def nothing_signed(out: Path, site: str = "north") -> bool:
 
 
 def test_nothing_is_signed_without_a_confirmed_fingerprint(out: Path) -> None:
-    asked = told("join", out / "north")
+    asked = run_json("join", out / "north")
     run(*keeper(out), code=2)
     assert nothing_signed(out)
     groups = " ".join(asked["fingerprint"][i : i + 4] for i in range(0, 64, 4))
@@ -100,18 +100,18 @@ def test_nothing_is_signed_without_a_confirmed_fingerprint(out: Path) -> None:
 
 
 def test_a_wrong_fingerprint_is_refused(out: Path) -> None:
-    asked = told("join", out / "north")["fingerprint"]
+    asked = run_json("join", out / "north")["fingerprint"]
     other = fingerprint(new_key())
     for wrong in (other, asked[:32], asked[:-1], asked + "0", "", "x" * 64):
         run(*keeper(out), "--fingerprint", wrong, code=2)
         assert nothing_signed(out)
     spoken = ":".join(asked[i : i + 2] for i in range(0, 64, 2)).upper()
-    assert told(*keeper(out), "--fingerprint", f" {spoken} ")["fingerprint"] == asked
+    assert run_json(*keeper(out), "--fingerprint", f" {spoken} ")["fingerprint"] == asked
 
 
 def test_a_swapped_request_is_refused(out: Path) -> None:
     """The request is replaced by one of the same site with another key."""
-    asked = told("join", out / "north")["fingerprint"]
+    asked = run_json("join", out / "north")["fingerprint"]
     swapped = new_key()
     (out / "north" / "request.csr").write_bytes(pem(request("north", NET, swapped)))
     run(*keeper(out), "--fingerprint", asked, code=2)
@@ -122,10 +122,10 @@ def test_a_swapped_request_is_refused(out: Path) -> None:
 
 @pytest.mark.usefixtures("terminal")
 def test_the_keeper_confirms_on_a_terminal(out: Path) -> None:
-    asked = told("join", out / "north")["fingerprint"]
+    asked = run_json("join", out / "north")["fingerprint"]
     for answer in ("n\n", "\n", "maybe\nn\n"):
-        said = run(*keeper(out), typed=answer, code=2)
-        assert asked[:4] in said
+        printed = run(*keeper(out), typed=answer, code=2)
+        assert asked[:4] in printed
         assert nothing_signed(out)
     run(*keeper(out), typed="y\n")
     assert [one.key for one in read_issued(out / "authority")] == [asked]
@@ -153,9 +153,9 @@ def test_the_question_appears_on_a_real_terminal(out: Path) -> None:
 
 def joined(out: Path, site: str = "north") -> str:
     """Give a site its certificate, and return the fingerprint of its next request."""
-    run(*keeper(out, site), "--fingerprint", told("join", out / site)["fingerprint"])
+    run(*keeper(out, site), "--fingerprint", run_json("join", out / site)["fingerprint"])
     run("join", out / site, "--certificate", out / site / f"{site}.pem")
-    return str(told("join", out / site, "--renew")["fingerprint"])
+    return str(run_json("join", out / site, "--renew")["fingerprint"])
 
 
 def test_a_second_certificate_must_be_requested(out: Path) -> None:
@@ -189,7 +189,7 @@ def test_the_keeper_confirms_a_second_certificate_on_a_terminal(out: Path) -> No
 def test_a_revoked_site_may_request_again(out: Path) -> None:
     again = joined(out)
     run("join", "--revoke", "north", "--authority", out / "authority")
-    assert told(*keeper(out), "--fingerprint", again)["also_valid"] == []
+    assert run_json(*keeper(out), "--fingerprint", again)["also_valid"] == []
 
 
 # --------------------------------------------------------------------------------------------------------------- ledger
@@ -203,10 +203,10 @@ def test_every_signature_is_recorded(out: Path) -> None:
     assert path.read_bytes().startswith(before)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     issued = read_issued(out / "authority")
-    said = ledger(out, "signed")
-    assert [one["serial"] for one in said] == [one.serial for one in issued]
-    assert [one["fingerprint"] for one in said] == [one.key for one in issued]
-    for one in said:
+    printed = ledger(out, "signed")
+    assert [one["serial"] for one in printed] == [one.serial for one in issued]
+    assert [one["fingerprint"] for one in printed] == [one.key for one in issued]
+    for one in printed:
         assert (one["site"], set(one)) == (
             "north",
             {"time", "event", "site", "serial", "fingerprint", "not_before", "not_after"},
@@ -223,16 +223,16 @@ def test_every_signature_is_recorded(out: Path) -> None:
 
 def test_the_next_list_is_signed_and_installed(out: Path) -> None:
     joined(out)
-    done = told("join", "--reissue", "--authority", out / "authority", "--days", 50)
+    done = run_json("join", "--reissue", "--authority", out / "authority", "--days", 50)
     assert (done["number"], done["revoked"]) == (2, [])
     assert timedelta(days=49) < datetime.fromisoformat(done["not_after"]) - datetime.now(UTC) < timedelta(days=51)
     older = out / "north" / "older.pem"
     older.write_bytes((out / "north" / "revoked.pem").read_bytes())
-    taken = told("join", out / "north", "--revoked", done["list"])
+    taken = run_json("join", out / "north", "--revoked", done["list"])
     assert (taken["number"], taken["replaced"]) == (2, True)
     assert Identity.load(read_site(out / "north")).list_number == 2
     run("join", out / "north", "--revoked", older, code=2)
-    assert told("join", "--revoke", "north", "--authority", out / "authority")["number"] == 3
+    assert run_json("join", "--revoke", "north", "--authority", out / "authority")["number"] == 3
 
 
 # ----------------------------------------------------------------------------------------------------------- passphrase
@@ -255,7 +255,7 @@ def test_an_encrypted_key_needs_its_passphrase(protected: Path) -> None:
 
 
 def test_signing_and_revoking_need_the_passphrase(protected: Path, tmp_path: Path) -> None:
-    words = (*keeper(protected), "--fingerprint", told("join", protected / "north")["fingerprint"])
+    words = (*keeper(protected), "--fingerprint", run_json("join", protected / "north")["fingerprint"])
     authority = ("--authority", protected / "authority")
     run(*words, code=2)
     run(*words, code=2, secret="wrong")
@@ -311,8 +311,8 @@ def test_a_passphrase_does_not_apply_to_keys_of_trial_kits(network: Path, tmp_pa
 
 
 def test_json_tells_whether_there_is_a_passphrase(network: Path, tmp_path: Path) -> None:
-    assert told("init", network, "--out", tmp_path / "with", secret=SECRET)["passphrase"]
-    assert not told("init", network, "--out", tmp_path / "without")["passphrase"]
+    assert run_json("init", network, "--out", tmp_path / "with", secret=SECRET)["passphrase"]
+    assert not run_json("init", network, "--out", tmp_path / "without")["passphrase"]
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")

@@ -151,11 +151,11 @@ def test_eigenvalues_of_a_probe(tmp_path: Path) -> None:
     assert "wine.npy, 178 rows × 13 columns" in found["spectrum"]
     values = np.linalg.eigvalsh(np.cov(X.T))
     made = plan("ring:6", 2, eigenvalues=values, latency="30ms", bandwidth="30Mbit", rows_per_agent=178, tol=1e-10)
-    said = {one["method"]: one["total"]["rounds"] for one in found["predictions"]}
-    assert said == {one.method: one.total.rounds for one in made.predictions}
+    counted = {one["method"]: one["total"]["rounds"] for one in found["predictions"]}
+    assert counted == {one.method: one.total.rounds for one in made.predictions}
     scaled = _json("--topology", "ring:6", "-k", "2", *LINK, "--probe", str(tmp_path / "wine.npy"), "--scale")
     assert scaled["spectrum"].endswith(", scaled")
-    assert {one["method"]: one["total"]["rounds"] for one in scaled["predictions"]} != said
+    assert {one["method"]: one["total"]["rounds"] for one in scaled["predictions"]} != counted
 
 
 def test_a_probe_with_a_label_column(tmp_path: Path) -> None:

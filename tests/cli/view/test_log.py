@@ -129,9 +129,9 @@ def test_nothing_is_written_after_the_last_line() -> None:
     put(log, "lost", "south cannot be reached")
     put(log, "lost", "west cannot be reached")
     log.close()
-    said = written(stream)
-    assert [one["event"] for one in said] == ["lost", "stopped", "lost", "stopped"]
-    assert said[2]["facts"]["times"] == 3
+    printed = written(stream)
+    assert [one["event"] for one in printed] == ["lost", "stopped", "lost", "stopped"]
+    assert printed[2]["facts"]["times"] == 3
 
 
 def test_lines_that_differ_in_a_port_are_counted_together() -> None:

@@ -101,10 +101,10 @@ def test_missing_sites_are_named_with_the_reason() -> None:
 
 def test_busy_and_differing_sites_are_named() -> None:
     view = replace(VIEW, busy=("west",), differing=(("east", ("components",)), ("north", ("seed",))))
-    said = watch_of(view).situation().waiting
-    assert "west: not ready yet" in said
-    assert "east: differs in components" in said
-    assert "north (this site): differs in seed" in said
+    printed = watch_of(view).situation().waiting
+    assert "west: not ready yet" in printed
+    assert "east: differs in components" in printed
+    assert "north (this site): differs in seed" in printed
 
 
 def test_a_silent_neighbour_is_named_while_running() -> None:

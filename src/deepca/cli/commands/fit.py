@@ -235,10 +235,10 @@ def _fitted(
     """Read the rows and decompose them, showing progress."""
     in_lines = ranks.ranks > 1 and not view.notes.is_terminal and not (view.quiet or view.as_json)
     with bars(view.notes, disable=view.quiet or view.as_json or in_lines) as progress:
-        held = _sources(ranks, rows)
-        net = from_name(topology, sum(held.shares), seed=settings.seed)
-        network = ranks.network(net, held.shares)
-        sources = held.sources
+        assigned = _assign(ranks, rows)
+        net = from_name(topology, sum(assigned.shares), seed=settings.seed)
+        network = ranks.network(net, assigned.shares)
+        sources = assigned.sources
         n = None if any(s.n is None for s in sources) else sum(s.n or 0 for s in sources)
         task = progress.add_task("reading", total=n, iteration="—", note=_scope(net.n_agents, ranks))
         lines = [ProgressLines(lambda line: view.notes.print(line, highlight=False))] if in_lines else []
@@ -308,25 +308,25 @@ class _ReadingDone:
 
 
 @dataclass(frozen=True)
-class _Held:
+class _Assignment:
     """The sources of this rank's agents, and the number of agents of each rank."""
 
     sources: tuple[Source, ...]
     shares: tuple[int, ...]
 
 
-def _sources(ranks: Engine, rows: _Rows) -> _Held:
+def _assign(ranks: Engine, rows: _Rows) -> _Assignment:
     """Open the sources of this rank's agents; a rank reads files of other ranks only to split or regroup them."""
     check_distinct(rows.files)
     if rows.agents is None and rows.agent_column is None:
         shares = ranks.shares(len(rows.files))
         opened = open_shares(ranks, rows.files, shares, label_column=rows.label_column, dataset=rows.dataset)
-        return _Held(opened, shares)
+        return _Assignment(opened, shares)
     with ranks.together():
         every = _split(rows)
     shares = ranks.shares(len(every))
     first = sum(shares[: ranks.rank])
-    return _Held(every[first : first + shares[ranks.rank]], shares)
+    return _Assignment(every[first : first + shares[ranks.rank]], shares)
 
 
 def _split(rows: _Rows) -> tuple[Source, ...]:

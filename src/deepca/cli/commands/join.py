@@ -214,14 +214,14 @@ class _Keeper:
     passphrase_file: Path | None
     days: int
 
-    def sign(self, path: Path, told: str | None, *, renewal: bool) -> tuple[str, dict[str, object]]:
+    def sign(self, path: Path, claimed: str | None, *, renewal: bool) -> tuple[str, dict[str, object]]:
         """Sign a request once its fingerprint is confirmed."""
         from deepca.sites.pki.enrolment import examine_request, sign_request
 
         found = examine_request(path, self.authority)
-        expected = _confirmed(found, told)
+        expected = _confirm(found, claimed)
         found.check(expected, renewal=True)
-        renewal = _renewal(found, wanted=renewal)
+        renewal = _confirm_renewal(found, requested=renewal)
         found.check(expected, renewal=renewal)  # before asking for a passphrase
         signed = sign_request(
             path,
@@ -273,13 +273,13 @@ class _Keeper:
         return text, facts
 
 
-def _confirmed(found: PendingRequest, told: str | None) -> str:
+def _confirm(found: PendingRequest, claimed: str | None) -> str:
     """Return the fingerprint that the keeper expects: the one given, or the one confirmed on the terminal."""
-    if told is not None:
-        expected = "".join(told.split()).replace(":", "").lower()
+    if claimed is not None:
+        expected = "".join(claimed.split()).replace(":", "").lower()
         if len(expected) != _FINGERPRINT_DIGITS or not set(expected) <= set(string.hexdigits):
             expected = f"expected {_FINGERPRINT_DIGITS} hexadecimal digits, as shown by deepca join at the site"
-            raise ParameterError("fingerprint", told, expected)
+            raise ParameterError("fingerprint", claimed, expected)
         return expected
     shown = grouped(found.fingerprint)
     if not terminal():
@@ -303,13 +303,13 @@ def _confirmed(found: PendingRequest, told: str | None) -> str:
     return found.fingerprint
 
 
-def _renewal(found: PendingRequest, *, wanted: bool) -> bool:
+def _confirm_renewal(found: PendingRequest, *, requested: bool) -> bool:
     """Warn of valid certificates that a site has, and ask whether to sign another unless that was requested."""
     for one in found.valid:
         text = f"{found.site} already has a certificate, valid until {one.not_after[:10]}, serial {one.serial}."
         typer.secho(f"warning: {text}", fg="yellow", err=True)
-    if wanted or not found.valid or not terminal():
-        return wanted
+    if requested or not found.valid or not terminal():
+        return requested
     return typer.confirm(f"Sign another certificate for {found.site}, to replace it?", err=True)
 
 

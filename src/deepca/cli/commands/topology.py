@@ -186,8 +186,11 @@ def _facts(net: Topology) -> list[tuple[str, str, str]]:
         ]
         if net.n_agents > SMALL:
             return rows
-        held = net.limit * net.n_agents
-        return [*rows, ("push-sum weight", f"{held.min():.3g} … {held.max():.3g}", "in the limit; agents divide by it")]
+        weights = net.limit * net.n_agents
+        return [
+            *rows,
+            ("push-sum weight", f"{weights.min():.3g} … {weights.max():.3g}", "in the limit; agents divide by it"),
+        ]
     if net.changing:
         ways = "; some go one way, with a push-sum weight" if net.directed else ""
         return [

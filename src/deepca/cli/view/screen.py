@@ -163,11 +163,11 @@ class _Picture:
 
 def _row(link: LinkView, skewed: bool) -> list[RenderableType]:
     silent = link.silent_for
-    heard = "never" if silent is None else "now" if silent < 1.0 else f"{span(silent)} ago"
+    last = "never" if silent is None else "now" if silent < 1.0 else f"{span(silent)} ago"
     cells: list[RenderableType] = [
         Text(f"  {link.site}"),
         Text(link.state, style=_COLOURS[link.state]),
-        heard,
+        last,
         size(link.sent_bytes),
         size(link.received_bytes),
         Text(str(link.sent_again), style="yellow" if link.sent_again else "dim"),
