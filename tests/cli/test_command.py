@@ -186,6 +186,12 @@ def test_a_renamed_option_has_the_effect_of_the_new_one(tmp_path: Path) -> None:
     assert old.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize(("rank", "notices"), [("0", 1), ("1", 0)])
+def test_only_rank_0_prints_the_notice(rank: str, notices: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", rank)
+    assert run("demo", "--tol", "wrong").stderr.count("deprecated:") == notices
+
+
 def test_arguments_after_two_dashes_are_not_options() -> None:
     assert "deprecated" not in run("inspect", "--", "--tol").stderr
     assert "--tol" in run("inspect", "--", "--tol").stderr

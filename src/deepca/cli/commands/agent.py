@@ -21,7 +21,7 @@ from rich.markup import escape
 from deepca._util.logs import EventHandler, EventLogger, listening
 from deepca.cli.command import Command, examples, message_for
 from deepca.cli.common import errors, handle_signals, print_json, require_agent, say
-from deepca.cli.options import JsonOption, SiteArgument
+from deepca.cli.options import OUTPUT, JsonOption, SiteArgument
 from deepca.cli.view.model import show_model, summary
 from deepca.errors import (
     DeepcaError,
@@ -54,12 +54,17 @@ _REPEATED_SIGNAL = 2.0  # seconds within which a second signal counts as the fir
 
 agent = typer.Typer(name="agent", help="Run a site's agent.", no_args_is_help=True, rich_markup_mode=None)
 
-
 _LogOption = Annotated[
     str | None,
-    typer.Option(metavar="STYLE", help="Style of the log: text or json. It goes to standard error without --log-file."),
+    typer.Option(
+        metavar="STYLE",
+        rich_help_panel=OUTPUT,
+        help="Style of the log: text or json. It goes to standard error without --log-file.",
+    ),
 ]
-_LogFileOption = Annotated[Path | None, typer.Option(metavar="FILE", help="Append the log to this file.")]
+_LogFileOption = Annotated[
+    Path | None, typer.Option(metavar="FILE", rich_help_panel=OUTPUT, help="Append the log to this file.")
+]
 _RunOption = Annotated[
     str | None,
     typer.Option("--run", metavar="NAME", help="Name of the run, overriding network.toml; the same at all sites."),
@@ -69,7 +74,8 @@ _DeadlineOption = Annotated[
     typer.Option(metavar="TIME", help="Time limit of the run, such as 90s or 2h, overriding site.toml."),
 ]
 _QuietOption = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Print errors only; a log goes to --log-file if that is given.")
+    bool,
+    typer.Option("--quiet", "-q", rich_help_panel=OUTPUT, help="Print errors only; --log-file still gets the log."),
 ]
 
 
@@ -153,8 +159,8 @@ def _run(
             reporter.end("stopped", _stopped(site if watch else None, finished=reporter.finished), 130)
         except Unfinished as error:
             details = [text for wait in watch.last.waits for text in wait.details] if watch else []
-            again = "allow more time with --deadline, or with deadline in site.toml"
-            reporter.end("unfinished", f"{error}; {again}", UNFINISHED, *details)
+            text = f"{error}; allow more time with --deadline, or with deadline in site.toml"
+            reporter.end("unfinished", text, UNFINISHED, *details)
         except (NetworkError, InternalError, NotFiniteError) as error:  # not this site's mistake
             report = f"; send the report {error.report} along" if error.report else ""
             reporter.end("failed", f"{error}{report}", UNUSABLE)
@@ -274,9 +280,7 @@ def _core_log() -> CoreLog | None:
     """Listen for refused clients in the log of gRPC's core, which works only before grpc is imported."""
     from deepca.sites.transport.grpc_errors import CoreLog
 
-    if "grpc" in sys.modules:
-        return None
-    return CoreLog().install()
+    return None if "grpc" in sys.modules else CoreLog().install()
 
 
 def _stoppable() -> AbstractContextManager[None]:

@@ -110,7 +110,7 @@ def up(
     label_column: LabelColumnOption = None,
     dataset: DatasetOption = None,
     on_loss: _OnLossOption = "wait",
-    patience: _PatienceOption = "30s",
+    patience: _PatienceOption = "60s",
     deadline: _DeadlineOption = "1h",
     seed: SeedOption = 0,
     keep: _KeepOption = False,
