@@ -173,7 +173,7 @@ def _plain(text: object) -> str:
 def _proof_rows(proof: Certificate) -> list[tuple[str, str]]:
     rows = f", {proof.n_rows:,} rows" if proof.n_rows is not None else ""
     outside = (
-        "all variances are known"
+        "nothing lies outside these components"
         if not proof.others
         else (f"the next variance is at most {proof.bound:.6g}, except with probability {proof.failure:.0e}")
     )
