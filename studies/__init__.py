@@ -1,1 +1,1 @@
-"""Studies of the library itself: what measures it, and does not ship with it."""
+"""Studies that measure the library; they are not part of the installed package."""

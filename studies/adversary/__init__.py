@@ -1,6 +1,6 @@
-"""An adversary of the library: random cases that are hard for a reason, judged by independent answers.
+"""Test the library on deliberately hard random cases and check its claims against independent answers.
 
-``python -m studies.adversary --help``. A case is a family and a seed, and the same on every run.
+See ``python -m studies.adversary --help``. A case is identified by its family and seed, and is reproducible.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FAMILIES: dict[str, Family] = {
     "certificates": certificates,
     "averages": averages,
 }
-_SHARES = {
+_CASE_FRACTIONS = {
     "estimators": 0.30,
     "solve": 0.15,
     "networks": 0.10,
@@ -45,5 +45,5 @@ def run(family: str, seed: int) -> Outcome:
 
 
 def cases_of(total: int) -> dict[str, int]:
-    """How many cases of each family, at least ``total`` of them together."""
-    return {family: max(-int(-total * share // 1), 1) for family, share in _SHARES.items()}
+    """Return the number of cases of each family, at least ``total`` altogether."""
+    return {family: max(-int(-total * fraction // 1), 1) for family, fraction in _CASE_FRACTIONS.items()}

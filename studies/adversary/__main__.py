@@ -1,4 +1,4 @@
-"""Run cases and write the page; see ``python -m studies.adversary --help``."""
+"""Run cases and write the report page; see ``python -m studies.adversary --help``."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from studies.adversary.trial import Outcome
 
 
 def main() -> int:
-    """Parse, run, show, write; 1 where anything is wrong."""
+    """Run the requested cases and return 1 if any claim was violated, 0 otherwise."""
     options = parser().parse_args()
     for threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ[threads] = "1"  # for the workers
-    alone = options.family is not None and options.cases is None
+        os.environ[threads] = "1"  # inherited by the workers
+    single = options.family is not None and options.cases is None
     seed = secrets.randbelow(10**9) if options.seed is None else options.seed
     counts = cases_of(options.cases or 10_000)
     if options.family is not None:
         counts = {options.family: options.cases or 1}
     console, began = Console(), time.monotonic()
-    outcomes = _run(_in_turn(counts, seed), sum(counts.values()), options, console)
-    if alone:
+    outcomes = _run(_interleave(counts, seed), sum(counts.values()), options, console)
+    if single:
         console.print(outcomes[0])
     console.print(summary(outcomes), soft_wrap=True)
     command = f"python -m studies.adversary --cases {options.cases or 10_000} --seed {seed}"
@@ -48,25 +48,26 @@ def main() -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Make the parser of this command's options."""
+    """Build the argument parser."""
     parser = argparse.ArgumentParser(
-        prog="python -m studies.adversary", description="Random cases against independent answers."
+        prog="python -m studies.adversary",
+        description="Check the library on hard random cases against independent answers.",
     )
-    parser.add_argument("--cases", type=int, metavar="N", help="cases in all (10,000), or of one family (1)")
-    parser.add_argument("--family", choices=sorted(FAMILIES), help="cases of this family only")
     parser.add_argument(
-        "--seed", type=int, metavar="S", help="of the first case of each family; a fresh one by default"
+        "--cases", type=int, metavar="N", help="total number of cases (default 10,000; with --family 1)"
     )
-    parser.add_argument("--processes", type=int, default=2, metavar="P", help="worker processes (2)")
-    parser.add_argument("--deadline", type=float, default=DEADLINE, metavar="SECONDS", help="for one case")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the page to FILE")
+    parser.add_argument("--family", choices=sorted(FAMILIES), help="run only cases of this family")
+    parser.add_argument("--seed", type=int, metavar="S", help="seed of the first case of each family (default: random)")
+    parser.add_argument("--processes", type=int, default=2, metavar="P", help="number of worker processes (default 2)")
+    parser.add_argument("--deadline", type=float, default=DEADLINE, metavar="SECONDS", help="time limit per case")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the report page to FILE")
     return parser
 
 
-def _in_turn(counts: dict[str, int], seed: int) -> list[Case]:
-    """One case of each family after the other, so that the time left is told well."""
-    turns = zip_longest(*([(family, seed + i) for i in range(n)] for family, n in counts.items()))
-    return [case for case in chain.from_iterable(turns) if case is not None]
+def _interleave(counts: dict[str, int], seed: int) -> list[Case]:
+    """Interleave the families so that the estimate of the remaining time is accurate."""
+    rounds = zip_longest(*([(family, seed + i) for i in range(n)] for family, n in counts.items()))
+    return [case for case in chain.from_iterable(rounds) if case is not None]
 
 
 def _run(cases: list[Case], total: int, options: argparse.Namespace, console: Console) -> list[Outcome]:

@@ -1,4 +1,4 @@
-"""What certificates and statuses claim, against the truth."""
+"""Check the claims of certificates and statuses against the true spectrum."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ __all__ = ["check_certificate", "check_result", "check_status"]
 Array = npt.NDArray[np.float64]
 
 _EPS = float(np.finfo(np.float64).eps)
-_CLEAR = 1e-2  # relative gap from which nobody may call two eigenvalues equal
-_VISIBLE = 1e3  # roundings of the largest singular value (or eigenvalue) from which data are not zero
-_UNDERFLOW = 1e-290  # eigenvalues below which products lose digits
-_AT_FLOOR = 1e-6  # what a status may call usable at the rounding floor
+_DISTINCT_GAP = 1e-2  # eigenvalues with a larger relative gap must not be reported as equal
+_NONZERO_ULPS = 1e3  # values above this multiple of d·eps times the largest one are not zero
+_UNDERFLOW = 1e-290  # products involving eigenvalues below this lose digits
+_FLOOR_TOLERANCE = 1e-6  # largest angle that a status may call usable at the rounding floor
 
 
 def check_result(trial: Trial, result: Result[Any], truth: Spectrum, tol: float, *, loses: bool = False) -> None:
-    """Everything a :class:`deepca.Result` says; ``loses`` : whether messages were lost on the way."""
+    """Check every claim of a :class:`deepca.Result`; ``loses`` tells whether messages were lost during the run."""
     X = np.asarray(result.components).reshape(-1, *result.components.shape[-2:])[0]
     k, status, certificate = X.shape[1], result.status, result.certificate
     trial.status = status.code
@@ -37,9 +37,9 @@ def check_result(trial: Trial, result: Result[Any], truth: Spectrum, tol: float,
 def check_certificate(
     trial: Trial, certificate: Certificate, X: Array, truth: Spectrum, *, W: Array | None = None
 ) -> None:
-    """Angle, bound on the next eigenvalue, leading parts and eigenvalues of components X ``(d, k)``.
+    """Check the angle, next-eigenvalue bound, leading parts and eigenvalues certified for X ``(d, k)``.
 
-    W : the agents' own bases, of which the certificate speaks too.
+    ``W`` holds the bases of the individual agents, to which ``worst_angle`` applies.
     """
     k, scale = X.shape[1], certificate.scale
     if not certificate.averaging_ok:
@@ -73,7 +73,7 @@ def check_status(
     W: Array | None = None,
     loses: bool = False,
 ) -> None:
-    """Whether what a status promises, or blames, is so."""
+    """Check the guarantee that a status gives, or the cause that it names."""
     code, doubt = status.code, truth.angle_doubt(k)
     if code == "converged":
         trial.claim("converged, components", _angle(truth, k, X), tol, doubt)
@@ -83,34 +83,45 @@ def check_status(
         _check_rank(trial, truth, rank, tol, X)
     if code == "not_unique":
         apart = truth.relative_gap(k)
-        equal = apart <= _CLEAR or truth.below_rounding(k)
-        trial.fact(f"blamed: not unique, but λ_k and λ_k+1 differ by {apart:.1e}", equal)
+        equal = apart <= _DISTINCT_GAP or truth.below_rounding(k)
+        trial.fact(f"wrong cause: not unique, but λ_k and λ_k+1 differ by {apart:.1e}", equal)
     if code == "below_rounding" and float(truth.values[0]) > _UNDERFLOW:
         least = float(abs(truth.values[k - 1]))
         trial.fact(
-            f"blamed: λ_k = {least:.1e} is lost in rounding, which is {truth.rounding:.1e}", least <= truth.rounding
+            f"wrong cause: λ_k = {least:.1e} reported below the rounding level, which is {truth.rounding:.1e}",
+            least <= truth.rounding,
         )
     if code == "not_top":
-        trial.fact("blamed: not top, but it is", _angle(truth, k, X) > tol)
+        trial.fact("wrong cause: not top, but the subspace is within the tolerance", _angle(truth, k, X) > tol)
     if code == "indefinite_mean":
-        trial.fact("blamed: indefinite, but the mean is not", float(truth.values[-1]) < 0.0)
+        trial.fact("wrong cause: indefinite, but the mean matrix is not", float(truth.values[-1]) < 0.0)
     if code in ("tracking_lost", "averaging_failed"):
-        trial.fact(f"blamed: {code}, but nothing was lost", loses)
+        trial.fact(f"wrong cause: {code}, but no message was lost", loses)
 
 
 def _check_rank(trial: Trial, truth: Spectrum, rank: int, tol: float, X: Array) -> None:
-    """``rank`` leading components are as good as promised, and beyond them there is nothing."""
+    """Check that the first ``rank`` components meet the tolerance and that the remaining spectrum is zero."""
     if rank == 0:
-        trial.fact("blamed: rank 0, but there is variance", float(truth.values[0]) <= float(np.finfo(np.float64).tiny))
+        trial.fact(
+            "wrong cause: rank 0, but there is variance", float(truth.values[0]) <= float(np.finfo(np.float64).tiny)
+        )
         return
     if rank < truth.d:
         largest, next_one = float(truth.values[0]), max(float(truth.values[rank]), 0.0)
-        rounding = _VISIBLE * _EPS * truth.d
+        rounding = _NONZERO_ULPS * _EPS * truth.d
         if truth.roots:
             largest, next_one = math.sqrt(largest), math.sqrt(next_one)
-        trial.claim(f"blamed: rank {rank}, what lies beyond it", next_one / largest, rounding, truth.doubt / largest)
+        trial.claim(
+            f"wrong cause: rank {rank}, but the next value is not zero",
+            next_one / largest,
+            rounding,
+            truth.doubt / largest,
+        )
     trial.claim(
-        "rank deficient, leading part", _angle(truth, rank, X[:, :rank]), max(tol, _AT_FLOOR), truth.angle_doubt(rank)
+        "rank deficient, leading part",
+        _angle(truth, rank, X[:, :rank]),
+        max(tol, _FLOOR_TOLERANCE),
+        truth.angle_doubt(rank),
     )
 
 

@@ -1,4 +1,4 @@
-"""Worker processes under a watchdog: a case that does not end is killed and counted."""
+"""Run cases in worker processes with a time limit; a case that exceeds it is killed and reported."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from studies.adversary.trial import Outcome
 
 __all__ = ["DEADLINE", "Case", "run_all", "serve_cases"]
 
-DEADLINE = 300.0  # seconds for one case; the slowest take fifteen, and many times that where others use the machine
-_LOOK = 0.5  # seconds between looks at the clock
+DEADLINE = 300.0  # seconds per case; the slowest take 15 s, and far longer on a busy machine
+_POLL_INTERVAL = 0.5  # seconds between checks of the time limit
 
 Case = tuple[str, int]
 
 
 def serve_cases(pipe: Connection) -> None:
-    """Say that imports are done; then run every case that comes, and send its outcome."""
+    """Signal that imports are done, then run each case received and send back its outcome."""
     pipe.send(None)
     with suppress(EOFError, KeyboardInterrupt):
         while True:
@@ -36,16 +36,31 @@ def run_all(
     deadline: float = DEADLINE,
     serve: Callable[[Connection], None] = serve_cases,
 ) -> Iterator[Outcome]:
-    """Outcomes as they come; a worker that exceeds ``deadline`` on a case, or dies of it, is replaced.
+    """Yield outcomes in order of completion.
 
-    serve : what a worker does with its end of a pipe; a function that can be pickled.
+    A worker that dies or exceeds ``deadline`` seconds on a case is replaced, and the case counts as hung.
+
+    Parameters
+    ----------
+    cases : iterable of (str, int)
+        Family and seed of each case.
+    processes : int
+        Number of worker processes.
+    deadline : float
+        Time limit per case in seconds.
+    serve : callable
+        Main function of a worker, called with its end of a pipe. It must be picklable.
+
+    Yields
+    ------
+    Outcome
     """
     waiting = iter(cases)
     workers = [_Worker(serve) for _ in range(processes)]
     try:
         busy = [worker for worker in workers if worker.start(next(waiting, None))]
         while busy:
-            ready = wait([worker.pipe for worker in busy], timeout=_LOOK)
+            ready = wait([worker.pipe for worker in busy], timeout=_POLL_INTERVAL)
             for worker in list(busy):
                 outcome = worker.outcome(deadline, ready=worker.pipe in ready)
                 if outcome is None:
@@ -60,7 +75,7 @@ def run_all(
 
 @dataclass
 class _Worker:
-    """A process and the case it is at."""
+    """A worker process and the case it is running."""
 
     serve: Callable[[Connection], None]
     process: BaseProcess = field(init=False)
@@ -74,7 +89,7 @@ class _Worker:
         self.process = context.Process(target=self.serve, args=(theirs,), daemon=True)
         self.process.start()
         theirs.close()
-        self.pipe.recv()  # imports are done, and do not count
+        self.pipe.recv()  # wait for the imports, which do not count towards the time limit
 
     def start(self, case: Case | None) -> bool:
         if case is None:
@@ -84,7 +99,7 @@ class _Worker:
         return True
 
     def outcome(self, deadline: float, *, ready: bool) -> Outcome | None:
-        """Of the case at hand, if it is over or has to be."""
+        """Return the outcome of the current case if it has finished or exceeded the deadline, else None."""
         taken = time.monotonic() - self.began
         if ready:
             with suppress(EOFError, ConnectionResetError):
@@ -94,7 +109,7 @@ class _Worker:
             return None
         self.end()
         self.__post_init__()
-        why = "died" if ready else f"did not end within {deadline:.0f} s"
+        why = "the worker died" if ready else f"not finished within {deadline:.0f} s"
         return Outcome(*self.case, "hang", False, 0.0, 0.0, 0, 0, (f"hang: {why}",), seconds=taken, hung=True)
 
     def end(self) -> None:

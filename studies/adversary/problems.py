@@ -1,4 +1,4 @@
-"""Random problems: spectra, matrices and networks that are hard for a reason."""
+"""Generate random spectra, matrices and networks that are deliberately hard."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["SIZES", "agent_matrices", "orthogonal", "random_network", "sizes", "
 Array = npt.NDArray[np.float64]
 
 SIZES = (-250, 270)
-"""Decades between which matrices are scaled: eigenvalues 1e-30 and 1e30 times as large still fit."""
+"""Range of decimal exponents by which matrices are scaled; eigenvalues 1e±30 times as large stay in range."""
 SPECTRA = ("flat", "decay", "steep", "clustered", "equal", "deficient", "spike")
 
 
 def spectrum(trial: Trial, d: int, k: int) -> Array:
-    """d eigenvalues, descending, the largest of them 1."""
+    """Draw d eigenvalues in descending order, the largest equal to 1."""
     rng, kind = trial.rng, trial.one_of(*SPECTRA)
     values: npt.NDArray[Any]
     if kind == "flat":
@@ -47,7 +47,7 @@ def spectrum(trial: Trial, d: int, k: int) -> Array:
 
 
 def sizes(trial: Trial) -> tuple[int, int]:
-    """d and k, mostly small, with k = 1 and k = d among them."""
+    """Draw d and k, mostly small, including k = 1 and k = d."""
     d = int(trial.rng.integers(2, 12)) if trial.chance(0.85) else int(trial.rng.integers(12, 41))
     k = trial.one_of(1, d, *(int(k) for k in trial.rng.integers(1, min(d, 6) + 1, 4)))
     trial.note(f"d={d}", f"k={k}")
@@ -55,11 +55,15 @@ def sizes(trial: Trial) -> tuple[int, int]:
 
 
 def orthogonal(rng: np.random.Generator, n: int, k: int | None = None) -> Array:
+    """Draw a random matrix ``(n, k)`` with orthonormal columns; square by default."""
     return np.asarray(np.linalg.qr(rng.standard_normal((n, n if k is None else k)))[0], dtype=np.float64)
 
 
 def agent_matrices(trial: Trial, values: Array, m: int, *, size: float = 1.0) -> tuple[Array, float]:
-    """``(m, d, d)`` symmetric matrices, ``size`` times these the eigenvalues of their mean, and how unlike they are."""
+    """Draw symmetric matrices ``(m, d, d)`` whose mean has eigenvalues ``size * values``.
+
+    Also return how strongly the agents' matrices differ, relative to the largest eigenvalue of the mean.
+    """
     rng, d = trial.rng, values.size
     Q = orthogonal(rng, d)
     A = (Q * values) @ Q.T
@@ -74,7 +78,7 @@ def agent_matrices(trial: Trial, values: Array, m: int, *, size: float = 1.0) ->
 
 
 def static_network(trial: Trial, m: int) -> Topology:
-    """A connected graph that stays and goes both ways."""
+    """Draw a connected, undirected, static graph."""
     names = [
         "ring",
         "path",
@@ -91,7 +95,7 @@ def static_network(trial: Trial, m: int) -> Topology:
 
 
 def random_network(trial: Trial, m: int) -> tuple[Topology, str]:
-    """Any network, and its kind: static, directed, changing or lossy."""
+    """Draw a network of any kind and return it with its kind: static, directed, changing or lossy."""
     kind = trial.one_of("static", "directed", "changing", "lossy") if m > 2 else "static"
     if kind == "directed":
         made = _directed(trial, m)

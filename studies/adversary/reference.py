@@ -1,11 +1,11 @@
-"""Independent answers in extended precision.
+"""Compute reference answers in extended precision, independently of the library.
 
-Eigenvectors by Jacobi rotations in ``numpy.longdouble``, of a symmetric matrix (two-sided) or of rows (one-sided, which
-keeps small singular values to ``eps · σ_1`` where their squares would be lost). LAPACK's answer in double precision
-only shortens the way: it is orthonormalised and rotated on until nothing is left.
+Eigenvectors are computed by Jacobi rotations in ``numpy.longdouble``, either of a symmetric matrix (two-sided) or of
+rows (one-sided, which resolves singular values down to ``eps · σ_1``, where their squares would be lost). LAPACK's
+double-precision solution serves only as a starting point: it is orthonormalised and then rotated to convergence.
 
-Every answer says how far it may be off itself. Where ``longdouble`` is no longer than ``double``, that is as much as
-the bounds under test, and such cases count as undecided.
+Every answer comes with a bound on its own error. Where ``longdouble`` has the precision of ``double``, that bound is as
+large as the bounds under test, and the affected claims count as undecided.
 """
 
 from __future__ import annotations
@@ -26,18 +26,28 @@ Array = npt.NDArray[np.float64]
 
 EPS = float(np.finfo(np.longdouble).eps)
 LOST = 1e4
-"""Roundings of the largest numbers in a product below which a hundredth of an eigenvalue may be called lost."""
-_SAFETY = 64.0  # times the unit roundoff: how far a Jacobi solution of these sizes may be off, generously
-_SWEEPS = 40
+"""A hundredth of an eigenvalue may be reported as lost below this multiple of the rounding error of a product."""
+_SAFETY = 64.0  # generous factor on the unit roundoff for the error of a Jacobi solution of these sizes
+_MAX_SWEEPS = 40  # Jacobi converges in about ten
 
 
 @dataclass(frozen=True)
 class Spectrum:
-    """Eigenvalues ``(d,)``, descending, and eigenvectors ``(d, d)`` of a symmetric matrix.
+    """Eigenvalues and eigenvectors of a symmetric matrix.
 
-    doubt : absolute error of the matrix behind it; of its factor where ``roots``.
-    roots : whether the singular values of a factor were computed, so that errors are relative to σ_1, not to σ_1².
-    rounding : what double precision may take from the eigenvalues, generously; nothing above may be called lost in it.
+    Parameters
+    ----------
+    values : ndarray of shape (d,)
+        Eigenvalues in descending order.
+    vectors : ndarray of shape (d, d)
+        Eigenvectors as columns.
+    doubt : float
+        Bound on the absolute error of the matrix, or of its factor if ``roots``.
+    roots : bool
+        Whether singular values of a factor were computed, so that errors are relative to σ_1 instead of σ_1².
+    rounding : float
+        Generous bound on the double-precision rounding error of eigenvalues; no larger eigenvalue may be reported
+        as lost in rounding.
     """
 
     values: Long
@@ -48,28 +58,30 @@ class Spectrum:
 
     @property
     def d(self) -> int:
+        """Dimension of the matrix."""
         return self.values.size
 
     def top(self, k: int) -> Long:
+        """Return the first k eigenvectors, of shape ``(d, k)``."""
         return self.vectors[:, :k]
 
     def gap(self, k: int) -> float:
-        """``λ_k − λ_{k+1}``; infinite where nothing lies beyond."""
+        """Return ``λ_k − λ_{k+1}``, or infinity for k = d."""
         return float(self.values[k - 1] - self.values[k]) if k < self.d else float("inf")
 
     def relative_gap(self, k: int) -> float:
-        """``1 − λ_{k+1}/λ_k``."""
+        """Return ``1 − λ_{k+1}/λ_k``."""
         return self.gap(k) / float(abs(self.values[k - 1])) if self.values[k - 1] != 0 else 0.0
 
     def below_rounding(self, k: int) -> bool:
-        """Whether the k-th value and the next one differ by less than double precision can hold beside the largest."""
+        """Tell whether values k and k+1 differ by less than double-precision rounding of the largest value."""
         apart = float(self._measured(k - 1) - self._measured(k)) if k < self.d else np.inf
         return apart <= 16.0 * float(np.finfo(np.float64).eps) * float(
             np.abs(self.values).max() ** (0.5 if self.roots else 1)
         )
 
     def angle_doubt(self, k: int) -> float:
-        """How far the top-k eigenvectors given here may be off, as a tangent; infinite where they are not known."""
+        """Bound the error of the top-k eigenvectors, as a tangent; infinite where they are undetermined."""
         if k >= self.d:
             return 0.0
         apart = float(self._measured(k - 1) - self._measured(k))
@@ -77,10 +89,11 @@ class Spectrum:
         return 2.0 * sine if sine < 0.5 else np.inf
 
     def value_doubt(self, i: int) -> float:
-        """How far eigenvalue i may be off."""
+        """Bound the error of eigenvalue i."""
         return self.doubt * (2.0 * float(self._measured(i)) + self.doubt) if self.roots else self.doubt
 
     def reordered(self, order: npt.NDArray[Any]) -> Spectrum:
+        """Return the same spectrum in another order."""
         return replace(self, values=self.values[order], vectors=self.vectors[:, order])
 
     def _measured(self, i: int) -> np.longdouble:
@@ -89,7 +102,10 @@ class Spectrum:
 
 
 def of_matrix(A: npt.NDArray[Any], *, doubt: float = 0.0) -> Spectrum:
-    """Of a symmetric ``(d, d)`` matrix; ``doubt`` : what is not known of its entries, besides rounding."""
+    """Compute the spectrum of a symmetric ``(d, d)`` matrix.
+
+    ``doubt`` bounds the error of the matrix itself, in addition to rounding.
+    """
     B = np.asarray(A, dtype=np.longdouble)
     size = np.abs(B).max(initial=0.0)
     if size == 0.0:
@@ -97,9 +113,9 @@ def of_matrix(A: npt.NDArray[Any], *, doubt: float = 0.0) -> Spectrum:
     B = (B + B.T) / 2 / size
     V = _orthonormal(np.linalg.eigh(B.astype(np.float64))[1][:, ::-1])
     B = V.T @ B @ V
-    for _ in range(_SWEEPS):
+    for _ in range(_MAX_SWEEPS):
         moved = False
-        for p, q in _rounds(len(B)):
+        for p, q in _pair_rounds(len(B)):
             b = B[p, q]
             turn = np.abs(b) > EPS
             if not turn.any():
@@ -119,7 +135,10 @@ def of_matrix(A: npt.NDArray[Any], *, doubt: float = 0.0) -> Spectrum:
 
 
 def of_rows(Y: npt.NDArray[Any], *, doubt: float = 0.0) -> Spectrum:
-    """Of ``YᵀY``, through the singular values of Y ``(n, d)``; ``doubt`` : what is not known of Y, besides rounding."""
+    """Compute the spectrum of ``YᵀY`` from the singular values of Y ``(n, d)``.
+
+    ``doubt`` bounds the error of Y itself, in addition to rounding.
+    """
     Y = np.asarray(Y, dtype=np.longdouble)
     d, size = Y.shape[1], np.abs(Y).max(initial=0.0)
     if size == 0.0:
@@ -128,9 +147,9 @@ def of_rows(Y: npt.NDArray[Any], *, doubt: float = 0.0) -> Spectrum:
     V = _orthonormal(np.linalg.svd(Y.astype(np.float64), full_matrices=True)[2].T)
     Y = Y @ V
     largest = np.sqrt(np.square(Y).sum(axis=0).max())
-    for _ in range(_SWEEPS):
+    for _ in range(_MAX_SWEEPS):
         moved = False
-        for p, q in _rounds(d):
+        for p, q in _pair_rounds(d):
             a, b = np.square(Y[:, p]).sum(axis=0), np.square(Y[:, q]).sum(axis=0)
             g = (Y[:, p] * Y[:, q]).sum(axis=0)
             turn = np.abs(g) > 2 * EPS * largest * np.sqrt(np.maximum(a, b))
@@ -150,20 +169,23 @@ def of_rows(Y: npt.NDArray[Any], *, doubt: float = 0.0) -> Spectrum:
 
 
 def centred(X: npt.NDArray[Any], weights: npt.NDArray[Any] | None = None) -> tuple[Long, Long]:
-    """Rows minus their (weighted) mean, and that mean; by differences from one row, which are exact far from zero."""
+    """Return rows minus their (weighted) mean, and the mean.
+
+    Both are computed from differences to the first row, which are exact far from zero.
+    """
     X = np.asarray(X, dtype=np.longdouble)
     w = np.ones(len(X), dtype=np.longdouble) if weights is None else np.asarray(weights, dtype=np.longdouble)
     apart = X - X[0]
-    for _ in range(2):  # the second time takes off what rounding left of the mean
+    for _ in range(2):  # the second pass removes the rounding error of the first
         apart = apart - (w @ apart) / w.sum()
     return apart, X[0] + (w @ (X - X[0])) / w.sum()
 
 
 def tangent(U: npt.NDArray[Any], V: npt.NDArray[Any], X: npt.NDArray[Any]) -> float:
-    """Largest ``tan θ_k`` between the span of U and those of X ``(…, d, k)``; V : the other eigenvectors.
+    """Return the largest ``tan θ_k`` between the span of U and those of X ``(…, d, k)``.
 
-    ``Vᵀ X (Uᵀ X)⁻¹``: small entries of the first factor come without cancellation, so that double precision is enough
-    for the rest.
+    ``V`` holds the remaining eigenvectors. The tangent is the norm of ``Vᵀ X (Uᵀ X)⁻¹``: the first factor is free of
+    cancellation, so double precision suffices for the solve.
     """
     worst = 0.0
     for one in np.asarray(X).reshape(-1, *np.asarray(X).shape[-2:]):
@@ -178,12 +200,12 @@ def tangent(U: npt.NDArray[Any], V: npt.NDArray[Any], X: npt.NDArray[Any]) -> fl
 
 
 def exact_mean(x: npt.NDArray[np.float64]) -> list[Fraction]:
-    """Of each column, as a fraction."""
+    """Return the mean of each column as a fraction."""
     return [sum((Fraction(float(v)) for v in column), Fraction(0)) / len(x) for column in x.T]
 
 
 def _orthonormal(V: npt.NDArray[Any]) -> Long:
-    """Orthonormal to extended precision, from what is so in double precision (Newton and Schulz)."""
+    """Refine a double-precision orthonormal matrix to extended precision (Newton–Schulz)."""
     Q = np.asarray(V, dtype=np.longdouble)
     for _ in range(2):
         Q = Q @ (3 * np.eye(Q.shape[1], dtype=np.longdouble) - Q.T @ Q) / 2
@@ -191,7 +213,7 @@ def _orthonormal(V: npt.NDArray[Any]) -> Long:
 
 
 def _rotation(a: Long, b: Long, g: Long) -> tuple[Long, Long]:
-    """Cosines and sines that turn ``[[a, g], [g, b]]`` to its axes, by the smaller angle."""
+    """Return cosines and sines of the Jacobi rotations (smaller angle) that diagonalise ``[[a, g], [g, b]]``."""
     zeta = (b - a) / (2 * g)
     sign = np.where(zeta >= 0, np.longdouble(1), np.longdouble(-1))
     t = sign / (np.abs(zeta) + np.hypot(np.longdouble(1), zeta))
@@ -200,8 +222,8 @@ def _rotation(a: Long, b: Long, g: Long) -> tuple[Long, Long]:
 
 
 @lru_cache(maxsize=64)
-def _rounds(d: int) -> tuple[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]], ...]:
-    """All pairs below d, in rounds of disjoint ones (everybody plays everybody)."""
+def _pair_rounds(d: int) -> tuple[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]], ...]:
+    """Partition all index pairs below d into rounds of disjoint pairs (round-robin tournament)."""
     n = d + d % 2
     ring, rounds = list(range(1, n)), []
     for _ in range(n - 1):

@@ -1,4 +1,4 @@
-"""The page with the counts."""
+"""Write the page that reports the counts."""
 
 from __future__ import annotations
 
@@ -16,38 +16,40 @@ from studies.adversary.trial import Outcome
 
 __all__ = ["Run", "page", "summary"]
 
-_LISTED = 60  # violations shown in full
+_MAX_LISTED = 60  # more violations would only lengthen the page
 
 _ABOUT = """
-- **estimators**: `DecentralizedPCA`; spectra flat, steep, clustered, equal, rank-deficient; k from 1 to d; rows far
-  from zero, tiny, huge, equal, weighted, scaled, sparse, float32, whole numbers; agents of one row.
-- **solve**: every algorithm and mixer, on matrices that may be very unlike and indefinite; in threads, too.
-- **networks**: directed, changing, pairwise, and such as lose messages without telling.
+- **estimators**: `DecentralizedPCA`; flat, steep, clustered, tied and rank-deficient spectra; k from 1 to d; rows that
+  are far from zero, tiny, huge, duplicated, weighted, scaled, sparse, float32 or integer; agents with a single row.
+- **solve**: every algorithm and mixer, on heterogeneous and possibly indefinite matrices; also with one thread per
+  agent.
+- **networks**: directed, time-varying and pairwise networks, and networks that silently lose messages.
 - **messages**: float32 and float16 messages.
-- **streams**: `partial_fit` with jumps and forgetting, judged after every call.
+- **streams**: `partial_fit` with jumps and forgetting, checked after every call.
 - **spectra**: eigenpairs at both ends, SVD by rows and columns, graphs, λ₂, clustering.
-- **certificates**: `certify` of subspaces that are wrong on purpose.
-- **averages**: averages, totals, means in two parts, coded messages, against rational numbers.
+- **certificates**: `certify` on deliberately wrong subspaces.
+- **averages**: averages, totals, means in two parts and compressed messages, against rational arithmetic.
 
-*Proven*: the library called the answer usable, and bounded its error. *Undecided* are claims that the reference is not
-exact enough to judge. *Truth / bound* is the largest ratio among claims that hold; some are as tight as 1, such as a
-tolerance that was just met, or the angle of a subspace that is wrong by what was put into it.
+*Proven*: the library called the answer usable and bounded its error. *Undecided*: claims that the reference is not
+accurate enough to judge. *Truth / bound*: the largest ratio among the claims that hold. A ratio of 1 is expected for
+tight claims, such as a tolerance that was only just met or the angle of a subspace with a known perturbation.
 """
 
 _METHOD = """
-Random cases that are hard for a reason, each judged by an answer that was found independently: eigenvectors by Jacobi
-rotations in extended precision (of the rows themselves where there are rows), sums in rational numbers. Whatever the
-library states is compared with the truth: the angle that a certificate proves for the components and for every agent,
-the bound on the next eigenvalue, leading parts, variances, means; that `converged` means within the tolerance; that a
-status which blames the data or the network is right; that nothing is raised but the library's own errors where they are
-due, that there are no warnings, and that nothing hangs. `make adversary` draws a fresh seed; 500 cases with a fixed one
-are part of `make test-slow`. To run one case again: `python -m studies.adversary --family FAMILY --seed SEED`.
+Each case is a deliberately hard random problem, judged by an answer that was computed independently: eigenvectors by
+Jacobi rotations in extended precision (of the rows themselves, where there are rows), and sums in rational arithmetic.
+Every claim of the library is compared with the truth: the angle that a certificate proves for the components and for
+every agent, the bound on the next eigenvalue, leading parts, variances and means. `converged` must mean within the
+tolerance; a status that names the data or the network as the cause must be right; only the library's own errors may be
+raised, and only where they are justified; there must be no warnings and no hangs. `make adversary` draws a new seed;
+500 cases with a fixed seed are part of `make test-slow`. To repeat one case, run
+`python -m studies.adversary --family FAMILY --seed SEED`.
 """
 
 
 @dataclass(frozen=True)
 class Run:
-    """What was run, for the head of the page."""
+    """How the cases were run, for the head of the page."""
 
     command: str
     seed: int
@@ -57,7 +59,7 @@ class Run:
 
 
 def summary(outcomes: Sequence[Outcome]) -> str:
-    """One line for the terminal."""
+    """Summarise the outcomes in one line."""
     wrong, hung = sum(bool(o.violations) and not o.hung for o in outcomes), sum(o.hung for o in outcomes)
     proven, claims = sum(o.proven for o in outcomes), sum(o.claims for o in outcomes)
     return (
@@ -67,8 +69,8 @@ def summary(outcomes: Sequence[Outcome]) -> str:
 
 
 def page(outcomes: Sequence[Outcome], run: Run) -> str:
-    """docs/adversary.md."""
-    parts = [_head(outcomes, run), _table(outcomes), [_ABOUT.strip()], _ends(outcomes), _faults(outcomes)]
+    """Render the page (docs/adversary.md)."""
+    parts = [_head(outcomes, run), _table(outcomes), [_ABOUT.strip()], _statuses(outcomes), _violations(outcomes)]
     return "\n\n".join("\n".join(part) for part in parts) + "\n"
 
 
@@ -93,7 +95,7 @@ def _table(outcomes: Sequence[Outcome]) -> Iterator[str]:
 
 
 def _row(name: str, of: Sequence[Outcome]) -> str:
-    held = [o.ratio for o in of if not o.violations]
+    ratios = [o.ratio for o in of if not o.violations]
     wrong = sum(bool(o.violations) and not o.hung for o in of)
     cells = [
         f"{len(of):,}",
@@ -103,13 +105,13 @@ def _row(name: str, of: Sequence[Outcome]) -> str:
         str(sum(o.hung for o in of)),
         str(sum(o.undecided for o in of)),
         f"{max(o.seconds for o in of):.1f} s",
-        f"{max(held, default=0.0):.3f}",
+        f"{max(ratios, default=0.0):.3f}",
     ]
     return f"| {name} | " + " | ".join(cells) + " |"
 
 
-def _ends(outcomes: Sequence[Outcome]) -> Iterator[str]:
-    yield "## How cases ended"
+def _statuses(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    yield "## Statuses and errors"
     yield ""
     yield "| family | statuses and errors |"
     yield "| --- | --- |"
@@ -121,14 +123,14 @@ def _ends(outcomes: Sequence[Outcome]) -> Iterator[str]:
             )
 
 
-def _faults(outcomes: Sequence[Outcome]) -> Iterator[str]:
+def _violations(outcomes: Sequence[Outcome]) -> Iterator[str]:
     yield "## Violations and hangs"
     yield ""
     wrong = sorted((o for o in outcomes if o.violations), key=lambda o: (o.family, o.seed))
     if not wrong:
         yield "None."
-    for o in wrong[:_LISTED]:
+    for o in wrong[:_MAX_LISTED]:
         command = f"python -m studies.adversary --family {o.family} --seed {o.seed}"
         yield f"- `{command}`: {'; '.join(o.violations)} ({o.about})"
-    if len(wrong) > _LISTED:
-        yield f"- and {len(wrong) - _LISTED} more"
+    if len(wrong) > _MAX_LISTED:
+        yield f"- and {len(wrong) - _MAX_LISTED} more"

@@ -1,4 +1,4 @@
-"""One case: what was claimed, what is true, and the verdict."""
+"""One case: its claims, the truth, and the outcome."""
 
 from __future__ import annotations
 
@@ -20,13 +20,32 @@ __all__ = ["Family", "Outcome", "Trial", "run_case"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a case ended.
+    """Outcome of a case.
 
-    status : code of the run's status, or the name of the error that it ended with.
-    proven : whether the library called its answer proven.
-    bound, error : the claim that came nearest to its limit, and the truth beside it.
-    undecided : claims that the reference is not exact enough to judge.
-    violations : what was found wrong, each in a line.  hung : whether it had to be killed.
+    Parameters
+    ----------
+    family : str
+        Name of the family.
+    seed : int
+        Seed of the case within its family.
+    status : str
+        Status code of the run, or the name of the exception that ended it.
+    proven : bool
+        Whether the library called its answer proven.
+    bound, error : float
+        Bound and true value of the claim that came closest to its bound.
+    claims : int
+        Number of claims checked.
+    undecided : int
+        Claims that the reference is not accurate enough to judge.
+    violations : tuple of str
+        Violated claims, one line each.
+    seconds : float
+        Duration.
+    about : str
+        Description of the case.
+    hung : bool
+        Whether the case was killed.
     """
 
     family: str
@@ -44,13 +63,13 @@ class Outcome:
 
     @property
     def ratio(self) -> float:
-        """Truth over bound, of the claim nearest to its limit."""
+        """True value over bound, for the claim that came closest to its bound."""
         return self.error / self.bound if self.bound > 0.0 else 0.0
 
 
 @dataclass
 class Trial:
-    """What a family's function fills in: first what may be refused, then claims against the truth."""
+    """A running case: the permitted errors, then the claims checked so far."""
 
     family: str
     seed: int
@@ -66,24 +85,26 @@ class Trial:
     violations: list[str] = field(default_factory=list)
 
     def chance(self, p: float) -> bool:
+        """Return True with probability p."""
         return bool(self.rng.random() < p)
 
     def one_of(self, *choices: T) -> T:
+        """Choose one of the arguments at random."""
         return choices[int(self.rng.integers(len(choices)))]
 
     def note(self, *parts: object) -> None:
-        """Describe the case, for whoever looks at a violation."""
+        """Add to the description of the case that is shown with a violation."""
         self.about += [str(part) for part in parts]
 
     def may_refuse(self, *kinds: type[DeepcaError]) -> None:
-        """Errors that would be true to the facts of this case."""
+        """Permit errors that would be correct for this case."""
         self.refusals += kinds
 
     def claim(self, what: str, true: float, bound: float, doubt: float = 0.0) -> None:
-        """The truth must not exceed the bound; ``doubt`` is how far the reference itself may be off."""
+        """Check that the true value does not exceed the bound; ``doubt`` bounds the error of the reference."""
         self.claims += 1
         if not (math.isfinite(true) or true == math.inf):
-            self.violations.append(f"{what}: the truth is {true}, so the answer is not a number")
+            self.violations.append(f"{what}: the true value is {true}, so the answer is not finite")
         elif true <= bound:
             if 0.0 < bound < math.inf and true * self.bound >= self.error * bound:
                 self.bound, self.error = bound, true
@@ -91,10 +112,10 @@ class Trial:
             self.undecided += 1
         else:
             self.bound, self.error = bound, true
-            self.violations.append(f"{what}: {true:.2e} where at most {bound:.2e} was stated")
+            self.violations.append(f"{what}: {true:.2e}, stated bound {bound:.2e}")
 
     def fact(self, what: str, holds: bool) -> None:
-        """Something that must be so."""
+        """Record a violation unless ``holds``."""
         self.claims += 1
         if not holds:
             self.violations.append(what)
@@ -104,10 +125,10 @@ Family = Callable[[Trial], None]
 
 
 def run_case(name: str, family: Family, seed: int) -> Outcome:
-    """Run one case of a family; whatever it raises or warns of becomes part of the outcome."""
+    """Run one case of a family; unexpected exceptions and warnings become violations."""
     began = time.perf_counter()
     trial = Trial(name, seed, np.random.default_rng([crc32(name.encode()), seed]))
-    with warnings.catch_warnings(record=True) as heard:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             family(trial)
@@ -115,10 +136,12 @@ def run_case(name: str, family: Family, seed: int) -> Outcome:
             trial.status = type(error).__name__
             if not isinstance(error, tuple(trial.refusals)):
                 trial.violations.append(f"refused: {type(error).__name__}: {error}"[:300])
-        except Exception as error:  # whatever it is, it should not have come
+        except Exception as error:  # any other exception is a violation
             trial.status = type(error).__name__
             trial.violations.append(f"raised: {type(error).__name__}: {error}"[:300])
-    unexpected = sorted({w.category.__name__ + ": " + str(w.message)[:120] for w in heard if not _announces(w)})
+    unexpected = sorted(
+        {w.category.__name__ + ": " + str(w.message)[:120] for w in caught if not _is_convergence_warning(w)}
+    )
     trial.violations += [f"warned: {text}" for text in unexpected]
     return Outcome(
         family=name,
@@ -135,6 +158,6 @@ def run_case(name: str, family: Family, seed: int) -> Outcome:
     )
 
 
-def _announces(warning: warnings.WarningMessage) -> bool:
-    """Whether an estimator says that it did not reach its tolerance: expected, and judged by the status."""
+def _is_convergence_warning(warning: warnings.WarningMessage) -> bool:
+    """Tell whether a warning reports a missed tolerance, which is expected and checked through the status."""
     return warning.category.__name__ == "ConvergenceWarning"

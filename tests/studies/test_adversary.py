@@ -1,4 +1,4 @@
-"""Five hundred cases of the adversary with a fixed seed, and that it can fail. ``make adversary`` runs ten thousand."""
+"""Run 500 adversary cases with a fixed seed, and test the adversary itself. ``make adversary`` runs 10,000."""
 
 from __future__ import annotations
 
@@ -22,56 +22,56 @@ from tests.support.problems import orthogonal, spectrum_problem
 pytestmark = pytest.mark.slow
 
 SEED, CHUNKS = 20_000, 10
-FOUND = {
-    "a leading part of columns in another order": ("certificates", 245157008),
-    "an average that messages got lost in, called rounding": ("networks", 245156784),
-    "a gap that rounding hides, called a tie": ("spectra", 914782868),
-    "squares that overflow, about zero only": ("estimators", 914784575),
-    "what rounding leaves beyond the rank, shown as zero": ("estimators", 245158964),
-    "a product that comes out as zero, called a rank": ("streams", 342026219),
-    "axes that messages got lost in": ("networks", 342026049),
-    "modulus below rounding, called a tie": ("spectra", 342026350),
-    "variances that fit into float32, and not times the rows": ("estimators", 342026774),
-    "a variance with two digits, called lost where nothing lies outside": ("streams", 551000828),
-    "the same after rounds of gossip": ("networks", 342025881),
-    "the same after lost messages": ("networks", 914782560),
-    "variances that float32 holds few digits of": ("estimators", 601350499),
-    "an average that was not waited for, called rounding": ("networks", 601348509),
-    "a leading part near the rounding of the rows, called proven": ("estimators", 914784854),
-    "weights that sum to hardly more than one": ("estimators", 596994122),
-    "a gap that the rounding of rows hides, called a tie": ("estimators", 596994879),
-    "an average with lost messages that was not waited for": ("networks", 596993623),
-    "residuals without the rounding of what is averaged": ("spectra", 386224146),
+FIXED = {  # bugs that the adversary found, with the case that showed them
+    "leading part with columns in another order": ("certificates", 245157008),
+    "average with lost messages reported as rounding": ("networks", 245156784),
+    "gap hidden by rounding reported as a tie": ("spectra", 914782868),
+    "squares that overflow about zero but not about the mean": ("estimators", 914784575),
+    "rounding residue beyond the rank shown as zero": ("estimators", 245158964),
+    "product that underflows reported as rank deficiency": ("streams", 342026219),
+    "Ritz axes with lost messages": ("networks", 342026049),
+    "modulus below rounding reported as a tie": ("spectra", 342026350),
+    "variances that fit float32 but overflow times the number of rows": ("estimators", 342026774),
+    "variance with two correct digits reported as lost at k = d": ("streams", 551000828),
+    "variance with two correct digits reported as lost after gossip": ("networks", 342025881),
+    "variance with two correct digits reported as lost after lost messages": ("networks", 914782560),
+    "variances with few digits in float32": ("estimators", 601350499),
+    "unfinished average reported as rounding": ("networks", 601348509),
+    "leading part near the rounding of the rows reported as proven": ("estimators", 914784854),
+    "weights that sum to barely more than one": ("estimators", 596994122),
+    "gap hidden by the rounding of rows reported as a tie": ("estimators", 596994879),
+    "unfinished average with lost messages": ("networks", 596993623),
+    "residuals without the rounding of the averaged products": ("spectra", 386224146),
 }
 CASES = [(family, SEED + i) for family, n in adversary.cases_of(500).items() for i in range(n)]
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
-def test_no_case_is_answered_wrongly(chunk: int) -> None:
+def test_no_case_has_violations(chunk: int) -> None:
     outcomes = [adversary.run(*case) for case in CASES[chunk::CHUNKS]]
     wrong = [(o.family, o.seed, o.violations, o.about) for o in outcomes if o.violations]
     assert not wrong
-    assert sum(o.proven for o in outcomes) > 0.4 * len(outcomes)  # or it would show nothing
+    assert sum(o.proven for o in outcomes) > 0.4 * len(outcomes)  # otherwise the check above would be vacuous
 
 
-@pytest.mark.parametrize("what", FOUND)
-def test_what_was_found_once_stays_mended(what: str) -> None:
-    assert adversary.run(*FOUND[what]).violations == ()
+@pytest.mark.parametrize("bug", FIXED)
+def test_bugs_found_by_the_adversary_stay_fixed(bug: str) -> None:
+    assert adversary.run(*FIXED[bug]).violations == ()
 
 
-def test_there_are_enough_cases_of_every_family() -> None:
+def test_every_family_has_enough_cases() -> None:
     assert len(CASES) >= 500
     assert sum(adversary.cases_of(10_000).values()) >= 10_000
     assert {family for family, _ in CASES} == set(adversary.FAMILIES)
 
 
-def test_a_case_is_the_same_every_time() -> None:
+def test_cases_are_reproducible() -> None:
     first, second = (adversary.run("certificates", 3) for _ in range(2))
     assert (first.about, first.status, first.claims) == (second.about, second.status, second.claims)
 
 
 @pytest.mark.parametrize("family", ["certificates", "solve", "estimators"])
-def test_a_bound_that_is_too_small_is_found(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_small_bounds_are_detected(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     honest = bounds.tangent
     for module in (bounds, certification):
         monkeypatch.setattr(module, "tangent", lambda residual, reach: 1e-3 * honest(residual, reach))
@@ -79,8 +79,8 @@ def test_a_bound_that_is_too_small_is_found(family: str, monkeypatch: pytest.Mon
     assert any("angle" in violation for o in found for violation in o.violations)
 
 
-def test_probes_that_see_nothing_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Invariant subspaces that are not the top one pass for proven then."""
+def test_blind_probes_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without probes, invariant subspaces other than the top one count as proven."""
     monkeypatch.setattr("deepca.solver.certificate.probing.Outside.bound", lambda self, failure: -math.inf)
     found = [adversary.run("certificates", SEED + i) for i in range(25)]
     assert any("proven" in violation for o in found for violation in o.violations)
@@ -99,7 +99,7 @@ def test_errors_and_warnings_are_violations(family: adversary.Family) -> None:
     assert run_case("here", family, 0).violations
 
 
-def test_what_the_reference_cannot_tell_is_undecided() -> None:
+def test_claims_beyond_the_accuracy_of_the_reference_are_undecided() -> None:
     trial = Trial("here", 0, np.random.default_rng(0))
     trial.claim("near", 1.5, 1.0, 0.6)
     trial.claim("held", 0.5, 1.0, 0.6)
@@ -108,7 +108,7 @@ def test_what_the_reference_cannot_tell_is_undecided() -> None:
     assert trial.violations
 
 
-def test_a_case_that_does_not_end_is_killed() -> None:
+def test_hanging_cases_are_killed() -> None:
     began = time.monotonic()
     [outcome] = pool.run_all([("solve", 0)], processes=1, deadline=0.2, serve=_asleep)
     assert outcome.hung
@@ -120,7 +120,7 @@ def _asleep(pipe: Connection) -> None:
     time.sleep(600.0)
 
 
-def test_eigenvectors_of_the_reference_are_those_of_lapack() -> None:
+def test_reference_eigenvectors_match_lapack() -> None:
     A = spectrum_problem(1, 12, 0.7 ** np.arange(12.0), seed=3)[0]
     values, vectors = scipy.linalg.eigh(A)
     found = reference.of_matrix(A)
@@ -130,8 +130,8 @@ def test_eigenvectors_of_the_reference_are_those_of_lapack() -> None:
     assert float(np.abs(residual).max()) <= found.doubt
 
 
-def test_small_singular_values_of_the_reference_are_exact() -> None:
-    """Columns of orthogonal matrices times powers of two that span 26 decades in their squares."""
+def test_small_reference_singular_values_are_accurate() -> None:
+    """Scale orthogonal columns by powers of two whose squares span 26 decades."""
     sigma = 2.0 ** -np.arange(0.0, 44.0, 6.0)
     left, right = orthogonal(20, 1)[:, : sigma.size], orthogonal(sigma.size, 2)
     found = reference.of_rows((left.astype(np.longdouble) * sigma) @ right.T.astype(np.longdouble))
@@ -139,7 +139,7 @@ def test_small_singular_values_of_the_reference_are_exact() -> None:
     assert (off <= 1e-15 * sigma + 20 * found.doubt).all()
 
 
-def test_the_page_lists_what_was_found() -> None:
+def test_page_lists_only_cases_with_violations() -> None:
     good = Outcome("solve", 1, "converged", True, 1e-9, 1e-10, 5, 0, (), 0.1)
     bad = Outcome("streams", 7, "converged", True, 1e-9, 1e-3, 5, 0, ("angle: 1e-3",), 0.1)
     about = report.Run("command", 1, 60.0, 2, "0")
@@ -148,7 +148,7 @@ def test_the_page_lists_what_was_found() -> None:
     assert "--family solve" not in text
 
 
-def test_the_counts_of_the_page_are_those_that_are_promised() -> None:
+def test_published_page_reports_10000_cases_without_violations() -> None:
     text = (ROOT / "docs" / "adversary.md").read_text(encoding="utf-8")
     counts = re.search(r"\*\*([\d,]+) cases, .* (\d+) with a violation, (\d+) hung\.\*\*", text)
     assert counts is not None

@@ -1,1 +1,1 @@
-"""Families of cases: each a function that makes a problem from a Trial's random numbers and judges the answer."""
+"""Families of cases: each function draws a problem from a Trial's generator and checks the library's answer."""

@@ -1,4 +1,4 @@
-"""Averages, totals, means and coded messages against exact rational numbers."""
+"""Check averages, totals, means and compressed messages against exact rational arithmetic."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _EPS = float(np.finfo(np.float64).eps)
 
 
 def averages(trial: Trial) -> None:
-    """One of the sums that everything else rests on."""
+    """Check one of the averaging primitives on which all algorithms rest."""
     kinds: tuple[Callable[[Trial], None], ...] = (
         _exact,
         _common,
@@ -48,7 +48,7 @@ def averages(trial: Trial) -> None:
 
 
 def _numbers(trial: Trial, m: int, n: int) -> Array:
-    """Of any size and sign; some cancel."""
+    """Draw numbers of any magnitude and sign, some of which cancel."""
     x = trial.rng.standard_normal((m, n)) * 10.0 ** trial.rng.uniform(-12, 12, (m, n) if trial.chance(0.5) else n)
     if m > 1 and trial.chance(0.3):
         x[1] = -x[0]
@@ -56,7 +56,7 @@ def _numbers(trial: Trial, m: int, n: int) -> Array:
 
 
 def _check_means(trial: Trial, what: str, found: Array, x: Array, roundings: float) -> None:
-    """Each mean within so many roundings of the mean of absolute values."""
+    """Check each mean to within ``roundings`` eps times the mean of the absolute values."""
     for value, mean, column in zip(found, exact_mean(x), np.abs(x).T, strict=True):
         size = Fraction(math.fsum(column)) / len(x)
         off = float(abs(Fraction(float(value)) - mean) / size) if size else float(abs(Fraction(float(value)) - mean))
@@ -70,7 +70,7 @@ def _exact(trial: Trial) -> None:
 
 
 def _common(trial: Trial) -> None:
-    """Also where no tree stays."""
+    """Check averages also on networks without a permanent spanning tree."""
     m = int(trial.rng.integers(3, 10))
     seed = int(trial.rng.integers(1000))
     base = static_network(trial, m)
@@ -110,7 +110,7 @@ def _ratio(trial: Trial) -> None:
 
 
 def _totals(trial: Trial) -> None:
-    """Count, weight, mean and squares of rows far from zero, over agents."""
+    """Check count, weight, mean and sum of squares of rows far from zero, pooled over agents."""
     rng = trial.rng
     m, d, decades = int(rng.integers(1, 7)), int(rng.integers(1, 5)), rng.uniform(0, 15)
     parts = [
@@ -123,7 +123,7 @@ def _totals(trial: Trial) -> None:
     held = [moments(ArraySource(part, "agent"), w) for part, w in zip(parts, weights, strict=True)]
     totals = agreed_totals(SimulatedNetwork(static_network(trial, m)), held)
     X, w = np.concatenate(parts), [Fraction(float(v)) for v in np.concatenate(weights)]
-    trial.fact("rows are counted wrongly", totals.n_rows == len(X))
+    trial.fact("wrong number of rows", totals.n_rows == len(X))
     trial.claim("weight", float(abs(Fraction(totals.weight) / sum(w) - 1)), 16.0 * _EPS)
     for c in range(d):
         column = [Fraction(float(v)) for v in X[:, c]]
@@ -139,7 +139,7 @@ def _totals(trial: Trial) -> None:
 
 
 def _coding(trial: Trial) -> None:
-    """What a coded message leaves out is at most half a unit of the largest number in its column."""
+    """Check that compression changes a message by at most half a unit in the last place of its column maximum."""
     rng = trial.rng
     code: Code = trial.one_of("float32", "float16")
     x = rng.standard_normal((3, int(rng.integers(1, 20)), 4)) * 10.0 ** rng.uniform(-200, 200, 4)
@@ -147,11 +147,11 @@ def _coding(trial: Trial) -> None:
     found = decode(encode(x, code, 1), x.shape)
     peak = np.abs(x).max(axis=1, keepdims=True)
     unit = 2.0**-24 if code == "float32" else 2.0**-11
-    trial.claim("coded message", float((np.abs(found - x) / peak).max()), unit * (1.0 + 1e-9))
+    trial.claim("compressed message", float((np.abs(found - x) / peak).max()), unit * (1.0 + 1e-9))
 
 
 def _coded_round(trial: Trial) -> None:
-    """A coded round keeps the mean, whatever was rounded."""
+    """Check that compressed rounds preserve the mean despite rounding."""
     m = int(trial.rng.integers(2, 9))
     network = SimulatedNetwork(static_network(trial, m))
     code: Code = trial.one_of("float32", "float16")
@@ -161,4 +161,4 @@ def _coded_round(trial: Trial) -> None:
     for _ in range(5):
         x, copies = network.gossip_coded(x, copies, code)
     for mean, after in zip(before, exact_mean(x.reshape(m, -1)), strict=True):
-        trial.claim("mean after coded rounds", float(abs(after - mean)) / peak, 5.0 * (m + 4) * _EPS)
+        trial.claim("mean after compressed rounds", float(abs(after - mean)) / peak, 5.0 * (m + 4) * _EPS)

@@ -1,4 +1,4 @@
-"""``certify`` of answers that are wrong on purpose."""
+"""Check ``certify`` on deliberately wrong answers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["certificates"]
 
 
 def certificates(trial: Trial) -> None:
-    """A wrong subspace, from barely to wholly, and its certificate."""
+    """Certify a subspace that is slightly or completely wrong, and check the certificate."""
     rng = trial.rng
     d, k = sizes(trial)
     k = min(k, d - 1)
@@ -35,17 +35,20 @@ def certificates(trial: Trial) -> None:
     trial.status = "proven" if trial.proven else "not proven"
     if not certificate.averaging_ok:
         trial.status = "averaging failed"
-        trial.fact("averaging failed where nothing was lost", kind == "lossy")
+        trial.fact("averaging failed, but no message was lost", kind == "lossy")
     check_certificate(trial, certificate, X, truth, W=np.array(W))
     true = tangent(truth.top(k), truth.vectors[:, k:], X)
     if trial.proven:
         trial.claim("proven", true, tol, truth.angle_doubt(k))
     if certificate.missed:
-        trial.fact("blamed: something larger was missed, but nothing was", true > 0.0 and not math.isclose(true, 0.0))
+        trial.fact(
+            "wrong cause: a larger eigenvalue was reported as missed, but none was",
+            true > 0.0 and not math.isclose(true, 0.0),
+        )
 
 
 def _wrong(trial: Trial, truth: Spectrum, k: int) -> Array:
-    """Orthonormal ``(d, k)``: perturbed, invariant but not top, without the first eigenvector, random; or right."""
+    """Draw an orthonormal ``(d, k)`` basis: correct, perturbed, invariant but not top, headless, swapped or random."""
     rng, kind = trial.rng, trial.one_of("right", "perturbed", "perturbed", "invariant", "headless", "swapped", "random")
     d, U = truth.d, truth.vectors.astype(np.float64)
     trial.note(kind)

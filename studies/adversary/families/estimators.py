@@ -1,4 +1,4 @@
-"""``DecentralizedPCA`` on rows that are steep, far from zero, tiny, huge, weighted, few, equal or unevenly spread."""
+"""Check ``DecentralizedPCA`` on hard rows: steep spectra, large offsets, extreme sizes, weights, duplicates."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from studies.adversary.trial import Trial
 __all__ = ["Rows", "check_pca", "estimators", "random_rows", "truth_of"]
 
 _EPS = float(np.finfo(np.float64).eps)
-_TINY = 1e-290  # variances below which products lose digits
-_SIZES = 150  # decades up and down that data are scaled by
+_UNDERFLOW = 1e-290  # products involving variances below this lose digits
+_MAX_SCALE_DECADES = 150  # rows are scaled by up to 1e±150, whose squares stay in range
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows as an estimator is given them, and the same in full."""
+    """Rows as passed to an estimator, and as a dense float64 array."""
 
     given: Any
     dense: Array
     weights: Array | None
     extreme: bool
-    """Whether squares leave the range of double precision, or rows hardly differ beside their distance from zero."""
+    """Whether squares over- or underflow, or the spread of the rows is negligible beside their distance from zero."""
 
 
 def estimators(trial: Trial) -> None:
-    """``fit`` or ``fit_agents`` with random settings, judged against extended precision."""
+    """Fit with random settings and compare with the answer in extended precision."""
     rng = trial.rng
     d, k = sizes(trial)
     rows = random_rows(trial, d, k)
@@ -78,7 +78,7 @@ def estimators(trial: Trial) -> None:
 
 
 def check_pca(trial: Trial, pca: DecentralizedPCA, X: Array, weights: npt.NDArray[Any] | None) -> None:
-    """What a fitted estimator says of rows X with these weights."""
+    """Check every claim of an estimator fitted to rows X with these weights."""
     truth, mean, units, total = truth_of(pca, X, weights)
     check_result(trial, pca.result_, truth, pca.tol)
     _check_known(trial, pca, truth)
@@ -95,22 +95,22 @@ def check_pca(trial: Trial, pca: DecentralizedPCA, X: Array, weights: npt.NDArra
 
 
 def _check_known(trial: Trial, pca: DecentralizedPCA, truth: Spectrum) -> None:
-    """Variances that are shown as known are: to two digits at least, or as well as an SVD of all rows tells them."""
+    """Check that variances reported as known are accurate to two digits, or as accurate as an SVD of all rows."""
     model = pca.model_
     known = model.n_known if model.status.ok or model.status.code == "below_rounding" else 0
-    if not known or float(truth.values[0]) < _TINY:
+    if not known or float(truth.values[0]) < _UNDERFLOW:
         return
     exact = np.sqrt(np.maximum(truth.values[:known], 0)).astype(np.float64)
     off = np.abs(np.sqrt(model.explained_variance[:known].astype(np.float64)) - exact)
     allowed = 5e-3 * exact + 64.0 * _EPS * exact[0]
     worst = int(np.argmax(off / allowed))
-    trial.claim(f"variance {worst + 1} of {known} that are known", off[worst] / exact[0], allowed[worst] / exact[0])
+    trial.claim(f"variance {worst + 1} of {known} reported as known", off[worst] / exact[0], allowed[worst] / exact[0])
 
 
 def truth_of(
     pca: DecentralizedPCA, X: Array, weights: npt.NDArray[Any] | None
 ) -> tuple[Spectrum, Long, Long | None, np.longdouble]:
-    """The spectrum of the covariance matrix, the mean, the standard deviations and the total variance of rows."""
+    """Compute the covariance spectrum, mean, standard deviations and total variance of the rows."""
     w = np.ones(len(X), dtype=np.longdouble) if weights is None else np.asarray(weights, dtype=np.longdouble)
     Y, mean = centred(X, w)
     units = None
@@ -123,17 +123,17 @@ def truth_of(
     factor = Y * np.sqrt(w / (w.sum() - 1))[:, None]
     truth, given = of_rows(factor), np.asarray(X, dtype=np.longdouble) if units is None else X / units
     total = np.square(factor).sum()
-    far = np.square(given * np.sqrt(w / (w.sum() - 1))[:, None]).sum()  # the same before centring
+    far = np.square(given * np.sqrt(w / (w.sum() - 1))[:, None]).sum()  # the total before centring
     rounding = LOST * _EPS * float(total + np.sqrt(total * far) + _EPS * far)
     return replace(truth, rounding=rounding), mean, units, total
 
 
 def random_rows(trial: Trial, d: int, k: int) -> Rows:
-    """Rows with a random spectrum, offset, size, kind and weights."""
+    """Draw rows with a random spectrum, offset, size, dtype and weights."""
     rng = trial.rng
     n = trial.one_of(int(rng.integers(2, 8)), int(rng.integers(8, 40)), int(rng.integers(40, 90)))
     Z = rng.standard_normal((n, d))
-    if n > d and trial.chance(0.5):  # the sample has exactly this spectrum, but for rounding
+    if n > d and trial.chance(0.5):  # the sample has exactly this spectrum, up to rounding
         Z = np.sqrt(n) * np.linalg.qr(Z - Z.mean(axis=0))[0]
     X = Z * np.sqrt(spectrum(trial, d, k))
     if trial.chance(0.7):
@@ -151,16 +151,19 @@ def random_rows(trial: Trial, d: int, k: int) -> Rows:
         X[:, rng.integers(d)] = rng.standard_normal()
         trial.note("constant column")
     if trial.chance(0.3):
-        decades = rng.uniform(-_SIZES, _SIZES)
+        decades = rng.uniform(-_MAX_SCALE_DECADES, _MAX_SCALE_DECADES)
         X, extreme = X * 10.0**decades, extreme or abs(decades) > 70
         trial.note(f"size=1e{decades:.0f}")
-    given, X = _kind(trial, X, extreme)
+    given, X = _converted(trial, X, extreme)
     extreme = extreme or bool((np.ptp(X, axis=0) <= 1e-12 * np.abs(X).max(axis=0)).all())
     return Rows(given, X, _weights(trial, n), extreme)
 
 
 def _with_tiny_column(trial: Trial, rows: Rows) -> Rows:
-    """Some rows with one column whose squares may underflow; drawn apart, so that other cases stay as they are."""
+    """Sometimes scale one column so that its squares may underflow.
+
+    Uses a separate generator so that the draws of existing seeds do not change.
+    """
     rng = np.random.default_rng([1, trial.seed])
     if rng.random() > 0.3:
         return rows
@@ -170,8 +173,8 @@ def _with_tiny_column(trial: Trial, rows: Rows) -> Rows:
     return replace(rows, given=X, dense=X)
 
 
-def _kind(trial: Trial, X: Array, extreme: bool) -> tuple[Any, Array]:
-    """As float64, float32, whole numbers or a sparse matrix; and what that is in float64."""
+def _converted(trial: Trial, X: Array, extreme: bool) -> tuple[Any, Array]:
+    """Convert rows to float64, float32, integers or a sparse matrix; also return them as float64."""
     kind = trial.one_of("float64", "float64", "float64", "float32", "int", "sparse")
     peak = np.abs(X).max()
     if extreme or not 1e-30 < peak < 1e30:
@@ -207,7 +210,7 @@ def _weights(trial: Trial, n: int) -> Array | None:
 
 
 def _labels(rng: np.random.Generator, n: int, m: int) -> npt.NDArray[np.int64]:
-    """Who holds each row: everybody at least one, and some very few."""
+    """Assign rows to agents: at least one each, and only a few to some."""
     shares = 10.0 ** rng.uniform(-3, 0, m)
     labels = rng.choice(m, n, p=shares / shares.sum())
     labels[rng.permutation(n)[:m]] = np.arange(m)
@@ -215,8 +218,8 @@ def _labels(rng: np.random.Generator, n: int, m: int) -> npt.NDArray[np.int64]:
 
 
 def _check_share(trial: Trial, truth: Spectrum, wanted: float, found: int, total: float) -> None:
-    """As few components as explain more than the share that was asked for, unless rounding decides."""
+    """Check that the number of components is the smallest that exceeds the wanted share, except near ties."""
     share = np.cumsum(truth.values).astype(np.float64) / total
     near = np.abs(share - wanted).min() < 1e-9
     needed = int(np.searchsorted(share, wanted, side="right")) + 1
-    trial.fact(f"{found} components for a share of {wanted}, where {needed} suffice", near or found == needed)
+    trial.fact(f"{found} components for a share of {wanted}, expected {needed}", near or found == needed)

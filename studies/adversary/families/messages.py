@@ -1,4 +1,4 @@
-"""Tracked methods whose messages have two or four bytes per number."""
+"""Check tracking methods with float16 and float32 messages."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from studies.adversary.trial import Trial
 
 __all__ = ["messages"]
 
-_ITERATIONS = 250
+_MAX_ITER = 250
 
 
 def messages(trial: Trial) -> None:
-    """As ``solve`` or as an estimator, over float32 or float16."""
+    """Run ``solve`` or an estimator with float32 or float16 messages."""
     rng = trial.rng
     code: Messages = trial.one_of("float32", "float16")
     trial.note(code)
@@ -32,7 +32,7 @@ def messages(trial: Trial) -> None:
         if rows.extreme or n < 3 or rows.weights is not None:
             trial.may_refuse(DataError, NotFiniteError)
         k = min(k, n, d)
-        pca = DecentralizedPCA(k, messages=code, tol=tol, max_iter=_ITERATIONS, topology="ring", n_agents=min(n, 4))
+        pca = DecentralizedPCA(k, messages=code, tol=tol, max_iter=_MAX_ITER, topology="ring", n_agents=min(n, 4))
         trial.note(f"estimator n={n}", f"tol={tol:.1e}")
         pca.fit(rows.given, sample_weight=rows.weights)
         check_pca(trial, pca, rows.dense, rows.weights)
@@ -52,4 +52,4 @@ def messages(trial: Trial) -> None:
         trial.may_refuse(MixingError)
         mixer: Mixer = (FastMix if place.positive_semidefinite else Chebyshev)(rounds, code)
         algorithm = DeEPCA(stack, W0, network, mixer)
-    check_result(trial, solve(algorithm, max_iter=_ITERATIONS, stop=Tolerance(tol)), mean_truth(stack), tol)
+    check_result(trial, solve(algorithm, max_iter=_MAX_ITER, stop=Tolerance(tol)), mean_truth(stack), tol)

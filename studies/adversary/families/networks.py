@@ -1,4 +1,4 @@
-"""Runs over networks that are directed, change, meet in pairs, or lose messages without telling anybody."""
+"""Check runs over directed, time-varying, pairwise and silently lossy networks."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from studies.adversary.trial import Trial
 
 __all__ = ["networks"]
 
-_ITERATIONS = 150
+_MAX_ITER = 150
 
 
 def networks(trial: Trial) -> None:
-    """One run over any network: wrong numbers may arrive, but none may be called proven."""
+    """Run over any network; the answer may be wrong, but then it must not be called proven."""
     rng = trial.rng
     d, k = sizes(trial)
     m = int(rng.integers(2, 9))
@@ -32,14 +32,14 @@ def networks(trial: Trial) -> None:
     W0, tol = random_orthonormal(d, k, seed=int(rng.integers(10**6))), 10.0 ** rng.uniform(-11, -4)
     network: SimulatedNetwork = SimulatedNetwork(place)
     loses = kind == "lossy"
-    if kind == "static" and trial.chance(0.5):  # some links lose messages one way, and nobody told the engine
-        network, loses = _Deaf(place, rng), True
+    if kind == "static" and trial.chance(0.5):  # one-way losses that the engine does not know of
+        network, loses = _SilentlyLossy(place, rng), True
         trial.note("one-way losses")
     if loses:
         trial.may_refuse(NetworkError, NotFiniteError)
     algorithm = _algorithm(trial, stack, W0, network, place)
     trial.note(algorithm.name, f"tol={tol:.1e}")
-    result = solve(algorithm, max_iter=_ITERATIONS, stop=Tolerance(tol))
+    result = solve(algorithm, max_iter=_MAX_ITER, stop=Tolerance(tol))
     check_result(trial, result, mean_truth(stack), tol, loses=loses)
 
 
@@ -55,10 +55,10 @@ def _algorithm(trial: Trial, A: Array, W0: Array, network: SimulatedNetwork, pla
     return DeEPCA(A, W0, network, Gossip(rounds))
 
 
-class _Deaf(SimulatedNetwork):
-    """A static network some of whose arcs deliver nothing in some rounds; the receiver puts its own value instead.
+class _SilentlyLossy(SimulatedNetwork):
+    """A static network that silently drops messages on some arcs; the receiver uses its own value instead.
 
-    Rounds are made one by one, as a linear map of all of them would not know of losses.
+    Rounds are run one by one, because collapsing them to a single matrix would skip the losses.
     """
 
     def __init__(self, topology: Topology, rng: np.random.Generator) -> None:
@@ -70,9 +70,11 @@ class _Deaf(SimulatedNetwork):
         self._share, self._draw = 10.0 ** rng.uniform(-3, -0.3), np.random.default_rng(int(rng.integers(10**6)))
 
     def mix(self, mixer: Any, x: Array, K: int, /) -> Array:
+        """Run the rounds one by one."""
         return mixer.run(self, x, K) if not mixer.spreads else super().mix(mixer, x, K)
 
     def gossip(self, x: Array, weights: Csr | None = None, /) -> Array:
+        """Run one round with losses."""
         heard = super().gossip(x, weights)
         to, source = self._arcs
         lost = self._draw.random(to.size) < self._share

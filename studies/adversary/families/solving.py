@@ -1,4 +1,4 @@
-"""``solve`` with every algorithm and mixer, on symmetric matrices that may be indefinite and very unlike."""
+"""Check ``solve`` with every algorithm and mixer on heterogeneous, possibly indefinite symmetric matrices."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from studies.adversary.trial import Trial
 
 __all__ = ["mean_truth", "solving"]
 
-_ITERATIONS = 400
-_STOPPED = ("diverging", "disagreement", "out_of_iterations")
+_MAX_ITER = 400
+_UNSOLVED = ("diverging", "disagreement", "out_of_iterations")
 
 
 def solving(trial: Trial) -> None:
-    """One algorithm on one static network."""
+    """Run one algorithm on a static network."""
     rng = trial.rng
     d, k = sizes(trial)
     m = int(rng.integers(1, 8))
@@ -56,13 +56,13 @@ def solving(trial: Trial) -> None:
         truth = mean_truth(stack[None])
     algorithm = _algorithm(trial, name, stack, W0, place)
     stop = None if trial.chance(0.1) else Tolerance(tol)
-    result = solve(algorithm, max_iter=_ITERATIONS if stop else 60, stop=stop)
+    result = solve(algorithm, max_iter=_MAX_ITER if stop else 60, stop=stop)
     check_result(trial, result, truth, tol)
-    if name == "accelerated" and stop and algorithm.mix.auto and result.status.code in _STOPPED and unlike:
+    if name == "accelerated" and stop and algorithm.mix.auto and result.status.code in _UNSOLVED and unlike:
         mixer = FastMix() if place.positive_semidefinite else Chebyshev()
-        plain = solve(DeEPCA(stack, W0, SimulatedNetwork(place), mixer), max_iter=_ITERATIONS, stop=Tolerance(tol))
+        plain = solve(DeEPCA(stack, W0, SimulatedNetwork(place), mixer), max_iter=_MAX_ITER, stop=Tolerance(tol))
         trial.fact(
-            f"accelerated ended as {result.status.code} where DeEPCA converged in {plain.iterations} iterations",
+            f"accelerated ended with {result.status.code}, but DeEPCA converged in {plain.iterations} iterations",
             plain.status.code != "converged",
         )
     if trial.chance(0.05) and m <= 4 and name in ("krylov", "deepca"):
@@ -70,7 +70,7 @@ def solving(trial: Trial) -> None:
 
 
 def mean_truth(stack: Array) -> Spectrum:
-    """Of the mean of matrices ``(m, d, d)``, with what is lost where they cancel."""
+    """Compute the spectrum of the mean of matrices ``(m, d, d)``, with error bounds that allow for cancellation."""
     mean = stack.astype(np.longdouble).sum(axis=0) / len(stack)
     size = float(np.abs(stack).max()) * len(mean)
     truth = of_matrix(mean, doubt=2.0 * float(np.finfo(np.longdouble).eps) * size)
@@ -100,15 +100,15 @@ def _algorithm(trial: Trial, name: str, A: Array, W0: Array, place: Topology) ->
 
 
 def _check_threads(trial: Trial, name: str, A: Array, W0: Array, place: Topology, tol: float) -> None:
-    """The same on agents in threads, each with its own matrix."""
+    """Check the same problem with one thread per agent, each with its own matrix."""
     trial.note("threads")
 
     def work(network: Any) -> Any:
         own = A[int(network.local)]
         algorithm: Any = BlockKrylov(own, W0, network) if name == "krylov" else DeEPCA(own, W0, network)
-        return solve(algorithm, max_iter=_ITERATIONS, stop=Tolerance(tol))
+        return solve(algorithm, max_iter=_MAX_ITER, stop=Tolerance(tol))
 
     results = run_agents(place, work, timeout=20.0)
-    trial.fact("agents end with different components", len({r.certificate.digest for r in results}) == 1)
+    trial.fact("components differ between agents", len({r.certificate.digest for r in results}) == 1)
     for result in results:
         check_result(trial, result, mean_truth(A), tol)

@@ -1,4 +1,4 @@
-"""Eigenpairs at either end, singular triplets of rows and columns, graphs and clusters."""
+"""Check eigenpairs at both ends, singular triplets, graph eigenvectors and spectral clustering."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _EPS = float(np.finfo(np.float64).eps)
 
 
 def spectra(trial: Trial) -> None:
-    """One of the decompositions beside PCA."""
+    """Check one of the decompositions other than PCA."""
     kinds: tuple[Callable[[Trial], None], ...] = (_eigen, _eigen, _svd, _svd, _graph, _lambda2, _clusters)
     trial.one_of(*kinds)(trial)
 
@@ -75,14 +75,14 @@ def _check_pairs(trial: Trial, found: Eigenpairs, truth: Spectrum, k: int, tol: 
             if math.isfinite(bound):
                 _check_vector(trial, truth, found.values[i], found.vectors[:, i : i + 1], float(bound))
     if found.status.code == "not_unique":
-        if which == "LM" and others.size:  # in modulus
+        if which == "LM" and others.size:  # compare in modulus
             apart = float(np.abs(np.abs(wanted)[:, None] - np.abs(others)).min())
         small = apart <= max(1e-2 * abs(float(wanted[-1])), 16.0 * _EPS * size)
-        trial.fact(f"blamed: not unique, but eigenvalues differ by {apart:.1e} of {size:.1e}", small)
+        trial.fact(f"wrong cause: not unique, but eigenvalues differ by {apart:.1e} of {size:.1e}", small)
 
 
 def _check_vector(trial: Trial, truth: Spectrum, value: float, x: Array, bound: float) -> None:
-    """One vector against the eigenvector whose value is nearest."""
+    """Compare a vector with the eigenvector whose eigenvalue is nearest."""
     near = int(np.argmin(np.abs(truth.values - value)))
     rest = np.delete(np.arange(truth.d), near)
     apart = float(np.abs(truth.values[rest] - truth.values[near]).min()) if rest.size else math.inf
@@ -124,14 +124,14 @@ def _svd(trial: Trial) -> None:
 
 
 def _random_graph(trial: Trial) -> tuple[Array, list[GraphBlock], Topology]:
-    """Symmetric weights of a connected graph, shared out over agents."""
+    """Draw symmetric weights of a connected graph and partition its nodes over agents."""
     rng = trial.rng
     n, m = int(rng.integers(5, 36)), int(rng.integers(1, 6))
     W = np.where(rng.random((n, n)) < rng.uniform(0.1, 0.6), 1.0, 0.0)
     if trial.chance(0.7):
         W *= 10.0 ** rng.uniform(-trial.one_of(0.3, 4.0), 0.3, (n, n))
     W = np.triu(W, 1)
-    W[np.arange(n - 1), np.arange(1, n)] += 10.0 ** rng.uniform(-2, 0)  # connected, perhaps barely
+    W[np.arange(n - 1), np.arange(1, n)] += 10.0 ** rng.uniform(-2, 0)  # a path keeps it connected, perhaps weakly
     W = (W + W.T) * 10.0 ** trial.one_of(0, int(rng.integers(*SIZES)))
     labels = np.unique(np.concatenate([np.arange(m), rng.integers(m, size=n - m)]), return_inverse=True)[1]
     trial.note(f"nodes={n}", f"m={m}")
@@ -170,7 +170,7 @@ def _graph(trial: Trial) -> None:
         )
     except DisconnectedError:
         trial.status = "DisconnectedError"
-        trial.fact("blamed: disconnected", matrix != "adjacency" and False)
+        trial.fact("wrong cause: disconnected, but the graph is connected", False)
         return
     trial.status, trial.proven = ("proven" if found.proven else "not proven"), found.proven
     X = graphs.assembled(blocks, found.vectors)
@@ -193,7 +193,7 @@ def _lambda2(trial: Trial) -> None:
     found = graphs.lambda2(SimulatedNetwork(place), seed=trial.seed)
     truth = of_matrix(place.gossip_matrix)
     trial.status, trial.proven = ("proven" if found.proven else "not proven"), found.proven
-    trial.fact("agents counted wrongly", found.n_agents == place.n_agents)
+    trial.fact("wrong number of agents", found.n_agents == place.n_agents)
     if found.proven:
         trial.claim("λ₂", float(abs(found.lambda2 - truth.values[1])), found.error + 1e-10, truth.doubt)
         trial.claim("λ_min", float(abs(found.lambda_min - truth.values[-1])), found.error + 1e-10, truth.doubt)

@@ -1,4 +1,4 @@
-"""``partial_fit`` of rows that jump, fade, or come to some agents only; against all rows at once."""
+"""Check ``partial_fit`` on streams with jumps, forgetting and idle agents against a fit of all rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["streams"]
 
 
 def streams(trial: Trial) -> None:
-    """A few calls; the answer after each of them is judged."""
+    """Make a few calls and check the answer after each."""
     rng = trial.rng
     d, k = sizes(trial)
     m, calls = int(rng.integers(1, 6)), int(rng.integers(2, 6))
@@ -36,21 +36,21 @@ def streams(trial: Trial) -> None:
     trial.note(*(name for name in ("center", "scale") if getattr(pca, name)))
     jump, size = trial.one_of(0.0, 10.0 ** rng.uniform(0, 12)), 10.0 ** trial.one_of(0.0, rng.uniform(-60, 60))
     trial.note(f"jump={jump:.1e}", f"size={size:.0e}")
-    if forgetting < 1.0 or pca.scale or jump > 1e9:  # too little weight is left, or a column hardly differs
+    if forgetting < 1.0 or pca.scale or jump > 1e9:  # too little weight may be left, or a column may be nearly constant
         trial.may_refuse(DataError, InvalidInput)
     values, Q = spectrum(trial, d, k), orthogonal(rng, d)
     X, weights = np.empty((0, d)), np.empty(0, dtype=np.longdouble)
     for call in range(calls):
         n = int(rng.integers(max(k + 1, m, 3), 60)) if call == 0 else int(rng.integers(1, 12))
         new = size * ((rng.standard_normal((n, d)) * np.sqrt(values)) @ Q.T + jump * rng.standard_normal(d))
-        given, own = _given(trial, pca, new, m, first=call == 0)
+        given, own = _fit_batch(trial, pca, new, m, first=call == 0)
         weights = np.concatenate([weights * np.longdouble(forgetting), own])
         X = np.concatenate([X, given])
         check_pca(trial, pca, X, weights)
 
 
-def _given(trial: Trial, pca: DecentralizedPCA, X: Array, m: int, *, first: bool) -> tuple[Array, npt.NDArray[Any]]:
-    """Hand rows over, all together or by agent, with weights or without; the rows and weights that count."""
+def _fit_batch(trial: Trial, pca: DecentralizedPCA, X: Array, m: int, *, first: bool) -> tuple[Array, npt.NDArray[Any]]:
+    """Fit a batch, pooled or by agent, weighted or not; return its rows and weights."""
     n = len(X)
     weights = trial.rng.uniform(0.5, 2.0, n) if trial.chance(0.3) else None
     if trial.chance(0.5):
