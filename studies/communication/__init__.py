@@ -1,1 +1,1 @@
-"""Rounds and bytes that methods need to the same accuracy: cells, one run, the page. ``make bench-communication``."""
+"""Compare the rounds and bytes that methods need for the same accuracy (``make bench-communication``)."""

@@ -1,4 +1,4 @@
-"""What is run, as plain data: cases, methods and runs, and what a run found."""
+"""Cases, methods, runs and outcomes as plain data."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ __all__ = [
     "Mark",
     "Method",
     "Outcome",
+    "PooledRunError",
     "Run",
     "Scope",
     "everything",
@@ -40,24 +41,28 @@ Method = Literal[
 ]
 AGENTS = 50
 COMPONENTS = (1, 3, 5, 10, 20)
-LIMITS = (1e-6, 1e-10)  # of the mean tan θ
-LADDER = (1, 3, 5, 10, 20, 40)  # K of the paper's method
+LIMITS = (1e-6, 1e-10)  # on the mean tan θ
+LADDER = (1, 3, 5, 10, 20, 40)  # values of K tried for the paper's method
 SENDING: tuple[Method, ...] = (
     "accelerated",
     "accelerated, float32",
     "covariance averaging",
     "block Krylov",
     "DePCA",
-)  # what is compared with it
+)  # methods compared with DeEPCA
 _FEATURES: Mapping[Data, int] = {"w8a": 300, "a9a": 123, "close": 100}
-_SLOWEST = 1200  # iterations of the power method, where they are not known yet
-_ROUND_BY_ROUND: Mapping[Graph, float] = {"paper": 0.15, "ring": 1.2, "torus": 0.5, "random-regular": 0.15}
+_ASSUMED_POWER_ITERATIONS = 1200  # for the cost estimate, until CPCA has been run
+_COMPRESSED_COST: Mapping[Graph, float] = {"paper": 0.15, "ring": 1.2, "torus": 0.5, "random-regular": 0.15}
 _DRAWS: Mapping[Graph, int] = {"paper": 20, "ring": 5, "torus": 5, "random-regular": 5}
+
+
+class PooledRunError(ValueError):
+    """The case of a run on the pooled matrix was requested."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A data set, a number of components, and a kind of graph: one row of a table."""
+    """A data set, a number of components and a kind of graph: one row of a table."""
 
     data: Data
     k: int
@@ -68,8 +73,22 @@ class Case:
 class Run:
     """Everything that determines one run.
 
-    draw : seed of graph and W⁰.  graph : None for methods on the pooled matrix.  K : rounds, for those who fix them.
-    longest : iterations after which it has failed.
+    Parameters
+    ----------
+    data : str
+        Data set.
+    k : int
+        Number of components.
+    draw : int
+        Seed of the graph and W⁰.
+    method : str
+        Method.
+    graph : str or None
+        Kind of graph; None for methods on the pooled matrix.
+    K : int
+        Rounds per iteration, for methods with a fixed number.
+    longest : int
+        Number of iterations after which the run counts as failed; 0 for no limit.
     """
 
     data: Data
@@ -82,14 +101,18 @@ class Run:
 
     @property
     def case(self) -> Case:
+        """Case that the run belongs to."""
         if self.graph is None:
-            raise ValueError(f"{self.method} runs on no graph")
+            raise PooledRunError(f"{self.method} runs on the pooled matrix and belongs to no single case")
         return Case(self.data, self.k, self.graph)
 
     @property
     def cost(self) -> float:
-        """About the milliseconds it takes."""
-        power, d = max((self.longest - 50) / 3 if self.longest else _SLOWEST, 12.0), _FEATURES[self.data]
+        """Approximate duration in milliseconds."""
+        power, d = (
+            max((self.longest - 50) / 3 if self.longest else _ASSUMED_POWER_ITERATIONS, 12.0),
+            _FEATURES[self.data],
+        )
         if self.graph is None:
             return 50.0 + (0.1 * power if self.method == "CPCA" else 0.0)
         if self.method in ("DeEPCA", "DePCA"):
@@ -97,50 +120,51 @@ class Run:
             return 20.0 + times * power * (0.5 + 0.0045 * d * self.k)
         if self.method in ("block Krylov", "covariance averaging"):
             return 100.0 + 0.02 * d * self.k
-        columns = 2 * self.k + 1  # with which it begins
+        columns = 2 * self.k + 1  # of the first block
         own = 45.0 * (1.0 + 0.02 * columns**2 + 0.007 * d * columns)
-        # coded messages are run round by round, and there are many rounds on a ring
-        return own + (_ROUND_BY_ROUND[self.graph] * d * columns if "float32" in self.method else 0.0)
+        # compressed messages are simulated round by round, and a ring takes many rounds
+        return own + (_COMPRESSED_COST[self.graph] * d * columns if "float32" in self.method else 0.0)
 
 
 @dataclass(frozen=True)
 class Scope:
-    """Which cases are run, with how many draws at most."""
+    """The cases to run, and the maximum number of draws of each."""
 
     cases: tuple[Case, ...]
     draws: int = max(_DRAWS.values())
 
     def draws_of(self, case: Case) -> range:
+        """Return the draws of a case."""
         return range(min(self.draws, _DRAWS[case.graph]))
 
     def without(self, *data: Data) -> Scope:
-        """The same, but for these data sets."""
+        """Return the scope without these data sets."""
         return replace(self, cases=tuple(case for case in self.cases if case.data not in data))
 
 
 def everything() -> Scope:
-    """All data sets, numbers of components and graphs."""
+    """Return the full scope: all data sets, numbers of components and graphs."""
     data: tuple[Data, ...] = get_args(Data)
     graphs: tuple[Graph, ...] = get_args(Graph)
     return Scope(tuple(Case(*case) for case in product(data, COMPONENTS, graphs)))
 
 
 def sample() -> Scope:
-    """So few that a test can run them."""
+    """Return a scope small enough for a test."""
     graphs: tuple[Graph, ...] = ("paper", "ring")
     problems: tuple[tuple[Data, int], ...] = (("a9a", 5), ("close", 3))
     return Scope(tuple(Case(data, k, graph) for data, k in problems for graph in graphs), draws=2)
 
 
 def longest(power: int, method: Method) -> int:
-    """Iterations after which a run has failed, where the power method on the pooled matrix takes ``power``."""
+    """Return the iteration limit of a run, given the iterations ``power`` of the pooled power method."""
     least = 60 if method in ("DeEPCA", "DePCA") else 200
     return min(max(3 * power + 50, least), 4000)
 
 
 @dataclass(frozen=True)
 class Mark:
-    """When a limit was reached: iterations, rounds (control rounds included) and bytes sent per agent."""
+    """Iterations, rounds (including control rounds) and bytes per agent after which a limit was reached."""
 
     iterations: int
     rounds: int
@@ -149,12 +173,22 @@ class Mark:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run found.
+    """Outcome of a run.
 
-    marks : for every limit, when the mean tan θ came within it and stayed; None where it did not.
-    lowest : the smallest mean tan θ.  worst : tan θ of the worst agent at the end.  None where it is not finite.
-    ended : why the run was ended: ``reached``, ``longest``, ``stalled`` or ``not finite``.
-    curve : ``(rounds, bytes, mean tan θ)`` of every iteration looked at, of the first draw alone.
+    Parameters
+    ----------
+    marks : tuple of Mark or None
+        For each limit, the point from which the mean tan θ stayed within it; None if it did not.
+    iterations : int
+        Number of iterations made.
+    lowest : float or None
+        Smallest mean tan θ; None if it was never finite.
+    worst : float or None
+        tan θ of the worst agent at the end; None if it is not finite.
+    ended : str
+        Why the run ended: ``reached``, ``longest``, ``stalled`` or ``not finite``.
+    curve : tuple of (int, float, float)
+        Rounds, bytes and mean tan θ of every measured iteration; recorded for the first draw only.
     """
 
     marks: tuple[Mark | None, ...]
@@ -166,10 +200,12 @@ class Outcome:
 
     @property
     def failed(self) -> bool:
+        """Whether a limit was not reached."""
         return None in self.marks
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Outcome:
+        """Build an outcome from a stored record."""
         marks = tuple(None if mark is None else Mark(**mark) for mark in record["marks"])
         curve = tuple((point[0], point[1], point[2]) for point in record["curve"])
         return cls(marks, record["iterations"], record["lowest"], record["worst"], record["ended"], curve)

@@ -1,4 +1,4 @@
-"""tan θ against rounds and against bytes, of one draw. Needs the ``plot`` extra (matplotlib)."""
+"""Plot tan θ against rounds and against bytes for one draw. Needs the ``plot`` extra (matplotlib)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from studies.communication.results import Results
 
 __all__ = ["draw", "shown"]
 
-# Okabe–Ito colours, told apart by colour-blind readers; lines tell the curves apart in grey
+# Okabe–Ito colours for colour-blind readers; line styles distinguish the curves in greyscale
 _STYLES: Mapping[Method, dict[str, Any]] = {
     "DeEPCA": {"color": "#000000", "linestyle": "-", "linewidth": 1.8},
     "DePCA": {"color": "#777777", "linestyle": ":", "linewidth": 1.8},
@@ -31,12 +31,12 @@ _STYLES: Mapping[Method, dict[str, Any]] = {
     "covariance averaging": {"color": "#D55E00", "linestyle": "-.", "linewidth": 1.8},
     "block Krylov": {"color": "#009E73", "linestyle": (0, (5, 1, 1, 1)), "linewidth": 1.8},
 }
-_CEILING = 30.0  # a larger tangent says no more than "a right angle"
+_CEILING = 30.0  # larger tangents all mean nearly a right angle
 _FLOOR = 1e-11
 
 
 def shown(results: Results) -> Case | None:
-    """The case of the figure: w8a with k = 5 on the paper's graph, or the next best thing."""
+    """Choose the case of the figure: w8a with k = 5 on the paper's graph, or the closest one available."""
     cases = [case for case in results.scope.cases if case.graph == "paper"]
     wanted = [Case("w8a", 5, "paper"), Case("a9a", 5, "paper"), *cases]
     return next((case for case in wanted if case in cases), None)
@@ -56,9 +56,9 @@ def draw(results: Results, case: Case, path: Path) -> None:
         left.yaxis.set_major_locator(FixedLocator([10.0**power for power in range(-10, 2, 2)]))
         left.yaxis.set_minor_locator(NullLocator())
         right.set(xlabel="bytes sent per agent")
-        for axes, words in ((left, _count), (right, _size)):
+        for axes, formatter in ((left, _count), (right, _size)):
             axes.set_xscale("log")
-            axes.xaxis.set_major_formatter(FuncFormatter(words))
+            axes.xaxis.set_major_formatter(FuncFormatter(formatter))
             axes.grid(visible=True, which="major", color="#dddddd", linewidth=0.6)
             axes.set_axisbelow(True)
             for limit in LIMITS:
@@ -80,7 +80,7 @@ def draw(results: Results, case: Case, path: Path) -> None:
 
 
 def _curves(results: Results, case: Case) -> dict[Method, Outcome]:
-    """The first draw of every method that sends something."""
+    """Return the first draw of every method that communicates."""
     paper = results.paper(case, min(LIMITS))
     groups = {method: results.group(case, method).outcomes for method in SENDING}
     found = {"DeEPCA": paper.outcomes if paper is not None else (), **groups}
@@ -93,7 +93,7 @@ def _label(results: Results, case: Case, method: Method) -> str:
 
 def _line(axes: Axes, outcome: Outcome, column: int, style: Mapping[str, Any]) -> None:
     x, y = (np.array(outcome.curve)[:, i] for i in (column, 2))
-    if y[0] < _FLOOR:  # there in one step
+    if y[0] < _FLOOR:  # converged in one step: start the line at the top
         x, y = np.insert(x, 0, x[0]), np.insert(y, 0, 10.0 * _CEILING)
     axes.plot(x, y, **style)
     for mark in outcome.marks:

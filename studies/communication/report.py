@@ -1,4 +1,4 @@
-"""The page: what is asserted, what was measured, and how it was made."""
+"""Write the page: assertions, measurements and method."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _NEVER = "–"
 
 
 def assertions(results: Results) -> tuple[Assertion, ...]:
-    """Those of which all that they speak about was run."""
+    """Return the assertions whose cases were run."""
     cases = set(results.scope.cases)
     w8a, a9a = Case("w8a", 5, "paper"), Case("a9a", 5, "paper")
     found = [_never_fails(results)]
@@ -78,7 +78,7 @@ def _never_fails(results: Results) -> Assertion:
 
 
 def _saves(results: Results, case: Case, method: Method, unit: Sent, least: int, aim: int) -> Assertion:
-    """At most one part in ``least`` of what the paper's method sends, to the smallest limit."""
+    """Assert that a method needs at most 1/``least`` of the paper's rounds or bytes to the smallest limit."""
     limit = min(LIMITS)
     by_limit = {at: _quotient(results, case, method, at, unit) for at in LIMITS}
     texts = [f"1/{by_limit[at]:.1f} to {_short(at)}" for at in sorted(LIMITS) if by_limit[at] is not None]
@@ -87,7 +87,7 @@ def _saves(results: Results, case: Case, method: Method, unit: Sent, least: int,
     return Assertion(
         f"On {_name(case)}, {METHODS[method]}: at most 1/{least} of the paper's {what} "
         f"to {_short(limit)} (aim 1/{aim}).",
-        (", ".join(texts) or "not to be compared, since one of the two fails")
+        (", ".join(texts) or "not comparable, because one of the two methods fails")
         + (f"; {failed} draws fail" if failed else ""),
         found is not None and failed == 0 and found >= least,
     )
@@ -98,7 +98,7 @@ def _few_rounds(results: Results, case: Case, most: int, aim: int) -> Assertion:
     group = results.group(case, "accelerated")
     rounds = [mark.rounds for mark in group.marks(limit)]
     median, failed = group.median(limit, "rounds"), group.failures(limit)
-    spread = f"{median:g} in the median, {min(rounds)} to {max(rounds)}" if median is not None else "never there"
+    spread = f"{median:g} in the median, {min(rounds)} to {max(rounds)}" if median is not None else "never reached"
     return Assertion(
         f"On {_name(case)}, {METHODS['accelerated']}: at most {most} rounds to {_short(limit)} (aim {aim}).",
         spread + (f"; {failed} draws fail" if failed else ""),
@@ -107,7 +107,7 @@ def _few_rounds(results: Results, case: Case, most: int, aim: int) -> Assertion:
 
 
 def _quotient(results: Results, case: Case, method: Method, limit: float, unit: Sent) -> float | None:
-    """How many times as much the paper's method sends, by medians."""
+    """Return how many times as much the paper's method sends, by medians."""
     paper = results.paper(case, limit)
     whole = None if paper is None else paper.median(limit, unit)
     part = results.group(case, method).median(limit, unit)
@@ -118,24 +118,24 @@ def _quotient(results: Results, case: Case, method: Method, limit: float, unit: 
 
 
 def sections(results: Results, figure: tuple[str, Case] | None) -> list[Section]:
-    """All parts of the page. ``figure`` : link to the picture, and what it shows."""
+    """Return all sections of the page; ``figure`` is the link to the figure and the case it shows."""
     scope = results.scope
     text = _INTRO.strip()
     if figure is not None:
         link, case = figure
         caption = _CAPTION.format(case=_name(case), first=_short(LIMITS[0]), last=_short(LIMITS[-1]))
         text += f"\n\n![tan θ against rounds and against bytes]({link})\n\n{caption.strip()}"
-    parts = [Section("In short", text, assertions(results), tuple(_summary(results, limit) for limit in LIMITS))]
+    parts = [Section("Summary", text, assertions(results), tuple(_summary(results, limit) for limit in LIMITS))]
     for data in dict.fromkeys(case.data for case in scope.cases):
         graphs = dict.fromkeys(case.graph for case in scope.cases if case.data == data)
         tables = [_table(results, data, graph, limit) for graph in graphs for limit in LIMITS]
         parts.append(Section(DATA[data], _ABOUT[data].strip(), (), (*tables, _by_rounds(results, data))))
-    parts.append(Section("How this is measured", _method_text(results), (), ()))
+    parts.append(Section("Method", _method_text(results), (), ()))
     return parts
 
 
 def _summary(results: Results, limit: float) -> Table:
-    """The real data sets with k = 5 on the paper's graphs; what there is instead, in a sample without data."""
+    """Tabulate the real data sets with k = 5 on the paper's graphs, or the first case if there are none."""
     cases = [case for case in results.scope.cases if case.graph == "paper"]
     cases = [case for case in cases if case.data != "close" and case.k == 5] or cases[:1]
     header = ["method"]
@@ -155,8 +155,8 @@ def _summary(results: Results, limit: float) -> Table:
         rows.append(tuple(row))
     note = (
         f"Medians over the draws, to a mean tan θ of {_short(limit)}, on {GRAPHS['paper']} graphs. ÷: how many "
-        "times as much DeEPCA needs with the K that suits it best. The two pooled methods send nothing; their "
-        "iterations and products are what the others can be held against."
+        "times as much DeEPCA needs with its best K. The two pooled methods send nothing; their iterations and "
+        "products are the baseline."
     )
     return Table(f"To {_short(limit)}: rounds and bytes per agent", tuple(header), tuple(rows), note)
 
@@ -199,7 +199,7 @@ def _with_quotient(results: Results, case: Case, method: Method, limit: float, u
 
 
 def _by_rounds(results: Results, data: Data) -> Table:
-    """How the paper's method fares by K."""
+    """Tabulate the rounds of the paper's method by K."""
     limit = min(LIMITS)
     cases = [case for case in results.scope.cases if case.data == data]
     rows = []
@@ -212,9 +212,9 @@ def _by_rounds(results: Results, data: Data) -> Table:
         f"{DATA[data]}: rounds of DeEPCA to {_short(limit)}, by K",
         header,
         tuple(rows),
-        "In bold: the best K with which no draw fails, which is the K of the tables to this limit. In brackets: how "
-        "many draws failed, and where none was left to take a median of, the mean tan θ to which the median draw came. "
-        "Empty: not run, since it could not have been the best.",
+        "Bold: the best K without failed draws, which is the K of the tables for this limit. In brackets: the number "
+        "of failed draws. Where all draws failed, the mean tan θ that the median draw reached is shown instead. "
+        "Empty: not run, because it could not have been the best.",
         heads=2,
     )
 
@@ -252,7 +252,7 @@ def _entry(group: Group, limit: float, unit: Sent) -> str:
     return f"{text} [{failed} of {len(group.outcomes)} failed]" if failed and unit == "rounds" else text
 
 
-# ----------------------------------------------------------------------------------------------------------- words
+# ------------------------------------------------------------------------------------------------------ formatting
 
 
 def _name(case: Case, *, graph: bool = True) -> str:
@@ -277,7 +277,7 @@ def _reached(group: Group) -> str:
 
 
 def _short(value: float) -> str:
-    """``3e-6``, without the zero that Python puts into exponents."""
+    """Format as ``3e-6``, without the leading zero that Python puts into exponents."""
     return f"{value:.0e}".replace("e-0", "e-")
 
 
@@ -286,33 +286,33 @@ def _counted(count: int, what: str) -> str:
 
 
 _INTRO = f"""
-How much has to be said until all agents know the subspace: rounds of messages between neighbours, and bytes sent per
-agent, to a mean tan θ of {_short(LIMITS[0])} and of {_short(LIMITS[1])}.
+How much agents have to communicate until all of them know the subspace: rounds of messages between neighbours, and
+bytes sent per agent, to a mean tan θ of {_short(LIMITS[0])} and of {_short(LIMITS[1])}.
 
-* **DeEPCA** is the paper's method with FastMix, and the K that needs the fewest rounds in each case, chosen in
-  hindsight among {", ".join(map(str, LADDER[:-1]))} and {LADDER[-1]}. Columns are orthonormalised as the library does
-  by default, which is kinder to it than the paper's SignAdjust (see [robustness](robustness.md)).
-* **accelerated** is `AcceleratedDeEPCA` with default arguments, the same in all cases: nothing is tuned. With
-  **float32 messages** the mixer is `PositiveChebyshev(messages="float32")`.
-* **covariance averaging** averages the matrices A_j themselves over a tree. For few features nothing needs fewer
-  rounds, but everything is given away: a neighbour receives an agent's whole covariance matrix.
-* **block Krylov over a tree** averages every block product exactly. It sends little, but needs a spanning tree that
-  loses nothing: one lost message spoils an average, where gossip goes on.
-* **DePCA** is the decentralised power method without tracking. With fixed K it stalls, so its K grows: 3 + ⌊t/10⌋.
+* **DeEPCA** is the paper's method with FastMix and, in each case, the K that needs the fewest rounds, chosen in
+  hindsight from {", ".join(map(str, LADDER[:-1]))} and {LADDER[-1]}. Columns are orthonormalised by the library's
+  default, which favours DeEPCA over the paper's SignAdjust (see [robustness](robustness.md)).
+* **accelerated** is `AcceleratedDeEPCA` with default arguments in all cases: nothing is tuned. With **float32
+  messages** the mixer is `PositiveChebyshev(messages="float32")`.
+* **covariance averaging** averages the matrices A_j themselves over a tree. For few features no method needs fewer
+  rounds, but it offers no privacy: a neighbour receives an agent's entire covariance matrix.
+* **block Krylov over a tree** averages every block product exactly. It sends little, but needs a reliable spanning
+  tree: one lost message corrupts an average, whereas gossip carries on.
+* **DePCA** is the decentralised power method without tracking. It stalls with a fixed K, so K grows: 3 + ⌊t/10⌋.
 * **CPCA** and **pooled block Krylov** work on the pooled matrix and send nothing.
 """
 
 _CAPTION = """
-{case}, the first draw. Dots: the first iterations within {first} and {last}. Covariance averaging is there in one step.
+{case}, first draw. Dots mark the first iterations within {first} and {last}. Covariance averaging takes one step.
 """
 
 _ABOUT: Mapping[Data, str] = {
-    "w8a": "40,000 rows with 300 features, 800 with each of 50 agents.",
-    "a9a": "30,000 rows with 123 features, 600 with each of 50 agents.",
+    "w8a": "40,000 rows with 300 features, 800 rows for each of 50 agents.",
+    "a9a": "30,000 rows with 123 features, 600 rows for each of 50 agents.",
     "close": """
-Synthetic: 100 features, 50 agents, the first k eigenvalues within 1e-3 of each other, a gap of 0.2 behind them, and a
-tail that falls by 5 % from each to the next. The accuracy of a subspace does not depend on what is close inside it, and
-rounds should not, either.
+Synthetic: 100 features, 50 agents, the first k eigenvalues within 1e-3 of each other, then a gap of 0.2 and a tail in
+which each eigenvalue is 5 % below the previous one. The accuracy of a subspace does not depend on gaps within it, and
+neither should the number of rounds.
 """,
 }
 
@@ -321,21 +321,22 @@ def _method_text(results: Results) -> str:
     scope = results.scope
     draws = {GRAPHS[case.graph]: len(scope.draws_of(case)) for case in scope.cases}
     fastest = results.fastest()
-    seen = "" if fastest is None else f"; the least that it took here is {fastest:.2f} × those iterations"
+    seen = "" if fastest is None else f"; the smallest ratio observed here is {fastest:.2f}"
     return f"""
 {AGENTS} agents; A_j = X_jᵀX_j over the agent's rows, in file order, not centred. Graphs: {PAPER_GRAPHS}; a ring;
-a torus; random regular graphs. A draw is a graph, where it is random, and a W⁰. Draws:
+a torus; random regular graphs. A draw consists of a graph, if it is random, and a W⁰. Draws:
 {", ".join(f"{graph} {count}" for graph, count in draws.items())}.
 
-A limit is reached in the first iteration from which on the mean of tan θ over the agents is within it, for five more
-iterations at least. Rounds are rounds of gossip and control rounds; bytes are all that an agent sends, on average over
-the agents, with what rides along to be agreed on. No stop rule and no certificate is part of it, for any method: a run
-is compared with the pooled answer, and ended. A stop rule rides along with gossip and with exact averages, and costs
-bytes but no rounds; what the accelerated method needs to be steered rides along as well, and is counted.
+A limit counts as reached in the first iteration from which the mean of tan θ over the agents stays within it, for at
+least five more iterations. Rounds are gossip rounds and control rounds; bytes are everything that an agent sends,
+averaged over the agents, including values piggybacked for agreement. Neither a stopping rule nor a certificate is
+included, for any method: a run is compared with the pooled answer and ended. A stopping rule is piggybacked on gossip
+and on exact averages, so it costs bytes but no rounds; what the accelerated method exchanges to choose its parameters
+is piggybacked as well, and is counted.
 
-A run has failed when it is not there after 3 × the iterations of CPCA and 50 more (at least 60, at most 4000; 200 at
-least for methods other than DeEPCA and DePCA), or when tan θ has not halved for a quarter of that, and a hundred
-iterations at least. DeEPCA is run with K = 1, 3, 5, … in this order. A K with which no limit is reached in the first
-five draws is given up. A K is left out only where 0.8 × K × the iterations of CPCA are already more than the rounds of
-the best K before it{seen}.
+A run has failed if it has not reached a limit after 3 × the iterations of CPCA plus 50 (at least 60 and at most 4000;
+at least 200 for methods other than DeEPCA and DePCA), or if tan θ has not halved within a quarter of that and within
+at least 100 iterations. DeEPCA is run with K = 1, 3, 5, … in this order. A K that reaches no limit in the first five
+draws is abandoned. A K is skipped only if 0.8 × K × the iterations of CPCA already exceed the rounds of the best
+smaller K{seen}.
 """.strip()

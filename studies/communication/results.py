@@ -1,4 +1,4 @@
-"""All runs together: medians over draws, and the K with which the paper's method is at its best."""
+"""Aggregate runs: medians over draws, and the best K of the paper's method."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from studies.communication.cells import LADDER, LIMITS, Case, Graph, Mark, Metho
 __all__ = ["Group", "Results", "worth_running"]
 
 Unit = Literal["iterations", "rounds", "bytes"]
-_FASTER = 0.8  # of the power method's iterations: DeEPCA takes no fewer, see Results.fastest
+_MIN_ITERATION_RATIO = 0.8  # DeEPCA never took fewer times the power method's iterations, see Results.fastest
 
 
 @dataclass(frozen=True)
@@ -22,16 +22,17 @@ class Group:
     outcomes: tuple[Outcome, ...]
 
     def marks(self, limit: float) -> list[Mark]:
-        """Of the draws that reached the limit."""
+        """Return the marks of the draws that reached the limit."""
         found = (outcome.marks[LIMITS.index(limit)] for outcome in self.outcomes)
         return [mark for mark in found if mark is not None]
 
     def median(self, limit: float, unit: Unit) -> float | None:
-        """Over the draws that reached the limit; None where none did."""
+        """Return the median over the draws that reached the limit, or None if none did."""
         found = [getattr(mark, unit) for mark in self.marks(limit)]
         return float(median(found)) if found else None
 
     def failures(self, limit: float) -> int:
+        """Count the draws that did not reach the limit."""
         return len(self.outcomes) - len(self.marks(limit))
 
     @property
@@ -41,7 +42,7 @@ class Group:
 
     @property
     def lowest(self) -> float | None:
-        """The mean tan θ to which the median draw came; None where that is not finite."""
+        """Smallest mean tan θ of the median draw; None if it is not finite."""
         found = sorted(float("inf") if o.lowest is None else o.lowest for o in self.outcomes)
         value = found[len(found) // 2] if found else float("inf")
         return value if value < float("inf") else None
@@ -49,7 +50,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Results:
-    """What was run in a scope, and what came out."""
+    """The outcomes of the runs in a scope."""
 
     scope: Scope
     outcomes: Mapping[Run, Outcome]
@@ -58,24 +59,25 @@ class Results:
     )
 
     def __post_init__(self) -> None:
+        """Group the outcomes by case, method and K."""
         for run, outcome in self.outcomes.items():
             name = (run.data, run.k, run.graph, run.method, run.K)
             self._groups.setdefault(name, []).append((run.draw, outcome))
 
     def group(self, case: Case, method: Method, K: int = 0) -> Group:
-        """The draws of a method; of one on the pooled matrix, those that belong to the case."""
+        """Return the draws of a method in a case; for pooled methods, those with the same data and seeds."""
         graph = None if method in ("CPCA", "pooled block Krylov") else case.graph
         draws = self.scope.draws_of(case)
         found = self._groups.get((case.data, case.k, graph, method, K), [])
         return Group(tuple(outcome for draw, outcome in sorted(found, key=lambda one: one[0]) if draw in draws))
 
     def ladder(self, case: Case) -> dict[int, Group]:
-        """The paper's method by K, as far as it was run."""
+        """Return the groups of the paper's method by K, as far as they were run."""
         groups = {K: self.group(case, "DeEPCA", K) for K in LADDER}
         return {K: group for K, group in groups.items() if group.outcomes}
 
     def best(self, case: Case, limit: float) -> int | None:
-        """The K that needs the fewest rounds, of those with which no draw fails; None where there is none."""
+        """Return the K with the fewest rounds among those without failed draws, or None."""
         found = {
             K: rounds
             for K, group in self.ladder(case).items()
@@ -84,12 +86,12 @@ class Results:
         return min(found, key=lambda K: found[K], default=None)
 
     def paper(self, case: Case, limit: float) -> Group | None:
-        """The paper's method with its best K."""
+        """Return the group of the paper's method with its best K, or None."""
         K = self.best(case, limit)
         return None if K is None else self.group(case, "DeEPCA", K)
 
     def fastest(self) -> float | None:
-        """The fewest iterations of the paper's method, as a multiple of the power method's; medians over draws."""
+        """Return the smallest ratio of DeEPCA's iterations to the power method's, by medians over draws."""
         found = []
         for case in self.scope.cases:
             for limit in LIMITS:
@@ -99,10 +101,11 @@ class Results:
         return min(found, default=None)
 
     def joined(self, more: Mapping[Run, Outcome]) -> Results:
+        """Return the results with more outcomes added."""
         return Results(self.scope, {**self.outcomes, **more})
 
     def open_at(self, K: int) -> list[Case]:
-        """The cases in which K could still be the best."""
+        """Return the cases in which K could still be the best."""
         return [case for case in self.scope.cases if self._open(case, K)]
 
     def _open(self, case: Case, K: int) -> bool:
@@ -116,13 +119,20 @@ class Results:
 
 
 def worth_running(K: int, power: Mapping[float, float | None], best: Mapping[float, float | None]) -> bool:
-    """Whether K could need fewer rounds than the best so far, to any limit.
+    """Tell whether K could need fewer rounds than the best so far, for any limit.
 
-    power : iterations of the power method on the pooled matrix.  best : rounds of the best K; None where none works.
+    Parameters
+    ----------
+    K : int
+        Rounds per iteration.
+    power : mapping
+        Iterations of the pooled power method by limit.
+    best : mapping
+        Rounds of the best K so far by limit; None where no K has worked.
     """
 
     def could_win(limit: float) -> bool:
         iterations, rounds = power[limit], best[limit]
-        return iterations is None or rounds is None or _FASTER * K * iterations <= rounds
+        return iterations is None or rounds is None or _MIN_ITERATION_RATIO * K * iterations <= rounds
 
     return any(map(could_win, power))

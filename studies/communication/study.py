@@ -1,4 +1,4 @@
-"""In which order runs are made: what they are measured by first, then all methods, then one K after the other."""
+"""Run the comparison: first the pooled baselines, then all methods, then DeEPCA with one K after another."""
 
 from __future__ import annotations
 
@@ -28,35 +28,44 @@ from studies.shared.store import run
 __all__ = ["study"]
 
 _POOLED: tuple[Method, ...] = ("CPCA", "pooled block Krylov")
-_SHORT = 10_000.0  # of cost: below it, starting other processes takes longer than they save
-_SCOUTS = 5  # draws after which a K with which none of them got anywhere is given up
+_PARALLEL_COST = 10_000.0  # below this total cost, starting processes takes longer than it saves
+_TRIAL_DRAWS = 5  # a K that reaches no limit in these draws is abandoned
 
 
 def study(setting: Setting, scope: Scope | None = None) -> Results:
-    """Run what is not stored. Data sets whose folder is not given are left out."""
+    """Run whatever is not stored; data sets without a folder are left out."""
     scope = scope or (sample() if setting.reduced else everything())
     absent = {case.data for case in scope.cases if not is_available(problem_of(case.data, case.k, 0), setting.source)}
     scope = scope.without(*absent)
-    results = _made(Results(scope, {}), _pooled(scope), setting, later=0.0)
+    results = _run_tasks(Results(scope, {}), _pooled(scope), setting, later=0.0)
     power = _power(results)
     others = [
-        _sent(case, draw, method, power) for case in scope.cases for method in SENDING for draw in scope.draws_of(case)
+        _run_of(case, draw, method, power)
+        for case in scope.cases
+        for method in SENDING
+        for draw in scope.draws_of(case)
     ]
     for i, K in enumerate(LADDER):
         cases = results.open_at(K)
-        first, rest = ([_sent(case, draw, "DeEPCA", power, K) for case, draw in part] for part in _parts(scope, cases))
-        # about half of the cases are expected to need the next K, too
+        first, rest = (
+            [_run_of(case, draw, "DeEPCA", power, K) for case, draw in part] for part in _parts(scope, cases)
+        )
+        # about half of the cases are expected to need the next K as well
         later = 0.5 * sum(task.cost for task in (*first, *rest)) * (i < len(LADDER) - 1)
-        results = _made(results, first + (others if i == 0 else []), setting, later + sum(task.cost for task in rest))
+        results = _run_tasks(
+            results, first + (others if i == 0 else []), setting, later + sum(task.cost for task in rest)
+        )
         rest = [task for task in rest if not results.group(task.case, "DeEPCA", K).hopeless]
-        results = _made(results, rest, setting, later)
+        results = _run_tasks(results, rest, setting, later)
     return results
 
 
 def _parts(scope: Scope, cases: Sequence[Case]) -> tuple[list[tuple[Case, int]], list[tuple[Case, int]]]:
-    """The first few draws of every case, and the others."""
+    """Split the draws of every case into the trial draws and the rest."""
     draws = [(case, draw) for case in cases for draw in scope.draws_of(case)]
-    return [(case, draw) for case, draw in draws if draw < _SCOUTS], [one for one in draws if one[1] >= _SCOUTS]
+    return [(case, draw) for case, draw in draws if draw < _TRIAL_DRAWS], [
+        one for one in draws if one[1] >= _TRIAL_DRAWS
+    ]
 
 
 def _pooled(scope: Scope) -> list[Run]:
@@ -65,7 +74,7 @@ def _pooled(scope: Scope) -> list[Run]:
 
 
 def _power(results: Results) -> dict[tuple[Data, int, int], int]:
-    """Iterations of the power method to the smallest limit, by data set, k and draw."""
+    """Return the power method's iterations to the smallest limit, by data set, k and draw."""
     last = LIMITS.index(min(LIMITS))
     found = {}
     for task, outcome in results.outcomes.items():
@@ -74,14 +83,17 @@ def _power(results: Results) -> dict[tuple[Data, int, int], int]:
     return found
 
 
-def _sent(case: Case, draw: int, method: Method, power: dict[tuple[Data, int, int], int], K: int = 0) -> Run:
+def _run_of(case: Case, draw: int, method: Method, power: dict[tuple[Data, int, int], int], K: int = 0) -> Run:
     return Run(case.data, case.k, draw, method, case.graph, K, longest(power[case.data, case.k, draw], method))
 
 
-def _made(results: Results, tasks: Sequence[Run], setting: Setting, later: float) -> Results:
-    """With these runs. ``later`` : what is expected to come after them, in units of cost, for the time left."""
+def _run_tasks(results: Results, tasks: Sequence[Run], setting: Setting, later: float) -> Results:
+    """Run the tasks and add them to the results.
+
+    ``later`` is the cost expected after them, for the estimate of the remaining time.
+    """
     before = sum(task.cost for task in results.outcomes)
-    short = sum(task.cost for task in tasks) < _SHORT
+    short = sum(task.cost for task in tasks) < _PARALLEL_COST
     tell = setting.progress or (lambda _done, _total: None)
     records = run(
         tasks,

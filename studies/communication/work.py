@@ -1,4 +1,4 @@
-"""One run, and what is recorded of it."""
+"""Make one run and record when it reaches each limit."""
 
 from __future__ import annotations
 
@@ -37,26 +37,26 @@ from studies.shared.synthetic import Synthetic
 
 __all__ = ["Ended", "Watch", "algorithm_of", "problem_of", "work"]
 
-_CLOSE = 1e-3  # eigenvalues of the synthetic problem inside the top k: so close, all of them
-_SEED = 17  # of the synthetic problem: the same for every draw of graph and W⁰
-_STAY = 5  # iterations for which a limit has to be kept
-_FIRST = 20  # iterations that are looked at in any case
-_FORGIVING = 20_000  # iterations for methods on the pooled matrix, which have to get there
+_TOP_SPREAD = 1e-3  # relative spread of the top k eigenvalues of the synthetic problem
+_DATA_SEED = 17  # the synthetic data are the same for every draw of graph and W⁰
+_STAY_ITERATIONS = 5  # a limit counts as reached once it has held for this many more iterations
+_DENSE_ITERATIONS = 20  # the first iterations are all measured
+_POOLED_MAX_ITER = 20_000  # generous, because the pooled baselines must converge
 
 
 def problem_of(data: Data, k: int, draw: int) -> Problem:
-    """The ``A_j`` and W⁰ of a run. Rows are in file order, not centred, as in the paper."""
+    """Return the problem of a run; rows are in file order and not centred, as in the paper."""
     if data != "close":
         return Problem(data, k, AGENTS, arrangement="file", draw=draw)
-    wanted = Synthetic(100, gap=0.2, inside=_CLOSE / max(k - 1, 1), tail=0.05)
-    return Problem(wanted, k, AGENTS, draw=draw, data_seed=_SEED)
+    wanted = Synthetic(100, gap=0.2, inside=_TOP_SPREAD / max(k - 1, 1), tail=0.05)
+    return Problem(wanted, k, AGENTS, draw=draw, data_seed=_DATA_SEED)
 
 
 def work(source: DataSource, task: Run) -> Record:
-    """Run a method until the mean tan θ is within every limit, or will not be."""
+    """Run a method until the mean tan θ is within every limit or can no longer get there."""
     problem = problem_of(task.data, task.k, task.draw)
     A, W0 = operator_of(problem, source), start_of(problem, source)
-    longest = task.longest or _FORGIVING
+    longest = task.longest or _POOLED_MAX_ITER
     watch = Watch(truth_of(problem, source).U(task.k), longest, stride=_stride(task))
     algorithm = algorithm_of(task, A, W0)
     try:
@@ -67,12 +67,12 @@ def work(source: DataSource, task: Run) -> Record:
         watch.ended = "not finite"
     outcome = watch.outcome(with_curve=task.draw == 0)
     if task.graph is None and outcome.failed:
-        raise RuntimeError(f"{task.method}, by which all else is measured, does not reach {min(LIMITS)} on {problem}")
+        raise RuntimeError(f"the baseline {task.method} does not reach {min(LIMITS)} on {problem}")
     return asdict(outcome)
 
 
 def algorithm_of(task: Run, A: Operator, W0: Array) -> Algorithm[Any]:
-    """The method of a run, with default arguments wherever it has them."""
+    """Build the algorithm of a run, with default arguments wherever possible."""
     if task.method == "CPCA":
         return CPCA(A.mean(), W0)
     if task.graph is None:
@@ -93,14 +93,21 @@ _METHODS: Mapping[Method, Callable[[Operator, Array, Network, int], Algorithm[An
 
 
 class Ended(Exception):
-    """Nothing more is to be learned from a run."""
+    """Raised by :class:`Watch` to end a run whose outcome is decided."""
 
 
 class Watch:
-    """Observer that notes when limits are reached, and ends the run when they are kept or out of reach.
+    """Record when limits are reached, and end the run once they hold or are out of reach.
 
-    longest : of the run; it has stalled when tan θ does not halve within a quarter of that, and a hundred iterations.
-    stride : far above a limit only every so many iterations are looked at, which takes time; near it, all of them.
+    Parameters
+    ----------
+    U : ndarray of shape (d, k)
+        Top eigenvectors of the pooled matrix.
+    longest : int
+        Iteration limit of the run. A run has stalled when tan θ does not halve within a quarter of it, and within
+        at least 100 iterations.
+    stride : int
+        Far above a limit, only every ``stride``-th iteration is measured to save time; near it, every one.
     """
 
     def __init__(self, U: Array, longest: int, *, stride: int = 1) -> None:
@@ -114,15 +121,16 @@ class Watch:
         self.ended = "longest"
 
     def begin(self, start: Start) -> None:
-        """Nothing yet."""
+        """Do nothing."""
 
     def observe(self, step: Step) -> None:
+        """Measure tan θ, update the marks and end the run if its outcome is decided."""
         t = self._iterations = step.after.t
-        if t > _FIRST and t % self._stride and self._mean > 4.0 * self._next():
+        if t > _DENSE_ITERATIONS and t % self._stride and self._mean > 4.0 * self._next_limit():
             return
         W = step.after.W
         if W.ndim == 3 and W.strides[0] == 0:
-            W = W[:1]  # one array for all agents
+            W = W[:1]  # all agents share one array
         tangents = tan_theta(self._U, W)
         self._mean, self._worst = float(tangents.mean()), float(tangents.max())
         self._lowest = min(self._lowest, self._mean)
@@ -137,9 +145,10 @@ class Watch:
         self._judge(t, W)
 
     def end(self, result: Result[Any]) -> None:
-        """Nothing to close."""
+        """Do nothing."""
 
     def outcome(self, *, with_curve: bool) -> Outcome:
+        """Return the outcome so far."""
         return Outcome(
             tuple(self._marks) if self.ended != "not finite" else (None,) * len(LIMITS),
             self._iterations,
@@ -149,13 +158,13 @@ class Watch:
             tuple(self._curve) if with_curve else (),
         )
 
-    def _next(self) -> float:
-        """The largest limit that is not reached."""
+    def _next_limit(self) -> float:
+        """Return the largest limit not reached yet."""
         return max((limit for limit, mark in zip(LIMITS, self._marks, strict=True) if mark is None), default=np.inf)
 
     def _judge(self, t: int, W: Array) -> None:
         last = max((mark.iterations for mark in self._marks if mark is not None), default=0)
-        if None not in self._marks and t >= last + _STAY:
+        if None not in self._marks and t >= last + _STAY_ITERATIONS:
             self._close("reached")
         if not np.isfinite(W).all():
             self._close("not finite")
@@ -170,7 +179,7 @@ class Watch:
 
 
 def _stride(task: Run) -> int:
-    """For long runs that get nearer little by little: tan θ falls by less than 4 in so many iterations."""
+    """Return the stride for slowly converging runs: tan θ falls by less than a factor of 4 within it."""
     return 1 + task.longest // 200 if task.method in ("DeEPCA", "DePCA") else 1
 
 

@@ -1,4 +1,4 @@
-"""The frame of the comparison of rounds and bytes: what is noted of a run, which K wins, what the page says."""
+"""Test the comparison of rounds and bytes: recording of runs, choice of K, and the page."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from studies.communication.cells import (
     Mark,
     Method,
     Outcome,
+    PooledRunError,
     Run,
     Scope,
     everything,
@@ -46,14 +47,14 @@ from studies.shared.report import Setting, page
 from studies.shared.store import Record, key, run
 from tests.support.helpers import check_wrong_options_of_a_study, run_study
 
-HERE = DataSource()  # what needs no folder
+NO_FOLDER = DataSource()
 ER, W8A, A9A = Case("close", 3, "paper"), Case("w8a", 5, "paper"), Case("a9a", 5, "paper")
 
 
-# ----------------------------------------------------------------------------------------------------- what is run
+# ------------------------------------------------------------------------------------------------------------ scope
 
 
-def test_all_that_is_asked_for_is_there() -> None:
+def test_full_scope_has_every_case_and_draw() -> None:
     scope = everything()
     assert len(scope.cases) == len(set(scope.cases)) == 3 * 5 * 4
     assert {case.graph: len(scope.draws_of(case)) for case in scope.cases} == {
@@ -66,12 +67,12 @@ def test_all_that_is_asked_for_is_there() -> None:
     assert len(sample().draws_of(sample().cases[0])) == 2
 
 
-def test_a_run_may_take_three_times_the_iterations_of_the_power_method() -> None:
+def test_iteration_limit_is_three_times_that_of_the_power_method() -> None:
     assert [longest(power, "DeEPCA") for power in (2, 100, 5000)] == [60, 350, 4000]
     assert [longest(power, "accelerated") for power in (2, 100, 5000)] == [200, 350, 4000]
 
 
-def test_runs_have_keys_of_their_own_and_a_cost() -> None:
+def test_runs_have_unique_keys_and_a_cost() -> None:
     runs = [
         Run(case.data, case.k, draw, method, case.graph, K, 100)
         for case in everything().cases
@@ -81,30 +82,33 @@ def test_runs_have_keys_of_their_own_and_a_cost() -> None:
     ]
     assert len({key(task) for task in runs}) == len(runs)
     assert all(task.cost > 0.0 for task in runs)
-    with pytest.raises(ValueError, match="no graph"):
+    with pytest.raises(PooledRunError):
         _ = Run("a9a", 5, 0, "CPCA").case
 
 
 @pytest.mark.parametrize("k", [1, 3, 20])
-def test_the_synthetic_problem_has_close_eigenvalues_a_gap_and_a_tail(k: int) -> None:
-    A, B = (operator_of(problem_of("close", k, draw), HERE).dense() for draw in (0, 7))
-    assert (A == B).all()  # a draw is one of graph and W⁰
+def test_synthetic_problem_has_close_eigenvalues_a_gap_and_a_tail(k: int) -> None:
+    A, B = (operator_of(problem_of("close", k, draw), NO_FOLDER).dense() for draw in (0, 7))
+    assert (A == B).all()  # a draw changes only the graph and W⁰
     values = scipy.linalg.eigvalsh(A.mean(axis=0))[::-1]
     assert A.shape == (50, 100, 100)
     assert 1.0 - values[k - 1] / values[0] <= 1e-3 + 1e-12
     np.testing.assert_allclose(values[k] / values[k - 1], 0.8, atol=1e-12)
     np.testing.assert_allclose(values[k + 1 :] / values[k:-1], 0.95, atol=1e-10)
-    starts = [start_of(problem_of("close", k, draw), HERE) for draw in (0, 7)]
+    starts = [start_of(problem_of("close", k, draw), NO_FOLDER) for draw in (0, 7)]
     assert np.abs(starts[0] - starts[1]).max() > 0.01
 
 
-# ------------------------------------------------------------------------------------------------ what is noted of it
+# -------------------------------------------------------------------------------------------------------- recording
 
 U = np.eye(4)[:, :1]
 
 
 def _watched(tangents: Iterable[Sequence[float]], longest: int = 100, stride: int = 1) -> tuple[Outcome, int]:
-    """The outcome of a run of agents with these tangents, and its iterations: each of 2 rounds, 1 control, 7 bytes."""
+    """Watch agents with these tangents; return the outcome and the number of iterations.
+
+    Each iteration takes 2 rounds, 1 control round and 7 bytes per agent.
+    """
     watch, t = Watch(U, longest, stride=stride), 0
     for t, row in enumerate(tangents, 1):
         angles = np.arctan(np.array(row))
@@ -117,30 +121,30 @@ def _watched(tangents: Iterable[Sequence[float]], longest: int = 100, stride: in
     return watch.outcome(with_curve=True), t
 
 
-def test_limits_are_noted_with_control_rounds_and_bytes_per_agent() -> None:
+def test_marks_include_control_rounds_and_bytes_per_agent() -> None:
     means = [1.0, 1e-3, 9e-7, 1e-8, 1e-11, *[1e-12] * 20]
     outcome, made = _watched([0.5 * mean, 1.5 * mean] for mean in means)
     assert outcome.marks == (Mark(3, 9, 21.0), Mark(5, 15, 35.0))
     assert outcome.ended == "reached"
-    assert made == outcome.iterations == 10  # five more, in which it stays
+    assert made == outcome.iterations == 10  # five more, to confirm that it stays
     assert not outcome.failed
     assert outcome.worst == pytest.approx(1.5e-12)
     np.testing.assert_allclose(outcome.curve[1], (6, 14.0, 1e-3), rtol=1e-12)
 
 
-def test_a_limit_that_is_left_again_was_not_reached() -> None:
+def test_limit_exceeded_again_does_not_count_as_reached() -> None:
     outcome, _ = _watched([mean] for mean in [1.0, 1e-7, 1e-3, 1e-7, 1e-11, 1e-9, 1e-11, *[1e-12] * 20])
     assert [mark and mark.iterations for mark in outcome.marks] == [4, 7]
 
 
-def test_the_mean_over_agents_counts_not_the_best() -> None:
+def test_limits_apply_to_the_mean_over_agents() -> None:
     outcome, _ = _watched([1e-12, 4e-6] for _ in range(200))
     assert outcome.marks == (None, None)
     assert outcome.failed
     assert outcome.lowest == pytest.approx(2e-6)
 
 
-def test_a_run_that_no_longer_halves_is_ended() -> None:
+def test_stalled_run_is_ended() -> None:
     outcome, made = _watched(([0.9**t + 1e-7] for t in range(10_000)), longest=600)
     floor = next(t for t in range(10_000) if 0.9**t < 2e-8)
     assert outcome.ended == "stalled"
@@ -151,7 +155,7 @@ def test_a_run_that_no_longer_halves_is_ended() -> None:
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_a_run_that_is_not_finite_has_failed(value: float) -> None:
+def test_run_with_non_finite_values_has_failed(value: float) -> None:
     watch = Watch(U, 100)
     W = np.full((2, 4, 1), value)
     with pytest.raises(Ended):
@@ -160,24 +164,24 @@ def test_a_run_that_is_not_finite_has_failed(value: float) -> None:
     assert (outcome.ended, outcome.marks, outcome.worst, outcome.curve) == ("not finite", (None, None), None, ())
 
 
-def test_a_run_records_what_a_trace_of_every_iteration_shows() -> None:
-    """Two ways to the same rounds and bytes; the run looks at every third iteration only, while far away."""
+def test_marks_match_a_trace_of_every_iteration() -> None:
+    """Compare with a full trace: far from a limit, the run measures only every third iteration."""
     task = Run("close", 3, 1, "DeEPCA", "random-regular", 5, 500)
     problem = problem_of("close", 3, 1)
     network = SimulatedNetwork(graph_of("random-regular", 50, 1))
-    trace = Trace(U=truth_of(problem, HERE).U(3))
-    algorithm = DeEPCA(operator_of(problem, HERE), start_of(problem, HERE), network, FastMix(5))
+    trace = Trace(U=truth_of(problem, NO_FOLDER).U(3))
+    algorithm = DeEPCA(operator_of(problem, NO_FOLDER), start_of(problem, NO_FOLDER), network, FastMix(5))
     solve(algorithm, max_iter=140, observers=[trace], certify=False)
-    outcome = Outcome.from_record(json.loads(json.dumps(work(HERE, task))))
+    outcome = Outcome.from_record(json.loads(json.dumps(work(NO_FOLDER, task))))
     for limit, mark in zip(LIMITS, outcome.marks, strict=True):
         first = int(np.argmax(trace.tan_theta <= limit))
         assert mark == Mark(first + 1, trace.rounds[first], trace.bytes[first] / 50)
-    assert outcome.curve == ()  # of the first draw alone
+    assert outcome.curve == ()  # recorded for the first draw only
 
 
-def test_every_method_is_what_it_is_called() -> None:
+def test_methods_build_the_named_algorithms() -> None:
     problem = problem_of("close", 1, 0)
-    A, W0 = operator_of(problem, HERE), start_of(problem, HERE)
+    A, W0 = operator_of(problem, NO_FOLDER), start_of(problem, NO_FOLDER)
     methods: tuple[Method, ...] = ("DeEPCA", *SENDING)
     names = {m: algorithm_of(Run("close", 1, 0, m, "torus", 4), A, W0).name for m in methods}
     assert names == {
@@ -199,11 +203,11 @@ def test_every_method_is_what_it_is_called() -> None:
         assert pooled.network.n_agents == 1
 
 
-# -------------------------------------------------------------------------------------------------- made-up results
+# ------------------------------------------------------------------------------------------------- artificial results
 
 
 def _outcome(rounds: float | None, *, per_round: float = 1e5, iterations: int = 10, lowest: float = 3e-4) -> Outcome:
-    """Half of the rounds to the first limit, all of them to the second; None: neither."""
+    """Make an outcome with half of the rounds to the first limit and all to the second; None reaches neither."""
     if rounds is None:
         return Outcome((None, None), 90, lowest, 1e-3, "stalled")
     marks = [Mark(iterations // part, int(rounds) // part, per_round * rounds / part) for part in (2, 1)]
@@ -215,7 +219,7 @@ Made = dict[tuple[Method, int], Sequence[Outcome]]
 
 
 def _results(made: dict[Case, Made], power: int = 100) -> Results:
-    """Of these outcomes; CPCA takes ``power`` iterations, pooled block Krylov 12."""
+    """Make results from outcomes; CPCA takes ``power`` iterations and pooled block Krylov 12."""
     outcomes = {}
     for case, groups in made.items():
         for (method, K), group in groups.items():
@@ -242,10 +246,10 @@ FINE: Made = {
 }
 
 
-# --------------------------------------------------------------------------------------------------------- which K
+# ------------------------------------------------------------------------------------------------------ choice of K
 
 
-def test_the_best_K_is_the_one_with_the_fewest_rounds_that_never_fails() -> None:
+def test_best_K_has_the_fewest_rounds_without_failures() -> None:
     results = _results({ER: {**FINE, ("DeEPCA", 5): _all(280, 500)}})
     assert [results.best(ER, limit) for limit in LIMITS] == [3, 3]
     paper = results.paper(ER, 1e-10)
@@ -256,13 +260,13 @@ def test_the_best_K_is_the_one_with_the_fewest_rounds_that_never_fails() -> None
     assert better.best(ER, 1e-10) == 1
 
 
-def test_the_best_K_may_differ_between_limits() -> None:
+def test_best_K_may_differ_between_limits() -> None:
     fast = replace(_outcome(300), marks=(Mark(5, 50, 1.0), None))
     results = _results({ER: {**FINE, ("DeEPCA", 5): [fast, fast]}})
     assert [results.best(ER, limit) for limit in LIMITS] == [5, 3]
 
 
-def test_where_every_K_fails_there_is_no_best() -> None:
+def test_there_is_no_best_K_if_every_K_fails() -> None:
     results = _results({ER: {("DeEPCA", 1): _all(None, None), ("DeEPCA", 3): _all(None, 100)}})
     assert results.best(ER, 1e-10) is None
     assert results.paper(ER, 1e-10) is None
@@ -275,20 +279,20 @@ def test_where_every_K_fails_there_is_no_best() -> None:
 @pytest.mark.parametrize(
     ("K", "best", "runs"),
     [
-        (3, (None, None), True),  # nothing works yet
+        (3, (None, None), True),  # no K has worked yet
         (3, (50.0, 100.0), False),  # 3 · 0.8 · 100 > 100
         (3, (50.0, 250.0), True),
         (3, (130.0, 100.0), True),  # the other limit could be won
         (40, (None, 100.0), True),
     ],
 )
-def test_a_K_is_left_out_only_where_it_cannot_win(K: int, best: tuple[float | None, float | None], runs: bool) -> None:
+def test_K_is_skipped_only_if_it_cannot_win(K: int, best: tuple[float | None, float | None], runs: bool) -> None:
     power = dict(zip(LIMITS, (50.0, 100.0), strict=True))
     assert worth_running(K, power, dict(zip(LIMITS, best, strict=True))) is runs
 
 
-def test_K_is_chosen_from_few_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """K = 1 fails in every draw and is given up after five; K = 3 works, so that 5 and more cannot win."""
+def test_choosing_K_takes_few_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """K = 1 fails and is abandoned after five draws; K = 3 works, so 5 and larger cannot win."""
     made: list[Run] = []
 
     def fake(source: DataSource, task: Run) -> Record:
@@ -301,7 +305,7 @@ def test_K_is_chosen_from_few_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr("studies.communication.study.work", fake)
     told: list[tuple[float, float]] = []
-    setting = Setting(HERE, tmp_path, jobs=1, progress=lambda done, total: told.append((done, total)))
+    setting = Setting(NO_FOLDER, tmp_path, jobs=1, progress=lambda done, total: told.append((done, total)))
     results = study(setting, Scope((ER,), draws=7))
     tried = [(task.K, task.draw) for task in made if task.method == "DeEPCA"]
     assert sorted(tried) == [(1, draw) for draw in range(5)] + [(3, draw) for draw in range(7)]
@@ -327,7 +331,7 @@ def _record(outcome: Outcome) -> Record:
 # ------------------------------------------------------------------------------------------------------ resumability
 
 
-def test_an_interrupted_study_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_study_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Run] = []
 
     def fake(stop_after: int, source: DataSource, task: Run) -> Record:
@@ -336,32 +340,32 @@ def test_an_interrupted_study_goes_on_where_it_stopped(tmp_path: Path, monkeypat
         made.append(task)
         return _record(_outcome(50, iterations=50))
 
-    scope, setting = Scope((ER,), draws=2), Setting(HERE, tmp_path, jobs=1)
+    scope, setting = Scope((ER,), draws=2), Setting(NO_FOLDER, tmp_path, jobs=1)
     monkeypatch.setattr("studies.communication.study.work", partial(fake, 9))
     with pytest.raises(KeyboardInterrupt):
         study(setting, scope)
     monkeypatch.setattr("studies.communication.study.work", partial(fake, -1))
     results = study(setting, scope)
-    assert len(made) == len(set(made)) == len(results.outcomes)  # nothing twice
+    assert len(made) == len(set(made)) == len(results.outcomes)  # nothing is run twice
     before = list(made)
     assert study(setting, scope).outcomes == results.outcomes
     assert made == before
 
 
-def test_two_processes_find_what_one_does(tmp_path: Path) -> None:
+def test_two_processes_match_one(tmp_path: Path) -> None:
     tasks = [Run("close", 1, draw, "block Krylov", "torus", longest=60) for draw in range(2)]
-    one, two = (run(tasks, partial(work, HERE), tmp_path / str(jobs), jobs) for jobs in (1, 2))
+    one, two = (run(tasks, partial(work, NO_FOLDER), tmp_path / str(jobs), jobs) for jobs in (1, 2))
     for alone, shared in zip(one.values(), two.values(), strict=True):
         assert (alone["marks"], alone["iterations"]) == (shared["marks"], shared["iterations"])
-        # how BLAS rounds may depend on where arrays lie in memory
+        # BLAS rounding may depend on the alignment of arrays in memory
         one_curve, other_curve = (np.array(record["curve"] or np.zeros((0, 3))) for record in (alone, shared))
         np.testing.assert_allclose(one_curve, other_curve, rtol=1e-6, atol=1e-12)
         assert max(alone["worst"], shared["worst"]) < 1e-12
 
 
-def test_data_sets_without_a_folder_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_sets_without_a_folder_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("studies.communication.study.work", lambda _source, _task: _record(_outcome(50, iterations=50)))
-    results = study(Setting(HERE, tmp_path, jobs=1), Scope((ER, A9A, W8A), draws=1))
+    results = study(Setting(NO_FOLDER, tmp_path, jobs=1), Scope((ER, A9A, W8A), draws=1))
     assert results.scope.cases == (ER,)
     assert {task.data for task in results.outcomes} == {"close"}
 
@@ -373,7 +377,7 @@ def _page(results: Results) -> str:
     return page("Communication", sections(results, ("figures/f.png", results.scope.cases[0])), "make x")
 
 
-def test_the_page_shows_medians_ratios_and_failures() -> None:
+def test_page_shows_medians_ratios_and_failures() -> None:
     text = _page(_results({W8A: FINE, A9A: FINE, replace(A9A, k=10): FINE}))
     assert text.startswith("# Communication\n\n**4 of 4 assertions hold.**")
     assert "![tan θ against rounds and against bytes](figures/f.png)" in text
@@ -397,8 +401,8 @@ def test_the_page_shows_medians_ratios_and_failures() -> None:
     assert "2 draws of graph and W⁰." in text
 
 
-def test_a_case_in_which_the_paper_fails_says_so() -> None:
-    # one draw is fewer than two, but all there are
+def test_page_reports_failures_of_the_paper_method() -> None:
+    # K = 5 has a single draw, and it fails
     made = {**FINE, ("DeEPCA", 3): _all(None, None), ("DeEPCA", 5): _all(None), ("accelerated", 0): _all(40, None)}
     results = _results({W8A: made})
     text = _page(results)
@@ -421,7 +425,7 @@ def test_a_case_in_which_the_paper_fails_says_so() -> None:
         (_all(40, 44), _all(None, 40, per_round=4e4), [True, True, True, False]),
     ],
 )
-def test_the_assertions_can_fail(accelerated: list[Outcome], single: list[Outcome], holds: list[bool]) -> None:
+def test_assertions_can_fail(accelerated: list[Outcome], single: list[Outcome], holds: list[bool]) -> None:
     made: Made = {**FINE, ("accelerated", 0): accelerated, ("accelerated, float32", 0): single}
     judged = assertions(_results({W8A: made, A9A: made}))
     assert [assertion.holds for assertion in judged] == holds
@@ -429,21 +433,21 @@ def test_the_assertions_can_fail(accelerated: list[Outcome], single: list[Outcom
     assert "(aim 60)" in judged[2].statement
 
 
-def test_assertions_about_what_was_not_run_are_left_out() -> None:
+def test_assertions_about_missing_cases_are_left_out() -> None:
     assert len(assertions(_results({ER: FINE}))) == 1
     assert len(assertions(_results({A9A: FINE}))) == 2
     nothing = Results(Scope((ER,)), {})
     assert [assertion.holds for assertion in assertions(nothing)] == [False]
 
 
-def test_every_row_is_as_long_as_its_header() -> None:
+def test_table_rows_match_their_header() -> None:
     cases = [W8A, A9A, ER, replace(ER, graph="ring"), replace(A9A, graph="torus", k=20)]
     for section in sections(_results(dict.fromkeys(cases, FINE)), None):
         for table in section.tables:
             assert {len(row) for row in table.rows} == {len(table.header)}, table.title
 
 
-def test_the_figure_shows_the_first_draw(tmp_path: Path) -> None:
+def test_figure_shows_the_preferred_case(tmp_path: Path) -> None:
     assert shown(_results({ER: FINE, W8A: FINE})) == W8A
     assert shown(_results({ER: FINE, A9A: FINE})) == A9A
     assert shown(_results({ER: FINE})) == ER
@@ -457,7 +461,7 @@ def test_the_figure_shows_the_first_draw(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("rounds", "code"), [(30, 0), (None, 1)])
-def test_the_exit_code_tells_whether_all_holds(
+def test_exit_code_reports_failed_assertions(
     rounds: float | None, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: Made = {**FINE, ("accelerated", 0): _all(30, rounds)}
@@ -471,5 +475,5 @@ def test_the_exit_code_tells_whether_all_holds(
     assert (out.parent / "figures" / "communication.png").exists()
 
 
-def test_wrong_options_are_one_line_and_code_2(tmp_path: Path) -> None:
+def test_invalid_options_exit_with_code_2(tmp_path: Path) -> None:
     check_wrong_options_of_a_study(command.main, tmp_path)

@@ -1,4 +1,4 @@
-"""The comparison of rounds and bytes with few cases and the same assertions; `make bench-communication` runs all."""
+"""Run the comparison of rounds and bytes on a sample of cases; `make bench-communication` runs all of them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ needs_data = [
     ("data", "other", "expected"),
     [("close", "a9a", 1), pytest.param("a9a", "close", 2, marks=needs_data)],
 )
-def test_every_assertion_holds_on_the_sample(
+def test_all_assertions_hold_on_the_sample(
     data: Data, other: Data, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scope = sample().without(other)
@@ -37,7 +37,7 @@ def test_every_assertion_holds_on_the_sample(
     assert len(judged) == expected
     assert {assertion.statement: assertion.measured for assertion in judged if not assertion.holds} == {}
     for case in scope.cases:
-        # products averaged exactly are those of the pooled matrix, and float32 messages half as large as float64 ones
+        # exact averages give the products of the pooled matrix; float32 messages are half as large as float64
         pooled, tree = (
             results.group(case, method).marks(LIMITS[-1]) for method in ("pooled block Krylov", "block Krylov")
         )
@@ -47,10 +47,10 @@ def test_every_assertion_holds_on_the_sample(
         )
         for a, b in zip(double, single, strict=True):
             assert b.bytes / b.rounds == pytest.approx(0.5 * a.bytes / a.rounds, rel=0.15)
-    monkeypatch.setattr("studies.communication.study.work", _refuse)  # the second time nothing is run
+    monkeypatch.setattr("studies.communication.study.work", _refuse)  # the second call must only read stored runs
     again = study(Setting(source, tmp_path / "store", jobs=1, reduced=True), scope)
     assert again.outcomes == results.outcomes
 
 
 def _refuse(source: DataSource, task: Run) -> Record:
-    raise AssertionError(f"{task} is made anew")
+    raise AssertionError(f"{task} is stored but was run again")
