@@ -1,1 +1,1 @@
-"""What directed and changing networks, and pairwise gossip, take beside networks that stay; and what losses do."""
+"""Measure the cost of directed, time-varying and pairwise networks, and the effect of message loss."""

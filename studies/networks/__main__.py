@@ -1,4 +1,4 @@
-"""Run the studies of networks: ``python -m studies.networks --help``."""
+"""Run the network studies; see ``python -m studies.networks --help``."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def main(
 ) -> None:
     """Run the studies and write the page. The exit code is 1 if an assertion does not hold.
 
-    Finished runs are kept: an interrupted call goes on where it stopped.
+    Finished runs are stored: an interrupted command resumes where it stopped.
     """
     with errors(resumes=True):
         require("sklearn", extra="experiments")
         module, target = "studies.networks", "study-networks"
-        command = Command(module, target, "Directed and changing networks", data, store, out, reduced, jobs, quiet)
+        command = Command(module, target, "Directed and time-varying networks", data, store, out, reduced, jobs, quiet)
         sections = command.run(STUDIES)
         command.write([USAGE, *sections])
     command.conclude(sections)

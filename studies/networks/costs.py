@@ -1,4 +1,4 @@
-"""How many iterations, rounds and messages the certified answer takes on networks of every kind."""
+"""Count the iterations, rounds and messages of a certified answer on networks of every kind."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from studies.shared.problems import (
 from studies.shared.report import Assertion, Section, Setting, Study, Table
 from studies.shared.store import Record
 
-__all__ = ["NETWORKS", "STUDY", "Outcome", "Task", "judge", "study", "tasks_of", "work"]
+__all__ = ["LINKS", "NETWORKS", "STUDY", "Outcome", "Task", "judge", "study", "tasks_of", "work"]
 
 Method = Literal["accelerated", "deepca"]
 How = Literal["default", "gossip", "pairwise"]
 TOLERANCE = 1e-10
-_MOST_ITERATIONS = 5000
+_MAX_ITER = 5000
 _METHODS: dict[Method, type[AcceleratedDeEPCA] | type[DeEPCA]] = {"accelerated": AcceleratedDeEPCA, "deepca": DeEPCA}
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A network by its name, and how agents average there."""
+    """A named network, and how agents average over it."""
 
     group: str
     name: str
@@ -45,9 +45,12 @@ class Kind:
 
     @property
     def label(self) -> str:
+        """Name shown in tables."""
         return f"`{self.name}`" + {"default": "", "gossip": ", plain gossip", "pairwise": ", pairwise"}[self.how]
 
 
+LINKS = {"stays": "static", "directed": "directed", "changes": "time-varying", "pairs meet": "pairwise"}
+"""Groups of networks as shown in tables; the keys are part of stored runs."""
 NETWORKS = (
     Kind("stays", "erdos-renyi:0.5"),
     Kind("stays", "erdos-renyi:0.5", "gossip"),
@@ -68,7 +71,7 @@ NETWORKS = (
 
 @dataclass(frozen=True)
 class Task:
-    """One run, to a certified tan θ of 1e-10."""
+    """One run to a certified tan θ of 1e-10."""
 
     problem: Problem
     kind: Kind
@@ -76,15 +79,27 @@ class Task:
 
     @property
     def cost(self) -> float:
+        """Relative duration."""
         slow = 4.0 if self.kind.group == "changes" else 1.0
         return slow * (2.0 if self.method == "deepca" else 1.0) * (5.0 if self.problem.data == "w8a" else 1.0)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Iterations; rounds of them, of agreement in between and of the proof; what an agent sends, proof included.
+    """Cost of a run, and its error.
 
-    error : tan θ to the pooled answer, at the worst agent.  proven : whether a certificate says that it is small.
+    Parameters
+    ----------
+    iterations : int
+        Number of iterations.
+    rounds, control_rounds, proof_rounds : int
+        Rounds of the iterations, of agreement between them, and of the certificate.
+    messages, megabytes : float
+        Sent per agent on average, including the certificate.
+    error : float
+        tan θ to the pooled answer at the worst agent.
+    proven : bool
+        Whether a certificate proves the tolerance.
     """
 
     iterations: int
@@ -98,13 +113,13 @@ class Outcome:
 
 
 def work(source: DataSource, task: Task) -> Record:
-    """The run, and how far from scipy's answer it ended."""
+    """Solve the problem and compare with scipy's answer."""
     problem, m = task.problem, task.problem.agents
     network = SimulatedNetwork(from_name(task.kind.name, m, seed=0))
     mixers: dict[How, Mixer | None] = {"default": None, "gossip": Gossip(), "pairwise": Pairwise()}
     A, W0 = operator_of(problem, source), start_of(problem, source)
     algorithm: Any = _METHODS[task.method](A, W0, network, mixers[task.kind.how])
-    result = solve(algorithm, max_iter=_MOST_ITERATIONS, stop=Tolerance(TOLERANCE))
+    result = solve(algorithm, max_iter=_MAX_ITER, stop=Tolerance(TOLERANCE))
     sent, certificate = network.traffic, result.certificate
     error = float(tan_theta(truth_of(problem, source).U(problem.k), result.W).max())
     proof = sent - result.traffic
@@ -123,7 +138,7 @@ def work(source: DataSource, task: Task) -> Record:
 
 
 def study(setting: Setting) -> Section:
-    """Run what is not stored, and judge."""
+    """Run whatever is not stored, and judge the outcomes."""
     tasks = [task for task in tasks_of(setting.reduced) if is_available(task.problem, setting.source)]
     records = run_problems(tasks, work, setting)
     return judge({task: Outcome(**records[task]) for task in tasks})
@@ -133,14 +148,14 @@ STUDY = Study("rounds and messages", study)
 
 
 def tasks_of(reduced: bool) -> list[Task]:
-    """Return the runs of the study, or of its reduced form."""
+    """Return the tasks of the study or of its reduced form."""
     sets: tuple[tuple[Real, int], ...] = (("digits", 20),) if reduced else (("digits", 20), ("a9a", 50), ("w8a", 50))
     problems = [Problem(data, 5, agents, arrangement="file") for data, agents in sets]
     return [Task(problem, kind, method) for problem in problems for method in _METHODS for kind in NETWORKS]
 
 
 def judge(outcomes: dict[Task, Outcome]) -> Section:
-    """Judge what the runs have found, and say it in a section of the page."""
+    """Judge the outcomes and return the section of the page."""
     worst = max(outcomes.values(), key=lambda outcome: outcome.error)
     proven = sum(outcome.proven for outcome in outcomes.values())
     assertions = (
@@ -150,7 +165,7 @@ def judge(outcomes: dict[Task, Outcome]) -> Section:
             proven == len(outcomes),
         ),
         Assertion(
-            "And is within 1e-10 of the eigenvectors that scipy finds for the pooled matrix, at its worst agent.",
+            "At the worst agent, every run is within 1e-10 of scipy's eigenvectors of the pooled matrix.",
             f"worst error {worst.error:.1e}",
             worst.error <= TOLERANCE,
         ),
@@ -159,7 +174,7 @@ def judge(outcomes: dict[Task, Outcome]) -> Section:
     tables = []
     for problem, method in dict.fromkeys((task.problem, task.method) for task in outcomes):
         rows = [
-            (task.kind.group, task.kind.label, *_cells(outcome))
+            (LINKS[task.kind.group], task.kind.label, *_cells(outcome))
             for task, outcome in outcomes.items()
             if (task.problem, task.method) == (problem, method)
         ]
@@ -170,22 +185,22 @@ def judge(outcomes: dict[Task, Outcome]) -> Section:
 
 
 def _few_iterations(outcomes: dict[Task, Outcome]) -> Assertion:
-    """DeEPCA's iterations are those of the power method, as long as rounds suffice."""
+    """Assert that DeEPCA's iterations hardly depend on the network, given enough rounds."""
     most: dict[Method, tuple[float, Task]] = {}
     for task, outcome in outcomes.items():
         ratio = outcome.iterations / outcomes[Task(task.problem, NETWORKS[0], task.method)].iterations
         if task.method not in most or ratio > most[task.method][0]:
             most[task.method] = ratio, task
-    said = {method: f"{ratio:.2f} × ({t.kind.label}, {t.problem.data})" for method, (ratio, t) in most.items()}
+    texts = {method: f"{ratio:.2f} × ({t.kind.label}, {t.problem.data})" for method, (ratio, t) in most.items()}
     return Assertion(
-        "DeEPCA's iterations depend on the data: no network takes more than 1.5 × those of the first one.",
-        f"at most {said['deepca']}. The accelerated method, which chooses its columns while it runs: up to "
-        f"{said['accelerated']}",
+        "DeEPCA's iterations depend on the data only: no network takes more than 1.5 × those of the first one.",
+        f"at most {texts['deepca']}. The accelerated method, which adapts its number of columns: up to "
+        f"{texts['accelerated']}",
         most["deepca"][0] <= 1.5,
     )
 
 
-_HEADER = ("links", "network", "iterations", "rounds", "to agree", "proof", "messages", "MB", "tan θ")
+_HEADER = ("links", "network", "iterations", "rounds", "control", "proof", "messages", "MB", "tan θ")
 
 
 def _cells(outcome: Outcome) -> tuple[str, ...]:
@@ -201,15 +216,16 @@ def _cells(outcome: Outcome) -> tuple[str, ...]:
 
 
 _TEXT = """
-The same rows and the same start, on networks that stay, whose messages go one way, that change from round to round,
-and on which only two agents meet at a time. Every run chooses its rounds while it runs and ends when a certificate
-proves tan θ ≤ 1e-10 at every agent. *Rounds* are those of the iterations; *to agree*, those made in between only to
-agree on when to stop, where nothing could ride along; *proof*, those of the certificate, which averages over a tree
-where links stay and by plain gossip where they change. *Messages* and *MB* are what one agent sends on average,
-everything included. A round of pairwise gossip is m/2 meetings, in which every agent sends one message on average.
+The same rows and the same start on static networks, on directed networks, on networks that change from round to round,
+and with pairwise gossip, where only two agents exchange at a time. Every run chooses its number of rounds automatically
+and ends when a certificate proves tan θ ≤ 1e-10 at every agent. *Rounds* counts those of the iterations; *control*,
+additional rounds spent only on agreeing when to stop, where nothing could be piggybacked; *proof*, those of the
+certificate, which averages over a tree where links are permanent and by plain gossip where they change. *Messages* and
+*MB* are what one agent sends on average, including everything. A round of pairwise gossip consists of m/2 exchanges, in
+which every agent sends one message on average.
 
-On networks that stay the mixers are accelerated (Chebyshev, FastMix); on the others only plain averages are sound.
-The second row shows what that alone costs. With one peer at a time, and where agents pair up, many rounds are made
-and few messages are sent: one per agent and round. A directed ring is to be avoided, as a ring is, but more so. Where
-pairs meet, most messages are the short ones by which agents agree.
+On static networks the mixers are accelerated (Chebyshev, FastMix); on the others only plain averaging is sound. The
+second row shows the cost of that alone. Networks with one peer at a time, and matchings, take many rounds but send few
+messages: one per agent and round. Rings are slow, and directed rings even more so; avoid both. With pairwise gossip,
+most messages are the short ones by which agents agree on when to stop.
 """

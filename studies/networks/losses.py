@@ -1,4 +1,4 @@
-"""What happens where messages get lost one way: agents agree on something wrong, and a certificate finds out."""
+"""Measure the effect of one-way message loss: agents agree on a wrong answer, and a certificate detects it."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ __all__ = ["LOSSES", "MOST_ITERATIONS", "STUDY", "Outcome", "Task", "judge", "st
 
 _AGENTS = 20
 MOST_ITERATIONS = 400
-LOSSES = (1e-4, 1e-3, 1e-2)  # probabilities that a message is lost
-_UNTIL = 300  # rounds
+LOSSES = (1e-4, 1e-3, 1e-2)  # probability that a message is lost
+_LOSSY_ROUNDS = 300  # rounds with losses, in the runs where losses end
 
 
 @dataclass(frozen=True)
 class Task:
-    """One draw of losses: each message with that probability, in rounds before ``until`` or for ever."""
+    """One draw of losses: each message is lost with probability ``loss``, in rounds before ``until`` or always."""
 
     loss: float
     until: int | None
@@ -41,15 +41,30 @@ class Task:
 
     @property
     def cost(self) -> float:
+        """Relative duration."""
         return 1.0
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """With and without a certificate, from the same losses.
+    """Outcome with and without a certificate, for the same losses.
 
-    blind : tan θ without one.  apart : tan θ between agents then.  said : its status.
-    error : tan θ with one.  restarts : of tracking.  status : what is said.  proven : whether that is a certificate.
+    Parameters
+    ----------
+    blind : float
+        tan θ at the worst agent without a certificate.
+    apart : float
+        Largest tan θ between agents without a certificate.
+    said : str
+        Status without a certificate.
+    error : float
+        tan θ at the worst agent with a certificate.
+    restarts : int
+        Restarts of tracking with a certificate.
+    status : str
+        Status with a certificate.
+    proven : bool
+        Whether the certificate proves the tolerance.
     """
 
     blind: float
@@ -62,43 +77,43 @@ class Outcome:
 
 
 def work(source: DataSource, task: Task) -> Record:
-    """Digits on an Erdős–Rényi graph, five rounds of gossip per iteration."""
+    """Solve digits on an Erdős–Rényi graph with five gossip rounds per iteration."""
     problem = Problem("digits", 5, _AGENTS, arrangement="file")
     base = graphs.erdos_renyi(_AGENTS, 0.5, seed=0)
     losing = time_varying.lossy(base, task.loss, seed=task.seed, until=task.until)
     A, W0, U = operator_of(problem, source), start_of(problem, source), truth_of(problem, source).U(problem.k)
 
-    def made(certify: bool) -> Any:
+    def solved(certify: bool) -> Any:
         algorithm = AcceleratedDeEPCA(A, W0, SimulatedNetwork(losing), Gossip(5))
         return solve(algorithm, max_iter=MOST_ITERATIONS, stop=Tolerance(TOLERANCE), certify=certify)
 
-    blind, seeing = made(False), made(True)
+    blind, certified = solved(False), solved(True)
     return asdict(
         Outcome(
             float(tan_theta(U, blind.W).max()),
             float(tan_theta(blind.W[0], blind.W[1:]).max()),
             blind.status.code,
-            float(tan_theta(U, seeing.W).max()),
-            seeing.restarts,
-            seeing.status.code,
-            seeing.certificate is not None and seeing.certificate.proves(TOLERANCE),
+            float(tan_theta(U, certified.W).max()),
+            certified.restarts,
+            certified.status.code,
+            certified.certificate is not None and certified.certificate.proves(TOLERANCE),
         )
     )
 
 
 def study(setting: Setting) -> Section:
-    """Run what is not stored, and judge."""
+    """Run whatever is not stored, and judge the outcomes."""
     draws = 1 if setting.reduced else 6
-    tasks = [Task(loss, until, seed) for until in (_UNTIL, None) for loss in LOSSES for seed in range(draws)]
+    tasks = [Task(loss, until, seed) for until in (_LOSSY_ROUNDS, None) for loss in LOSSES for seed in range(draws)]
     records = run(tasks, partial(work, setting.source), setting.store, setting.jobs, setting.progress)
     return judge({task: Outcome(**records[task]) for task in tasks})
 
 
-STUDY = Study("messages lost one way", study)
+STUDY = Study("one-way message loss", study)
 
 
 def judge(outcomes: dict[Task, Outcome]) -> Section:
-    """Judge what the runs have found, and say it in a section of the page."""
+    """Judge the outcomes and return the section of the page."""
     ending = {task: outcome for task, outcome in outcomes.items() if task.until is not None}
     wrong = [outcome for outcome in ending.values() if outcome.blind > 1e3 * TOLERANCE]
     restarts = max(outcome.restarts for outcome in ending.values())
@@ -108,17 +123,17 @@ def judge(outcomes: dict[Task, Outcome]) -> Section:
     repaired = [outcome for outcome in ending.values() if outcome.status == "converged" and outcome.error <= TOLERANCE]
     assertions = (
         Assertion(
-            "Without a certificate, losses leave wrong answers: the study can see a failure.",
+            "Without a certificate, losses lead to wrong answers, so the study can detect a failure.",
             f"{len(wrong)} of {len(ending)} runs more than 1e-7 off, the worst by {worst:.0e}",
             len(wrong) > len(ending) // 3,
         ),
         Assertion(
-            "Nothing that is said to be proven or converged is wrong, whether losses end or not.",
+            "No run reported as proven or converged is wrong, whether or not losses end.",
             f"{len(false)} of {len(claimed)} such runs are more than 1e-10 off",
             not false,
         ),
         Assertion(
-            "Where losses end, tracking begins again and every run ends within 1e-10.",
+            "Where losses end, tracking restarts and every run ends within 1e-10.",
             f"{len(repaired)} of {len(ending)} runs; restarts of one run: at most {restarts}",
             len(repaired) == len(ending),
         ),
@@ -127,14 +142,14 @@ def judge(outcomes: dict[Task, Outcome]) -> Section:
     for task, outcome in outcomes.items():
         by_group.setdefault((task.loss, task.until), []).append(outcome)
     rows = tuple(_row(loss, until, found) for (loss, until), found in by_group.items())
-    header = ("lost", "in rounds", "without: error", "apart", "says", "with: error", "restarts", "says")
+    header = ("lost", "in rounds", "without: error", "disagreement", "status", "with: error", "restarts", "status")
     note = (
-        f"Of {len(next(iter(by_group.values())))} runs each. First without a certificate: tan θ to the pooled answer, "
-        "median and worst run; tan θ between agents, worst run; and what the status says. Then the same losses with a "
-        "certificate, which is the default: tan θ at the worst, restarts of tracking, and what the status says."
+        f"{len(next(iter(by_group.values())))} runs per row. First without a certificate: tan θ to the pooled answer "
+        "(median and worst run), tan θ between agents (worst run), and the status. Then with a certificate, which is "
+        "the default, and the same losses: tan θ of the worst run, restarts of tracking, and the status."
     )
     table = Table("digits, 20 agents, the accelerated method with five rounds", header, rows, note=note, heads=2)
-    return Section("Messages lost one way", _TEXT, assertions, (table,))
+    return Section("One-way message loss", _TEXT, assertions, (table,))
 
 
 def _row(loss: float, until: int | None, found: list[Outcome]) -> tuple[str, ...]:
@@ -145,26 +160,26 @@ def _row(loss: float, until: int | None, found: list[Outcome]) -> tuple[str, ...
         "all" if until is None else f"the first {until}",
         f"{np.median(blind):.0e}, {blind.max():.0e}",
         f"{max(outcome.apart for outcome in found):.0e}",
-        _said([outcome.said for outcome in found]),
+        _status_counts([outcome.said for outcome in found]),
         f"{max(outcome.error for outcome in found):.0e}",
         f"{min(restarts)}" if min(restarts) == max(restarts) else f"{min(restarts)} … {max(restarts)}",
-        _said([outcome.status for outcome in found]),
+        _status_counts([outcome.status for outcome in found]),
     )
 
 
-def _said(codes: list[str]) -> str:
-    """How often which status, the most frequent first."""
+def _status_counts(codes: list[str]) -> str:
+    """Count the statuses, the most frequent first."""
     return ", ".join(f"{code.replace('_', ' ')} ({n})" for code, n in Counter(codes).most_common())
 
 
 _TEXT = """
-A link that is down for both ends costs rounds and nothing else: both keep what they would have sent, and the sum
-stays (`failing`, above). A message that is lost while its sender believes it has arrived is another matter. Whoever
-misses it uses its own numbers in their place (`deepca.topology.time_varying.lossy`), and the sum over all agents is no
-longer what is tracked. Agents still come near to each other, only around something else. Few losses look like success,
-and many like too few rounds.
+A link that is down for both ends costs only rounds: both ends keep what they would have sent, and the sum is preserved
+(`failing`, above). A message that is lost without its sender knowing is different. The receiver uses its own values
+instead (`deepca.topology.time_varying.lossy`), so the sum over all agents no longer matches the quantity being tracked.
+Agents still approach a consensus, but on the wrong value. Few losses look like success, and many look like too few
+rounds.
 
-A certificate averages anew, with a known error, and compares. Where tracking has drifted, it begins again at the
-subspace reached, up to three times. Where losses never end, fresh averages are wrong as well: a number whose mean is
-known travels along and says so, nothing is proven, and the status names the cause.
+A certificate computes fresh averages, with a known error, and compares. Where tracking has drifted, it restarts from
+the current subspace, up to three times. Where losses never end, the fresh averages are wrong as well: a control value
+with a known mean reveals this, nothing is proven, and the status names the cause.
 """

@@ -1,4 +1,4 @@
-"""The words at the head of the page, from ``usage.md``. Its snippets are run by tests."""
+"""Introductory section of the page, read from ``usage.md``; tests run its snippets."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Does it hold on hard problems as well: close eigenvalues, small gaps, ill-conditioned and badly divided data?"""
+"""Test the method on hard problems: close eigenvalues, small gaps, ill-conditioned and unevenly divided data."""

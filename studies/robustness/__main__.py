@@ -1,4 +1,4 @@
-"""Run the robustness studies: ``python -m studies.robustness --help``."""
+"""Run the robustness studies; see ``python -m studies.robustness --help``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def main(
 ) -> None:
     """Run the studies and write the page. The exit code is 1 if an assertion does not hold.
 
-    Finished runs are kept: an interrupted call goes on where it stopped.
+    Finished runs are stored: an interrupted command resumes where it stopped.
     """
     with errors(resumes=True):
         require("sklearn", extra="experiments")

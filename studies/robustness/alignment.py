@@ -1,4 +1,4 @@
-"""Which orthonormalisation: QR with SignAdjust, QR with a positive diagonal, or the polar factor?"""
+"""Compare orthonormalisations: QR with SignAdjust, QR with a positive diagonal, and the polar factor."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _MAKE: dict[Alignment, Callable[[Array], Orthonormalise | None]] = {
     "polar": lambda _W0: polar,
     "default": lambda _W0: None,
 }
-_PATIENCE, _EXTRA = 5, 100  # a run may take so many times the iterations of the power method, and so many more
-_MOST = 1_000_000  # iterations of the power method; no problem here needs as many
-_KEEPS_UP = 1.1
+_PATIENCE, _EXTRA = 5, 100  # a run may take _PATIENCE times the iterations of the power method, plus _EXTRA
+_POWER_MAX_ITER = 1_000_000  # more than any problem here needs
+_MAX_SLOWDOWN = 1.1  # allowed median ratio of iterations to the power method's
 
 
 @dataclass(frozen=True)
 class Task:
-    """One run."""
+    """One run of DeEPCA with one orthonormalisation."""
 
     problem: Problem
     rounds: int
@@ -47,15 +47,24 @@ class Task:
 
     @property
     def cost(self) -> float:
+        """Relative duration."""
         return work_of(self.problem)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one run needed.
+    """Iterations and final errors of a run.
 
-    iterations : to the accuracy, by the worst agent and for good; None if not within the limit.  yardstick : those of
-    power iterations on the pooled matrix.  error, yardstick_error : at the end; None if no longer finite.
+    Parameters
+    ----------
+    iterations : int or None
+        Iterations after which the worst agent stayed within the accuracy; None if that took longer than allowed.
+    yardstick : int
+        The same for power iterations on the pooled matrix.
+    error, yardstick_error : float or None
+        Errors at the end; None if not finite.
+    accuracy : float
+        tan θ that counts as converged.
     """
 
     iterations: int | None
@@ -66,6 +75,7 @@ class Outcome:
 
     @property
     def converged(self) -> bool:
+        """Whether the accuracy was reached."""
         return self.iterations is not None
 
     @property
@@ -75,24 +85,24 @@ class Outcome:
 
 
 Outcomes = dict[Alignment, list[Outcome]]
-"""Of one family, by orthonormalisation, draw by draw."""
+"""Outcomes of the draws of one family, by orthonormalisation."""
 
 
 def work(source: DataSource, task: Task) -> Record:
-    """Run the power method for the yardstick, then DeEPCA."""
+    """Run the power method as the yardstick, then DeEPCA."""
     problem = task.problem
     A, W0, network, truth, U = pose(problem, source)
     accuracy = accuracy_of(truth, problem.k)
-    yardstick = settle(centralised(A.mean(), W0, U), accuracy, _MOST)
+    yardstick = settle(centralised(A.mean(), W0, U), accuracy, _POWER_MAX_ITER)
     if yardstick.iterations is None:
-        raise RuntimeError(f"power iterations do not reach {accuracy:.0e} on {problem}")
+        raise RuntimeError(f"the power method does not reach {accuracy:.0e} on {problem}")
     algorithm = DeEPCA(A, W0, network, mixer_of(task.mixer, task.rounds), _MAKE[task.alignment](W0))
     settled = settle(decentralised(algorithm, U), accuracy, _PATIENCE * yardstick.iterations + _EXTRA)
     return asdict(Outcome(settled.iterations, yardstick.iterations, settled.error, yardstick.error, accuracy))
 
 
 def study(setting: Setting) -> Section:
-    """Run what is not stored, and judge."""
+    """Run whatever is not stored, and judge the outcomes."""
     wanted = [*families(reduced=setting.reduced), *few_rounds(reduced=setting.reduced)]
     here = [family for family in wanted if is_available(family.problem, setting.source)]
     records = run_problems([task for family in here for task in tasks_of(family)], work, setting)
@@ -104,7 +114,7 @@ STUDY = Study("alignment", study)
 
 
 def tasks_of(family: Family) -> list[Task]:
-    """Return the runs of a family: each of its problems with every alignment."""
+    """Return the tasks of a family: each of its problems with every orthonormalisation."""
     return [
         Task(problem, family.rounds, family.mixer, alignment)
         for problem in family.problems()
@@ -123,25 +133,25 @@ def _outcomes(family: Family, records: Mapping[Task, Record]) -> Outcomes:
 
 Results = Mapping[Family, Outcomes]
 _TEXT = f"""
-Every agent turns its S_j into an orthonormal W_j. DeEPCA does it by QR and turns round columns that point away from W⁰
-(SignAdjust). Compared here: that; QR with a positive diagonal of R; the polar factor, the orthonormal matrix nearest
-to S_j; and the default: QR in the first two iterations, which sorts the columns by size, and the polar factor from then
-on. Each family has draws of graph, W⁰ and data, the same for all four, and one K, with which the method was found to
-work; what happens with fewer rounds is in the last table. A run has converged when the tan θ of its worst agent is at
-most 1e-8 (or 100 eps λ₁/(λ_k − λ_(k+1)), where rounding allows no more) and stays so. It may take {_PATIENCE} times the
-iterations that the power method on the pooled matrix takes from the same W⁰, the yardstick, and {_EXTRA} more; what is
-not there by then counts as not converged, be it stuck or slow.
+Every agent turns its S_j into an orthonormal W_j. DeEPCA uses QR and flips the sign of columns that point away from W⁰
+(SignAdjust). It is compared with QR with a positive diagonal of R; with the polar factor, the orthonormal matrix
+nearest to S_j; and with the default, which uses QR in the first two iterations to sort the columns by size, and the
+polar factor afterwards. Each family has draws of graph, W⁰ and data, shared by all four, and one K with which the
+method is known to work; the last table shows the effect of fewer rounds. A run has converged when the tan θ of its
+worst agent is at most 1e-8 (or 100 eps λ₁/(λ_k − λ_(k+1)), where rounding prevents 1e-8) and stays there. It may take
+{_PATIENCE} times the iterations of the power method on the pooled matrix from the same W⁰, called the yardstick, plus
+{_EXTRA}; any run that takes longer counts as not converged, whether it is stuck or slow.
 """
 
 
 def judge(results: Results, missing: Sequence[Family]) -> Section:
-    """Judge what the runs have found, and say it in a section of the page."""
+    """Judge the outcomes and return the section of the page."""
     main = {family: found for family, found in results.items() if family.group != "few rounds"}
     edge = {family: found for family, found in results.items() if family.group == "few rounds"}
     names = ", ".join(dict.fromkeys(str(family.problem.data) for family in missing))
-    skipped = f"\n\nNot run, since the folder with their files was not given: the families on {names}." if names else ""
+    skipped = f"\n\nNot run, because no data folder was given: the families on {names}." if names else ""
     return Section(
-        "Which orthonormalisation",
+        "Orthonormalisation",
         " ".join(_TEXT.split()) + skipped,
         _assertions(main),
         (_main_table(main), _floor_table(main), _edge_table(edge)),
@@ -162,19 +172,20 @@ def _assertions(main: Results) -> tuple[Assertion, ...]:
     return (
         Assertion(
             "The default converges in every draw.",
-            f"{_share(main, 'default')} draws{f'; not in {stuck}' if stuck else ''}. "
-            f"Polar alone: {_share(main, 'polar')}, since rounding stops it where A_j are indefinite and λ₁/λ_k ≥ 1e6 "
-            f"({_share(rounding, 'polar')}; default {_share(rounding, 'default')}, QR {_share(rounding, 'qr')})",
+            f"{_share(main, 'default')} draws{f'; failures in {stuck}' if stuck else ''}. "
+            f"Polar alone: {_share(main, 'polar')}, because rounding stops it where the A_j are indefinite and "
+            f"λ₁/λ_k ≥ 1e6 ({_share(rounding, 'polar')}; default {_share(rounding, 'default')}, "
+            f"QR {_share(rounding, 'qr')})",
             not stuck,
         ),
         Assertion(
-            "SignAdjust does not: the study can see a failure.",
-            f"{_share(usual, 'sign-adjust')} draws; not in {broken or 'none'}. "
-            f"In {signs} of them QR converges, so it is the signs",
+            "SignAdjust does not, so the study can detect a failure.",
+            f"{_share(usual, 'sign-adjust')} draws; failures in {broken or 'none'}. "
+            f"In {signs} of them QR converges, so the signs are the cause",
             bool(broken),
         ),
-        _keeps_up("The default keeps up with the power method where eigenvalues in the top k are close", close),
-        _keeps_up("And in every other family", rest),
+        _keeps_pace("The default keeps pace with the power method where eigenvalues in the top k are close", close),
+        _keeps_pace("The same in every other family", rest),
     )
 
 
@@ -188,7 +199,7 @@ def _where_lost(results: Results, alignment: Alignment) -> str:
     return ", ".join(f"{name} ({count})" for name, count in lost.items() if count)
 
 
-def _keeps_up(statement: str, results: Results) -> Assertion:
+def _keeps_pace(statement: str, results: Results) -> Assertion:
     median = {family.name: _median(found["default"]) for family, found in results.items()}
     behind = {
         family.name: float(np.median([(outcome.ratio - 1.0) * outcome.yardstick for outcome in found["default"]]))
@@ -197,9 +208,9 @@ def _keeps_up(statement: str, results: Results) -> Assertion:
     slowest = max(median, key=lambda name: median[name])
     worst = max(outcome.ratio for found in results.values() for outcome in found["default"])
     return Assertion(
-        f"{statement}: at most {_KEEPS_UP} × its iterations, or two more, in the median of each family.",
+        f"{statement}: at most {_MAX_SLOWDOWN} × its iterations, or two more, in the median of each family.",
         f"largest median {_times(median[slowest])} ({slowest}), worst draw {_times(worst)}",
-        all(median[name] <= _KEEPS_UP or behind[name] <= 2.0 for name in median),
+        all(median[name] <= _MAX_SLOWDOWN or behind[name] <= 2.0 for name in median),
     )
 
 
@@ -232,9 +243,9 @@ def _main_table(main: Results) -> Table:
         "Iterations as multiples of the yardstick",
         tuple(header),
         tuple(rows),
-        "A dash means that the accuracy was not reached, by the median draw or by the worst. Less than 1, fewer "
-        "iterations than the power method, is seen where agents differ much and K is small; with more rounds it "
-        "nears 1.",
+        "A dash means that the median or worst draw did not reach the accuracy. Ratios below 1, that is, fewer "
+        "iterations than the power method, occur where agents differ strongly and K is small; with more rounds the "
+        "ratio approaches 1.",
     )
 
 
@@ -246,12 +257,12 @@ def _floor_table(main: Results) -> Table:
         ends += [_end([outcome.error for outcome in found[alignment]]) for alignment in _ALIGNMENTS]
         rows.append((family.name, f"{found['polar'][0].accuracy:.0e}", *ends))
     return Table(
-        "Where rounding ends it",
-        ("family", "asked for", "power method", *(_NAMES[alignment] for alignment in _ALIGNMENTS)),
+        "Rounding floor",
+        ("family", "required", "power method", *(_NAMES[alignment] for alignment in _ALIGNMENTS)),
         tuple(rows),
-        "tan θ of the worst agent at the end of the run, median over the draws. With indefinite A_j polar's floor "
-        "grows like (λ₁/λ_k)²: its columns mix all directions, so that rounding in the large ones, different at every "
-        "agent, reaches the small ones through A_j. The columns of QR are sorted by size.",
+        "tan θ of the worst agent at the end of the run, median over the draws. With indefinite A_j, the floor "
+        "of polar grows like (λ₁/λ_k)²: its columns mix all directions, so rounding errors in the large ones, which "
+        "differ between agents, reach the small ones through A_j. The columns of QR are sorted by size.",
     )
 
 
@@ -274,7 +285,7 @@ def _edge_table(edge: Results) -> Table:
     note += (
         f"The default needs more rounds than QR here: {'; '.join(behind)}."
         if behind
-        else "The default is never behind QR."
+        else "The default never needs more than QR."
     )
     return Table(
         "Too few rounds: draws that converge",

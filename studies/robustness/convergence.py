@@ -1,4 +1,4 @@
-"""How many iterations a run needs to an accuracy, in which it then stays."""
+"""Count the iterations after which a run reaches an accuracy and stays within it."""
 
 from __future__ import annotations
 
@@ -20,10 +20,14 @@ __all__ = ["Settled", "centralised", "decentralised", "settle"]
 
 @dataclass(frozen=True)
 class Settled:
-    """Where a run came to.
+    """Result of following a run.
 
-    iterations : made when the accuracy was reached for good; None if it was not.
-    error : at the end; None if the run was no longer finite.
+    Parameters
+    ----------
+    iterations : int or None
+        Iterations after which the error stayed within the accuracy; None if it did not.
+    error : float or None
+        Error at the end; None if it is not finite.
     """
 
     iterations: int | None
@@ -31,9 +35,9 @@ class Settled:
 
 
 def settle(errors: Iterator[float], accuracy: float, limit: int) -> Settled:
-    """Follow the errors until they are, and stay, within ``accuracy``; give up where that has not begun by ``limit``.
+    """Follow the errors until they stay within ``accuracy``; give up if they have not reached it by ``limit``.
 
-    To stay means a fifth more iterations, and at least twenty, without one that exceeds it.
+    An error stays within the accuracy if it does so for a fifth more iterations, and for at least twenty.
     """
     reached, error = None, np.inf
     with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):
@@ -52,7 +56,7 @@ def settle(errors: Iterator[float], accuracy: float, limit: int) -> Settled:
 
 
 def decentralised(algorithm: Algorithm[Any], U: Array) -> Iterator[float]:
-    """tan θ of the worst agent after every iteration."""
+    """Yield tan θ of the worst agent after every iteration."""
     state = algorithm.init()
     while True:
         state = algorithm.step(state)
@@ -60,7 +64,7 @@ def decentralised(algorithm: Algorithm[Any], U: Array) -> Iterator[float]:
 
 
 def centralised(A: Array, W0: Array, U: Array) -> Iterator[float]:
-    """tan θ after every iteration of the power method on the pooled matrix."""
+    """Yield tan θ after every iteration of the power method on the pooled matrix."""
     W = W0
     while True:
         W, _ = polar(A @ W)

@@ -1,4 +1,4 @@
-"""The problems on which orthonormalisations are compared: families of draws, each with a K of its own."""
+"""Families of problems on which orthonormalisations are compared, each with its own K."""
 
 from __future__ import annotations
 
@@ -22,7 +22,23 @@ _K, _AGENTS, _D = 4, 20, 30
 
 @dataclass(frozen=True)
 class Family:
-    """Draws of one kind of problem. rounds : K.  draws : seeds, in the order in which a shorter study takes them."""
+    """Draws of one kind of problem.
+
+    Parameters
+    ----------
+    name : str
+        Name shown in tables.
+    group : str
+        Group of families, by what makes them hard.
+    problem : Problem
+        Problem of the first draw.
+    rounds : int
+        Rounds per iteration K.
+    draws : tuple of int
+        Seeds, in order of priority: the reduced study takes the first ones.
+    mixer : str
+        Name of the mixer.
+    """
 
     name: str
     group: Group
@@ -32,17 +48,19 @@ class Family:
     mixer: MixerName = "FastMix"
 
     def problems(self) -> list[Problem]:
+        """Return the problem of every draw."""
         return [replace(self.problem, draw=draw) for draw in self.draws]
 
 
 def mixer_of(name: MixerName, rounds: int) -> Mixer:
+    """Return the named mixer with a fixed number of rounds."""
     return _MIXERS[name](rounds)
 
 
 def work_of(problem: Problem) -> float:
-    """Relative time of a run: the iterations that its gap asks for times the cost of one."""
+    """Estimate the relative duration of a run: iterations implied by the gap times the cost of one."""
     if isinstance(problem.data, Synthetic):
-        # without a gap the next one decides
+        # without a gap, the next one determines the rate
         iterations, d = math.log(1e-8) / math.log1p(-(problem.data.gap or problem.data.tail)), problem.data.d
     else:
         iterations = {"digits": 120.0, "a9a": 140.0, "w8a": 300.0}[problem.data]
@@ -51,7 +69,7 @@ def work_of(problem: Problem) -> float:
 
 
 def families(*, reduced: bool = False) -> list[Family]:
-    """Those in which K is large enough for the method to work."""
+    """Return the families whose K is large enough for the method to work."""
     found = [*_plain(), *_close(), *_condition(), *_division(), *_rounding()]
     if not reduced:
         return found
@@ -59,7 +77,7 @@ def families(*, reduced: bool = False) -> list[Family]:
 
 
 def few_rounds(*, reduced: bool = False) -> list[Family]:
-    """Those in which K is too small, barely enough, and enough."""
+    """Return the families with K too small, barely sufficient and sufficient."""
     few, more = (1, 2, 3, 5), (3, 5, 8, 13)
     hard: list[tuple[str, Problem, tuple[int, ...]]] = [
         ("digits on a ring", _digits("ring", "file"), more),
@@ -107,7 +125,7 @@ def _plain() -> list[Family]:
         Family("gap 0.1, one round", "plain", _synthetic(gap=0.1), 1, many),
         Family("digits on a torus", "plain", _digits("torus", "file"), 5, some),
         Family("digits on a torus, k = 10", "plain", _digits("torus", "file", k=10), 5, some),
-        # SignAdjust is known to break convergence in 4, 5, 18, 20 and 22
+        # SignAdjust is known to break convergence in draws 4, 5, 18, 20 and 22
         Family("a9a, one round", "plain", _rows("a9a", "file"), 1, (4, *range(4), *range(5, 24))),
         Family("w8a", "plain", _rows("w8a", "file"), 3, few),
     ]
@@ -154,7 +172,7 @@ def _division() -> list[Family]:
     small = Synthetic(10, gap=0.82, inside=0.4, tail=0.4, heterogeneity=0.9)
     stalling = Problem(small, 3, 12, arrangement="indefinite", graph_seed=3, data_seed=5, link=0.4)
     return [
-        # one graph and one set of A_j; SignAdjust is known to stall from the start with seed 1
+        # one graph and one set of A_j; with seed 1, SignAdjust is known to stall from the start
         Family("indefinite, few features", "division", stalling, 10, (1, 0, *range(2, 10)), "Chebyshev"),
         Family("indefinite", "division", _hard("indefinite"), 3, many),
         Family("opposite halves", "division", _hard("opposite"), 3, many),
@@ -169,7 +187,7 @@ def _division() -> list[Family]:
 
 
 def _rounding() -> list[Family]:
-    """Agents that differ by as much as λ_1 and are to find directions of the size λ_k: the hardest on rounding."""
+    """Return the families most sensitive to rounding: agents differ by about λ_1 and seek directions of size λ_k."""
     return [
         Family(
             f"λ₁/λ_k = 1e{power}, indefinite",

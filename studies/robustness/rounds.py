@@ -1,4 +1,4 @@
-"""Are automatic rounds as good as the best fixed K, known in hindsight?"""
+"""Compare automatic rounds with the best fixed K, known in hindsight."""
 
 from __future__ import annotations
 
@@ -30,26 +30,35 @@ __all__ = ["STUDY", "Outcome", "Task", "judge", "study", "work"]
 _GRAPHS: tuple[Graph, ...] = ("erdos-renyi", "ring", "torus", "star")
 _FIXED = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 50, 64, 80)
 _ACCURACY = 1e-8
-_PATIENCE = 3  # a fixed K may take so many times the iterations of the power method; so may automatic rounds
+_PATIENCE = 3  # every run may take this many times the iterations of the power method, plus 100
 
 
 @dataclass(frozen=True)
 class Task:
-    """One problem: automatic rounds, and every fixed K that can still win."""
+    """One problem, solved with automatic rounds and with every fixed K that can still win."""
 
     problem: Problem
 
     @property
     def cost(self) -> float:
+        """Relative duration."""
         return work_of(self.problem)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Rounds until the worst agent is within 1e-8 of the pooled answer. None: never, within the limit.
+    """Rounds until the worst agent is within 1e-8 of the pooled answer; None if not within the limit.
 
-    power : iterations of the power method.  best_rounds : the best fixed K.  best : all rounds with it.
-    iterations, auto : iterations and all rounds with automatic rounds.
+    Parameters
+    ----------
+    power : int
+        Iterations of the power method.
+    best_rounds : int or None
+        Best fixed K.
+    best : int or None
+        Total number of rounds with the best fixed K.
+    iterations, auto : int or None
+        Iterations and total number of rounds with automatic rounds.
     """
 
     power: int
@@ -60,14 +69,14 @@ class Outcome:
 
     @property
     def ratio(self) -> float:
-        """Automatic rounds over the best fixed ones; inf where they fail."""
+        """Total automatic rounds over those of the best fixed K; infinite if automatic rounds fail."""
         if self.auto is None:
             return float("inf")
         return self.auto / self.best if self.best is not None else 1.0
 
 
 class _Reached:
-    """Rounds when the worst agent first was within the accuracy."""
+    """Observer that records when the worst agent first is within the accuracy."""
 
     def __init__(self, U: Array) -> None:
         self._U = U
@@ -75,30 +84,31 @@ class _Reached:
         self.iterations: int | None = None
 
     def begin(self, start: Start) -> None:
-        """Nothing yet."""
+        """Do nothing."""
 
     def observe(self, step: Step) -> None:
+        """Record the first iteration within the accuracy."""
         if self.rounds is None and float(tan_theta(self._U, step.after.W).max()) <= _ACCURACY:
             self.rounds, self.iterations = step.traffic.rounds, step.after.t
 
     def end(self, result: Result[Any]) -> None:
-        """Nothing to close."""
+        """Do nothing."""
 
 
 def work(source: DataSource, task: Task) -> Record:
-    """Automatic rounds first, then fixed ones, each as far as it could still be the best."""
+    """Run automatic rounds first, then each fixed K for as long as it can still be the best."""
     problem = task.problem
     A, W0, network, _, U = pose(problem, source)
     power = settle(centralised(A.mean(), W0, U), _ACCURACY, 1_000_000).iterations
     if power is None:
-        raise RuntimeError(f"power iterations do not reach {_ACCURACY:.0e} on {problem}")
+        raise RuntimeError(f"the power method does not reach {_ACCURACY:.0e} on {problem}")
     limit = _PATIENCE * power + 100
     reached = _Reached(U)
     solve(DeEPCA(A, W0, network), max_iter=limit, stop=Tolerance(1e-10), observers=[reached], certify=False)
     best: tuple[int, int] | None = None
     for K in _FIXED:
         if best is not None and 0.5 * K * power > best[0]:
-            break  # half of the iterations of the power method would not be enough
+            break  # K cannot win even with half of the iterations of the power method
         most = limit if best is None else min(limit, best[0] // K)
         errors = decentralised(DeEPCA(A, W0, network, FastMix(K)), U)
         count = _first_within(errors, most)
@@ -110,13 +120,13 @@ def work(source: DataSource, task: Task) -> Record:
 
 
 def _first_within(errors: Any, most: int) -> int | None:
-    """Iterations after which an error is within the accuracy."""
+    """Return the number of iterations to the accuracy, or None if it exceeds ``most``."""
     worse = sum(1 for _ in takewhile(lambda pair: pair[0] < most and pair[1] > _ACCURACY, enumerate(errors)))
     return worse + 1 if worse < most else None
 
 
 def study(setting: Setting) -> Section:
-    """Run what is not stored, and judge."""
+    """Run whatever is not stored, and judge the outcomes."""
     groups = {
         name: tasks
         for name, tasks in _groups(setting.reduced).items()
@@ -173,25 +183,25 @@ def _groups(reduced: bool) -> dict[str, list[Task]]:
 
 
 def judge(groups: dict[str, list[tuple[Task, Outcome]]]) -> Section:
-    """Judge what the runs have found, and say it in a section of the page."""
+    """Judge the outcomes and return the section of the page."""
     runs = [outcome for group in groups.values() for _, outcome in group]
     ratios = np.array([outcome.ratio for outcome in runs])
     failed = int(np.count_nonzero(~np.isfinite(ratios)))
     assertions = (
-        Assertion("automatic rounds never fail", f"{failed} of {len(runs)} fail", failed == 0),
+        Assertion("Automatic rounds never fail.", f"{failed} of {len(runs)} fail", failed == 0),
         Assertion(
-            "they take at most 1.3 × the rounds of the best fixed K, known in hindsight (median)",
+            "They take at most 1.3 × the rounds of the best fixed K, known in hindsight, in the median.",
             f"{np.median(ratios):.2f} ×",
             bool(np.median(ratios) <= 1.3),
         ),
-        Assertion("and at most 2 × in the worst case", f"{ratios.max():.2f} ×", bool(ratios.max() <= 2.0)),
+        Assertion("They take at most 2 × in the worst case.", f"{ratios.max():.2f} ×", bool(ratios.max() <= 2.0)),
     )
     table = Table(
-        "Rounds to 1e-8, automatic over best fixed K",
+        "Rounds to 1e-8: ratio of automatic to best fixed K",
         ("problem", *_GRAPHS),
         tuple((name, *(_entry(group, graph) for graph in _GRAPHS)) for name, group in groups.items()),
         note="Each entry: the largest ratio over the draws, and in brackets the best fixed K (median). Below 1, "
-        "changing K while running beats every fixed one.",
+        "adapting K beats every fixed K.",
         heads=1,
     )
     return Section("Automatic rounds", _TEXT, assertions, (table,))
@@ -206,7 +216,7 @@ def _entry(group: list[tuple[Task, Outcome]], graph: Graph) -> str:
 
 
 _TEXT = """
-`rounds="auto"` starts from the graph and then follows what the agents see; it never knows the answer. It is compared
-with the fixed K that turns out to need the fewest rounds for the same problem: a choice nobody can make beforehand, and
-for the wrong K the method fails or takes several times as long.
+`rounds="auto"` starts from the graph and then adapts to what the agents observe, without knowing the answer. It is
+compared with the fixed K that turns out to need the fewest rounds for the same problem: a choice that cannot be made in
+advance. With the wrong K, the method fails or takes several times as long.
 """

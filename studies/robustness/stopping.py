@@ -1,4 +1,4 @@
-"""Does the stop rule mean what it says? Runs that know nothing but their tolerance, judged by the pooled answer."""
+"""Check that the stopping rule meets its tolerance, by comparing runs with the pooled answer."""
 
 from __future__ import annotations
 
@@ -26,27 +26,42 @@ from studies.shared.synthetic import Synthetic
 __all__ = ["STUDY", "Outcome", "Task", "judge", "study", "work"]
 
 _GRAPHS: tuple[Graph, ...] = ("erdos-renyi", "ring", "torus", "star")
-_MOST = 400_000  # iterations
+_MAX_ITER = 400_000  # more than any problem here needs
 
 
 @dataclass(frozen=True)
 class Task:
-    """One run with nothing chosen but the tolerance."""
+    """One run in which only the tolerance is chosen."""
 
     problem: Problem
     tol: float
 
     @property
     def cost(self) -> float:
+        """Relative duration."""
         return work_of(self.problem) * (1.0 - math.log10(self.tol)) / 9.0
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run said, and what is true.
+    """Claims of a run, and the truth.
 
-    error : tan θ of the worst agent at the end.  oracle : iterations after which it was within the tolerance for good.
-    bound : the certificate's.  rounds, certificate_rounds : of the iterations and of the certificates.
+    Parameters
+    ----------
+    code : str
+        Status code.
+    iterations : int
+        Number of iterations.
+    oracle : int or None
+        Iterations after which the worst agent stayed within the tolerance; None if it did not.
+    error : float
+        tan θ of the worst agent at the end.
+    bound : float or None
+        Bound of the certificate; None if infinite.
+    rounds, certificate_rounds : int
+        Rounds of the iterations and of the certificates.
+    smaller_k, larger_k : int or None
+        Numbers of components that the certificate names as well defined.
     """
 
     code: str
@@ -61,16 +76,18 @@ class Outcome:
 
 
 class _Oracle:
-    """The first iteration from which on the worst agent is within the tolerance."""
+    """Observer that records the first iteration from which the worst agent stays within the tolerance."""
 
     def __init__(self, U: Array, tol: float, every: int) -> None:
         self._U, self._tol, self._every = U, tol, every
         self.reached: int | None = None
 
     def begin(self, start: Start) -> None:
+        """Reset the record."""
         self.reached = None
 
     def observe(self, step: Step) -> None:
+        """Update the record."""
         if step.after.t % self._every:
             return
         if float(tan_theta(self._U, step.after.W).max()) > self._tol:
@@ -79,16 +96,16 @@ class _Oracle:
             self.reached = step.after.t
 
     def end(self, result: Result[Any]) -> None:
-        """Nothing to close."""
+        """Do nothing."""
 
 
 def work(source: DataSource, task: Task) -> Record:
-    """Solve, and compare with the pooled answer."""
+    """Solve the problem and compare with the pooled answer."""
     problem = task.problem
     A, W0, network, truth, U = pose(problem, source)
     gap = 1.0 - float(truth.values[problem.k] / truth.values[problem.k - 1])
     oracle = _Oracle(U, task.tol, 1 if gap > 5e-3 else 5)
-    result = solve(DeEPCA(A, W0, network), max_iter=_MOST, stop=Tolerance(task.tol), observers=[oracle])
+    result = solve(DeEPCA(A, W0, network), max_iter=_MAX_ITER, stop=Tolerance(task.tol), observers=[oracle])
     certificate = result.certificate
     if certificate is None:
         raise RuntimeError(f"no certificate for {task}")
@@ -109,8 +126,8 @@ def work(source: DataSource, task: Task) -> Record:
 
 
 def study(setting: Setting) -> Section:
-    """Run what is not stored, and judge."""
-    suite = {name: tasks for name, tasks in _suite(setting.reduced).items() if _here(tasks, setting.source)}
+    """Run whatever is not stored, and judge the outcomes."""
+    suite = {name: tasks for name, tasks in _suite(setting.reduced).items() if _available(tasks, setting.source)}
     special = {**_without_gap(), **_below_rounding()}
     every = [task for tasks in (*suite.values(), *special.values()) for task in tasks]
     records = run_problems(every, work, setting)
@@ -121,12 +138,12 @@ def study(setting: Setting) -> Section:
 STUDY = Study("stopping", study)
 
 
-def _here(tasks: Sequence[Task], source: DataSource) -> bool:
+def _available(tasks: Sequence[Task], source: DataSource) -> bool:
     return all(is_available(task.problem, source) for task in tasks)
 
 
 def _suite(reduced: bool) -> dict[str, list[Task]]:
-    """Problems with a unique subspace, by name."""
+    """Return the problems with a unique subspace, by name."""
     tolerances: tuple[float, ...] = (1e-3, 1e-6, 1e-9)
     suite: dict[str, list[Task]] = {}
     for gap, draws, size in (
@@ -156,8 +173,8 @@ def _suite(reduced: bool) -> dict[str, list[Task]]:
         ("label", ", by label"),
         ("one-holds-most", ", one agent holds most"),
     )
-    for arrangement, words in arrangements[: 2 if reduced else 3]:
-        suite[f"digits{words}"] = [
+    for arrangement, suffix in arrangements[: 2 if reduced else 3]:
+        suite[f"digits{suffix}"] = [
             Task(Problem("digits", 5, 20, graph, arrangement, draw=i), tol)
             for graph in (_GRAPHS[:2] if reduced else _GRAPHS)
             for i in range(1 if reduced else 2)
@@ -176,9 +193,9 @@ def _suite(reduced: bool) -> dict[str, list[Task]]:
 
 
 def _without_gap() -> dict[str, list[Task]]:
-    """λ_4 = λ_5: the answer is that there is none; k = 3 and k = 5 are well defined."""
+    """Return problems with λ_4 = λ_5: there is no unique answer for k = 4, but there is for k = 3 and k = 5."""
     return {
-        "no gap behind k = 4": [
+        "no gap after k = 4": [
             Task(Problem(Synthetic(30, gap=0.0, heterogeneity=0.8), 4, 20, graph, draw=i), tol)
             for graph in _GRAPHS
             for i, tol in enumerate((1e-3, 1e-6, 1e-9))
@@ -200,53 +217,57 @@ Runs = list[tuple[Task, Outcome]]
 
 
 def judge(suite: dict[str, Runs], special: dict[str, Runs], reduced: bool) -> Section:
-    """Judge what the runs have found, and say it in a section of the page."""
+    """Judge the outcomes and return the section of the page."""
     runs = [entry for group in suite.values() for entry in group]
     ratios = np.array([outcome.error / task.tol for task, outcome in runs])
     within = float(np.mean(ratios <= 1.0))
     extra = np.array([outcome.iterations / (outcome.oracle or outcome.iterations) for _, outcome in runs])
     bounds = [(outcome.bound, outcome.error) for _, outcome in runs if outcome.bound is not None]
     safe = sum(error <= bound for bound, error in bounds)
-    said = sum(outcome.code == "converged" for _, outcome in runs)
-    none = [outcome for _, outcome in special["no gap behind k = 4"]]
+    converged = sum(outcome.code == "converged" for _, outcome in runs)
+    none = [outcome for _, outcome in special["no gap after k = 4"]]
     named = sum(o.code == "not_unique" and o.smaller_k == 3 and o.larger_k == 5 for o in none)
     floor = [outcome for _, outcome in special["tolerance 1e-16"]]
     at_floor = sum(outcome.code == "rounding_floor" for outcome in floor)
     worst_floor = max(outcome.error for outcome in floor)
     assertions = [
-        Assertion("every run of the suite ends “converged”", f"{said} of {len(runs)}", said == len(runs)),
         Assertion(
-            "the true error is at most the tolerance in 99 % of the runs", f"{100 * within:.1f} %", within >= 0.99
+            "Every run of the suite ends with the status “converged”.",
+            f"{converged} of {len(runs)}",
+            converged == len(runs),
         ),
         Assertion(
-            "and never more than ten times the tolerance", f"at most {ratios.max():.2g} ×", bool(ratios.max() <= 10)
+            "The true error is at most the tolerance in 99 % of the runs.", f"{100 * within:.1f} %", within >= 0.99
         ),
         Assertion(
-            "iterations are at most 1.25 × those of an oracle that knows the answer (median)",
+            "It never exceeds ten times the tolerance.", f"at most {ratios.max():.2g} ×", bool(ratios.max() <= 10)
+        ),
+        Assertion(
+            "Iterations are at most 1.25 × those of an oracle that knows the answer, in the median.",
             f"{np.median(extra):.3f} × (largest {extra.max():.2f} ×)",
             bool(np.median(extra) <= 1.25),
         ),
         Assertion(
-            "the certificate's bound is never below the true error", f"{safe} of {len(bounds)}", safe == len(bounds)
+            "The certificate's bound is never below the true error.", f"{safe} of {len(bounds)}", safe == len(bounds)
         ),
         Assertion(
-            "without a gap the status is “not unique”, and k = 3 and k = 5 are named as well defined",
+            "Without a gap, the status is “not unique” and names k = 3 and k = 5 as well defined.",
             f"{named} of {len(none)}",
             named == len(none),
         ),
         Assertion(
-            "a tolerance of 1e-16 ends at the rounding floor, and says so",
+            "Runs with a tolerance of 1e-16 end at the rounding floor and report it.",
             f"{at_floor} of {len(floor)}; largest error {worst_floor:.0e}",
             at_floor == len(floor) and worst_floor < 1e-12,
         ),
     ]
     if not reduced:
-        assertions.insert(0, Assertion("the suite has at least 300 runs", str(len(runs)), len(runs) >= 300))
+        assertions.insert(0, Assertion("The suite has at least 300 runs.", str(len(runs)), len(runs) >= 300))
     table = Table(
         "True error and iterations",
         ("problem", "runs", "error/tolerance, median", "largest", "iterations/oracle, median", "largest", "proof/run"),
         tuple(_row(name, group) for name, group in suite.items()),
-        note="proof/run: rounds that the certificates took, as a share of those of the iterations (median).",
+        note="proof/run: rounds of the certificates, as a fraction of those of the iterations (median).",
         heads=1,
     )
     return Section("Stopping", _TEXT, tuple(assertions), (table,))
@@ -269,7 +290,7 @@ def _row(name: str, group: Runs) -> tuple[str, ...]:
 
 _TEXT = """
 `solve(DeEPCA(A, W0, network), stop=Tolerance(tol))`: rounds, orthonormalisation and stopping are left to the library.
-The tolerance is the largest tan θ_k over all agents; the truth is the pooled answer by scipy. Graphs: Erdős–Rényi,
-ring, torus and star; tolerances 1e-3, 1e-6 and 1e-9 (1e-3 alone at the smallest gap, where an iteration gains a
-ten-thousandth).
+The tolerance applies to the largest tan θ_k over all agents; the truth is the pooled answer computed by scipy. Graphs:
+Erdős–Rényi, ring, torus and star; tolerances 1e-3, 1e-6 and 1e-9 (only 1e-3 at the smallest gap, where an iteration
+reduces the error by a ten-thousandth).
 """

@@ -1,1 +1,1 @@
-"""What studies share: problems, runs that are kept, pages with assertions and tables, and the command around it."""
+"""Shared parts of the studies: problems, stored runs, report pages and the command line."""

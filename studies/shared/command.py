@@ -1,4 +1,4 @@
-"""The command around a study: progress while it runs, then the page, its assertions, and an exit code."""
+"""Command-line frame of a study: progress bars, the page, its assertions and the exit code."""
 
 from __future__ import annotations
 
@@ -20,20 +20,42 @@ from studies.shared.report import Section, Setting, Study, page
 
 __all__ = ["Command", "DataOption", "JobsOption", "OutOption", "QuietOption", "ReducedOption", "StoreOption"]
 
-DataOption = Annotated[Path | None, typer.Option(help="Folder with w8a and a9a; without it they are left out.")]
-StoreOption = Annotated[Path, typer.Option(help="Folder for finished runs.")]
-OutOption = Annotated[Path, typer.Option(help="The page; a figure goes to figures/ beside it.")]
-ReducedOption = Annotated[bool, typer.Option("--reduced", help="Fewer and shorter runs, the same assertions.")]
-JobsOption = Annotated[int | None, typer.Option(help="Processes; all usable cores by default.")]
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")]
+DataOption = Annotated[
+    Path | None, typer.Option(help="Folder with w8a and a9a; without it, these data sets are skipped.")
+]
+StoreOption = Annotated[Path, typer.Option(help="Folder in which finished runs are stored.")]
+OutOption = Annotated[Path, typer.Option(help="Page to write; figures go to figures/ beside it.")]
+ReducedOption = Annotated[
+    bool, typer.Option("--reduced", help="Make fewer and shorter runs, with the same assertions.")
+]
+JobsOption = Annotated[int | None, typer.Option(help="Number of processes; all usable cores by default.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress bar.")]
 
 
 @dataclass(frozen=True)
 class Command:
-    """What the options of a study's command say.
+    """Options of a study's command.
 
-    module : what ``python -m`` runs.  target : what ``make`` runs, for all of it.  title : of the page.
-    data : folder with data sets, or None.  store : of finished runs.  out : the page.  jobs : processes.
+    Parameters
+    ----------
+    module : str
+        Module to run with ``python -m``.
+    target : str
+        Target of ``make`` that runs the full study.
+    title : str
+        Title of the page.
+    data : Path or None
+        Folder with data sets.
+    store : Path
+        Folder in which finished runs are stored.
+    out : Path
+        Page to write.
+    reduced : bool
+        Whether to make fewer and shorter runs.
+    jobs : int or None
+        Number of processes; None for all usable cores.
+    quiet : bool
+        Whether to hide the progress bar.
     """
 
     module: str
@@ -49,28 +71,31 @@ class Command:
     began: float = field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:
+        """Check the number of processes."""
         if self.jobs is not None and self.jobs < 1:
-            raise InvalidInput(f"--jobs {self.jobs}: at least one process has to work")
+            raise InvalidInput(
+                f"--jobs {self.jobs}: at least one process is required", parameter="jobs", value=self.jobs
+            )
 
     @contextmanager
     def settings(self, *names: str) -> Iterator[list[Setting]]:
-        """How to run each of these studies, with a progress bar of its own."""
+        """Yield a setting for each of these studies, each with its own progress bar."""
         with bars(self.console, disable=self.quiet, details=()) as bar:
 
-            def teller(name: str) -> Callable[[float, float], None]:
+            def reporter(name: str) -> Callable[[float, float], None]:
                 task = bar.add_task(name, total=None)
                 return lambda done, total: bar.update(task, completed=done, total=total)
 
-            tellers = [teller(name) for name in names]
-            yield [Setting(DataSource(self.data), self.store, self.jobs, self.reduced, tell) for tell in tellers]
+            reporters = [reporter(name) for name in names]
+            yield [Setting(DataSource(self.data), self.store, self.jobs, self.reduced, report) for report in reporters]
 
     def run(self, studies: Sequence[Study]) -> list[Section]:
-        """What each of these studies finds."""
+        """Run the studies and return their sections."""
         with self.settings(*(study.name for study in studies)) as settings:
             return [study.run(setting) for study, setting in zip(studies, settings, strict=True)]
 
     def write(self, sections: Sequence[Section]) -> None:
-        """The page, with the command that makes it again."""
+        """Write the page, including the command that reproduces it."""
         again = f"make {self.target}" + (" DATA=FOLDER" if self.data else "")
         if self.reduced:
             again = f"python -m {self.module} --reduced" + (" --data FOLDER" if self.data else "")
@@ -78,7 +103,7 @@ class Command:
         self.out.write_text(page(self.title, sections, again), encoding="utf-8")
 
     def conclude(self, sections: Sequence[Section]) -> None:
-        """Show what holds; exit code 1 if something does not."""
+        """Print the assertions; exit with code 1 if one does not hold."""
         for assertion in (assertion for section in sections for assertion in section.assertions):
             mark = "[green]✔[/]" if assertion.holds else "[red]✘[/]"
             text = f"{mark} {escape(assertion.statement)} [dim]{escape(assertion.measured)}[/]"

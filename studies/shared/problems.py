@@ -1,4 +1,4 @@
-"""One problem as plain data, and what follows from it: the ``A_j``, the network, W⁰ and the pooled answer."""
+"""Describe a problem as plain data and build its ``A_j``, network, W⁰ and pooled answer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sklearn.datasets import load_digits
 from deepca import topology as graphs
 from deepca._util.typing import Array
 from deepca.data.libsvm import SETS
-from deepca.errors import InvalidInput
+from deepca.errors import InvalidInput, ParameterError
 from deepca.network import SimulatedNetwork
 from deepca.operators import Operator, from_matrices, from_rows
 from deepca.operators.linalg import random_orthonormal
@@ -47,18 +47,32 @@ Graph = Literal["erdos-renyi", "ring", "torus", "star"]
 Arrangement = Literal["file", "label", "one-holds-most", "noise", "indefinite", "opposite"]
 LIBSVM = tuple(SETS)
 _EPS = float(np.finfo(np.float64).eps)
-_MOST = 0.9  # of the rows, at the one agent that holds most
+_LARGEST_SHARE = 0.9  # of the rows, held by agent 0 in the arrangement "one-holds-most"
 
 
 @dataclass(frozen=True)
 class Problem:
     """Everything that determines one problem.
 
-    data : a data set with rows, or a wanted spectrum.  k : components.  agents : m.  graph : its kind.
-    arrangement : how rows are divided among the agents (as in the file, sorted by label, or nine tenths of them at
-    agent 0), or how a synthetic mean is (see :func:`~studies.shared.synthetic.matrices`).
-    draw : seed of the graph, of W⁰ and of synthetic data; graph_seed and data_seed keep one of them while W⁰ changes.
-    link : probability of a link, for Erdős–Rényi graphs.
+    Parameters
+    ----------
+    data : str or Synthetic
+        Name of a data set with rows, or the spectrum of synthetic data.
+    k : int
+        Number of components.
+    agents : int
+        Number of agents m.
+    graph : str
+        Kind of graph.
+    arrangement : str
+        Partition of the rows over the agents (in file order, sorted by label, or nine tenths of them at agent 0), or
+        division of a synthetic mean (see :func:`~studies.shared.synthetic.matrices`).
+    draw : int
+        Seed of the graph, W⁰ and synthetic data.
+    graph_seed, data_seed : int, optional
+        Fixed seeds of the graph and of synthetic data, to vary W⁰ alone.
+    link : float
+        Probability of a link in Erdős–Rényi graphs.
     """
 
     data: Real | Synthetic
@@ -72,32 +86,37 @@ class Problem:
     link: float = 0.5
 
     def __post_init__(self) -> None:
+        """Check that the arrangement fits the data, and the sizes."""
         synthetic = self.arrangement in get_args(Division)
         if synthetic is not isinstance(self.data, Synthetic):
             kind = "synthetic data" if isinstance(self.data, Synthetic) else "rows"
-            raise InvalidInput(f"{kind} cannot be arranged as {self.arrangement!r}")
-        if self.agents < 2 or self.k < 1:
-            raise InvalidInput(f"{self.agents} agents, k = {self.k}: at least two agents and one component are needed")
+            raise InvalidInput(
+                f"{kind} cannot be arranged as {self.arrangement!r}", parameter="arrangement", value=self.arrangement
+            )
+        if self.agents < 2:
+            raise ParameterError("agents", self.agents, "at least two agents are required")
+        if self.k < 1:
+            raise ParameterError("k", self.k, "at least one component is required")
 
     @property
     def seeds(self) -> tuple[int, int]:
-        """Of the graph and of synthetic data. Data take two seeds, apart from those of W⁰, which would correlate."""
+        """Seeds of the graph and of synthetic data; data use two seeds, distinct from W⁰'s to avoid correlation."""
         graph = self.draw if self.graph_seed is None else self.graph_seed
         return graph, 1000 + 2 * self.draw if self.data_seed is None else self.data_seed
 
 
 def is_available(problem: Problem, source: DataSource) -> bool:
-    """Whether the data are here: the LIBSVM sets are taken from a folder only, nothing is downloaded."""
+    """Tell whether the data are available; LIBSVM sets are read from a folder and never downloaded."""
     return problem.data not in LIBSVM or source.folder is not None
 
 
 def edition_of(problem: Problem, source: DataSource) -> str:
-    """Which edition of a data set it is; nothing for data that are the same everywhere."""
+    """Return a digest of the data file, or an empty string for data that are the same everywhere."""
     return _edition(source, problem.data) if problem.data in ("w8a", "a9a") else ""
 
 
 def operator_of(problem: Problem, source: DataSource) -> Operator:
-    """The ``A_j``: ``X_jᵀX_j`` for rows, of digits with the pooled mean taken off, uncentred for the others."""
+    """Return the ``A_j``; for rows ``X_jᵀX_j``, centred by the pooled mean for digits and uncentred otherwise."""
     if isinstance(problem.data, Synthetic):
         division = cast("Division", problem.arrangement)
         return _synthetic(problem.data, problem.k, problem.agents, division, problem.seeds[1])
@@ -105,19 +124,19 @@ def operator_of(problem: Problem, source: DataSource) -> Operator:
 
 
 def topology_of(problem: Problem) -> Topology:
-    """The network."""
+    """Return the graph of the problem."""
     if problem.graph == "erdos-renyi":
         return _erdos_renyi(problem.agents, problem.link, problem.seeds[0])
     return _fixed(problem.graph, problem.agents)
 
 
 def start_of(problem: Problem, source: DataSource) -> Array:
-    """W⁰."""
+    """Return W⁰."""
     return random_orthonormal(operator_of(problem, source).d, problem.k, seed=problem.draw)
 
 
 def truth_of(problem: Problem, source: DataSource) -> Pooled:
-    """Eigenvalues and eigenvectors of the mean, all of them, descending."""
+    """Return all eigenvalues and eigenvectors of the mean, in descending order."""
     if isinstance(problem.data, Synthetic):
         division = cast("Division", problem.arrangement)
         return _synthetic_truth(problem.data, problem.k, problem.agents, division, problem.seeds[1])
@@ -125,7 +144,7 @@ def truth_of(problem: Problem, source: DataSource) -> Pooled:
 
 
 class Posed(NamedTuple):
-    """A problem as a run finds it, and its answer."""
+    """Inputs of a run and the pooled answer."""
 
     A: Operator
     W0: Array
@@ -135,21 +154,21 @@ class Posed(NamedTuple):
 
 
 def pose(problem: Problem, source: DataSource) -> Posed:
-    """Return what a run starts from, and the pooled answer."""
+    """Build the inputs of a run and the pooled answer."""
     truth, network = truth_of(problem, source), SimulatedNetwork(topology_of(problem))
     return Posed(operator_of(problem, source), start_of(problem, source), network, truth, truth.U(problem.k))
 
 
-class _OfAProblem(Task, Protocol):
+class _ProblemTask(Task, Protocol):
     @property
     def problem(self) -> Problem: ...
 
 
-T = TypeVar("T", bound=_OfAProblem)
+T = TypeVar("T", bound=_ProblemTask)
 
 
 def run_problems(tasks: Iterable[T], work: Callable[[DataSource, T], Record], setting: Setting) -> dict[T, Record]:
-    """Return the record of every task as :func:`~studies.shared.store.run` does; other editions of data are others."""
+    """Run tasks with :func:`~studies.shared.store.run`, storing records separately for each edition of the data."""
 
     def edition(task: T) -> str:
         return edition_of(task.problem, setting.source)
@@ -158,9 +177,9 @@ def run_problems(tasks: Iterable[T], work: Callable[[DataSource, T], Record], se
 
 
 def accuracy_of(truth: Pooled, k: int) -> float:
-    """The tangent that counts as converged: 1e-8, or what rounding leaves where λ_k is far below λ_1.
+    """Return the tangent that counts as converged: 1e-8, or more where rounding prevents it.
 
-    Products ``A_j W`` carry errors of about eps·λ_1, which turn the subspace by eps·λ_1/(λ_k − λ_(k+1)).
+    Products ``A_j W`` have errors of about eps·λ_1, which rotate the subspace by eps·λ_1/(λ_k − λ_(k+1)).
     """
     values = truth.values
     return max(1e-8, 100.0 * _EPS * float(values[0] / (values[k - 1] - values[k])))
@@ -189,13 +208,13 @@ def _real(source: DataSource, data: Real, agents: int, arrangement: Arrangement)
     X, labels = _rows(source, data)
     if arrangement == "label":
         X = X[np.argsort(labels, kind="stable")]
-    # always multiplied out: which form is cheaper depends on the machine, what is computed should not
+    # a fixed form: the automatic choice depends on the machine, and results should not
     return from_rows(_blocks(X, agents, arrangement), form="covariance", workers=1)
 
 
 @lru_cache(maxsize=4)
 def _real_truth(source: DataSource, data: Real, agents: int) -> Pooled:
-    return _pooled(_real(source, data, agents, "file").mean())  # who holds which row does not matter
+    return _pooled(_real(source, data, agents, "file").mean())  # the mean does not depend on who holds which row
 
 
 @lru_cache(maxsize=16)
@@ -214,7 +233,7 @@ def _pooled(mean: Array) -> Pooled:
 
 
 def _rows(source: DataSource, data: Real) -> tuple[Any, Array]:
-    """Rows, dense or sparse, and their labels."""
+    """Return the rows, dense or sparse, and their labels."""
     if data == "digits":
         X, labels = load_digits(return_X_y=True)
         return X - X.mean(axis=0), labels
@@ -226,7 +245,7 @@ def _rows(source: DataSource, data: Real) -> tuple[Any, Array]:
 def _blocks(X: Any, agents: int, arrangement: Arrangement) -> list[Any]:
     n = int(X.shape[0])
     if arrangement == "one-holds-most":
-        first = int(_MOST * n)
+        first = int(_LARGEST_SHARE * n)
         bounds = [0, *(first + (n - first) * j // (agents - 1) for j in range(agents))]
     else:
         bounds = [n * j // agents for j in range(agents + 1)]

@@ -1,4 +1,4 @@
-"""What a study finds, and the page on which it stands: assertions with what was measured, and tables."""
+"""Sections of a study and the page that shows them: assertions with measurements, and tables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,21 @@ __all__ = ["Assertion", "Section", "Setting", "Study", "Table", "page"]
 
 @dataclass(frozen=True)
 class Setting:
-    """How studies are run. reduced : fewer draws, for every change of the code.  progress : told (done, total)."""
+    """How to run a study.
+
+    Parameters
+    ----------
+    source : DataSource
+        Where data sets are read.
+    store : Path
+        Folder in which finished runs are stored.
+    jobs : int or None
+        Number of processes; None for all usable cores.
+    reduced : bool
+        Whether to make fewer draws, for quick checks.
+    progress : callable, optional
+        Called with the cost done and the total cost.
+    """
 
     source: DataSource
     store: Path
@@ -25,7 +39,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Assertion:
-    """What is said of the method, and what was measured."""
+    """A statement about the method, the measurement, and whether the statement holds."""
 
     statement: str
     measured: str
@@ -34,7 +48,7 @@ class Assertion:
 
 @dataclass(frozen=True)
 class Section:
-    """One study's part of the page. Paragraphs of ``text`` are separated by blank lines."""
+    """One study's section of the page; paragraphs of ``text`` are separated by blank lines."""
 
     title: str
     text: str
@@ -43,19 +57,20 @@ class Section:
 
     @property
     def holds(self) -> bool:
+        """Whether all assertions hold."""
         return all(assertion.holds for assertion in self.assertions)
 
 
 @dataclass(frozen=True)
 class Study:
-    """A question, and the function that answers it."""
+    """A named study and the function that runs it."""
 
     name: str
     run: Callable[[Setting], Section]
 
 
 def page(title: str, sections: Sequence[Section], command: str) -> str:
-    """The page as Markdown, with the command that makes it again."""
+    """Render the page as Markdown, including the command that reproduces it."""
     judged = [assertion for section in sections for assertion in section.assertions]
     held = sum(assertion.holds for assertion in judged)
     parts = [f"# {title}", f"**{held} of {len(judged)} assertions hold.**"]

@@ -1,4 +1,4 @@
-"""Runs that are kept: one small JSON file per finished run, read again the next time."""
+"""Store finished runs as one small JSON file each, and reuse them."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from deepca.reproduction.runner import in_parallel
 __all__ = ["Record", "Task", "key", "run"]
 
 Record = dict[str, Any]
-"""What a run found, of numbers, texts, None, and lists and dicts of them."""
-_FORMAT = 1  # of the files; raise it when a task means something else than before
+"""Result of a run as JSON data."""
+_FORMAT = 1  # part of the key; increment when the meaning of a task changes
 
 
 class Task(Protocol):
-    """The description of a run: a frozen dataclass of plain data."""
+    """Description of a run: a frozen dataclass of plain data."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     @property
     def cost(self) -> float:
-        """Relative time, for the time left."""
+        """Relative duration, for scheduling and the estimate of the remaining time."""
         ...
 
 
@@ -37,7 +37,7 @@ T = TypeVar("T", bound=Task)
 
 
 def key(task: Task, edition: str = "") -> str:
-    """A name that no other task, version of the package or edition of the data has."""
+    """Return a name unique to the task, the package version and the edition of the data."""
     kind = f"{type(task).__module__}.{type(task).__qualname__}"
     text = json.dumps([_FORMAT, __version__, edition, kind, asdict(task)], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:20]
@@ -51,21 +51,35 @@ def run(
     progress: Callable[[float, float], None] | None = None,
     edition: Callable[[T], str] | None = None,
 ) -> dict[T, Record]:
-    """The record of every task: those in the folder ``store`` are read, the others made and stored one by one.
+    """Return the record of every task, reading stored ones and running the others.
+
+    Records are stored one by one, so an interruption loses no finished run.
 
     Parameters
     ----------
-    work : makes the record. It is sent to other processes, so it is a function of a module, or a partial of one.
-    jobs : processes; all usable cores by default. Each has one BLAS thread.
-    progress : told ``(done, total)`` in units of cost.
-    edition : of the data that a task uses; another edition is another record.
+    tasks : iterable of Task
+        Tasks to run.
+    work : callable
+        Makes the record of a task. It is sent to other processes, so it must be picklable: a module-level function,
+        or a partial of one.
+    store : Path
+        Folder of the records.
+    jobs : int, optional
+        Number of processes, each with one BLAS thread; all usable cores by default.
+    progress : callable, optional
+        Called with ``(done, total)`` in units of cost.
+    edition : callable, optional
+        Returns the edition of the data that a task uses; records of other editions are not reused.
 
-    Interrupted, nothing finished is lost.
+    Returns
+    -------
+    dict
+        Record of each task, in the order of the tasks.
     """
     wanted = list(dict.fromkeys(tasks))
     files = {task: store / f"{key(task, edition(task) if edition else '')}.json" for task in wanted}
     found = {task: record for task in wanted if (record := _stored(task, files[task])) is not None}
-    # the longest first, so that no core is left with a long one at the end
+    # longest first, so that no core is left with a long task at the end
     todo = sorted((task for task in wanted if task not in found), key=lambda task: task.cost, reverse=True)
     done, total = sum(task.cost for task in found), sum(task.cost for task in wanted)
     tell = progress or (lambda _done, _total: None)
@@ -84,7 +98,7 @@ def _one(work: Callable[[T], Record], task: T) -> tuple[T, Record]:
 
 
 def _stored(task: Task, file: Path) -> Record | None:
-    """None for a file that is not there, damaged, or of another task."""
+    """Return the stored record, or None if the file is missing, damaged or belongs to another task."""
     try:
         content = json.loads(file.read_bytes())
         record, description = content["record"], content["task"]

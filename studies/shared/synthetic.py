@@ -1,4 +1,4 @@
-"""Matrices ``A_1 … A_m`` whose mean has a wanted spectrum, divided among the agents in several ways."""
+"""Generate matrices ``A_1 … A_m`` whose mean has a given spectrum."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from deepca._util.typing import Array
-from deepca.errors import InvalidInput
+from deepca.errors import ParameterError
 
 __all__ = ["Division", "Synthetic", "drop_for_condition", "matrices"]
 
@@ -17,11 +17,21 @@ Division = Literal["noise", "indefinite", "opposite"]
 
 @dataclass(frozen=True)
 class Synthetic:
-    """The spectrum of the mean, as relative drops between neighbours, and how much agents differ.
+    """Spectrum of the mean, as relative drops between consecutive eigenvalues, and heterogeneity of the agents.
 
-    d : features.  gap : ``1 − λ_(k+1)/λ_k``.  inside : ``1 − λ_(i+1)/λ_i`` for i < k; 0 makes the first k equal.
-    tail : the same for i > k.  heterogeneity : 0 gives everyone the mean; up to 1 every ``A_j`` is positive
-    semi-definite, unless the division says otherwise. A gap of 0 leaves the subspace undefined.
+    Parameters
+    ----------
+    d : int
+        Number of features.
+    gap : float
+        ``1 − λ_(k+1)/λ_k``; 0 leaves the subspace undefined.
+    inside : float
+        ``1 − λ_(i+1)/λ_i`` for i < k; 0 makes the first k eigenvalues equal.
+    tail : float
+        ``1 − λ_(i+1)/λ_i`` for i > k.
+    heterogeneity : float
+        0 gives every agent the mean. Up to 1, every ``A_j`` is positive semi-definite, except with the division
+        ``indefinite``.
     """
 
     d: int
@@ -31,13 +41,15 @@ class Synthetic:
     heterogeneity: float = 0.5
 
     def __post_init__(self) -> None:
-        if not (0.0 <= self.gap < 1.0 and 0.0 <= self.inside < 1.0 and 0.0 <= self.tail < 1.0):
-            raise InvalidInput(f"{self}: drops lie between 0 and 1")
+        """Check the ranges."""
+        for name in ("gap", "inside", "tail"):
+            if not 0.0 <= getattr(self, name) < 1.0:
+                raise ParameterError(name, getattr(self, name), "must be at least 0 and less than 1")
         if not self.heterogeneity >= 0.0:
-            raise InvalidInput(f"heterogeneity = {self.heterogeneity}: must not be negative")
+            raise ParameterError("heterogeneity", self.heterogeneity, "must not be negative")
 
     def eigenvalues(self, k: int) -> Array:
-        """All d of them, descending from 1."""
+        """Return all d eigenvalues, descending from 1."""
         drops = np.full(self.d - 1, self.tail)
         drops[: k - 1] = self.inside
         drops[k - 1] = self.gap
@@ -45,17 +57,21 @@ class Synthetic:
 
 
 def drop_for_condition(condition: float, k: int) -> float:
-    """``inside`` for ``λ_1/λ_k = condition``."""
+    """Return the value of ``inside`` for which ``λ_1/λ_k = condition``."""
     return 1.0 - float(condition ** (-1.0 / (k - 1)))
 
 
 def matrices(wanted: Synthetic, k: int, agents: int, division: Division, seed: int) -> Array:
-    """The ``A_j`` as a stack ``(m, d, d)``. With A the mean, in a random basis, and h the heterogeneity:
+    """Generate the ``A_j`` as a stack ``(m, d, d)``.
 
-    noise : ``A^{1/2} (I + h E_j) A^{1/2}``, with random symmetric ``E_j`` that sum to zero and have norm at most 1.
-    indefinite : ``A + h λ_1 E_j``; for h from about 0.5 on every ``A_j`` has negative eigenvalues.
-    opposite : the first half of the agents sees every other eigenvector of A strengthened by 1 + h and the others
-    weakened by 1 − h, the second half the other way round; at h near 1 what the halves see is orthogonal.
+    Notes
+    -----
+    With the mean A in a random basis and heterogeneity h, the divisions are:
+
+    - ``noise``: ``A^{1/2} (I + h E_j) A^{1/2}``, with random symmetric ``E_j`` of norm at most 1 that sum to zero;
+    - ``indefinite``: ``A + h λ_1 E_j``; from about h = 0.5, every ``A_j`` has negative eigenvalues;
+    - ``opposite``: the first half of the agents sees every other eigenvalue of A multiplied by 1 + h and the others by
+      1 − h, the second half the reverse; for h near 1, the subspaces seen by the halves are orthogonal.
     """
     values = wanted.eigenvalues(k)
     Q, _ = np.linalg.qr(np.random.default_rng(seed).standard_normal((wanted.d, wanted.d)))
@@ -71,7 +87,7 @@ def matrices(wanted: Synthetic, k: int, agents: int, division: Division, seed: i
 
 
 def _noise(m: int, d: int, seed: int) -> Array:
-    """Random symmetric matrices that sum to zero, the largest of norm 1."""
+    """Draw random symmetric matrices that sum to zero, the largest of norm 1."""
     E = np.random.default_rng(seed).standard_normal((m, d, d))
     E += np.swapaxes(E, -1, -2)
     E -= E.mean(axis=0)
@@ -80,7 +96,7 @@ def _noise(m: int, d: int, seed: int) -> Array:
 
 
 def _weights(m: int, d: int, h: float) -> Array:
-    """``(m, d)``, of mean 1 over the agents, also where the halves are not equal."""
+    """Return weights ``(m, d)`` with mean 1 over the agents, also for halves of unequal size."""
     first = m // 2
     signs = np.where(np.arange(d) % 2 == 0, 1.0, -1.0)
     strength = np.where(np.arange(m) < first, 1.0, -first / (m - first))

@@ -1,4 +1,4 @@
-"""The study of networks: its runs, its judgement, its page, and the commands that the page shows."""
+"""Test the network studies: runs, assertions, the page and its commands."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ METHODS: tuple[costs.Method, ...] = ("accelerated", "deepca")
 TASKS = [costs.Task(SMALL, kind, method) for kind in KINDS for method in METHODS]
 
 
-def test_the_truth_is_that_of_scipy() -> None:
+def test_truth_matches_scipy() -> None:
     U = scipy.linalg.eigh(operator_of(SMALL, DataSource()).dense().mean(axis=0))[1][:, ::-1][:, :3]
     assert np.abs(np.abs(U.T @ truth_of(SMALL, DataSource()).U(3)) - np.eye(3)).max() < 1e-12
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: f"{task.kind.name}-{task.method}")
-def test_a_run_counts_what_was_sent(task: costs.Task) -> None:
+def test_outcome_counts_everything_sent(task: costs.Task) -> None:
     found = costs.Outcome(**costs.work(DataSource(), task))
     assert found.proven
     assert found.error <= 1e-10
     assert found.iterations > 5
     assert found.rounds >= found.iterations
-    assert (found.control_rounds > 0) == (task.kind.how == "pairwise")  # nothing rides on meetings
+    assert (found.control_rounds > 0) == (task.kind.how == "pairwise")  # pairwise exchanges carry no control values
     everything = found.rounds + found.control_rounds + found.proof_rounds
-    if task.kind.name == "one-peer":  # one message each in every round
+    if task.kind.name == "one-peer":  # one message per agent and round
         assert found.messages == everything
     assert found.proof_rounds > 0
 
 
-def test_losses_are_found_and_repaired_or_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_losses_are_repaired_or_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(losses, "MOST_ITERATIONS", 250)
     ended = losses.Outcome(**losses.work(DataSource(), losses.Task(1e-2, 100, 0)))
     assert ended.blind > 1e-6
@@ -59,7 +59,7 @@ def test_losses_are_found_and_repaired_or_named(monkeypatch: pytest.MonkeyPatch)
     assert lasting.error > 1e-6
 
 
-def test_the_study_would_see_a_failure() -> None:
+def test_assertions_can_fail() -> None:
     good = costs.Outcome(20, 100, 0, 30, 200.0, 1.0, 1e-12, True)
     outcomes = dict.fromkeys(TASKS, good)
     assert costs.judge(outcomes).holds
@@ -75,7 +75,7 @@ def test_the_study_would_see_a_failure() -> None:
     assert not losses.judge(dict.fromkeys(made, replace(fine, blind=1e-12))).holds
 
 
-def test_the_command_writes_the_page_and_keeps_its_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_writes_the_page_and_stores_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(costs, "tasks_of", lambda reduced: TASKS)
     monkeypatch.setattr(losses, "LOSSES", (1e-2,))
     words = ("--reduced", "--jobs", "1", "--store", str(tmp_path / "runs"), "--out", str(tmp_path / "page.md"))
@@ -84,21 +84,21 @@ def test_the_command_writes_the_page_and_keeps_its_runs(tmp_path: Path, monkeypa
     first = (tmp_path / "page.md").read_text(encoding="utf-8")
     assert "6 of 6 assertions hold" in first
     assert USAGE.text.strip() in first
-    assert "| changes | `one-peer` |" in first
+    assert "| time-varying | `one-peer` |" in first
     assert len(list((tmp_path / "runs").glob("*.json"))) == 6 + 2
-    monkeypatch.setattr(costs, "work", lambda source, task: pytest.fail("was kept, and is run again"))
+    monkeypatch.setattr(costs, "work", lambda source, task: pytest.fail("a stored task was run again"))
     assert run_study(command.main, *words).exit_code == 0
     assert (tmp_path / "page.md").read_text(encoding="utf-8") == first
 
 
-def test_wrong_options_are_one_line(tmp_path: Path) -> None:
+def test_invalid_options_exit_with_code_2(tmp_path: Path) -> None:
     check_wrong_options_of_a_study(command.main, tmp_path)
 
 
 # ---------------------------------------------------------------------------------------------------------- the page
 
 
-def test_the_page_is_of_a_complete_run() -> None:
+def test_published_page_is_complete() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert USAGE.text.strip() in page, "run make study-networks"
     [held, of] = map(int, re.findall(r"\*\*(\d+) of (\d+) assertions hold", page)[0])
@@ -107,10 +107,10 @@ def test_the_page_is_of_a_complete_run() -> None:
         for method in ("the accelerated method", "DeEPCA"):
             assert re.search(rf"### {data}, \d+ agents, k = 5: {method}", page)
     for kind in costs.NETWORKS:
-        assert page.count(f"| {kind.group} | {kind.label} |") == 6
+        assert page.count(f"| {costs.LINKS[kind.group]} | {kind.label} |") == 6
 
 
-def test_its_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_on_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     [block] = re.findall(r"```sh\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     pooled = PCA(5).fit(load_digits().data)

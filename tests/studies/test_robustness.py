@@ -1,4 +1,4 @@
-"""The frame of the robustness studies: problems that are what they claim, runs that are kept, and the page."""
+"""Test the robustness studies: problems with the stated properties, stored runs, and the page."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 import scipy.linalg
 from sklearn.datasets import load_digits
 
-from deepca.errors import InvalidInput, NotFiniteError
+from deepca.errors import InvalidInput, NotFiniteError, ParameterError
 from deepca.reproduction import problems as paper
 from deepca.reproduction.problems import DataSource
 from studies.robustness import __main__ as command
@@ -36,12 +36,13 @@ from studies.shared.problems import (
 from studies.shared.report import Assertion, Section, Setting, Study, Table, page
 from studies.shared.store import Record, key, run
 from studies.shared.synthetic import Synthetic, drop_for_condition
+from tests.support.errors import raises
 from tests.support.helpers import check_wrong_options_of_a_study, run_study
 from tests.support.paths import SHARED
 from tests.support.problems import close, pooled_answer, spectrum, spectrum_problem
 
 DATA = SHARED
-HERE = DataSource()  # what needs no folder
+NO_FOLDER = DataSource()
 needs_data = [
     pytest.mark.shared_data,
     pytest.mark.skipif(not (DATA / "a9a.bz2").exists(), reason="needs a9a.bz2 and w8a.bz2 in ../shared/data"),
@@ -52,8 +53,8 @@ needs_data = [
 
 
 def _values(problem: Problem) -> Any:
-    """Eigenvalues of the mean, by scipy, descending; λ_1 is 1."""
-    return scipy.linalg.eigvalsh(operator_of(problem, HERE).dense().mean(axis=0))[::-1]
+    """Compute the eigenvalues of the mean with scipy, descending from λ_1 = 1."""
+    return scipy.linalg.eigvalsh(operator_of(problem, NO_FOLDER).dense().mean(axis=0))[::-1]
 
 
 DIVISIONS: tuple[Arrangement, ...] = ("noise", "indefinite", "opposite")
@@ -61,7 +62,7 @@ DIVISIONS: tuple[Arrangement, ...] = ("noise", "indefinite", "opposite")
 
 @pytest.mark.parametrize("arrangement", DIVISIONS)
 @pytest.mark.parametrize("gap", [0.5, 0.2, 0.1, 0.03, 0.01, 1e-3, 1e-4])
-def test_synthetic_means_have_the_gap_they_claim(arrangement: Arrangement, gap: float) -> None:
+def test_synthetic_means_have_the_stated_spectrum(arrangement: Arrangement, gap: float) -> None:
     values = _values(Problem(Synthetic(12, gap, inside=0.2, tail=0.3), 3, 7, arrangement=arrangement, draw=2))
     close(values[3] / values[2], 1.0 - gap, atol=1e-13)
     close(values[1:3] / values[:2], 0.8, atol=1e-13)
@@ -70,59 +71,61 @@ def test_synthetic_means_have_the_gap_they_claim(arrangement: Arrangement, gap: 
 
 
 @pytest.mark.parametrize("inside", [1e-3, 1e-6, 1e-12, 0.0])
-def test_eigenvalues_in_the_top_k_can_be_close_or_equal(inside: float) -> None:
+def test_top_k_eigenvalues_can_be_close_or_equal(inside: float) -> None:
     values = _values(Problem(Synthetic(12, 0.3, inside=inside), 4, 6))
     close(1.0 - values[1:4] / values[:3], inside, atol=1e-14)
     close(values[4] / values[3], 0.7, atol=1e-13)
 
 
 @pytest.mark.parametrize("condition", [1e4, 1e8, 1e12])
-def test_the_top_k_can_be_ill_conditioned(condition: float) -> None:
+def test_top_k_can_be_ill_conditioned(condition: float) -> None:
     problem = Problem(Synthetic(12, 0.5, inside=drop_for_condition(condition, 4)), 4, 6)
     values = _values(problem)
     close(values[3] * condition, 1.0, atol=1e-14 * condition)
     close(values[4] * condition, 0.5, atol=1e-14 * condition)
-    assert accuracy_of(truth_of(problem, HERE), 4) == pytest.approx(max(1e-8, 100 * 2.2e-16 * condition / 0.5), rel=0.1)
+    assert accuracy_of(truth_of(problem, NO_FOLDER), 4) == pytest.approx(
+        max(1e-8, 100 * 2.2e-16 * condition / 0.5), rel=0.1
+    )
 
 
-def test_small_gaps_alone_do_not_change_the_accuracy() -> None:
-    assert accuracy_of(truth_of(Problem(Synthetic(12, 1e-4), 4, 6), HERE), 4) == 1e-8
+def test_small_gaps_alone_do_not_relax_the_accuracy() -> None:
+    assert accuracy_of(truth_of(Problem(Synthetic(12, 1e-4), 4, 6), NO_FOLDER), 4) == 1e-8
 
 
 @pytest.mark.parametrize("indefinite", [False, True])
-def test_divisions_are_those_of_the_tests(indefinite: bool) -> None:
-    """Written twice, here and there, so that neither can be wrong alone."""
+def test_divisions_match_an_independent_implementation(indefinite: bool) -> None:
+    """Compare with the generator of the test suite, which was written separately."""
     expected = spectrum_problem(12, 10, spectrum(10, 3, gap=0.3, decay=0.6), 5, 0.9, indefinite=indefinite)
     data = Synthetic(10, gap=0.82, inside=0.4, tail=0.4, heterogeneity=0.9)
     problem = Problem(data, 3, 12, arrangement="indefinite" if indefinite else "noise", data_seed=5)
-    stack = operator_of(problem, HERE).dense()
+    stack = operator_of(problem, NO_FOLDER).dense()
     close(stack, expected, atol=1e-14)
     smallest = np.linalg.eigvalsh(stack)[:, 0]
     assert (smallest < -1e-3).all() if indefinite else (smallest > -1e-14).all()
 
 
-def test_opposite_halves_see_nothing_of_each_other() -> None:
+def test_opposite_halves_see_orthogonal_subspaces() -> None:
     problem = Problem(Synthetic(12, 0.3, heterogeneity=0.9), 3, 7, arrangement="opposite")
-    stack = operator_of(problem, HERE).dense()
+    stack = operator_of(problem, NO_FOLDER).dense()
     assert (np.linalg.eigvalsh(stack)[:, 0] > 0.0).all()
     tops = [pooled_answer(A, 3)[1] for A in stack]
     assert np.rad2deg(scipy.linalg.subspace_angles(tops[0], tops[-1])).min() > 89.9
     assert np.rad2deg(scipy.linalg.subspace_angles(tops[0], tops[2])).max() < 0.1
 
 
-def test_truth_is_that_of_scipy() -> None:
+def test_truth_matches_scipy() -> None:
     problem = Problem(Synthetic(12, 0.3), 3, 6)
-    truth = truth_of(problem, HERE)
-    values, U = pooled_answer(operator_of(problem, HERE).dense(), 3)
+    truth = truth_of(problem, NO_FOLDER)
+    values, U = pooled_answer(operator_of(problem, NO_FOLDER).dense(), 3)
     close(truth.values[:3], values, atol=1e-14)
     assert scipy.linalg.subspace_angles(truth.U(3), U).max() < 1e-12
 
 
-def test_a_draw_changes_graph_start_and_data_and_seeds_keep_them() -> None:
+def test_draw_changes_graph_start_and_data_unless_seeds_fix_them() -> None:
     problem = Problem(Synthetic(12, 0.3), 3, 12)
 
     def parts(of: Problem) -> tuple[Any, Any, Any]:
-        return topology_of(of).gossip_matrix, start_of(of, HERE), operator_of(of, HERE).dense()
+        return topology_of(of).gossip_matrix, start_of(of, NO_FOLDER), operator_of(of, NO_FOLDER).dense()
 
     for a, b in zip(parts(problem), parts(replace(problem, draw=1)), strict=True):
         assert np.abs(a - b).max() > 0.01
@@ -132,31 +135,33 @@ def test_a_draw_changes_graph_start_and_data_and_seeds_keep_them() -> None:
 
 
 @pytest.mark.parametrize("graph", ["erdos-renyi", "ring", "torus", "star"])
-def test_graphs_have_as_many_agents(graph: Any) -> None:
+def test_graphs_have_the_requested_number_of_agents(graph: Any) -> None:
     assert topology_of(Problem("digits", 3, 12, graph, "file")).n_agents == 12
 
 
-def test_problems_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(InvalidInput, match="rows cannot be arranged as 'opposite'"):
+def test_invalid_problems_are_rejected() -> None:
+    with raises(InvalidInput, parameter="arrangement", value="opposite"):
         Problem("digits", 3, 5, arrangement="opposite")
-    with pytest.raises(InvalidInput, match="synthetic data cannot be arranged as 'label'"):
+    with raises(InvalidInput, parameter="arrangement", value="label"):
         Problem(Synthetic(5, 0.1), 3, 5, arrangement="label")
-    with pytest.raises(InvalidInput, match="two agents"):
+    with raises(ParameterError, parameter="agents", value=1):
         Problem("digits", 3, 1, arrangement="file")
-    with pytest.raises(InvalidInput, match="between 0 and 1"):
+    with raises(ParameterError, parameter="k", value=0):
+        Problem("digits", 0, 5, arrangement="file")
+    with raises(ParameterError, parameter="gap", value=1.0):
         Synthetic(5, 1.0)
-    with pytest.raises(InvalidInput, match="heterogeneity"):
+    with raises(ParameterError, parameter="heterogeneity", value=-0.5):
         Synthetic(5, 0.1, heterogeneity=-0.5)
 
 
 # --------------------------------------------------------------------------------------------------- real problems
 
 
-def test_digits_are_centred_and_all_there_however_they_are_arranged() -> None:
+def test_digits_are_centred_and_complete_in_every_arrangement() -> None:
     X, labels = load_digits(return_X_y=True)
     X = X - X.mean(axis=0)
     arrangements: tuple[Arrangement, ...] = ("file", "label", "one-holds-most")
-    stacks = {a: operator_of(Problem("digits", 3, 10, arrangement=a), HERE).dense() for a in arrangements}
+    stacks = {a: operator_of(Problem("digits", 3, 10, arrangement=a), NO_FOLDER).dense() for a in arrangements}
     for stack in stacks.values():
         close(stack.sum(axis=0), X.T @ X, atol=1e-8)
     ordered = X[np.argsort(labels, kind="stable")]
@@ -166,22 +171,22 @@ def test_digits_are_centred_and_all_there_however_they_are_arranged() -> None:
     shares = np.trace(stacks["one-holds-most"], axis1=1, axis2=2)[1:]
     assert shares.max() < 1.5 * shares.min()
     close(
-        truth_of(Problem("digits", 3, 10, arrangement="label"), HERE).values[0],
+        truth_of(Problem("digits", 3, 10, arrangement="label"), NO_FOLDER).values[0],
         np.linalg.norm(X, 2) ** 2 / 10,
         rtol=1e-12,
     )
 
 
-def test_libsvm_sets_are_left_out_without_their_folder() -> None:
+def test_libsvm_sets_are_unavailable_without_a_folder() -> None:
     problem = Problem("a9a", 5, 50, arrangement="file")
-    assert not is_available(problem, HERE)
+    assert not is_available(problem, NO_FOLDER)
     assert is_available(problem, DataSource(DATA))
-    assert is_available(Problem("digits", 5, 50, arrangement="file"), HERE)
-    assert edition_of(Problem("digits", 5, 50, arrangement="file"), HERE) == ""
+    assert is_available(Problem("digits", 5, 50, arrangement="file"), NO_FOLDER)
+    assert edition_of(Problem("digits", 5, 50, arrangement="file"), NO_FOLDER) == ""
 
 
 @pytest.mark.parametrize("data", [pytest.param("a9a", marks=needs_data), pytest.param("w8a", marks=needs_data)])
-def test_libsvm_sets_are_those_of_the_paper(data: Any, tmp_path: Path) -> None:
+def test_libsvm_sets_match_the_paper(data: Any, tmp_path: Path) -> None:
     source, rows = DataSource(DATA, tmp_path), {"a9a": 600, "w8a": 800}[data]
     for order in ("file", "label"):
         problem = Problem(data, 5, 50, arrangement=order)
@@ -196,7 +201,7 @@ def test_libsvm_sets_are_those_of_the_paper(data: Any, tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------------ convergence
 
 
-def test_an_accuracy_counts_only_where_it_is_kept() -> None:
+def test_accuracy_counts_only_if_errors_stay_within_it() -> None:
     late = chain([1.0, 1e-9, 1.0, 1.0], repeat(1e-9))
     assert settle(late, 1e-8, 100) == Settled(5, 1e-9)
     assert next(late) == 1e-9
@@ -206,7 +211,7 @@ def test_an_accuracy_counts_only_where_it_is_kept() -> None:
     assert settle(chain(repeat(1.0, 100), repeat(1e-9)), 1e-8, 100) == Settled(None, 1.0)
 
 
-def test_a_run_that_is_no_longer_finite_has_not_converged() -> None:
+def test_non_finite_run_has_not_converged() -> None:
     def errors() -> Iterator[float]:
         yield 1e-9
         raise NotFiniteError("too large")
@@ -220,7 +225,7 @@ def test_a_run_that_is_no_longer_finite_has_not_converged() -> None:
 
 @dataclass(frozen=True)
 class Square:
-    """A task: the square of a number."""
+    """A task that computes a square."""
 
     of: int
     parts: tuple[int, ...] = (1, 2)
@@ -232,14 +237,14 @@ class Square:
 
 @dataclass(frozen=True)
 class Other(Square):
-    """Of the same fields, but another task."""
+    """A different task with the same fields."""
 
 
 def _square(task: Square) -> Record:
     return {"square": task.of**2, "nothing": None}
 
 
-def test_tasks_have_keys_of_their_own() -> None:
+def test_tasks_have_unique_keys() -> None:
     tasks = [Square(1), Square(2), Square(1, (2, 1)), Other(1)]
     assert len({key(task) for task in tasks} | {key(Square(1), "another edition")}) == 5
     assert key(Square(1)) == key(Square(1))
@@ -247,21 +252,25 @@ def test_tasks_have_keys_of_their_own() -> None:
     assert len({key(task) for task in every}) == len(set(every))
 
 
-def test_finished_runs_are_kept(tmp_path: Path) -> None:
+def test_finished_runs_are_stored(tmp_path: Path) -> None:
     tasks, told = [Square(n) for n in (3, 1, 2)], list[tuple[float, float]]()
     made = run(tasks, _square, tmp_path, 1, lambda done, total: told.append((done, total)))
     assert list(made.items()) == [(Square(n), {"square": n * n, "nothing": None}) for n in (3, 1, 2)]
     assert told == [(0.0, 6.0), (3.0, 6.0), (5.0, 6.0), (6.0, 6.0)]
     assert run(tasks, _refuse, tmp_path, 1) == made
-    with pytest.raises(AssertionError, match="made anew"):
+    with pytest.raises(_RunAgain):
         run(tasks, _refuse, tmp_path, 1, edition=lambda _task: "new")
 
 
-def _refuse(task: Square) -> Record:
-    raise AssertionError(f"{task} is made anew")
+class _RunAgain(Exception):
+    """A task was run although its record is stored."""
 
 
-def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
+def _refuse(*task: object) -> Record:
+    raise _RunAgain(task)
+
+
+def test_interrupted_run_resumes(tmp_path: Path) -> None:
     made: list[int] = []
 
     def work(task: Square) -> Record:
@@ -273,13 +282,13 @@ def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
     tasks = [Square(n) for n in range(5)]
     with pytest.raises(KeyboardInterrupt):
         run(tasks, work, tmp_path, 1)
-    assert made == [4, 3, 2]  # the longest first
+    assert made == [4, 3, 2]  # longest first
     assert len(run(tasks, work, tmp_path, 1)) == 5
     assert made == [4, 3, 2, 2, 1, 0]
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"task": {}, "record": {"square": 9}}'])
-def test_a_damaged_file_is_made_anew(tmp_path: Path, damage: str) -> None:
+def test_damaged_record_is_replaced(tmp_path: Path, damage: str) -> None:
     run([Square(3)], _square, tmp_path, 1)
     (file,) = tmp_path.iterdir()
     assert json.loads(file.read_text())["task"] == {"of": 3, "parts": [1, 2]}
@@ -288,21 +297,21 @@ def test_a_damaged_file_is_made_anew(tmp_path: Path, damage: str) -> None:
     assert json.loads(file.read_text())["record"] == {"square": 9, "nothing": None}
 
 
-def test_two_processes_find_what_one_does(tmp_path: Path) -> None:
+def test_two_processes_match_one(tmp_path: Path) -> None:
     problem = Problem(Synthetic(8, 0.5), 2, 4)
     tasks = [alignment.Task(problem, 3, "FastMix", name) for name in ("qr", "polar")]
-    work = partial(alignment.work, HERE)
+    work = partial(alignment.work, NO_FOLDER)
     assert run(tasks, work, tmp_path / "two", 2) == run(tasks, work, tmp_path / "one", 1)
 
 
 # -------------------------------------------------------------------------------------------------------- alignment
 
 
-def test_sign_adjust_is_seen_to_stall_and_polar_not() -> None:
+def test_sign_adjust_stalls_where_polar_converges() -> None:
     family = next(family for family in families() if family.name == "indefinite, few features")
     problem = replace(family.problem, draw=1)
     found = {
-        name: alignment.Outcome(**alignment.work(HERE, alignment.Task(problem, family.rounds, family.mixer, name)))
+        name: alignment.Outcome(**alignment.work(NO_FOLDER, alignment.Task(problem, family.rounds, family.mixer, name)))
         for name in ("sign-adjust", "qr", "polar")
     }
     assert not found["sign-adjust"].converged
@@ -312,7 +321,7 @@ def test_sign_adjust_is_seen_to_stall_and_polar_not() -> None:
 
 
 @pytest.mark.parametrize("draw", [pytest.param(4, marks=needs_data), pytest.param(5, marks=needs_data)])
-def test_sign_adjust_breaks_on_real_data_and_polar_does_not(draw: int, tmp_path: Path) -> None:
+def test_sign_adjust_fails_on_real_data_where_polar_converges(draw: int, tmp_path: Path) -> None:
     problem, source = Problem("a9a", 5, 50, arrangement="file", draw=draw), DataSource(DATA, tmp_path)
     expected: dict[alignment.Alignment, bool] = {"sign-adjust": False, "polar": True}
     for name, converges in expected.items():
@@ -333,7 +342,7 @@ def _outcome(iterations: int | None) -> alignment.Outcome:
         ([100, 100, 100], [100, 100, 100], [True, False, True, True]),
     ],
 )
-def test_the_assertions_can_fail(default: list[int | None], sign_adjust: list[int | None], holds: list[bool]) -> None:
+def test_assertions_can_fail(default: list[int | None], sign_adjust: list[int | None], holds: list[bool]) -> None:
     results: dict[Any, alignment.Outcomes] = {
         family: {
             "sign-adjust": [*map(_outcome, sign_adjust)],
@@ -346,7 +355,7 @@ def test_the_assertions_can_fail(default: list[int | None], sign_adjust: list[in
     assert [assertion.holds for assertion in alignment.judge(results, []).assertions] == holds
 
 
-def test_there_are_enough_draws() -> None:
+def test_families_have_enough_draws() -> None:
     with_data = [family for family in families() if family.problem.data in ("w8a", "a9a")]
     assert sum(len(family.draws) for family in families() if family not in with_data) >= 100
     assert {4, 5, 18, 20, 22} <= {draw for family in with_data for draw in family.draws if family.rounds == 1}
@@ -354,14 +363,14 @@ def test_there_are_enough_draws() -> None:
     assert len({family.name for family in families()}) == len(families())
 
 
-def test_the_reduced_study_holds_and_is_not_run_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    section = alignment.study(Setting(HERE, tmp_path, jobs=1, reduced=True))
+def test_reduced_study_holds_and_reuses_stored_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    section = alignment.study(Setting(NO_FOLDER, tmp_path, jobs=1, reduced=True))
     assert {assertion.statement: assertion.measured for assertion in section.assertions if not assertion.holds} == {}
     assert len(section.assertions) == 4
-    assert "Not run, since the folder with their files was not given: the families on a9a." in section.text
+    assert "Not run, because no data folder was given: the families on a9a." in section.text
     assert all(len(row) == len(table.header) for table in section.tables for row in table.rows)
     monkeypatch.setattr(alignment, "work", _refuse)
-    assert alignment.study(Setting(HERE, tmp_path, jobs=1, reduced=True)) == section
+    assert alignment.study(Setting(NO_FOLDER, tmp_path, jobs=1, reduced=True)) == section
 
 
 # --------------------------------------------------------------------------------------------------------- the page
@@ -372,7 +381,7 @@ def _section(*holds: bool) -> Section:
     return Section("Title", "Text.", tuple(Assertion(f"claim {i}", "1 of 2", h) for i, h in enumerate(holds)), (table,))
 
 
-def test_the_page_shows_assertions_and_tables() -> None:
+def test_page_shows_assertions_and_tables() -> None:
     text = page("Robustness", [_section(True, False)], "python -m something")
     assert "**1 of 2 assertions hold.**" in text
     assert "| claim 0 | 1 of 2 | ✔ yes |" in text
@@ -382,7 +391,7 @@ def test_the_page_shows_assertions_and_tables() -> None:
 
 
 @pytest.mark.parametrize(("holds", "code"), [((True, True), 0), ((True, False), 1)])
-def test_the_exit_code_tells_whether_all_holds(
+def test_exit_code_reports_failed_assertions(
     holds: tuple[bool, ...], code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command, "STUDIES", (Study("fake", lambda _setting: _section(*holds)),))
@@ -393,5 +402,5 @@ def test_the_exit_code_tells_whether_all_holds(
     assert str(tmp_path) not in out.read_text()
 
 
-def test_wrong_options_are_one_line_and_code_2(tmp_path: Path) -> None:
+def test_invalid_options_exit_with_code_2(tmp_path: Path) -> None:
     check_wrong_options_of_a_study(command.main, tmp_path)

@@ -1,4 +1,4 @@
-"""The robustness studies with fewer draws and the same assertions; `make study-robustness` runs all of them."""
+"""Run the robustness studies with fewer draws; `make study-robustness` runs all of them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("study", [stopping.STUDY, rounds.STUDY], ids=lambda study: study.name)
-def test_every_assertion_holds_on_the_reduced_study(study: Study, tmp_path: Path) -> None:
+def test_all_assertions_hold_on_the_reduced_study(study: Study, tmp_path: Path) -> None:
     section = study.run(Setting(DataSource(None), tmp_path, jobs=1, reduced=True))
     assert section.assertions
     assert section.holds, page("Robustness", [section], "make study-robustness")
-    # what was stored is what is judged: the second time nothing is run
+    # the second call reads the stored runs
     again = study.run(Setting(DataSource(None), tmp_path, jobs=1, reduced=True))
     assert again == section
