@@ -1,1 +1,1 @@
-"""How well a subspace that moves is followed: by a few tracked iterations per batch, and by exact answers."""
+"""Measure how well a moving subspace is followed, by tracking and by exact recomputation."""

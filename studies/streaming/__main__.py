@@ -1,4 +1,4 @@
-"""Run the study: ``python -m studies.streaming --help``."""
+"""Run the streaming study; see ``python -m studies.streaming --help``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def main(
     reduced: ReducedOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Follow a subspace that turns, and write the page. The exit code is 1 if an assertion does not hold."""
+    """Follow a rotating subspace and write the page. The exit code is 1 if an assertion does not hold."""
     with errors(resumes=False):
         require("sklearn", extra="experiments")
         require("matplotlib", extra="experiments")

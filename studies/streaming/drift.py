@@ -1,4 +1,4 @@
-"""Rows whose principal directions turn: a covariance with known eigenvectors at any time, seen by unlike agents."""
+"""Generate a stream whose principal directions rotate, with known eigenvectors, for heterogeneous agents."""
 
 from __future__ import annotations
 
@@ -12,16 +12,31 @@ __all__ = ["Drift"]
 
 _TOP = np.array([8.0, 7.0, 6.0])
 _NEXT, _LEAST = 4.0, 0.5
-_UNLIKE = 0.5
+_HETEROGENEITY = 0.5  # agents see each eigenvalue larger or smaller by this fraction
 
 
 @dataclass(frozen=True)
 class Drift:
     """Everything that determines a stream.
 
-    d : columns.  agents, rows : who is given how many rows with every batch.  batches : how many there are.
-    begins, ends : the batches between which the top directions turn towards others, by ``turn`` (radians) with each.
-    forgetting : what rows keep of their weight with every batch.
+    Parameters
+    ----------
+    d : int
+        Number of columns.
+    agents : int
+        Number of agents.
+    rows : int
+        Rows per agent and batch.
+    batches : int
+        Number of batches.
+    begins, ends : int
+        Batches between which the top directions rotate towards others.
+    turn : float
+        Rotation per batch in radians.
+    forgetting : float
+        Factor by which the weight of earlier rows is multiplied with every batch.
+    seed : int
+        Seed of the directions and rows.
     """
 
     d: int = 30
@@ -36,24 +51,25 @@ class Drift:
 
     @property
     def k(self) -> int:
+        """Number of components."""
         return _TOP.size
 
     @property
     def eigenvalues(self) -> Array:
-        """Of the covariance that all agents together see, at any time."""
+        """Eigenvalues of the pooled covariance, the same at any time."""
         return np.concatenate([_TOP, np.linspace(_NEXT, _LEAST, self.d - self.k)])
 
     @property
     def steady(self) -> range:
-        """Batches of the turn in which what came before it is forgotten."""
+        """Batches of the rotation late enough that its start is forgotten."""
         return range((self.begins + self.ends) // 2, self.ends)
 
     def angle(self, t: int) -> float:
-        """How far the directions have turned by batch t."""
+        """Return the rotation by batch t, in radians."""
         return self.turn * min(max(t - self.begins, 0), self.ends - self.begins)
 
     def axes(self, t: int) -> Array:
-        """``(d, d)``: eigenvectors of the covariance in batch t, the first k being the answer."""
+        """Return the eigenvectors ``(d, d)`` of the covariance in batch t; the first k are the answer."""
         Q = np.linalg.qr(np.random.default_rng(self.seed).standard_normal((self.d, self.d)))[0]
         k, c, s = self.k, np.cos(self.angle(t)), np.sin(self.angle(t))
         first, others = Q[:, :k].copy(), Q[:, k : 2 * k].copy()
@@ -61,16 +77,16 @@ class Drift:
         return Q
 
     def batch(self, t: int) -> list[Array]:
-        """The rows of every agent. Agents see every other direction stronger, or weaker, than it is."""
+        """Draw the rows of every agent; each agent sees alternate directions stronger or weaker than the mean."""
         rng, axes = np.random.default_rng((self.seed, t)), self.axes(t)
         out = []
         for j in range(self.agents):
-            seen = self.eigenvalues * (1.0 + _UNLIKE * np.where((np.arange(self.d) + j) % 2, 1.0, -1.0))
+            seen = self.eigenvalues * (1.0 + _HETEROGENEITY * np.where((np.arange(self.d) + j) % 2, 1.0, -1.0))
             out.append((rng.standard_normal((self.rows, self.d)) * np.sqrt(seen)) @ axes.T)
         return out
 
     def lag(self, t: int, X: Array) -> float:
-        """By how many batches the subspace spanned by X ``(d, k)`` is behind, as seen in the planes of the turn."""
+        """Return how many batches the span of X ``(d, k)`` is behind, measured in the planes of the rotation."""
         Q, k = self.axes(0), self.k
         a, b = X.T @ Q[:, :k], X.T @ Q[:, k : 2 * k]
         seen = 0.5 * np.arctan2(2.0 * (a * b).sum(axis=0), (a * a - b * b).sum(axis=0))

@@ -1,4 +1,4 @@
-"""Angles against time, and rounds per batch. Needs the ``plot`` extra (matplotlib)."""
+"""Plot angles against time, and rounds per batch. Needs the ``plot`` extra (matplotlib)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from studies.streaming.study import STEPS, Followed, Results
 
 __all__ = ["draw"]
 
-# Okabe–Ito colours, told apart by colour-blind readers; lines tell the curves apart in grey
+# Okabe–Ito colours for colour-blind readers; line styles distinguish the curves in greyscale
 _TRACKED: dict[int, dict[str, Any]] = {
     1: {"color": "#D55E00", "linestyle": "-", "linewidth": 1.6},
     3: {"color": "#0072B2", "linestyle": "--", "linewidth": 1.6},
@@ -30,20 +30,20 @@ _FLOOR = 1e-16
 
 def draw(results: Results, path: Path) -> None:
     """Write the figure as PNG."""
-    tracked = {steps: (_named(steps), _TRACKED[steps]) for steps in STEPS}
+    tracked = {steps: (_label(steps), _TRACKED[steps]) for steps in STEPS}
     with mpl.rc_context({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False}):
         figure = Figure(figsize=(10.5, 7.2), layout="constrained")
         panels = figure.subplot_mosaic([["truth", "exact"], ["rounds", "rounds"]], height_ratios=[1.0, 0.52])
         truth, exact, rounds = panels["truth"], panels["exact"], panels["rounds"]
-        _lines(truth, results, "truth", results.unforgetting, "partial_fit that forgets nothing", _KEEPING)
+        _lines(truth, results, "truth", results.unforgetting, "partial_fit without forgetting", _KEEPING)
         _lines(truth, results, "truth", results.partial_fit, "partial_fit (exact)", _EXACT)
         _lines(exact, results, "exact", results.partial_fit, "partial_fit (exact)", _EXACT)
         for steps, (name, style) in tracked.items():
             for panel, field in ((truth, "truth"), (exact, "exact")):
                 _lines(panel, results, field, results.tracked[steps], name, style)
-        truth.set(ylabel="degrees", title="angle to the directions that rows come from now")
+        truth.set(ylabel="degrees", title="angle to the current true directions")
         truth.set_ylim(0.0, 50.0)
-        exact.set(ylabel="sine of the angle", yscale="log", title="angle to the exact answer for the rows so far")
+        exact.set(ylabel="sine of the angle", yscale="log", title="angle to the exact answer for all rows so far")
         exact.set_ylim(_FLOOR, 2.0)
         exact.yaxis.set_major_locator(FixedLocator([10.0**power for power in range(-16, 1, 4)]))
         exact.yaxis.set_minor_locator(NullLocator())
@@ -53,7 +53,7 @@ def draw(results: Results, path: Path) -> None:
             panel.grid(visible=True, axis="y", color="#dddddd", linewidth=0.6)
             panel.set_axisbelow(True)
         exact.text(
-            (results.drift.begins + results.drift.ends) / 2, 0.03, "directions turn", ha="center", fontsize=9,
+            (results.drift.begins + results.drift.ends) / 2, 0.03, "directions rotate", ha="center", fontsize=9,
             transform=exact.get_xaxis_transform(), color="#7a6a45",
         )  # fmt: skip
         _bars(rounds, results)
@@ -65,7 +65,7 @@ def draw(results: Results, path: Path) -> None:
     write_whole(path, buffer.getvalue())
 
 
-def _named(steps: int) -> str:
+def _label(steps: int) -> str:
     return f"tracking, {steps} iteration{'s' if steps > 1 else ''} per batch"
 
 
@@ -76,9 +76,9 @@ def _lines(panel: Axes, results: Results, field: str, followed: Followed, name: 
 
 
 def _bars(panel: Axes, results: Results) -> None:
-    """Rounds for one batch: of tracking, and of an exact and certified answer, from what is known and from nothing."""
+    """Draw the rounds per batch: tracking, and certified answers from a warm and a cold start."""
     rows: list[tuple[str, float, float | None, str]] = [
-        (_named(steps), results.tracked[steps].rounds, None, _TRACKED[steps]["color"]) for steps in STEPS
+        (_label(steps), results.tracked[steps].rounds, None, _TRACKED[steps]["color"]) for steps in STEPS
     ]
     for (algorithm, tol), calls in results.calls.items():
         rows.append((f"partial_fit, {algorithm}, {tol:.0e}", calls.warm_rounds, calls.cold_rounds, "#777777"))
@@ -89,6 +89,6 @@ def _bars(panel: Axes, results: Results) -> None:
         panel.text(max(warm, cold or 0.0) + 1.5, y, f"{warm:.0f}" + (f" / {cold:.0f}" if cold else ""), va="center")
     panel.set_yticks(range(len(rows)), [name for name, *_ in rows], fontsize=9)
     panel.invert_yaxis()
-    panel.set_xlim(0.0, 1.1 * max(max(warm, cold or 0.0) for _, warm, cold, _ in rows))  # with room for the numbers
-    panel.set(xlabel="rounds per batch (control rounds and certificate included; outline: a fit from nothing)")
+    panel.set_xlim(0.0, 1.1 * max(max(warm, cold or 0.0) for _, warm, cold, _ in rows))  # leave room for the numbers
+    panel.set(xlabel="rounds per batch (including control rounds and certificate; outline: cold start)")
     panel.tick_params(axis="y", length=0)

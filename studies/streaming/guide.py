@@ -1,4 +1,4 @@
-"""What the page says of use, from Markdown files beside this one; the tests of the documentation run its snippets."""
+"""Guide sections of the page, read from the Markdown files beside this module; tests run their snippets."""
 
 from __future__ import annotations
 

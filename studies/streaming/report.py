@@ -1,4 +1,4 @@
-"""The page: how to use it, what is exact and what is not, and what was measured."""
+"""Write the page: usage, guarantees and measurements."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from studies.streaming.study import ROUNDS, STEPS, Followed, Results
 __all__ = ["SAVING", "sections"]
 
 SAVING = (("deepca", 1e-4), ("deepca", 1e-10))
-"""Calls of so many iterations that it matters where they begin."""
+"""Calls that take enough iterations to benefit from a warm start."""
 
 
 def sections(results: Results, figure: str | None) -> list[Section]:
-    """``figure`` : where it is, seen from the page."""
+    """Return all sections of the page; ``figure`` is the path of the figure relative to the page."""
     return [
-        Section("Rows that come over time", USE, (), ()),
-        Section("What is kept, and where it ends", KEEPING, (), ()),
-        Section("Tracking: an estimate for fewer rounds", FOLLOWING, (), ()),
+        Section("Rows that arrive over time", USE, (), ()),
+        Section("What is stored, and limitations", KEEPING, (), ()),
+        Section("Tracking: an estimate in fewer rounds", FOLLOWING, (), ()),
         _measured(results, figure),
     ]
 
@@ -28,19 +28,20 @@ def _measured(results: Results, figure: str | None) -> Section:
     drift, tracked, calls = results.drift, results.tracked, results.calls
     old = drift.forgetting / (1.0 - drift.forgetting)
     setting = (
-        f"{drift.agents} agents on an Erdős–Rényi graph are given {drift.rows} rows of {drift.d} columns each with "
-        f"every batch, and see directions unlike each other. From batch {drift.begins} to {drift.ends} the top "
-        f"{drift.k} directions turn towards others, by {drift.turn:g} radians per batch; forgetting is "
-        f"{drift.forgetting:g}. Tracking is DeEPCA with FastMix, {ROUNDS} rounds per iteration. Errors are those of "
-        "the worst agent. The exact answer is scipy's, for the pooled rows with their weights."
+        f"{drift.agents} agents on an Erdős–Rényi graph each receive {drift.rows} rows of {drift.d} columns per batch; "
+        f"their distributions differ. From batch {drift.begins} to {drift.ends} the top {drift.k} directions rotate "
+        f"towards others, by {drift.turn:g} radians per batch; forgetting is {drift.forgetting:g}. Tracking is DeEPCA "
+        f"with FastMix and {ROUNDS} rounds per iteration. Errors are those of the worst agent. The exact answer is "
+        "scipy's for the pooled, weighted rows."
     )
     lag = (
-        "The lag is measured in the planes of the turn: by how many batches the subspace found is behind the true one. "
-        f"Rows that fade by {drift.forgetting:g} are {old:.0f} batches old on average, and about so far behind is "
-        "every method that weighs them so, the exact one as well. What tracking adds is expected to be r^s/(1 − r^s) "
-        "batches for s iterations, with the factor r = λ_other/λ_top of a power iteration."
+        "The lag is the number of batches by which the computed subspace is behind the true one, measured in the "
+        f"planes of the rotation. With forgetting {drift.forgetting:g}, rows are {old:.0f} batches old on average, and every "
+        "method with these weights lags by about as much, including the exact one. The additional lag of tracking is "
+        "expected to be r^s/(1 − r^s) batches for s iterations, where r = λ_other/λ_top is the convergence factor of a "
+        "power iteration."
     )
-    picture = [] if figure is None else [f"![angles against time, and rounds per batch]({figure})"]
+    picture = [] if figure is None else [f"![Angles against time, and rounds per batch]({figure})"]
     text = "\n\n".join([*picture, setting, lag])
     saving = [(name, one) for name, one in calls.items() if name in SAVING]
     other = [(name, one) for name, one in calls.items() if name not in SAVING]
@@ -48,41 +49,41 @@ def _measured(results: Results, figure: str | None) -> Section:
     worst = {steps: float(tracked[steps].exact[drift.begins :].max()) for steps in STEPS}
     assertions = (
         Assertion(
-            "`partial_fit` is the exact answer after every batch",
+            "`partial_fit` gives the exact answer after every batch.",
             f"angle at most {results.partial_fit.exact.max():.0e}",
             bool(results.partial_fit.exact.max() < 1e-9),
         ),
         Assertion(
-            "tracking stays near the exact answer for as long as directions turn",
+            "Tracking stays near the exact answer while directions rotate.",
             "sine at most " + ", ".join(f"{worst[s]:.1g} ({s})" for s in STEPS),
             all(worst[steps] < bound for steps, bound in zip(STEPS, (0.2, 0.1, 0.01), strict=True)),
         ),
         Assertion(
-            "more iterations per batch lag less behind recomputation",
+            "More iterations per batch reduce the lag behind recomputation.",
             "batches: " + ", ".join(f"{behind[s]:.3f} ({s})" for s in STEPS),
             bool(behind[1] > 2.0 * behind[3] > 4.0 * behind[10] > 0.0),
         ),
         Assertion(
-            "without forgetting, old rows are carried along",
+            "Without forgetting, old rows increase the lag.",
             f"{results.unforgetting.lag:.0f} batches behind, instead of {results.recomputed.lag:.1f}",
             results.unforgetting.lag > 2.0 * results.recomputed.lag,
         ),
         Assertion(
-            "power iterations that begin at what is known take fewer iterations and rounds",
+            "Power iterations with a warm start take fewer iterations and rounds.",
             "; ".join(
                 f"{name}, {tol:.0e}: {one.warm:.0f} iterations instead of {one.cold:.0f}" for (name, tol), one in saving
             ),
             all(one.warm < one.cold and one.warm_rounds < one.cold_rounds for _, one in saving),
         ),
         Assertion(
-            "methods that need few iterations anyway take hardly fewer, and never 5 % more",
+            "Methods that need few iterations gain little from it, and never take 5 % more.",
             "; ".join(
                 f"{name}, {tol:.0e}: {one.warm:.1f} iterations instead of {one.cold:.1f}" for (name, tol), one in other
             ),
             all(one.warm <= 1.05 * one.cold and one.warm_rounds <= 1.05 * one.cold_rounds for _, one in other),
         ),
     )
-    return Section("How far behind, and for how many rounds", text, assertions, (_lags(results), _rounds(results)))
+    return Section("Lag and rounds", text, assertions, (_lags(results), _rounds(results)))
 
 
 def _lags(results: Results) -> Table:
@@ -109,20 +110,20 @@ def _lags(results: Results) -> Table:
         "Lag",
         (
             "",
-            "angle to the truth",
+            "angle to the true directions",
             "sine to the exact answer",
             "batches behind",
-            "of them behind the exact",
+            "of which behind the exact answer",
             "expected",
         ),
         tuple(rows),
-        f"Means over batches {results.drift.steady[0]} to {results.drift.steady[-1]}, in which what was before the "
-        "turn is forgotten.",
+        f"Means over batches {results.drift.steady[0]} to {results.drift.steady[-1]}, by which the start of the "
+        "rotation is forgotten.",
     )
 
 
 def _expected(results: Results, steps: int) -> float:
-    """Behind the exact answer, by the factors of power iterations in the planes of the turn."""
+    """Return the expected lag behind the exact answer, from the convergence factors of power iterations."""
     values, k = results.drift.eigenvalues, results.drift.k
     r = (values[k : 2 * k] / values[:k]) ** steps
     return float((r / (1.0 - r)).mean())
@@ -138,11 +139,11 @@ def _rounds(results: Results) -> Table:
         rows.append((f"partial_fit, {algorithm}", f"{tol:.0e}", *numbers))
     return Table(
         "Rounds per batch",
-        ("", "certified to", "iterations", "from nothing", "rounds", "from nothing"),
+        ("", "certified to", "iterations", "cold start", "rounds", "cold start"),
         tuple(rows),
-        "Means over calls in the middle of the turn. Rounds are all there are: counting, spread, iterations, control "
-        "rounds, certificate. Much of it is the certificate and does not depend on where iterations begin. What is "
-        "known is good to about two digits here: of four digits a warm start saves half of the iterations, of ten a "
-        "fifth, and of few iterations none.",
+        "Means over calls in the middle of the rotation. Rounds include everything: counts and column statistics, "
+        "iterations, control rounds and the certificate, which accounts for many of them and does not depend on the "
+        "start. The previous answer is accurate to about two digits here: for four digits a warm start saves half of "
+        "the iterations, for ten digits a fifth, and for methods with few iterations none.",
         heads=2,
     )

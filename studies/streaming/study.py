@@ -1,4 +1,4 @@
-"""The runs: one stream, followed in every way."""
+"""Follow one stream with tracking, with ``partial_fit`` and by recomputation."""
 
 from __future__ import annotations
 
@@ -23,18 +23,23 @@ __all__ = ["CALLS", "ROUNDS", "STEPS", "Calls", "Followed", "Results", "run"]
 
 STEPS = (1, 3, 10)
 ROUNDS = 5
-_LINK = 0.5  # probability of one, between two agents
+_LINK = 0.5  # probability of a link between two agents
 CALLS = tuple((algorithm, tol) for algorithm in ("krylov", "accelerated", "deepca") for tol in (1e-4, 1e-10))
 Progress = Callable[[float, float], None]
 
 
 @dataclass(frozen=True)
 class Followed:
-    """One way to follow, batch by batch, the worst agent of each.
+    """Accuracy and cost of one method.
 
-    truth, exact : sine of the angle to the directions that rows come from, and to the exact answer for the faded rows.
-    lag : mean number of batches behind the truth, while it turns steadily.  rounds : per batch, control rounds
-    included.
+    Parameters
+    ----------
+    truth, exact : ndarray of shape (batches,)
+        Sine of the worst agent's angle to the true directions, and to the exact answer for the weighted rows.
+    lag : float
+        Mean number of batches behind the true directions during the steady rotation.
+    rounds : float
+        Mean number of rounds per batch, including control rounds.
     """
 
     truth: Array
@@ -45,9 +50,14 @@ class Followed:
 
 @dataclass(frozen=True)
 class Calls:
-    """Means over calls of ``partial_fit`` while the directions turn, and over ``fit`` on the same rows.
+    """Mean cost of ``partial_fit`` during the rotation, and of ``fit`` on the same rows.
 
-    warm, cold : iterations.  warm_rounds, cold_rounds : of everything, the certificate included.
+    Parameters
+    ----------
+    warm, cold : float
+        Iterations of ``partial_fit`` and of ``fit``.
+    warm_rounds, cold_rounds : float
+        Rounds of ``partial_fit`` and of ``fit``, including the certificate.
     """
 
     warm: float
@@ -58,7 +68,21 @@ class Calls:
 
 @dataclass(frozen=True)
 class Results:
-    """Of one stream. recomputed : the exact answer itself, by scipy.  tracked : by iterations per batch."""
+    """Results for one stream.
+
+    Parameters
+    ----------
+    drift : Drift
+        The stream.
+    recomputed : Followed
+        Exact answer by scipy.
+    partial_fit, unforgetting : Followed
+        ``partial_fit`` with and without forgetting.
+    tracked : dict
+        Tracking, by iterations per batch.
+    calls : dict
+        Cost of warm and cold starts, by algorithm and tolerance.
+    """
 
     drift: Drift
     recomputed: Followed
@@ -69,7 +93,7 @@ class Results:
 
 
 def run(drift: Drift, progress: Progress | None = None) -> Results:
-    """All of it."""
+    """Run all methods on one stream."""
     tell = progress or (lambda _done, _total: None)
     total = 4.0 + len(CALLS)
     batches = [drift.batch(t) for t in range(drift.batches)]
@@ -91,7 +115,7 @@ def run(drift: Drift, progress: Progress | None = None) -> Results:
 
 
 def _judged(drift: Drift, exact: list[Array], found: Iterator[tuple[Array, int]]) -> Followed:
-    """``found`` : after every batch, the subspaces of all agents ``(m, d, k)`` and the rounds that it took."""
+    """Measure a method from the agents' subspaces ``(m, d, k)`` and the rounds of every batch."""
     truth, apart, lags, rounds = [], [], [], []
     for t, (W, sent) in enumerate(found):
         truth.append(_sine(drift.axes(t)[:, : drift.k], W))
@@ -119,7 +143,7 @@ def _refitted(drift: Drift, batches: list[list[Array]], forgetting: float) -> It
 
 
 def _calls(drift: Drift, batches: list[list[Array]], algorithm: str, tol: float) -> Calls:
-    """``partial_fit`` for some batches of the turn, and beside it a fit from nothing on all rows so far."""
+    """Compare ``partial_fit`` on some batches of the rotation with a fit of all rows so far."""
     last = drift.steady[: max(len(drift.steady) // 4, 3)]
     warm, found = _estimator(drift, algorithm, tol, drift.forgetting), []
     for t in range(last[0] - 1, last[-1] + 1):
@@ -152,5 +176,5 @@ def _rounds(pca: DecentralizedPCA) -> int:
 
 
 def _sine(U: Array, W: Array) -> float:
-    """Of the largest angle between U and the subspace of any agent."""
+    """Return the sine of the largest angle between U and the subspace of any agent."""
     return float(np.linalg.norm(W - U @ (U.T @ W), 2, axis=(-2, -1)).max())

@@ -1,4 +1,4 @@
-"""The study of streams, shorter: what it says of tracking, of exact answers and of warm starts holds."""
+"""Run the reduced streaming study and test its claims on tracking, exact answers and warm starts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def results() -> Results:
     return run(REDUCED)
 
 
-def test_every_assertion_holds_on_the_reduced_study(tmp_path: Path) -> None:
+def test_all_assertions_hold_on_the_reduced_study(tmp_path: Path) -> None:
     parts = sections(results(), None)
     judged = [assertion for part in parts for assertion in part.assertions]
     assert len(judged) >= 6
@@ -35,7 +35,7 @@ def test_every_assertion_holds_on_the_reduced_study(tmp_path: Path) -> None:
     assert (tmp_path / "figures" / "streaming.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_tracking_is_bounded_and_lags_the_less_the_more_iterations_it_makes() -> None:
+def test_tracking_error_is_bounded_and_more_iterations_reduce_the_lag() -> None:
     found, turning = results(), slice(REDUCED.begins, REDUCED.ends)
     errors = [found.tracked[steps].exact[turning] for steps in STEPS]
     assert all(error.max() < 0.3 for error in errors)
@@ -49,7 +49,7 @@ def test_tracking_is_bounded_and_lags_the_less_the_more_iterations_it_makes() ->
     assert rounds[0] < rounds[1] < rounds[2] < found.partial_fit.rounds
 
 
-def test_a_warm_start_needs_fewer_rounds_where_iterations_are_many() -> None:
+def test_warm_start_saves_rounds_where_iterations_are_many() -> None:
     calls = results().calls
     for algorithm, tol in SAVING:
         assert calls[algorithm, tol].warm < calls[algorithm, tol].cold
@@ -59,24 +59,24 @@ def test_a_warm_start_needs_fewer_rounds_where_iterations_are_many() -> None:
         assert one.warm <= 1.05 * one.cold
 
 
-def test_the_stream_is_what_it_says() -> None:
+def test_stream_has_the_stated_properties() -> None:
     drift = Drift(d=12, agents=4, rows=20_000, begins=2, ends=30)
     for t in (0, 2, 10, 29, 40):
         axes = drift.axes(t)
         close(axes.T @ axes, np.eye(12), atol=1e-13)
         between = scipy.linalg.subspace_angles(axes[:, :3], drift.axes(0)[:, :3])
         close(between, np.full(3, drift.angle(t)), atol=1e-7)
-        # what is two batches behind is seen to be two batches behind
+        # the subspace of two batches ago has a lag of two batches
         if 4 <= t < 30:
             assert drift.lag(t, drift.axes(t - 2)[:, :3]) == pytest.approx(2.0, abs=1e-9)
     pooled = np.concatenate(drift.batch(10))
     close(pooled.T @ pooled / len(pooled), (drift.axes(10) * drift.eigenvalues) @ drift.axes(10).T, atol=0.1)
     own = [X.T @ X / len(X) for X in drift.batch(10)]
-    assert np.linalg.norm(own[0] - own[1], 2) > 1.0  # agents are unlike each other
+    assert np.linalg.norm(own[0] - own[1], 2) > 1.0  # agents are heterogeneous
 
 
-def test_the_page_is_made_by_its_command() -> None:
-    """And shows the same sentences, tables and snippets; numbers may differ in their last digit by machine."""
+def test_published_page_matches_the_report() -> None:
+    """Compare headings and snippets; numbers may differ between machines in the last digit."""
     said = (ROOT / "docs" / "streaming.md").read_text(encoding="utf-8")
     made = page("Streaming", sections(results(), "figures/streaming.png"), "")
     heads = [line for line in made.splitlines() if line.startswith(("#", "```", "import", "pca", "| Assertion"))]
