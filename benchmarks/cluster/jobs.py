@@ -15,13 +15,33 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-__all__ = ["Job", "JobFailed", "environment", "mpiexec"]
+__all__ = ["Job", "JobFailed", "NoLauncher", "environment", "mpiexec"]
 
 _GRACE = 10.0  # seconds that mpiexec has to terminate its ranks
 
 
 class JobFailed(RuntimeError):
-    """A job failed or missed its deadline; the message has the last lines it wrote."""
+    """A job failed or missed its deadline; the message has the last lines it wrote.
+
+    Parameters
+    ----------
+    message : str
+        What happened, followed by the last lines that the job wrote.
+    exit_code : int, optional
+        Exit code of a job that failed by itself.
+    late : bool
+        Whether the job missed its deadline.
+    output : str
+        Last lines that the job wrote to its standard error.
+    """
+
+    def __init__(self, message: str, *, exit_code: int | None = None, late: bool = False, output: str = "") -> None:
+        super().__init__(message)
+        self.exit_code, self.late, self.output = exit_code, late, output
+
+
+class NoLauncher(JobFailed):
+    """There is no mpiexec to start ranks with."""
 
 
 class Job:
@@ -99,7 +119,12 @@ class Job:
             why = f"took longer than {self._deadline:.0f} s" if self._late else f"ended with exit code {code}"
             self._errors.seek(0)
             said = "".join(self._errors.readlines()[-12:])
-            raise JobFailed(f"{self._name} {why}\n{said}".rstrip())
+            raise JobFailed(
+                f"{self._name} {why}\n{said}".rstrip(),
+                exit_code=None if self._late else code,
+                late=self._late,
+                output=said,
+            )
 
     def _line(self) -> Any:
         if self._process.stdout is None:
@@ -124,7 +149,7 @@ def mpiexec() -> str:
     beside = Path(sys.executable).with_name("mpiexec")
     found = str(beside) if beside.exists() else shutil.which("mpiexec")
     if found is None:
-        raise JobFailed("there is no mpiexec: install deepca[mpi], or an MPI library")
+        raise NoLauncher("there is no mpiexec: install deepca[mpi], or an MPI library")
     return found
 
 

@@ -14,13 +14,17 @@ from benchmarks.cluster.data import is_there, rows_of
 from benchmarks.cluster.engines import SOLVERS
 from benchmarks.cluster.jobs import Job
 
-__all__ = ["CORES", "DATA", "Question", "Scaling", "asked", "measure", "measure_one", "present"]
+__all__ = ["CORES", "DATA", "EnginesDisagree", "Question", "Scaling", "asked", "measure", "measure_one", "present"]
 
 CORES = (1, 2)
 DATA = ("dense", "w8a")
 _ENGINES = ("mpi", "simulator", "scikit-learn")
 _ITERATIONS = {("dense", "rows"): 8, ("dense", "covariance"): 200, ("w8a", "rows"): 100, ("w8a", "covariance"): 1_000}
 _AGREE = 1e-6  # allowed relative difference of variances
+
+
+class EnginesDisagree(RuntimeError):
+    """Engines found different variances for the same data, so their times are not comparable."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,7 @@ def measure(
 def measure_one(
     data: str, quick: bool, jobs: dict[tuple[str, int], Job], repetitions: int, tick: Callable[[str], None]
 ) -> Scaling:
-    """Ask all engines about one data set; raise RuntimeError if their variances differ."""
+    """Ask all engines about one data set; raise EnginesDisagree if their variances differ."""
     rows = rows_of(data, quick)
     taken: dict[Question, list[float]] = {question: [] for question in asked()}
     variances: dict[bool, list[Any]] = {True: [], False: []}
@@ -128,7 +132,7 @@ def _check_alike(variances: Any, data: str) -> None:
     """Check that all engines find the same variances, or their times are not comparable."""
     apart = float((np.ptp(variances, axis=0) / variances.mean(axis=0)).max())
     if not apart <= _AGREE:
-        raise RuntimeError(f"{data}: the engines find variances that differ by {apart:.1e}; the benchmark is wrong")
+        raise EnginesDisagree(f"{data}: the engines find variances that differ by {apart:.1e}; the benchmark is wrong")
 
 
 def _job(engine: str, cores: int, folder: Path | None) -> Job:
