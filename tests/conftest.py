@@ -1,4 +1,7 @@
-"""``--engine mpi``: the algorithms' tests over the ranks of an MPI job (see ``tests/support/engines.py``)."""
+"""Pytest options, markers and Hypothesis profiles.
+
+With ``--engine mpi``, the tests of the algorithms run over the ranks of an MPI job (see ``tests/support/engines.py``).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from hypothesis import settings
 from tests.support import engines
 from tests.support.seeds import SHIFT
 
-# the same examples in every run; --hypothesis-profile=fresh draws others, five times as many
+# the default profile repeats the same examples; --hypothesis-profile=fresh draws five times as many new ones
 settings.register_profile("fixed", derandomize=True, deadline=None)
 settings.register_profile("fresh", max_examples=500, deadline=None, print_blob=True)
 settings.load_profile("fixed")
@@ -19,16 +22,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--engine",
         choices=("simulator", "mpi"),
         default="simulator",
-        help="the network under the algorithms' tests; mpi is for mpiexec -n 4 … python -m pytest --engine mpi",
+        help="network for the tests of the algorithms; with mpi, start mpiexec -n 4 … python -m pytest --engine mpi",
     )
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "simulator(reason): about the simulator itself; not run over MPI")
-    config.addinivalue_line("markers", "threads(reason): about one agent per thread; not run over MPI")
-    config.addinivalue_line("markers", "mpi: about MpiNetwork itself; run over MPI only")
-    config.addinivalue_line("markers", "law: has to hold for any seed; make test-laws draws fresh ones")
+    config.addinivalue_line("markers", "simulator(reason): tests the simulator itself; not run over MPI")
+    config.addinivalue_line("markers", "threads(reason): tests one agent per thread; not run over MPI")
+    config.addinivalue_line("markers", "mpi: tests MpiNetwork itself; run over MPI only")
+    config.addinivalue_line("markers", "law: must hold for any seed; make test-laws draws new ones")
     if config.getoption("engine") == "mpi":
         engines.use_mpi()
         from tests.support.mpi_session import MpiSession
@@ -37,18 +40,18 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_header() -> str | None:
-    return f"laws: seeds from {SHIFT}; the same ones again: make test-laws SEED={SHIFT}" if SHIFT else None
+    return f"laws: seeds from {SHIFT}; to repeat: make test-laws SEED={SHIFT}" if SHIFT else None
 
 
-_PROCESSES = ("real", "mpi")  # groups of tests that start agents or ranks as processes of their own
+_PROCESSES = ("real", "mpi")  # xdist groups whose tests start agents or ranks as separate processes
 
 
-@pytest.hookimpl(tryfirst=True)  # before -m is looked at
+@pytest.hookimpl(tryfirst=True)  # before -m is evaluated
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if any(mark.args[0] in _PROCESSES for mark in item.iter_markers("xdist_group")):
             item.add_marker("slow")
     if config.getoption("engine") != "mpi":
-        left_out = [item for item in items if item.get_closest_marker("mpi")]
+        deselected = [item for item in items if item.get_closest_marker("mpi")]
         items[:] = [item for item in items if not item.get_closest_marker("mpi")]
-        config.hook.pytest_deselected(items=left_out)
+        config.hook.pytest_deselected(items=deselected)

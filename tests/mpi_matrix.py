@@ -1,4 +1,4 @@
-"""The algorithms' tests once more, over four MPI ranks: ``python -m tests.mpi_matrix``. Arguments go to pytest."""
+"""Run the tests of the algorithms over four MPI ranks: ``python -m tests.mpi_matrix [pytest arguments]``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 __all__ = ["MATRIX", "main"]
 
 RANKS = 4
-DEADLINE = 40 * 60.0  # seconds; on two cores that have nothing else to do it takes less than a third of it
+DEADLINE = 40 * 60.0  # seconds; three times what two idle cores need
 MATRIX = (
     "parity/test_matrix.py",
     "parity/test_parity.py",
@@ -48,30 +48,30 @@ MATRIX = (
     "decomposition/test_streaming.py",
     "algorithms/test_theory.py",
 )
-"""Files of tests whose networks come from ``tests.support.engines``."""
+"""Test files whose networks come from ``tests.support.engines``."""
 
 
 def main(arguments: list[str]) -> int:
-    """Pytest's exit code, or 1 where the job had to be ended."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # whoever ends this also ends the job
+    """Run the tests and return pytest's exit code, or 1 if the job was ended at its deadline."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # terminating this process also ends the job
     here = Path(__file__).parent
     mpiexec = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
     if mpiexec is None:
-        sys.stderr.write("error: no mpiexec beside this Python nor on the PATH; install deepca[mpi]\n")
+        sys.stderr.write("error: mpiexec found neither beside this Python nor on the PATH; install deepca[mpi]\n")
         return 1
     command = [mpiexec, "-n", str(RANKS), "--oversubscribe", sys.executable, "-m", "pytest", "--engine", "mpi", "-q"]
     command += ["-p", "no:cacheprovider", f"--color={'auto' if sys.stdout.isatty() else 'no'}"]
-    command += ["-o", "faulthandler_timeout=100"]  # every rank says where it is, shortly before a test is given up
+    command += ["-o", "faulthandler_timeout=100"]  # every rank prints its stack shortly before a test times out
     with subprocess.Popen(
         [*command, *arguments],
         cwd=here.parent,
         env=_environment(),
-        start_new_session=True,  # so that nothing of it is left over
+        start_new_session=True,  # so that the whole group can be killed
     ) as job:
         try:
             return job.wait(DEADLINE)
         except subprocess.TimeoutExpired:
-            sys.stderr.write(f"error: the tests over MPI took more than {DEADLINE / 60:g} minutes, and were ended\n")
+            sys.stderr.write(f"error: the tests over MPI exceeded {DEADLINE / 60:g} minutes and were ended\n")
             return 1
         finally:
             if job.poll() is None:
@@ -79,7 +79,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _end(job: subprocess.Popen[bytes]) -> None:
-    """mpiexec ends its ranks when it is asked to; if not, everything is ended."""
+    """Ask mpiexec to end its ranks; kill the whole group if it does not."""
     job.terminate()
     try:
         job.wait(10.0)
@@ -88,7 +88,7 @@ def _end(job: subprocess.Popen[bytes]) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """One BLAS thread per rank, hashes that are the same at every rank, and permission for root, as in containers."""
+    """Return an environment with one BLAS thread per rank, equal hashes on all ranks, and permission to run as root."""
     found = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         found |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}

@@ -36,10 +36,10 @@ def _measured(results: Results, figure: str | None) -> Section:
     )
     lag = (
         "The lag is the number of batches by which the computed subspace is behind the true one, measured in the "
-        f"planes of the rotation. With forgetting {drift.forgetting:g}, rows are {old:.0f} batches old on average, and every "
-        "method with these weights lags by about as much, including the exact one. The additional lag of tracking is "
-        "expected to be r^s/(1 − r^s) batches for s iterations, where r = λ_other/λ_top is the convergence factor of a "
-        "power iteration."
+        f"planes of the rotation. With forgetting {drift.forgetting:g}, rows are {old:.0f} batches old on average, and "
+        "every method with these weights lags by about as much, including the exact one. The additional lag of "
+        "tracking is expected to be r^s/(1 − r^s) batches for s iterations, where r = λ_other/λ_top is the convergence "
+        "factor of a power iteration."
     )
     picture = [] if figure is None else [f"![Angles against time, and rounds per batch]({figure})"]
     text = "\n\n".join([*picture, setting, lag])

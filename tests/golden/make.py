@@ -1,6 +1,6 @@
-"""Write the files that later versions have to read: ``python -m tests.golden.make FOLDER``.
+"""Write golden files that later versions must read: ``python -m tests.golden.make FOLDER``.
 
-Run once per version that people may have files of, by the code of that version; the folder is then kept as it is.
+Run once per released version, with the code of that version; the folder is never changed afterwards.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ __all__ = ["COLUMNS", "SITES", "main"]
 
 SITES = ("north", "south", "west")
 COLUMNS = ("age", "height", "weight", "pulse", "glucose")
-_ROWS = 24  # of each site
-_UNFINISHED = 1  # exit code
+_ROWS = 24  # per site
+_UNFINISHED = 1  # exit code of a run that stops at --max-iter
 _NETWORK = """name = "golden"
 components = 2
 tolerance = 1e-9
@@ -48,7 +48,7 @@ address = "127.0.0.1:7003"
 
 
 def main(folder: Path) -> None:
-    """Write everything into a new folder."""
+    """Write all files into a new folder."""
     folder.mkdir(parents=True)
     rng = np.random.default_rng(2024)
     mixed = rng.standard_normal((len(COLUMNS), len(COLUMNS)))
