@@ -1,4 +1,4 @@
-"""What must simply work: one agent, the complete graph, any scale of the data, more components than the data have."""
+"""Test edge cases: one agent, the complete graph, any scale of the data, and more components than the rank."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MIXERS: list[Callable[[int], Mixer]] = [FastMix, Gossip, Chebyshev]
 @pytest.mark.parametrize("mixer", MIXERS)
 @pytest.mark.parametrize("stop", [None, Tolerance(1e-10)], ids=["no stop rule", "stop rule"])
 def test_a_single_agent(mixer: Callable[[int], Mixer], stop: Tolerance | None) -> None:
-    """m = 1: nothing to send, and the power method's answer."""
+    """With m = 1, nothing is sent and the answer is that of the power method."""
     stack = spectrum_problem(1, 7, spectrum(7, 2, decay=0.7), 0, heterogeneity=0.0)
     _, U = pooled_answer(stack, 2)
     W0 = deepca.operators.linalg.random_orthonormal(7, 2, seed=0)
@@ -44,7 +44,7 @@ def test_a_single_agent(mixer: Callable[[int], Mixer], stop: Tolerance | None) -
 @pytest.mark.parametrize("mixer", MIXERS)
 @pytest.mark.parametrize("m", [2, 3, 8])
 def test_the_complete_graph_is_exact_after_one_round(m: int, mixer: Callable[[int], Mixer]) -> None:
-    """λ₂ = 0 and η = 0: with K = 1 every iteration is one of the centralised power method."""
+    """With λ₂ = 0 and η = 0, every iteration with K = 1 equals one of the centralised power method."""
     topology = deepca.topology.complete(m)
     assert topology.lambda2 == 0.0
     stack = spectrum_problem(m, 7, spectrum(7, 2, decay=0.7), 1, heterogeneity=0.9)
@@ -65,7 +65,7 @@ def test_the_complete_graph_is_exact_after_one_round(m: int, mixer: Callable[[in
 def test_the_scale_of_the_data_changes_nothing(
     algorithm: type[DeEPCA] | type[DePCA], factor: float, form: Form
 ) -> None:
-    """Same answer, same iterations, same status; eigenvalues scale with the square."""
+    """The answer, iterations and status stay the same; eigenvalues scale with the square."""
     rows = random_psd_rows(8, 20, 7, [5.0, 3.0, 2.0, 0.8, 0.4, 0.2, 0.1], seed=0)
     W0 = deepca.operators.linalg.random_orthonormal(7, 3, seed=0)
     topology = deepca.topology.erdos_renyi(8, 0.5, seed=0)
@@ -89,7 +89,7 @@ def test_the_scale_of_the_data_changes_nothing(
 
 @pytest.mark.parametrize("factor", [1e-12, 1e12])
 def test_scaled_data_reach_full_accuracy(factor: float) -> None:
-    """No digits are lost to the start of the recursion."""
+    """The start of the recursion loses no digits."""
     rows = random_psd_rows(8, 20, 7, [5.0, 3.0, 2.0, 0.8, 0.4, 0.2, 0.1], seed=0)
     _, U = pooled_answer(sum(X.T @ X for X in rows) / 8, 3)
     W0 = deepca.operators.linalg.random_orthonormal(7, 3, seed=0)
@@ -127,7 +127,7 @@ def low_rank(case: str) -> tuple[list[Array], Topology, int, int, int, int, Arra
 
 
 def assert_completed(W: Array, components: Array, eigenvalues: Array, V: Array, k: int, r: int) -> None:
-    """All agents: orthonormal, the data's directions first, the rest filled in alike everywhere."""
+    """Check that all bases are orthonormal, start with the data's directions and are completed identically."""
     assert np.isfinite(eigenvalues).all()
     for X in (W, components):
         assert np.isfinite(X).all()
@@ -147,13 +147,13 @@ def assert_completed(W: Array, components: Array, eigenvalues: Array, V: Array, 
 @pytest.mark.parametrize("form", ["rows", "covariance"])
 @pytest.mark.parametrize("case", CASES)
 def test_more_components_than_the_data_have(case: str, form: Form, stop: Tolerance | None) -> None:
-    """The status says so and names the rank; the leading columns are the answer; the others agree everywhere."""
+    """The status names the rank, the leading columns are the answer, and the others agree between agents."""
     rows, topology, d, k, r, K, V = low_rank(case)
     W0 = deepca.operators.linalg.random_orthonormal(d, k, seed=1)
     network = network_of(topology)
     max_iter = 400 if stop else 200  # all of them without a stop rule, and all is over after a hundred
     result = deepca.solve(DeEPCA(from_rows(rows, form=form), W0, network, FastMix(K)), max_iter=max_iter, stop=stop)
-    # covariances cannot tell zero from what drowns in the rounding of the largest eigenvalue; rows can
+    # unlike rows, covariances cannot distinguish zero from the rounding of the largest eigenvalue
     assert result.status.code == ("rank_deficient" if form == "rows" or r == 0 else "below_rounding")
     assert result.status.ok == (result.status.code == "rank_deficient")
     assert result.rank == r
@@ -165,7 +165,7 @@ def test_more_components_than_the_data_have(case: str, form: Form, stop: Toleran
 
 @pytest.mark.parametrize("case", CASES)
 def test_more_components_than_the_data_have_with_agents_apart(case: str) -> None:
-    """Everyone finds the same rank and completes the basis the same way."""
+    """All agents find the same rank and complete the basis identically."""
     rows, topology, d, k, r, K, V = low_rank(case)
     W0 = deepca.operators.linalg.random_orthonormal(d, k, seed=1)
     result = run_apart(
@@ -181,7 +181,7 @@ def test_more_components_than_the_data_have_with_agents_apart(case: str) -> None
 
 @pytest.mark.parametrize("rank", [0, 1, 3])
 def test_the_baselines_complete_the_basis_too(rank: int) -> None:
-    """CPCA and DePCA on data of low rank."""
+    """Run CPCA and DePCA on data of low rank."""
     rows = random_psd_rows(6, 4, 8, list(np.geomspace(4.0, 1.0, rank)) if rank else [], seed=5)
     stack = np.stack([X.T @ X for X in rows])
     V = scipy.linalg.eigh(stack.mean(axis=0))[1][:, ::-1][:, :rank]
@@ -199,7 +199,7 @@ def test_the_baselines_complete_the_basis_too(rank: int) -> None:
 
 @pytest.mark.parametrize("stop", [None, Tolerance(1e-9)], ids=["no stop rule", "stop rule"])
 def test_all_components_of_data_of_full_rank(stop: Tolerance | None) -> None:
-    """k = d: nothing is missing, the eigenvalues are all of them."""
+    """With k = d, all eigenvalues are returned."""
     d, m = 6, 7
     values = np.array([5.0, 3.0, 2.0, 1.0, 0.6, 0.3])
     rows = random_psd_rows(m, 12, d, list(values), seed=2)
@@ -212,7 +212,7 @@ def test_all_components_of_data_of_full_rank(stop: Tolerance | None) -> None:
 
 
 def test_a_constant_matrix_everywhere_is_no_trouble() -> None:
-    """A_j = I: every subspace is invariant, the run settles at once, and says that none is the answer."""
+    """With A_j = I every subspace is invariant; the run ends at once and reports that the answer is not unique."""
     stack = np.stack([np.eye(5)] * 4)
     W0 = deepca.operators.linalg.random_orthonormal(5, 2, seed=1)
     network = network_of(deepca.topology.ring(4))

@@ -1,4 +1,4 @@
-"""The answer is that of pooling all data, to rounding: tan θ ≤ 1e-12 against scipy.linalg.eigh."""
+"""Test that the answer equals that of the pooled data up to rounding: tan θ ≤ 1e-12 against scipy.linalg.eigh."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ MIXERS: list[type[FastMix] | type[Gossip] | type[Chebyshev]] = [FastMix, Chebysh
 
 
 def answer(pooled: Array, k: int) -> tuple[Array, Array]:
-    """Eigenvalues (descending) and eigenvectors, by scipy."""
+    """Return eigenvalues (descending) and eigenvectors computed by scipy."""
     values, vectors = scipy.linalg.eigh(pooled)
     return values[::-1][:k], vectors[:, ::-1][:, :k]
 
 
 def random_problem(seed: int, m: int) -> tuple[Array, int]:
-    """Matrices of m agents, of random size and spectrum with a clear gap after k, and k."""
+    """Draw agents' matrices of random size and spectrum, with a clear gap after k; also return k."""
     rng = np.random.default_rng(seed)
     d = int(rng.integers(5, 40))
     k = int(rng.integers(1, min(6, d - 1)))
@@ -49,7 +49,7 @@ def random_problem(seed: int, m: int) -> tuple[Array, int]:
 
 @pytest.mark.parametrize("seed", law_seeds(21))
 def test_deepca_is_exact_at_every_agent(seed: int) -> None:
-    """Random problems over seven graphs and three mixers, with a number of rounds that does not depend on 1e-12."""
+    """Try random problems on seven graphs with three mixers; the number of rounds does not depend on the accuracy."""
     topology = TOPOLOGIES[seed % 7](seed)
     stack, k = random_problem(seed, topology.n_agents)
     values, U = answer(stack.mean(axis=0), k)
@@ -64,7 +64,7 @@ def test_deepca_is_exact_at_every_agent(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", law_seeds(6))
 def test_cpca_is_exact(seed: int) -> None:
-    """The centralised reference on the pooled matrix."""
+    """Run the centralised reference on the pooled matrix."""
     stack, k = random_problem(seed + 100, 4)
     values, U = answer(stack.mean(axis=0), k)
     W0 = deepca.operators.linalg.random_orthonormal(stack.shape[-1], k, seed=seed)
@@ -75,7 +75,7 @@ def test_cpca_is_exact(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", law_seeds(3))
 def test_agents_apart_are_exact(seed: int) -> None:
-    """One per thread, or some per rank."""
+    """Run one agent per thread, or several per rank."""
     topology = deepca.topology.erdos_renyi(6, 0.5, seed=seed)
     stack, k = random_problem(seed + 200, 6)
     _, U = answer(stack.mean(axis=0), k)
@@ -92,7 +92,7 @@ def test_agents_apart_are_exact(seed: int) -> None:
 
 @pytest.mark.parametrize("form", ["rows", "covariance"])
 def test_the_components_are_those_of_scikit_learn(form: deepca.operators.Form) -> None:
-    """PCA of centred rows, spread over agents in unequal parts."""
+    """Compare PCA of centred rows, partitioned unevenly over agents."""
     rng = np.random.default_rng(7)
     X = (
         rng.standard_normal((400, 12))
@@ -109,12 +109,12 @@ def test_the_components_are_those_of_scikit_learn(form: deepca.operators.Form) -
     assert worst_tangent(pca.components_.T, result.W) <= 1e-12
     np.testing.assert_allclose(result.eigenvalues[0], pca.explained_variance_, rtol=1e-12)
     overlap = np.abs(np.einsum("dk,jdk->jk", pca.components_.T, result.components))
-    np.testing.assert_allclose(overlap, 1.0, atol=1e-12)  # column by column, signs aside
+    np.testing.assert_allclose(overlap, 1.0, atol=1e-12)  # column by column, up to sign
 
 
 @pytest.mark.parametrize("seed", law_seeds(4))
 def test_few_rounds_are_enough_and_more_change_nothing(seed: int) -> None:
-    """K does not depend on the accuracy: 4 rounds reach what 40 reach, on rows that differ from agent to agent."""
+    """K does not depend on the accuracy: on heterogeneous rows, 4 rounds reach what 40 reach."""
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((300, 10)) * np.array([5, 4, 3, *([1.0] * 7)])
     A = from_rows(split_rows(X, 12))
@@ -127,7 +127,7 @@ def test_few_rounds_are_enough_and_more_change_nothing(seed: int) -> None:
 
 
 def test_a_wide_range_of_eigenvalues_is_no_obstacle() -> None:
-    """λ₁/λ_k = 1e8, as real data have it: the subspace is exact relative to what the gap allows."""
+    """With λ₁/λ_k = 1e8, as in real data, the subspace is as accurate as the gap allows."""
     values = np.array([1e8, 1e6, 1e4, 1e2, 1.0, 0.1, 0.05, 0.01])
     stack = spectrum_problem(6, 8, values, seed=3, heterogeneity=0.2)
     pooled = stack.mean(axis=0)

@@ -1,4 +1,4 @@
-"""Real processes that are killed, frozen, cut off and attacked: a selection of what ``make faults`` does."""
+"""Kill, freeze, disconnect and attack real processes: a selection of the cases of ``make faults``."""
 
 from __future__ import annotations
 

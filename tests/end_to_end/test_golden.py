@@ -1,4 +1,4 @@
-"""Files that earlier versions have written (``tests/golden``): read, or refused with what to do."""
+"""Read files written by earlier versions (``tests/golden``), or reject them with the remedy."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def pooled(golden: Path) -> Array:
 
 def unpickled(golden: Path, name: str) -> Any:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # scikit-learn warns of another version of itself
+        warnings.simplefilter("ignore")  # scikit-learn warns about a version mismatch
         return pickle.loads((golden / f"{name}.pickle").read_bytes())
 
 
 def assert_same_span(found: Array, wanted: Array, tol: float) -> None:
-    """Of rows ``(k, d)``."""
+    """Check that rows ``(k, d)`` span the same subspace."""
     assert float(tan_theta(wanted.T.astype(np.float64), found.T.astype(np.float64))) <= tol
 
 
@@ -97,7 +97,7 @@ def test_estimators_come_back_from_pickles(golden: Path) -> None:
 
 @pytest.mark.parametrize("name", ["pca-coded", "pca-directed"])
 def test_estimators_with_a_state_of_their_own_come_back_from_pickles(golden: Path, name: str) -> None:
-    """Coded messages and directed graphs: the state has copies of what neighbours know, or weights."""
+    """With compressed messages or directed graphs, the state includes neighbours' copies or weights."""
     pca, rows = unpickled(golden, name), pooled(golden)
     assert_same_span(pca.components_, PCA(2).fit(StandardScaler().fit_transform(rows)).components_, 1e-7)
     assert pca.result_.status.ok

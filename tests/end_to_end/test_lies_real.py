@@ -1,4 +1,4 @@
-"""Real processes, one of which has a genuine kit and lies: nobody writes what it says, and it is named."""
+"""Run real processes, one of which has a valid kit and lies: its claims are rejected and the site is named."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_numbers_that_a_step_cannot_have(lie: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("what", ["next block", "a bound", "eigenvalues", "number of probes", "axes"])
 def test_numbers_of_the_leader_that_do_not_follow(what: str, tmp_path: Path) -> None:
-    """It is named by all, also by the site that has them from another one."""
+    """All sites name it, including one that received the numbers from another site."""
     assert named_and_nothing_written(tmp_path / "f", f"leader:{what}", LEADER_OF_PATH).problems == []
 
 

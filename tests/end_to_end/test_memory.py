@@ -1,4 +1,4 @@
-"""A file is fit in memory that does not grow with it."""
+"""Test that the memory of a fit does not grow with the file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="RssAnon is told by Linux only")
 def test_anonymous_memory_stays_small(tmp_path: Path) -> None:
-    """A quarter gigabyte here; `make check-memory` does two."""
+    """Fit a file of 0.25 GB; `make check-memory` uses 2 GB."""
     found = measure(0.25, 256, 10, tmp_path)
     assert found["rows"] == (1 << 28) // (8 * 256)
     assert found["growth"] < 100 * MEGABYTE

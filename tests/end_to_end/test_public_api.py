@@ -1,4 +1,4 @@
-"""The public calls, as written in the documentation, and the names that belong to them."""
+"""Test the public calls as documented, and the exported names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import deepca
 
 
 def test_the_public_calls_work_as_written() -> None:
-    """The whole path from rows to a result, with every attribute that is promised."""
+    """Go from rows to a result and check every documented attribute."""
     rng = np.random.default_rng(0)
     d, k, m = 20, 3, 50
     scales = np.array([6.0, 5.0, 4.0, *np.linspace(1.5, 0.5, d - 3)])
@@ -68,7 +68,7 @@ def test_the_public_calls_work_as_written() -> None:
 
 
 def test_the_theory_can_be_asked() -> None:
-    """K, T and C = K · T for a problem and a topology."""
+    """Compute K, T and C = K · T for a problem and a topology."""
     rng = np.random.default_rng(1)
     rows = [rng.standard_normal((40, 8)) * np.array([5, 4, 1, 1, 1, 1, 1, 1]) for _ in range(10)]
     A = deepca.operators.from_rows(rows)
@@ -83,7 +83,7 @@ def test_the_theory_can_be_asked() -> None:
 
 
 def test_every_public_name_exists_and_is_documented() -> None:
-    """What ``__all__`` lists, here and in the modules it lists, is there and says what it is."""
+    """Names in ``__all__``, here and in the listed modules, exist and have docstrings."""
     for name in deepca.__all__:
         thing = getattr(deepca, name)
         assert inspect.getdoc(thing), name
@@ -95,5 +95,5 @@ def test_every_public_name_exists_and_is_documented() -> None:
 
 
 def test_the_version_is_that_of_the_package() -> None:
-    """A string of numbers and dots."""
+    """The version consists of numbers and dots."""
     assert deepca.__version__.split(".")[0].isdigit()

@@ -1,4 +1,4 @@
-"""Real data as in the paper: w8a and a9a over 50 agents, where the files are at hand."""
+"""Test the paper's data sets, w8a and a9a over 50 agents, where the files are available."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ pytestmark = [
 
 @lru_cache
 def problem(name: str) -> tuple[Operator, Array, Array]:
-    """The paper's split, the pooled matrix and its top eigenvectors by scipy."""
+    """Return the paper's partition, the pooled matrix and its top eigenvectors computed by scipy."""
     features, per_agent = SETS[name]
     with bz2.open(FOLDER / f"{name}.bz2") as file:
         X: Any = load_svmlight_file(file, n_features=features)[0]
@@ -59,14 +59,14 @@ def start(name: str) -> Array:
 
 
 def iterations_to(trace: deepca.solver.observers.Trace, tangent: float) -> int:
-    """The first iteration from which on every agent is within ``tangent``."""
+    """Return the first iteration from which every agent stays within ``tangent``."""
     above = np.flatnonzero(trace.tan_theta_max > tangent)
     return int(above[-1]) + 2 if above.size else 1
 
 
 @pytest.mark.parametrize("name", SETS)
 def test_the_operators_are_the_pooled_matrix(name: str) -> None:
-    """The mean of the agents' matrices against the product of all rows at once."""
+    """Compare the mean of the agents' matrices with the product of all rows."""
     A, pooled, _ = problem(name)
     np.testing.assert_allclose(A.mean(), pooled, rtol=0, atol=1e-11 * np.abs(pooled).max())
     assert A.n_local == M
@@ -74,7 +74,7 @@ def test_the_operators_are_the_pooled_matrix(name: str) -> None:
 
 @pytest.mark.parametrize("name", SETS)
 def test_deepca_reaches_1e_10_as_fast_as_the_centralised_method(name: str) -> None:
-    """With five rounds per iteration, and within a few iterations of CPCA."""
+    """Use five rounds per iteration and allow a few iterations more than CPCA."""
     A, pooled, U = problem(name)
     trace, central = deepca.solver.observers.Trace(U=U), deepca.solver.observers.Trace(U=U)
     result = deepca.solve(DeEPCA(A, start(name), network(), FastMix(ROUNDS)), max_iter=450, observers=[trace])
@@ -89,7 +89,7 @@ def test_deepca_reaches_1e_10_as_fast_as_the_centralised_method(name: str) -> No
 
 @pytest.mark.parametrize("name", SETS)
 def test_the_stop_rule_keeps_its_word(name: str) -> None:
-    """Tolerance(1e-8), without the truth: the worst agent is within it."""
+    """With Tolerance(1e-8), and without knowing the truth, the worst agent is within the tolerance."""
     A, _, U = problem(name)
     result = deepca.solve(DeEPCA(A, start(name), network(), FastMix(ROUNDS)), max_iter=1000, stop=Tolerance(1e-8))
     assert result.status.code == "converged"
@@ -98,7 +98,7 @@ def test_the_stop_rule_keeps_its_word(name: str) -> None:
 
 @pytest.mark.parametrize("name", SETS)
 def test_depca_with_the_same_rounds_stalls(name: str) -> None:
-    """Above 1e-6, and it says that rounds are what is missing."""
+    """It stalls above 1e-6, and the status asks for more rounds."""
     A, _, U = problem(name)
     result = deepca.solve(DePCA(A, start(name), network(), FastMix(ROUNDS)), max_iter=250)
     assert worst_tangent(U, result.W) > 1e-6
@@ -109,7 +109,7 @@ def test_depca_with_the_same_rounds_stalls(name: str) -> None:
 @pytest.mark.parametrize("scale", [False, True], ids=["as is", "scaled"])
 @pytest.mark.parametrize("name", SETS)
 def test_the_estimator_gives_what_pooled_pca_gives(name: str, scale: bool) -> None:
-    """Sparse, over 50 agents of very different size, against scikit-learn on dense pooled rows."""
+    """Compare sparse rows at 50 agents of very different sizes with scikit-learn on dense pooled rows."""
     with bz2.open(FOLDER / f"{name}.bz2") as file:
         X: Any = load_svmlight_file(file, n_features=SETS[name][0])[0]
     X = X[:, np.flatnonzero(np.asarray((X != 0).sum(axis=0)).ravel())]  # a column of zeros cannot be scaled
@@ -128,7 +128,7 @@ def test_the_estimator_gives_what_pooled_pca_gives(name: str, scale: bool) -> No
 
 @pytest.mark.parametrize("name", SETS)
 def test_the_file_itself_can_be_fit(name: str, tmp_path: Path) -> None:
-    """The packed svmlight file on the command line, dealt out over 50 agents."""
+    """Fit the compressed svmlight file on the command line, partitioned over 50 agents."""
     out = tmp_path / "model.npz"
     done = CliRunner().invoke(app, ["fit", str(FOLDER / f"{name}.bz2"), "--agents", str(M), "-k", "5", "-o", str(out)])
     assert done.exit_code == 0, done.output

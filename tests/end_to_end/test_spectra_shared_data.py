@@ -1,4 +1,4 @@
-"""Eigenpairs and singular triplets of w8a and a9a over the paper's 50 agents, where the files are at hand."""
+"""Test eigenpairs and singular triplets of w8a and a9a over the paper's 50 agents, where files are available."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_singular_triplets(name: str) -> None:
 
 @pytest.mark.parametrize("name", SETS)
 def test_columns_of_some_samples(name: str) -> None:
-    """Features apart: of the first 600 samples, since messages are as long as there are samples."""
+    """Partition features; only 600 samples are used, because messages have one entry per sample."""
     X = np.asarray(rows_of(name)[:600].toarray())
     blocks = [X[:, i] for i in np.array_split(np.arange(X.shape[1]), 10)]
     got = singular_triplets(
@@ -60,9 +60,9 @@ def test_columns_of_some_samples(name: str) -> None:
 
 
 def difference(name: str) -> Array:
-    """Agents with an odd number subtract: the mean is how one half of the data differs from the other.
+    """Negate the matrices of odd agents, so that the mean is the difference between two halves of the data.
 
-    Every A_j is much larger than what is left of them in the mean: 120 times on a9a, about 20 times on w8a.
+    Every A_j is much larger than the mean: 120 times on a9a, about 20 times on w8a.
     """
     signs = np.where(np.arange(M) % 2, -1.0, 1.0)
     return np.asarray(problem(name)[0].dense() * signs[:, None, None])
@@ -70,7 +70,7 @@ def difference(name: str) -> Array:
 
 @pytest.mark.parametrize("which", ["LA", "SA"])
 def test_tracked_products_of_agents_that_cancel(which: Which) -> None:
-    """Accelerated tracking, shifted by enough to keep up with such agents."""
+    """Accelerated tracking uses a shift large enough for such agents."""
     stack = difference("a9a")
     values, vectors = scipy.linalg.eigh(stack.mean(axis=0))
     end = slice(None, -4, -1) if which == "LA" else slice(3)
@@ -83,7 +83,7 @@ def test_tracked_products_of_agents_that_cancel(which: Which) -> None:
 
 @pytest.mark.parametrize("name", SETS)
 def test_eigenpairs_of_an_indefinite_difference(name: str) -> None:
-    """The largest in modulus lie at both ends."""
+    """The eigenvalues largest in modulus lie at both ends."""
     stack = difference(name)
     values, vectors = scipy.linalg.eigh(stack.mean(axis=0))
     assert values[0] < 0.0 < values[-1]

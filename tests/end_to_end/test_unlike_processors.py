@@ -1,4 +1,4 @@
-"""Agents whose processors round differently, choose other signs and other bases: one answer, as quick as ever."""
+"""Test that agents whose processors round differently or choose other bases agree on one answer."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def with_rows(
 
 
 def pooled_axes(rows: list[Array], k: int) -> tuple[Array, Array]:
-    """Variances and components of all rows together, by scipy's SVD."""
+    """Return variances and components of the pooled rows, computed by scipy's SVD."""
     X = np.vstack(rows)
     _, sigma, Vt = scipy.linalg.svd(X - X.mean(axis=0), full_matrices=False)
     return np.square(sigma[:k]) / (len(X) - 1), Vt[:k]
 
 
 def sine(found: Array, true: Array) -> float:
-    """Of the largest angle between two spans of orthonormal rows."""
+    """Return the sine of the largest angle between two spans of orthonormal rows."""
     return float(np.linalg.norm(true - (true @ found.T) @ found, 2))
 
 
@@ -80,14 +80,14 @@ def rows_of(name: str) -> list[Array]:
 
 @lru_cache
 def iterations_of_equals(name: str) -> int:
-    """How many it takes where all processors are the same."""
+    """Count the iterations with identical processors."""
     return deepca.run_agents(PLACE, with_rows(CASES[name], rows_of(name)))[0].result.iterations
 
 
 @pytest.mark.parametrize("who", [0, 1, 3], ids=["another", "the leader", "one more"])
 @pytest.mark.parametrize("name", CASES)
 def test_every_method_has_one_answer(name: str, who: int) -> None:
-    """Converged and proven, the same bits at all agents, in as many iterations as with equal processors."""
+    """Runs converge with a proof and identical bits at all agents, in as many iterations as on equal processors."""
     rows, settings = rows_of(name), CASES[name]
     with unlike([who], seed=7):
         found = deepca.run_agents(PLACE, with_rows(settings, rows))
@@ -101,7 +101,7 @@ def test_every_method_has_one_answer(name: str, who: int) -> None:
 
 
 def assert_one_answer(found: list[Decomposition], code: str = "converged") -> None:
-    """Every byte that the agents would write is the same, words included."""
+    """Check that all agents would write the same bytes, including texts."""
     for one in found:
         assert one.result.certificate is not None
         assert one.result.status.code == code, str(one.result.status)
@@ -109,7 +109,7 @@ def assert_one_answer(found: list[Decomposition], code: str = "converged") -> No
 
 
 def _written(found: Decomposition) -> bytes:
-    """The model file but for what one agent alone has sent; sites add that up."""
+    """Return the model file without each agent's own traffic, which sites sum up."""
     proof = found.result.certificate
     assert proof is not None
     result = replace(found.result, certificate=replace(proof, traffic=replace(proof.traffic, **_NOTHING_SENT)))
@@ -120,7 +120,7 @@ def _written(found: Decomposition) -> bytes:
 @pytest.mark.parametrize("who", [0, 1])
 @pytest.mark.parametrize("algorithm", ["krylov", "accelerated", "deepca", "depca"])
 def test_advice_is_the_same_words_everywhere(algorithm: str, who: int) -> None:
-    """Rates and numbers of iterations in it follow from what all have agreed on, by arithmetic that is the same."""
+    """Rates and iteration counts in it are computed from agreed values by portable arithmetic."""
     rows, few = random_rows(M, 40, D, 3, decay=0.97), 3 if algorithm == "krylov" else 6
     with unlike([who], seed=5):
         found = deepca.run_agents(PLACE, with_rows(Settings(K, algorithm=algorithm, max_iter=few), rows))
@@ -142,7 +142,7 @@ def test_rates_need_no_exponential_of_the_library(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("algorithm", ["deepca", "accelerated"])
 def test_averages_by_gossip_have_one_proof(algorithm: str) -> None:
-    """Where messages may get lost there is no tree: looks at averages, and their number, are the same all the same."""
+    """Where messages may get lost there is no tree; the checks of averages, and their number, still agree."""
     rows, settings = random_rows(M, 40, D, 4, decay=0.85), Settings(K, algorithm=algorithm, tol=1e-8)
     with unlike([2, 4], seed=1):
         found = deepca.run_agents(PLACE, with_rows(settings, rows, reliable=False))
@@ -167,7 +167,7 @@ def test_columns_beyond_the_rank_are_the_same_everywhere(algorithm: str, who: in
 @pytest.mark.parametrize("who", [0, 1])
 @pytest.mark.parametrize("k", [3, 2])
 def test_steep_spectra_are_taken_in_the_same_stages(k: int, who: int) -> None:
-    """Variances that span 18 decades, found by deflating the rows of every agent."""
+    """Find variances that span 18 decades by deflating the rows of every agent."""
     rows = np.array_split(graded_rows(100, [1e7, 1.0, 0.01], 4), M)
     with unlike([who], seed=3):
         found = deepca.run_agents(PLACE, with_rows(Settings(k, tol=1e-7), rows))
@@ -180,7 +180,7 @@ def test_steep_spectra_are_taken_in_the_same_stages(k: int, who: int) -> None:
 
 
 def test_blocks_that_are_nearly_rank_deficient() -> None:
-    """Steep spectra leave Krylov blocks of which most directions are rounding, and thick restarts cut clusters."""
+    """With steep spectra, most directions of a Krylov block are rounding, and thick restarts cut clusters."""
     values = np.concatenate([10.0 ** -np.arange(0.0, 8.0), np.full(52, 1e-9)])
     stack = spectrum_problem(M, 60, values, 2, 0.5)
     A, W0 = deepca.operators.from_matrices(stack), deepca.operators.linalg.random_orthonormal(60, 2, seed=1)
@@ -198,7 +198,7 @@ def test_blocks_that_are_nearly_rank_deficient() -> None:
 
 
 def test_a_long_krylov_run_restarts_alike() -> None:
-    """Flat spectra take more than twelve blocks, after which only some Ritz vectors are kept."""
+    """Flat spectra take more than twelve blocks, after which only some Ritz vectors are retained."""
     values = np.concatenate([[1.05], np.linspace(1.0, 0.2, 119)])
     stack = spectrum_problem(M, 120, values, 5, 0.5)
     A, W0 = deepca.operators.from_matrices(stack), deepca.operators.linalg.random_orthonormal(120, 1, seed=1)
@@ -297,7 +297,7 @@ def test_graphs_and_clusters() -> None:
 
 
 def test_directions_without_length_are_no_disagreement() -> None:
-    """Variances below the rounding of the first: agents choose other directions there, and used up all iterations."""
+    """Agents choose different directions for variances below rounding, which once used up all iterations."""
     rng = np.random.default_rng(1)
     basis = np.linalg.qr(rng.standard_normal((D, D)))[0]
     rows = [(rng.standard_normal((60, D)) * 0.04 ** np.arange(D)) @ basis for _ in range(M)]

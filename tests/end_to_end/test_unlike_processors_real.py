@@ -1,4 +1,4 @@
-"""Real agents whose BLAS kernels differ, as on unlike processors: one answer, as quick and as exact as ever."""
+"""Test that real agents with different BLAS kernels agree on one answer, equally fast and accurate."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ kernels = functools.cache(kernels_here)
 
 @pytest.mark.parametrize("problem", PROBLEMS.values(), ids=list(PROBLEMS))
 def test_unlike_kernels_give_one_answer(tmp_path: Path, problem: Problem) -> None:
-    """In as many iterations as with equal ones, as exact, and signed by all; d = 300 and steep did not converge."""
+    """The answer takes as many iterations as with equal kernels and is signed by all; d = 300 and steep once failed."""
     several = kernels()
     if len(several) < 2:
         pytest.skip(f"this processor runs one kind of kernels only: {several}")
