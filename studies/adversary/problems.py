@@ -67,14 +67,14 @@ def agent_matrices(trial: Trial, values: Array, m: int, *, size: float = 1.0) ->
     rng, d = trial.rng, values.size
     Q = orthogonal(rng, d)
     A = (Q * values) @ Q.T
-    unlike = trial.one_of(0.0, 0.5, 1.0, 10.0 ** rng.uniform(0, 4))
+    heterogeneity = trial.one_of(0.0, 0.5, 1.0, 10.0 ** rng.uniform(0, 4))
     E = rng.standard_normal((m, d, d))
     E = E + np.swapaxes(E, 1, 2)
     E -= E.mean(axis=0)
     largest = np.abs(np.linalg.eigvalsh(E)).max()
-    stack = A + unlike * (E / largest if largest > 0.0 else E)
-    trial.note(f"m={m}", f"unlike={unlike:.2g}")
-    return size * (stack + np.swapaxes(stack, 1, 2)) / 2.0, unlike
+    stack = A + heterogeneity * (E / largest if largest > 0.0 else E)
+    trial.note(f"m={m}", f"heterogeneity={heterogeneity:.2g}")
+    return size * (stack + np.swapaxes(stack, 1, 2)) / 2.0, heterogeneity
 
 
 def static_network(trial: Trial, m: int) -> Topology:

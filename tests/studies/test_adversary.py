@@ -102,7 +102,7 @@ def test_errors_and_warnings_are_violations(family: adversary.Family) -> None:
 def test_claims_beyond_the_accuracy_of_the_reference_are_undecided() -> None:
     trial = Trial("here", 0, np.random.default_rng(0))
     trial.claim("near", 1.5, 1.0, 0.6)
-    trial.claim("held", 0.5, 1.0, 0.6)
+    trial.claim("within", 0.5, 1.0, 0.6)
     assert (trial.undecided, trial.violations) == (1, [])
     trial.claim("far", 1.5, 1.0, 0.4)
     assert trial.violations

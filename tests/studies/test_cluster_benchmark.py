@@ -198,7 +198,7 @@ def test_blocks_of_all_agents_cover_all_rows() -> None:
 
 def test_job_output_is_read_line_by_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _module(tmp_path, monkeypatch, "import json\nfor i in range(3): print(json.dumps({'i': i}))")
-    with jobs.Job("said", deadline=60.0) as job:
+    with jobs.Job("fake_job", deadline=60.0) as job:
         assert list(job.answers()) == [{"i": 0}, {"i": 1}, {"i": 2}]
 
 
@@ -208,7 +208,7 @@ def test_job_answers_questions_in_turn(tmp_path: Path, monkeypatch: pytest.Monke
         monkeypatch,
         "import json, sys\nwhile (line := sys.stdin.readline()).strip(): print(2 * json.loads(line), flush=True)",
     )
-    with jobs.Job("said", deadline=60.0) as job:
+    with jobs.Job("fake_job", deadline=60.0) as job:
         assert [job.ask(i) for i in (1, 21)] == [2, 42]
         job.finish()
 
@@ -216,7 +216,7 @@ def test_job_answers_questions_in_turn(tmp_path: Path, monkeypatch: pytest.Monke
 def test_failed_job_reports_its_exit_code_and_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _module(tmp_path, monkeypatch, "print(1, flush=True)\nraise SystemExit('the disk is full')")
     with (
-        jobs.Job("said", deadline=60.0) as job,
+        jobs.Job("fake_job", deadline=60.0) as job,
         raises(jobs.JobFailed, exit_code=1, late=False, output="the disk is full\n"),
     ):
         list(job.answers())
@@ -224,7 +224,7 @@ def test_failed_job_reports_its_exit_code_and_output(tmp_path: Path, monkeypatch
 
 def test_job_is_ended_at_its_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _module(tmp_path, monkeypatch, "import time\ntime.sleep(600)")
-    with jobs.Job("said", deadline=1.0) as job, raises(jobs.JobFailed, late=True):
+    with jobs.Job("fake_job", deadline=1.0) as job, raises(jobs.JobFailed, late=True):
         list(job.answers())
 
 
@@ -250,7 +250,7 @@ def test_launcher_beside_python_is_preferred(tmp_path: Path, monkeypatch: pytest
 
 
 def _module(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    (folder / "said.py").write_text(text, encoding="utf-8")
+    (folder / "fake_job.py").write_text(text, encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", str(folder))
 
 

@@ -77,13 +77,13 @@ def test_stream_has_the_stated_properties() -> None:
 
 def test_published_page_matches_the_report() -> None:
     """Compare headings and snippets; numbers may differ between machines in the last digit."""
-    said = (ROOT / "docs" / "streaming.md").read_text(encoding="utf-8")
+    published = (ROOT / "docs" / "streaming.md").read_text(encoding="utf-8")
     made = page("Streaming", sections(results(), "figures/streaming.png"), "")
     heads = [line for line in made.splitlines() if line.startswith(("#", "```", "import", "pca", "| Assertion"))]
     assert heads
-    shown = said.splitlines()
+    shown = published.splitlines()
     assert [line for line in heads if line not in shown] == []
-    assert "✘" not in said
+    assert "✘" not in published
     shown_help = subprocess.run(
         [sys.executable, "-m", "studies.streaming", "--help"],
         capture_output=True,

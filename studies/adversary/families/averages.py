@@ -120,8 +120,8 @@ def _totals(trial: Trial) -> None:
     weights = [rng.uniform(0.1, 2.0, len(part)) if trial.chance(0.5) else np.ones(len(part)) for part in parts]
     trial.note(f"offset=1e{decades:.1f}")
     trial.may_refuse(DataError)
-    held = [moments(ArraySource(part, "agent"), w) for part, w in zip(parts, weights, strict=True)]
-    totals = agreed_totals(SimulatedNetwork(static_network(trial, m)), held)
+    local = [moments(ArraySource(part, "agent"), w) for part, w in zip(parts, weights, strict=True)]
+    totals = agreed_totals(SimulatedNetwork(static_network(trial, m)), local)
     X, w = np.concatenate(parts), [Fraction(float(v)) for v in np.concatenate(weights)]
     trial.fact("wrong number of rows", totals.n_rows == len(X))
     trial.claim("weight", float(abs(Fraction(totals.weight) / sum(w) - 1)), 16.0 * _EPS)

@@ -45,7 +45,7 @@ def solving(trial: Trial) -> None:
     d, k = sizes(trial)
     m = int(rng.integers(1, 8))
     size = 10.0 ** trial.one_of(0, 0, int(rng.integers(*SIZES)))
-    stack, unlike = agent_matrices(trial, spectrum(trial, d, k), m, size=size)
+    stack, heterogeneity = agent_matrices(trial, spectrum(trial, d, k), m, size=size)
     place, W0 = static_network(trial, m), random_orthonormal(d, k, seed=int(rng.integers(10**6)))
     tol = 10.0 ** rng.uniform(-13, -4)
     name = trial.one_of("krylov", "krylov", "covariance", "deepca", "deepca", "accelerated", "depca", "cpca")
@@ -58,7 +58,7 @@ def solving(trial: Trial) -> None:
     stop = None if trial.chance(0.1) else Tolerance(tol)
     result = solve(algorithm, max_iter=_MAX_ITER if stop else 60, stop=stop)
     check_result(trial, result, truth, tol)
-    if name == "accelerated" and stop and algorithm.mix.auto and result.status.code in _UNSOLVED and unlike:
+    if name == "accelerated" and stop and algorithm.mix.auto and result.status.code in _UNSOLVED and heterogeneity:
         mixer = FastMix() if place.positive_semidefinite else Chebyshev()
         plain = solve(DeEPCA(stack, W0, SimulatedNetwork(place), mixer), max_iter=_MAX_ITER, stop=Tolerance(tol))
         trial.fact(

@@ -99,9 +99,9 @@ def _svd(trial: Trial) -> None:
     count = n if partition == "rows" else d
     m, k = int(rng.integers(1, min(count, 6) + 1)), min(k, n, d)
     tol = 10.0 ** rng.uniform(-12, -4)
-    held = np.sort(np.concatenate([np.arange(m), rng.integers(m, size=count - m)]))
+    owner = np.sort(np.concatenate([np.arange(m), rng.integers(m, size=count - m)]))
     X = rows.given
-    parts = [X[held == j] if partition == "rows" else X[:, held == j] for j in range(m)]
+    parts = [X[owner == j] if partition == "rows" else X[:, owner == j] for j in range(m)]
     trial.note("svd", partition, f"n={n}", f"m={m}", f"tol={tol:.1e}")
     if rows.extreme:
         trial.may_refuse(DataError, NotFiniteError)
