@@ -62,7 +62,7 @@ def test_the_complete_graph_is_exact_after_one_round(m: int, mixer: Callable[[in
 @pytest.mark.parametrize("form", ["rows", "covariance"])
 @pytest.mark.parametrize("factor", [1e-12, 1e12])
 @pytest.mark.parametrize("algorithm", [DeEPCA, DePCA])
-def test_the_scale_of_the_data_changes_nothing(
+def test_answer_does_not_depend_on_the_scale_of_the_data(
     algorithm: type[DeEPCA] | type[DePCA], factor: float, form: Form
 ) -> None:
     """The answer, iterations and status stay the same; eigenvalues scale with the square."""
@@ -146,7 +146,7 @@ def assert_completed(W: Array, components: Array, eigenvalues: Array, V: Array, 
 @pytest.mark.parametrize("stop", [None, Tolerance(1e-10)], ids=["no stop rule", "stop rule"])
 @pytest.mark.parametrize("form", ["rows", "covariance"])
 @pytest.mark.parametrize("case", CASES)
-def test_more_components_than_the_data_have(case: str, form: Form, stop: Tolerance | None) -> None:
+def test_more_components_than_the_rank(case: str, form: Form, stop: Tolerance | None) -> None:
     """The status names the rank, the leading columns are the answer, and the others agree between agents."""
     rows, topology, d, k, r, K, V = low_rank(case)
     W0 = deepca.operators.linalg.random_orthonormal(d, k, seed=1)
@@ -164,7 +164,7 @@ def test_more_components_than_the_data_have(case: str, form: Form, stop: Toleran
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_more_components_than_the_data_have_with_agents_apart(case: str) -> None:
+def test_more_components_than_the_rank_with_separate_agents(case: str) -> None:
     """All agents find the same rank and complete the basis identically."""
     rows, topology, d, k, r, K, V = low_rank(case)
     W0 = deepca.operators.linalg.random_orthonormal(d, k, seed=1)
@@ -180,7 +180,7 @@ def test_more_components_than_the_data_have_with_agents_apart(case: str) -> None
 
 
 @pytest.mark.parametrize("rank", [0, 1, 3])
-def test_the_baselines_complete_the_basis_too(rank: int) -> None:
+def test_baselines_complete_the_basis(rank: int) -> None:
     """Run CPCA and DePCA on data of low rank."""
     rows = random_psd_rows(6, 4, 8, list(np.geomspace(4.0, 1.0, rank)) if rank else [], seed=5)
     stack = np.stack([X.T @ X for X in rows])
@@ -198,7 +198,7 @@ def test_the_baselines_complete_the_basis_too(rank: int) -> None:
 
 
 @pytest.mark.parametrize("stop", [None, Tolerance(1e-9)], ids=["no stop rule", "stop rule"])
-def test_all_components_of_data_of_full_rank(stop: Tolerance | None) -> None:
+def test_all_components_of_full_rank_data(stop: Tolerance | None) -> None:
     """With k = d, all eigenvalues are returned."""
     d, m = 6, 7
     values = np.array([5.0, 3.0, 2.0, 1.0, 0.6, 0.3])
@@ -211,7 +211,7 @@ def test_all_components_of_data_of_full_rank(stop: Tolerance | None) -> None:
     np.testing.assert_allclose(result.eigenvalues, np.broadcast_to(values, result.eigenvalues.shape), rtol=1e-7)
 
 
-def test_a_constant_matrix_everywhere_is_no_trouble() -> None:
+def test_identity_matrices_are_reported_as_not_unique() -> None:
     """With A_j = I every subspace is invariant; the run ends at once and reports that the answer is not unique."""
     stack = np.stack([np.eye(5)] * 4)
     W0 = deepca.operators.linalg.random_orthonormal(5, 2, seed=1)

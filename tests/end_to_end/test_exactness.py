@@ -74,7 +74,7 @@ def test_cpca_is_exact(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", law_seeds(3))
-def test_agents_apart_are_exact(seed: int) -> None:
+def test_separate_agents_are_exact(seed: int) -> None:
     """Run one agent per thread, or several per rank."""
     topology = deepca.topology.erdos_renyi(6, 0.5, seed=seed)
     stack, k = random_problem(seed + 200, 6)
@@ -91,7 +91,7 @@ def test_agents_apart_are_exact(seed: int) -> None:
 
 
 @pytest.mark.parametrize("form", ["rows", "covariance"])
-def test_the_components_are_those_of_scikit_learn(form: deepca.operators.Form) -> None:
+def test_components_match_scikit_learn(form: deepca.operators.Form) -> None:
     """Compare PCA of centred rows, partitioned unevenly over agents."""
     rng = np.random.default_rng(7)
     X = (
@@ -113,7 +113,7 @@ def test_the_components_are_those_of_scikit_learn(form: deepca.operators.Form) -
 
 
 @pytest.mark.parametrize("seed", law_seeds(4))
-def test_few_rounds_are_enough_and_more_change_nothing(seed: int) -> None:
+def test_few_rounds_reach_the_same_accuracy_as_many(seed: int) -> None:
     """K does not depend on the accuracy: on heterogeneous rows, 4 rounds reach what 40 reach."""
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((300, 10)) * np.array([5, 4, 3, *([1.0] * 7)])
@@ -126,7 +126,7 @@ def test_few_rounds_are_enough_and_more_change_nothing(seed: int) -> None:
         assert worst_tangent(U, result.W) <= 1e-12
 
 
-def test_a_wide_range_of_eigenvalues_is_no_obstacle() -> None:
+def test_wide_range_of_eigenvalues() -> None:
     """With λ₁/λ_k = 1e8, as in real data, the subspace is as accurate as the gap allows."""
     values = np.array([1e8, 1e6, 1e4, 1e2, 1.0, 0.1, 0.05, 0.01])
     stack = spectrum_problem(6, 8, values, seed=3, heterogeneity=0.2)

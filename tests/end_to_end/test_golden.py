@@ -48,11 +48,11 @@ def assert_same_span(found: Array, wanted: Array, tol: float) -> None:
     assert float(tan_theta(wanted.T.astype(np.float64), found.T.astype(np.float64))) <= tol
 
 
-def test_there_are_files_of_some_version() -> None:
+def test_golden_files_exist() -> None:
     assert VERSIONS
 
 
-def test_a_model_is_what_pooled_rows_give(golden: Path) -> None:
+def test_models_match_the_pooled_rows(golden: Path) -> None:
     model = deepca.load(golden / "model.npz")
     rows = pooled(golden)
     exact = PCA(2).fit(StandardScaler().fit_transform(rows))
@@ -64,7 +64,7 @@ def test_a_model_is_what_pooled_rows_give(golden: Path) -> None:
     assert model.transform(rows).shape == (len(rows), 2)
 
 
-def test_a_float32_model_stays_one(golden: Path) -> None:
+def test_float32_models_keep_their_dtype(golden: Path) -> None:
     model = deepca.load(golden / "model-float32.npz")
     rows = np.concatenate([np.load(golden / f"{site}.npy") for site in SITES])
     scores = model.transform(rows)
@@ -73,7 +73,7 @@ def test_a_float32_model_stays_one(golden: Path) -> None:
     assert_same_span(model.components, PCA(3).fit(rows.astype(np.float64)).components_, 1e-5)
 
 
-def test_a_model_written_again_is_the_same_model(golden: Path, tmp_path: Path) -> None:
+def test_models_survive_being_saved_again(golden: Path, tmp_path: Path) -> None:
     model = deepca.load(golden / "model.npz")
     model.save(tmp_path / "again.npz")
     again = deepca.load(tmp_path / "again.npz")
@@ -81,7 +81,7 @@ def test_a_model_written_again_is_the_same_model(golden: Path, tmp_path: Path) -
     assert (again.status, again.certificate, dict(again.about)) == (model.status, model.certificate, dict(model.about))
 
 
-def test_estimators_come_back_from_pickles(golden: Path) -> None:
+def test_pickled_estimators_load(golden: Path) -> None:
     rows = pooled(golden)
     scaled = StandardScaler().fit_transform(rows)
     pca, svd, eigen = (unpickled(golden, name) for name in ("pca", "svd", "eigen"))
@@ -96,7 +96,7 @@ def test_estimators_come_back_from_pickles(golden: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["pca-coded", "pca-directed"])
-def test_estimators_with_a_state_of_their_own_come_back_from_pickles(golden: Path, name: str) -> None:
+def test_pickled_estimators_with_mixer_state_load(golden: Path, name: str) -> None:
     """With compressed messages or directed graphs, the state includes neighbours' copies or weights."""
     pca, rows = unpickled(golden, name), pooled(golden)
     assert_same_span(pca.components_, PCA(2).fit(StandardScaler().fit_transform(rows)).components_, 1e-7)
@@ -105,7 +105,7 @@ def test_estimators_with_a_state_of_their_own_come_back_from_pickles(golden: Pat
 
 
 @pytest.mark.parametrize("algorithm", ["deepca", "accelerated", "krylov"])
-def test_a_run_goes_on_from_a_checkpoint_or_says_why_not(golden: Path, tmp_path: Path, algorithm: str) -> None:
+def test_run_resumes_from_a_checkpoint_or_reports_why_not(golden: Path, tmp_path: Path, algorithm: str) -> None:
     shutil.copytree(golden, tmp_path / "golden")
     files = [str(tmp_path / "golden" / f"{site}.csv") for site in SITES]
     options = ["--algorithm", algorithm, "-k", "2", "--topology", "path", "--tolerance", "1e-12"]
@@ -117,7 +117,7 @@ def test_a_run_goes_on_from_a_checkpoint_or_says_why_not(golden: Path, tmp_path:
     assert_same_span(deepca.load(out).components, PCA(2).fit(pooled(golden)).components_, 1e-9)
 
 
-def test_kits_are_read(golden: Path) -> None:
+def test_kits_load(golden: Path) -> None:
     network = read_network(golden / "network.toml")
     assert (network.name, network.components, network.on_loss, network.patience) == ("golden", 2, "shrink", 20.0)
     assert tuple(site.name for site in network.sites) == SITES

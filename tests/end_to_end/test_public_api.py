@@ -12,7 +12,7 @@ import scipy.linalg
 import deepca
 
 
-def test_the_public_calls_work_as_written() -> None:
+def test_public_calls_work_as_documented() -> None:
     """Go from rows to a result and check every documented attribute."""
     rng = np.random.default_rng(0)
     d, k, m = 20, 3, 50
@@ -67,7 +67,7 @@ def test_the_public_calls_work_as_written() -> None:
     assert deepca.operators.linalg.tan_theta(U, cpca.W) <= 1e-12
 
 
-def test_the_theory_can_be_asked() -> None:
+def test_theory_gives_rounds_and_iterations() -> None:
     """Compute K, T and C = K · T for a problem and a topology."""
     rng = np.random.default_rng(1)
     rows = [rng.standard_normal((40, 8)) * np.array([5, 4, 1, 1, 1, 1, 1, 1]) for _ in range(10)]
@@ -94,6 +94,6 @@ def test_every_public_name_exists_and_is_documented() -> None:
                     assert inspect.getdoc(part), f"{name}.{inner}"
 
 
-def test_the_version_is_that_of_the_package() -> None:
+def test_version_is_a_release_number() -> None:
     """The version consists of numbers and dots."""
     assert deepca.__version__.split(".")[0].isdigit()

@@ -65,7 +65,7 @@ def iterations_to(trace: deepca.solver.observers.Trace, tangent: float) -> int:
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_the_operators_are_the_pooled_matrix(name: str) -> None:
+def test_operators_average_to_the_pooled_matrix(name: str) -> None:
     """Compare the mean of the agents' matrices with the product of all rows."""
     A, pooled, _ = problem(name)
     np.testing.assert_allclose(A.mean(), pooled, rtol=0, atol=1e-11 * np.abs(pooled).max())
@@ -88,7 +88,7 @@ def test_deepca_reaches_1e_10_as_fast_as_the_centralised_method(name: str) -> No
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_the_stop_rule_keeps_its_word(name: str) -> None:
+def test_stopping_rule_meets_its_tolerance(name: str) -> None:
     """With Tolerance(1e-8), and without knowing the truth, the worst agent is within the tolerance."""
     A, _, U = problem(name)
     result = deepca.solve(DeEPCA(A, start(name), network(), FastMix(ROUNDS)), max_iter=1000, stop=Tolerance(1e-8))
@@ -108,7 +108,7 @@ def test_depca_with_the_same_rounds_stalls(name: str) -> None:
 
 @pytest.mark.parametrize("scale", [False, True], ids=["as is", "scaled"])
 @pytest.mark.parametrize("name", SETS)
-def test_the_estimator_gives_what_pooled_pca_gives(name: str, scale: bool) -> None:
+def test_estimator_matches_pooled_pca(name: str, scale: bool) -> None:
     """Compare sparse rows at 50 agents of very different sizes with scikit-learn on dense pooled rows."""
     with bz2.open(FOLDER / f"{name}.bz2") as file:
         X: Any = load_svmlight_file(file, n_features=SETS[name][0])[0]
@@ -127,7 +127,7 @@ def test_the_estimator_gives_what_pooled_pca_gives(name: str, scale: bool) -> No
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_the_file_itself_can_be_fit(name: str, tmp_path: Path) -> None:
+def test_compressed_file_can_be_fit(name: str, tmp_path: Path) -> None:
     """Fit the compressed svmlight file on the command line, partitioned over 50 agents."""
     out = tmp_path / "model.npz"
     done = CliRunner().invoke(app, ["fit", str(FOLDER / f"{name}.bz2"), "--agents", str(M), "-k", "5", "-o", str(out)])
