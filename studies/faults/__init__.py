@@ -1,1 +1,1 @@
-"""What happens to a run when things break: simulated schedules of faults, and real processes that are hurt."""
+"""Fault injection: random schedules of faults on simulated agents, and faults and attacks on real processes."""

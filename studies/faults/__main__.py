@@ -21,12 +21,14 @@ __all__ = ["main"]
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="The page.")] = Path("out/faults.md"),
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer runs, shorter faults, the same assertions.")] = False,
-    only: Annotated[list[str] | None, typer.Option(help="Cases to run, by name; may be given several times.")] = None,
-    simulated: Annotated[int, typer.Option(help="Random schedules to play under the virtual clock.")] = 200,
+    out: Annotated[Path, typer.Option(help="Markdown page to write.")] = Path("out/faults.md"),
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Run fewer and shorter cases, with the same assertions.")
+    ] = False,
+    only: Annotated[list[str] | None, typer.Option(help="Name of a case to run; may be repeated.")] = None,
+    simulated: Annotated[int, typer.Option(help="Number of random schedules to simulate under a virtual clock.")] = 200,
 ) -> None:
-    """Hurt real processes in every way, and write the page. The exit code is 1 if something did not end as it must."""
+    """Inject faults into real agents and write the report; exit with code 1 if any case fails."""
     began = time.perf_counter()
     console = Console(stderr=True)
     with errors():
@@ -38,7 +40,7 @@ def main(
 
         names = [case.name for case in CASES]
         if unknown := [name for name in only or () if name not in names]:
-            raise InvalidInput(f"--only {unknown[0]}: choose from {', '.join(names)}")
+            raise InvalidInput(f"--only {unknown[0]}: unknown case; choose from {', '.join(names)}")
         found = []
         with tempfile.TemporaryDirectory() as folder:
             for case in CASES:
@@ -49,8 +51,8 @@ def main(
                 found.append(one)
                 mark = "[green]✔[/]" if one.holds else "[red]✘[/]"
                 seconds = time.perf_counter() - start
-                said = f"{mark} {escape(one.case)}: {one.success} of {one.runs}"
-                console.print(f"{said} [dim]{escape(one.figures)}, {seconds:.0f} s[/]", highlight=False)
+                line = f"{mark} {escape(one.case)}: {one.success} of {one.runs}"
+                console.print(f"{line} [dim]{escape(one.figures)}, {seconds:.0f} s[/]", highlight=False)
                 for problem in one.problems:
                     console.print(f"  {escape(problem)}", highlight=False)
         played = None
@@ -58,11 +60,11 @@ def main(
             with ProcessPoolExecutor() as pool:
                 right = sum(pool.map(_play, range(simulated)))
             played = (simulated, right)
-            console.print(f"{right} of {simulated} simulated schedules end as they must", highlight=False)
+            console.print(f"{right} of {simulated} simulated schedules passed", highlight=False)
         made = section(found, played)
         again = "make faults-quick" if quick else "make faults"
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(page("When things break", [replace(made, title="What was tried")], again), encoding="utf-8")
+        out.write_text(page("Faults and attacks", [replace(made, title="Cases")], again), encoding="utf-8")
     console.print(f"{escape(str(out))}, in {time.perf_counter() - began:.0f} s", highlight=False)
     if not made.holds:
         raise typer.Exit(1)

@@ -1,4 +1,4 @@
-"""Noise, slow peers, bad disks, and all of it at random."""
+"""Cases with lossy links, a slow peer, unusable disks, and random schedules of faults."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ["disks", "noise", "schedules", "slow_peer"]
 
 
 def noise(scale: Scale) -> Found:
-    """Frames that are lost, doubled or late, at all sites."""
+    """Lose, duplicate and delay frames at all sites."""
     verdicts, counts = [], dict.fromkeys(("lost", "doubled", "held"), 0)
     every = [Hurt(loss=0.01), Hurt(double=0.05), Hurt(late=0.05), Hurt(loss=0.01, double=0.05, late=0.05)]
     for number, hurt in enumerate(every if scale.full else every[-1:]):
@@ -43,14 +43,17 @@ def noise(scale: Scale) -> Found:
                         counts[name] += one.get(name, 0)
 
         verdicts.append(play(scale.folder / "noise", Setup(seed=700 + number), act, expect_one_epoch))
-    figures = f"{counts['lost']} frames lost, {counts['doubled']} doubled, {counts['held']} overtaken by later ones"
+    figures = f"{counts['lost']} frames lost, {counts['doubled']} duplicated, {counts['held']} delayed"
     return summed(
-        "loss, duplicates, reordering", "1 % lost, 5 % doubled, 5 % late, alone and together", verdicts, figures
+        "loss, duplicates, reordering",
+        "1% of frames lost, 5% duplicated, 5% delayed, separately and combined",
+        verdicts,
+        figures,
     )
 
 
 def slow_peer(scale: Scale) -> Found:
-    """A peer that takes 20 times as long for everything."""
+    """Make one peer 20 times slower in everything."""
     took: list[float] = []
 
     def clean(fleet: Fleet) -> None:
@@ -76,9 +79,9 @@ def slow_peer(scale: Scale) -> Found:
         before = [one for site in range(10) for one in fleet.events(site, "end")]
     verdicts.append(play(scale.folder / "slow", setup, slow, expect_one_epoch))
     figures = (
-        f"{1e3 * took[0]:.0f} ms per iteration, with the slow one {1e3 * took[-1]:.0f} ms" if len(took) > 1 else ""
+        f"{1e3 * took[0]:.0f} ms per iteration, {1e3 * took[-1]:.0f} ms with the slow peer" if len(took) > 1 else ""
     )
-    return summed("slow peer", "1 of 10 takes 20 × as long for every frame and iteration", verdicts, figures)
+    return summed("slow peer", "1 of 10 agents is 20 times slower in every frame and iteration", verdicts, figures)
 
 
 def _seconds_per_step(fleet: Fleet) -> float:
@@ -87,7 +90,7 @@ def _seconds_per_step(fleet: Fleet) -> float:
 
 
 def disks(scale: Scale) -> Found:
-    """No room for checkpoints at one site, or no right to write them; the site is killed and started again, too."""
+    """Put one site's state folder on a full or read-only disk, and kill and restart that site."""
     verdicts, warned, impossible = [], 0, []
     for number, kind in enumerate(("full", "read-only")):
 
@@ -106,19 +109,19 @@ def disks(scale: Scale) -> Found:
             all_finish(fleet, verdict)
             warned += bool(fleet.events(3, "checkpoint"))
             if not fleet.events(3, "checkpoint"):
-                verdict.problems.append("nothing was said about checkpoints that cannot be written")
+                verdict.problems.append("no warning that checkpoints cannot be written")
 
         try:
             verdicts.append(play(scale.folder / "disk", Setup(seed=800 + number, gap=0.7), act, expect))
-        except _Impossible as why:
-            impossible.append(f"not tried here: {kind} ({why})")
-    figures = "; ".join([f"said so in {warned} of {len(verdicts)}", *impossible])
-    done = "state folder of 1 of 10 on a full disk (16 KB), or read-only; that site killed and started again, too"
-    return summed("disk full, read-only", done, verdicts, figures)
+        except _MountFailed as why:
+            impossible.append(f"skipped on this machine: {kind} ({why})")
+    figures = "; ".join([f"warning logged in {warned} of {len(verdicts)} runs", *impossible])
+    done = "state folder of 1 of 10 on a full disk (16 KB) or a read-only one; that site also killed and restarted"
+    return summed("unusable disks", done, verdicts, figures)
 
 
-class _Impossible(Exception):
-    """This machine does not let us."""
+class _MountFailed(Exception):
+    """A tmpfs could not be mounted, usually for lack of privileges."""
 
 
 @contextlib.contextmanager
@@ -135,7 +138,7 @@ def _bad_folder(folder: Path, kind: str) -> Iterator[None]:
     command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
     made = subprocess.run(command, capture_output=True, text=True, check=False)
     if made.returncode:
-        raise _Impossible(made.stderr.strip() or "mount failed")
+        raise _MountFailed(made.stderr.strip() or "mount failed")
     try:
         if kind == "full":
             (folder / "other").write_bytes(bytes(12 << 10))
@@ -145,12 +148,17 @@ def _bad_folder(folder: Path, kind: str) -> Iterator[None]:
 
 
 def schedules(scale: Scale) -> Found:
-    """One to three faults at random, on real processes. Everybody who is killed is started again."""
+    """Inject one to three random faults into real processes; killed agents are restarted."""
     verdicts = [_schedule(scale.folder / "schedule", seed) for seed in range(scale.choose(20, 5))]
-    modes = sum(verdict.epochs for verdict in verdicts)
-    figures = f"{modes} epochs in all; {sum(len(v.finished) for v in verdicts)} of {10 * len(verdicts)} sites finished"
+    epochs = sum(verdict.epochs for verdict in verdicts)
+    figures = (
+        f"{epochs} epochs in total; {sum(len(v.finished) for v in verdicts)} of {10 * len(verdicts)} sites finished"
+    )
     return summed(
-        "random schedules", "1–3 faults each: kill of one, two or all, freeze, partition, one way", verdicts, figures
+        "random schedules",
+        "1–3 random faults each: one, two or all agents killed, one frozen, partition, one-way loss",
+        verdicts,
+        figures,
     )
 
 
@@ -169,7 +177,7 @@ def _schedule(folder: Path, seed: int) -> Verdict:
     def act(fleet: Fleet) -> None:
         assert fleet.proxies is not None
         fleet.start()
-        if rng.random() < 0.7:  # else faults come while they gather
+        if rng.random() < 0.7:  # otherwise faults hit while agents gather
             fleet.running()
         began = time.monotonic()
         for at, kind in sorted(faults):
@@ -193,18 +201,18 @@ def _schedule(folder: Path, seed: int) -> Verdict:
                 fleet.proxies.hold(ways)
                 time.sleep(seconds)
                 fleet.proxies.release(ways)
-        fleet.wait(fleet.setup.deadline + 30.0)  # who comes after all others have left ends at its own deadline
+        fleet.wait(fleet.setup.deadline + 30.0)  # an agent that returns after all others left ends at its own deadline
 
     def expect(fleet: Fleet, verdict: Verdict) -> None:
         if on_loss == "wait":
             all_finish(fleet, verdict)
             return
-        # who was away for long may come too late for everybody else: unfinished, never wrong
+        # an agent that was away for long may return too late and end unfinished, but never with a wrong result
         for site, code in verdict.codes.items():
             if code not in (0, UNFINISHED):
-                verdict.problems.append(f"s{site} ended with {code}")
+                verdict.problems.append(f"s{site} ended with exit code {code}")
         if 2 * verdict.results <= 10:
-            verdict.problems.append(f"only {verdict.results} sites have a result")
+            verdict.problems.append(f"only {verdict.results} of 10 sites have a result")
 
     setup = Setup(
         algorithm=algorithm,

@@ -1,4 +1,4 @@
-"""Attacks on who may take part: swapped requests, and lists of revoked certificates that are old, missing or forged."""
+"""Attacks on enrolment: forged certificate requests, and old, missing or forged revocation lists."""
 
 from __future__ import annotations
 
@@ -22,29 +22,30 @@ from studies.faults.processes import Fleet, Hung, Setup, Verdict
 
 __all__ = ["lists", "requests", "revoked_site"]
 
-_USAGE = 2  # exit code of a command that refuses
+_USAGE = 2  # exit code of a command that refuses its input
 
 
 @dataclass(frozen=True)
 class _Attack:
-    """What was tried. problem : what did not happen as it must; empty if all did."""
+    """An attack and what went wrong with its defence (empty if nothing)."""
 
     name: str
     problem: str = ""
 
 
-def _summed(case: str, attacks: list[_Attack], traces: int, figures: str) -> Found:
+def _summed(case: str, attacks: list[_Attack], traces: int) -> Found:
+    """Summarize attacks as a row of the report."""
     problems = [f"{one.name}: {one.problem}" for one in attacks if one.problem]
     if traces:
         problems.append(f"{traces} tracebacks")
     right = sum(not one.problem for one in attacks)
     done = ", ".join(one.name for one in attacks)
-    said = f"{right} refused with the cause named, {traces} tracebacks{figures}"
-    return Found(case, done, len(attacks), 0 if traces else right, 0, 0, said, tuple(problems))
+    figures = f"{right} refused with the cause named, {traces} tracebacks"
+    return Found(case, done, len(attacks), 0 if traces else right, 0, 0, figures, tuple(problems))
 
 
 def _traces(fleet: Fleet) -> int:
-    """Count the tracebacks that agents have written."""
+    """Count the tracebacks in the output of all agents."""
     return sum(path.read_bytes().count(b"Traceback") for path in fleet.folder.glob("*.out"))
 
 
@@ -53,7 +54,7 @@ def _authority(fleet: Fleet) -> Authority:
 
 
 def _hand_out(fleet: Fleet, *sites: int) -> int:
-    """Put the authority's list beside these sites' files; its number."""
+    """Copy the authority's revocation list to these sites and return its number."""
     authority = _authority(fleet)
     for site in sites:
         shutil.copy(authority.folder / "revoked.pem", fleet.site(site) / "revoked.pem")
@@ -66,7 +67,7 @@ def _hand_out(fleet: Fleet, *sites: int) -> int:
 
 
 def requests(scale: Scale) -> Found:
-    """Ask the keeper, by the command that people use, to sign what must not be signed."""
+    """Ask the authority, through ``deepca join``, to sign requests that it must refuse."""
     with Fleet(scale.folder / "requests", Setup(agents=3, fresh=True, seed=970)) as fleet:
         kits, network = fleet.folder / "kits", fleet.network.name
         issued = len(read_issued(kits / "authority"))
@@ -82,16 +83,16 @@ def requests(scale: Scale) -> Found:
             if done.returncode != _USAGE:
                 return _Attack(name, f"exit code {done.returncode}")
             if len(read_issued(kits / "authority")) != issued or (fleet.folder / f"{site}.pem").exists():
-                return _Attack(name, "something was signed")
-            said = "".join(done.stderr.split())
-            return _Attack(name, "" if named in said and site in said else f"not named: {done.stderr}")
+                return _Attack(name, "a certificate was issued")
+            shown = "".join(done.stderr.split())  # without the line breaks of the terminal
+            return _Attack(name, "" if named in shown and site in shown else f"cause not named: {done.stderr}")
 
         (fleet.folder / "request.csr").write_bytes(pem(request("s0", network, asked := new_key())))
         honest = fingerprint(asked)
         serial = read_issued(kits / "authority")[0].serial
         attacks = [
             attempt("a second certificate for a site", "--fingerprint", honest, named=serial),
-            attempt("a request that nobody has compared", named=honest),
+            attempt("a request whose fingerprint was not compared", named=honest),
         ]
         (fleet.folder / "request.csr").write_bytes(pem(request("s0", network, swapped := new_key())))
         attacks.append(
@@ -100,15 +101,15 @@ def requests(scale: Scale) -> Found:
         stranger = request("s9", network, stranger_key := new_key())
         (fleet.folder / "request.csr").write_bytes(pem(stranger))
         given = ("--fingerprint", fingerprint(stranger_key))
-        attacks.append(attempt("a site that is not of the network", *given, named="s9", site="s9"))
-    return _summed("requests", attacks, traces, "")
+        attacks.append(attempt("a site outside the network", *given, named="s9", site="s9"))
+    return _summed("certificate requests", attacks, traces)
 
 
-# ---------------------------------------------------------------------------------------------------------------- lists
+# ---------------------------------------------------------------------------------------------------------------- revocation lists
 
 
 def lists(scale: Scale) -> Found:
-    """Put lists of revoked certificates beside an agent, or send them to it, that it must not go by."""
+    """Give an agent revocation lists that it must refuse, as files or from a neighbour."""
     attacks, traces = [], 0
     setup = Setup(agents=3, seed=980)
 
@@ -122,17 +123,17 @@ def lists(scale: Scale) -> Found:
             traces += _traces(fleet)
         attacks.append(_Attack(name, problem))
 
-    with_fleet("an older list put back", lambda fleet: _refuses_to_start(fleet, "older", _put_back))
-    with_fleet("a list taken away", lambda fleet: _refuses_to_start(fleet, "missing", _take_away))
+    with_fleet("an older list restored", lambda fleet: _refuses_to_start(fleet, "older", _put_back))
+    with_fleet("a missing list", lambda fleet: _refuses_to_start(fleet, "missing", _take_away))
     with_fleet("an expired list", lambda fleet: _refuses_to_start(fleet, "expired", _expire))
-    with_fleet("a list of another authority", lambda fleet: _refuses_to_start(fleet, "foreign", _forge))
+    with_fleet("a list signed by another authority", lambda fleet: _refuses_to_start(fleet, "foreign", _forge))
     with_fleet("a list without a number", lambda fleet: _refuses_to_start(fleet, "unnumbered", _strip_number))
     with_fleet("a forged list sent by a neighbour", _forged_by_a_neighbour)
-    return _summed("revocation lists", attacks, traces, "")
+    return _summed("revocation lists", attacks, traces)
 
 
 def _refuses_to_start(fleet: Fleet, reason: str, spoil: Callable[[Fleet, Path], None]) -> str:
-    """Let an agent see list 2, stop it, change its list, and start it again; what is wrong with how that ends."""
+    """Start an agent with list 2, replace the list, and start it again; return what went wrong."""
     before = fleet.folder / "before.pem"
     shutil.copy(fleet.site(1) / "revoked.pem", before)
     _authority(fleet).reissue()
@@ -147,13 +148,13 @@ def _refuses_to_start(fleet: Fleet, reason: str, spoil: Callable[[Fleet, Path], 
     if fleet.processes[1].exitcode != DIFFERS or not ends:
         return f"exit code {fleet.processes[1].exitcode}"
     if ends[-1].get("reason") != reason:
-        return f"not named: {ends[-1]['text']}"
-    # and with the newest list it starts: otherwise the rest would prove nothing
+        return f"cause not named: {ends[-1]['text']}"
+    # control: with the newest list it does start
     _authority(fleet).reissue()
     _hand_out(fleet, 1)
     began = len(fleet.events(1, "started"))
     fleet.start(1)
-    fleet.until(lambda: len(fleet.events(1, "started")) > began, LIMIT, "it did not start with the newest list")
+    fleet.until(lambda: len(fleet.events(1, "started")) > began, LIMIT, "s1 did not start with the newest list")
     return ""
 
 
@@ -185,7 +186,7 @@ def _strip_number(fleet: Fleet, before: Path) -> None:
 
 
 def _foreign(fleet: Fleet) -> RevocationList:
-    """Sign a list with a high number by an authority that calls itself the same."""
+    """Return a list with a high number, signed by another authority of the same name."""
     other = Authority.create(fleet.folder / "strangers", fleet.network.name)
     for _ in range(8):
         made = other.reissue()
@@ -193,18 +194,18 @@ def _foreign(fleet: Fleet) -> RevocationList:
 
 
 def _forged_by_a_neighbour(fleet: Fleet) -> str:
-    """As s0, with its genuine kit, send a list that another authority has signed; its own list will expire soon."""
+    """Send s1, whose own list expires soon, a list signed by another authority, as s0 with its genuine kit."""
     _authority(fleet).reissue(20)
     _hand_out(fleet, 1)
     fleet.start(1)
     fleet.until(lambda: bool(fleet.events(1, "started")), LIMIT, "s1 did not start")
-    fleet.until(lambda: bool(fleet.events(1, "revocations")), LIMIT, "no warning of the end of its own list")
+    fleet.until(lambda: bool(fleet.events(1, "revocations")), LIMIT, "no warning that its own list expires soon")
     number = _number(fleet, 1)
     asyncio.run(_send_list(fleet, _foreign(fleet).der))
-    fleet.until(lambda: _named(fleet, 1), LIMIT, "the neighbour that sent it was not named")
+    fleet.until(lambda: _has_refused_s0(fleet, 1), LIMIT, "the neighbour that sent the list was not named")
     if _number(fleet, 1) != number:
-        return "it was taken"
-    return "" if fleet.alive(1) else "the agent has ended"
+        return "the forged list was accepted"
+    return "" if fleet.alive(1) else "the agent ended"
 
 
 def _number(fleet: Fleet, site: int) -> int:
@@ -213,8 +214,8 @@ def _number(fleet: Fleet, site: int) -> int:
 
 
 async def _send_list(fleet: Fleet, der: bytes) -> None:
-    """Get in at s1 as s0 does, and send a list."""
-    from deepca.sites.transport import tls  # isort: skip  # first of all that import grpc
+    """Connect to s1 as s0 does, and send a revocation list."""
+    from deepca.sites.transport import tls  # isort: skip  # before anything that imports grpc
     import grpc.aio
 
     from deepca.sites.config.site_file import read_site
@@ -241,36 +242,42 @@ async def _send_list(fleet: Fleet, der: bytes) -> None:
 
 
 def revoked_site(scale: Scale) -> Found:
-    """Revoke a site before and during a run, with the list at one site only that is no neighbour of it."""
-    verdicts = [_dialling(scale, run) for run in range(scale.choose(3, 1))]
+    """Revoke a site before and during a run, giving the list only to a site that is not its neighbour."""
+    verdicts = [_before_a_run(scale, run) for run in range(scale.choose(3, 1))]
     verdicts += [_during_a_run(scale, run) for run in range(scale.choose(3, 1))]
-    done = "4 agents, s0 revoked before or during the run, and only s2, which is no neighbour of s0, given the list"
-    return summed("revoked site", done, verdicts, "s0 named and refused by s1 and s3, which were passed the list")
+    done = (
+        "4 agents in a ring; s0 revoked before or during the run, the list given only to s2, which is not its neighbour"
+    )
+    return summed("revoked site", done, verdicts, "s0 named and refused by s1 and s3, which received the list from s2")
 
 
 def _setup(run: int) -> Setup:
     return Setup(agents=4, on_loss="shrink", patience=2.0, gap=0.8, seed=990 + run)
 
 
-def _dialling(scale: Scale, run: int) -> Verdict:
+def _before_a_run(scale: Scale, run: int) -> Verdict:
+    """Revoke s0 before it starts."""
+
     def act(fleet: Fleet) -> None:
         _authority(fleet).revoke("s0")
         number = _hand_out(fleet, 2)
         fleet.start(1, 2, 3)
         fleet.until(lambda: _number(fleet, 1) == _number(fleet, 3) == number, LIMIT, "the list was not passed on")
         fleet.start(0)
-        fleet.until(lambda: _named(fleet, 1) and _named(fleet, 3), LIMIT, "s0 was not refused")
-        fleet.kill(0, 1, 2, 3)  # who was never there cannot be left out: the others would wait for it
+        fleet.until(lambda: _has_refused_s0(fleet, 1) and _has_refused_s0(fleet, 3), LIMIT, "s0 was not refused")
+        fleet.kill(0, 1, 2, 3)  # the others would wait for s0: a site that never joined cannot be left out
 
     def expect(fleet: Fleet, verdict: Verdict) -> None:
         _expect_s0_refused(fleet, verdict)
         if verdict.results:
-            verdict.problems.append("a run has begun without s0")
+            verdict.problems.append("a run began without s0")
 
     return play(scale.folder / f"revoked-{run}", _setup(run), act, expect)
 
 
 def _during_a_run(scale: Scale, run: int) -> Verdict:
+    """Revoke s0 while it takes part."""
+
     def act(fleet: Fleet) -> None:
         fleet.start()
         fleet.running()
@@ -283,20 +290,20 @@ def _during_a_run(scale: Scale, run: int) -> Verdict:
         _expect_s0_refused(fleet, verdict)
         expect_codes(fleet, verdict, dict.fromkeys((1, 2, 3), 0))
         if verdict.members != ("s1", "s2", "s3"):
-            verdict.problems.append(f"a result of {verdict.members}")
+            verdict.problems.append(f"result computed from {verdict.members}")
 
     return play(scale.folder / f"revoked-live-{run}", _setup(run), act, expect)
 
 
-def _named(fleet: Fleet, site: int) -> bool:
-    """Tell whether a site has said that it does not accept s0."""
+def _has_refused_s0(fleet: Fleet, site: int) -> bool:
+    """Return whether a site has logged that it refuses s0."""
     return any(one.get("peer") == "s0" for one in fleet.events(site, "refused"))
 
 
 def _expect_s0_refused(fleet: Fleet, verdict: Verdict) -> None:
     for site in (1, 3):
-        if not _named(fleet, site):
-            verdict.problems.append(f"s{site} did not name s0")
+        if not _has_refused_s0(fleet, site):
+            verdict.problems.append(f"s{site} did not refuse s0")
     if (fleet.site(0) / "model.npz").exists():
         verdict.problems.append("the revoked site has a result")
     if traces := _traces(fleet):

@@ -1,4 +1,4 @@
-"""Messages between processes, measured: time of a round against bare asyncio over TLS, and one very large message."""
+"""Measure messages between processes: round times against bare asyncio over TLS, and one very large message."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from studies.faults.processes import Fleet, Hung, Process, Setup, free_ports, in
 __all__ = ["GOALS", "large_message", "round_times"]
 
 GOALS = {12_000: 3.0, 1_000_000: 1.5}
-"""Bytes of a message, and how many times as long as a bare exchange a round may take."""
-_FORMAT = struct.Struct("<Q")
+"""Largest allowed ratio of a round to a bare exchange, by bytes of a message."""
+_LENGTH = struct.Struct("<Q")  # precedes each message of the bare exchange
 
 
 # ------------------------------------------------------------------------------------------------------------ with Node
 
 
-class _Ours:
-    """A node and its streams, as agents have them."""
+class _NodeExchange:
+    """Exchange messages through a node and its streams, as agents do."""
 
     def __init__(self, site: Path, limit: int) -> None:
         from deepca.sites.config.site_file import read_site
@@ -58,7 +58,7 @@ class _Ours:
         self._streams = Streams(self._node, here, others, file.listen, Identity.load(file))
         self._node.attach(self._streams.wake)
         self._streams.start()
-        self._over = threading.Event()
+        self._stopped = threading.Event()
         self._ticking = threading.Thread(target=self._tick, daemon=True)
         self._ticking.start()
         plan = self._node.gather(Offer())
@@ -66,34 +66,36 @@ class _Ours:
         self._plan, self._count = plan, 0
 
     def _tick(self) -> None:
-        while not self._over.wait(0.05):
+        while not self._stopped.wait(0.05):
             self._node.tick()
 
     def exchange(self, payload: Array) -> dict[int, Message]:
-        """The same to all neighbours; what they sent."""
+        """Send the same message to all neighbours and return theirs."""
         self._count += 1
         tag = Tag(self._plan.epoch, "measured", 0, self._count)
         message = Message(payload, ())
         return self._node.exchange(self._plan, tag, dict.fromkeys(self._peers, message), self._peers)
 
     def rounds(self, count: int, payload: Array) -> None:
+        """Exchange a payload ``count`` times, and check the sizes received."""
         for _ in range(count):
             for message in self.exchange(payload).values():
                 assert message.payload is not None
                 assert message.payload.nbytes == payload.nbytes
 
     def stop(self) -> None:
+        """Leave the network and stop all threads."""
         self._node.farewell(0.0)
-        self._over.set()
+        self._stopped.set()
         self._ticking.join()
         self._streams.stop()
 
 
-# ------------------------------------------------------------------------------------------------------------- the bare
+# ------------------------------------------------------------------------------------------------------------- without
 
 
-class _Bare:
-    """asyncio streams over mutual TLS 1.3 in a ring, messages with their length in front; site i calls i + 1."""
+class _BareExchange:
+    """Exchange length-prefixed messages over asyncio streams with mutual TLS 1.3 in a ring; site i connects to i + 1."""
 
     def __init__(self, index: int, kits: Sequence[Path], ports: Sequence[int]) -> None:
         self._loop = asyncio.new_event_loop()
@@ -109,11 +111,11 @@ class _Bare:
             made.verify_mode = ssl.CERT_REQUIRED
             return made
 
-        called = asyncio.Event()
+        accepted = asyncio.Event()
 
         async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             self._links.append((reader, writer))
-            called.set()
+            accepted.set()
 
         limit, following = 1 << 22, (index + 1) % len(kits)
         self._server = await asyncio.start_server(
@@ -132,19 +134,20 @@ class _Bare:
             except OSError:
                 await asyncio.sleep(0.05)
         self._links.append(link)
-        await called.wait()
+        await accepted.wait()
 
     def rounds(self, count: int, payload: Array) -> None:
+        """Exchange a payload ``count`` times, and check the sizes received."""
         self._loop.run_until_complete(self._rounds(count, payload.tobytes()))
 
     async def _rounds(self, count: int, payload: bytes) -> None:
         async def read(reader: asyncio.StreamReader) -> bytes:
-            (length,) = _FORMAT.unpack(await reader.readexactly(_FORMAT.size))
+            (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
             return await reader.readexactly(length)
 
         for _ in range(count):
             for _, writer in self._links:
-                writer.write(_FORMAT.pack(len(payload)))
+                writer.write(_LENGTH.pack(len(payload)))
                 writer.write(payload)
             reading = [asyncio.ensure_future(read(reader)) for reader, _ in self._links]
             for _, writer in self._links:
@@ -153,6 +156,7 @@ class _Bare:
                 assert len(await message) == len(payload)
 
     def stop(self) -> None:
+        """Close all connections."""
         for _, writer in self._links:
             writer.transport.abort()
         self._server.close()
@@ -163,13 +167,13 @@ class _Bare:
 
 
 def round_times(folder: Path, repetitions: int, agents: int = 10) -> dict[int, tuple[float, float, float]]:
-    """By bytes of a message: seconds of a bare round, of one over Node, and the median of their ratios."""
+    """Return median seconds of a bare round and of one through Node, and the median ratio, by bytes of a message."""
     plan = ((12_000, 60), (1_000_000, 6))
     with Fleet(folder, Setup(agents=agents)) as fleet:
         barrier = multiprocessing.get_context("forkserver").Barrier(agents)
         kits, ports = [fleet.site(j) for j in range(agents)], free_ports(agents)
         work = (kits, ports, plan, repetitions, barrier)
-        taken = np.mean([np.asarray(one) for one in _all(_time_rounds, agents, work, 240.0)], axis=0)
+        taken = np.mean([np.asarray(one) for one in _run_processes(_time_rounds, agents, work, 240.0)], axis=0)
     found = {}
     for (size, _), (bare, ours) in zip(plan, taken, strict=True):
         found[size] = (float(np.median(bare)), float(np.median(ours)), float(np.median(ours / bare)))
@@ -185,7 +189,7 @@ def _time_rounds(
     repetitions: int,
     barrier: Any,
 ) -> None:
-    exchanges = (_Bare(index, kits, ports), _Ours(kits[index] / "site.toml", 1 << 24))
+    exchanges = (_BareExchange(index, kits, ports), _NodeExchange(kits[index] / "site.toml", 1 << 24))
     taken = np.zeros((len(plan), 2, repetitions))
     for at, (size, count) in enumerate(plan):
         payload = np.zeros(size // 8)
@@ -203,27 +207,27 @@ def _time_rounds(
 
 
 def large_message(folder: Path, size: int) -> tuple[float, bool]:
-    """Two sites send each other a message of ``size`` bytes: seconds, and whether both arrived whole."""
+    """Send ``size`` bytes both ways between two sites; return seconds, and whether both arrived intact."""
     with Fleet(folder, Setup(agents=2, topology="path")) as fleet:
         sites = [fleet.site(j) / "site.toml" for j in range(2)]
-        found = _all(_send_large, 2, (sites, size), 240.0)
+        found = _run_processes(_send_large, 2, (sites, size), 240.0)
     return max(one[0] for one in found), found[0][1] == found[1][2] and found[1][1] == found[0][2]
 
 
 def _send_large(index: int, results: Connection, sites: Sequence[Path], size: int) -> None:
-    ours = _Ours(sites[index], size)
+    exchange = _NodeExchange(sites[index], size)
     payload = np.random.default_rng(index).standard_normal(size // 8)
     began = time.perf_counter()
-    (message,) = ours.exchange(payload).values()
+    (message,) = exchange.exchange(payload).values()
     seconds = time.perf_counter() - began
     assert message.payload is not None
     digests = [hashlib.sha256(np.ascontiguousarray(one).data).hexdigest() for one in (payload, message.payload)]
-    ours.stop()
+    exchange.stop()
     results.send((seconds, *digests))
 
 
-def _all(work: Callable[..., None], count: int, arguments: tuple[object, ...], limit: float) -> list[Any]:
-    """``work`` in so many processes, and what each of them sends back."""
+def _run_processes(work: Callable[..., None], count: int, arguments: tuple[object, ...], limit: float) -> list[Any]:
+    """Run ``work`` in ``count`` processes and return what each of them sends back."""
     context = multiprocessing.get_context("forkserver")
     processes: list[Process] = []
     pipes: list[Connection] = []
@@ -236,7 +240,7 @@ def _all(work: Callable[..., None], count: int, arguments: tuple[object, ...], l
         found, end = [], time.monotonic() + limit
         for pipe in pipes:
             if not pipe.poll(max(end - time.monotonic(), 0.0)):
-                raise Hung(f"not done within {limit:g} s")
+                raise Hung(f"no measurement within {limit:g} s")
             found.append(pipe.recv())
         return found
     finally:
@@ -244,7 +248,7 @@ def _all(work: Callable[..., None], count: int, arguments: tuple[object, ...], l
 
 
 def _stop(processes: Sequence[Process]) -> None:
-    """They have a moment to end by themselves."""
+    """Give processes a few seconds to end, then kill them."""
     end = time.monotonic() + 5.0
     for process in processes:
         while process.exitcode is None and time.monotonic() < end:

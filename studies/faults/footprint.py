@@ -1,4 +1,4 @@
-"""Memory of agents: of a process each, and of the same run with all of them in one process, without a network."""
+"""Measure memory of agents, in a process each, and all in one process without a network."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from pathlib import Path
 
 from studies.faults.processes import Fleet, Hung, in_process
 
-__all__ = ["Footprint", "apart", "resident", "together"]
+__all__ = ["Footprint", "measure_in_one_process", "measure_separately", "resident"]
 
-_STEP = 0.05
+_SAMPLING_INTERVAL = 0.05  # seconds
 
 
 @dataclass(frozen=True)
 class Footprint:
-    """Anonymous memory in MB: the most, and what there was before the work began."""
+    """Anonymous memory in MB: its maximum, and its value before the work began."""
 
     most: float
     before: float
 
 
 def resident(pid: int | None, name: str = "VmRSS") -> float:
-    """Memory of a process in MB (10⁶ bytes); 0 if it is gone. ``name`` : a line of ``/proc/PID/status``."""
+    """Return the memory of a process in MB (10⁶ bytes), from a line of ``/proc/PID/status``; 0 if it has ended."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines():
             if line.startswith(f"{name}:"):
@@ -34,8 +34,8 @@ def resident(pid: int | None, name: str = "VmRSS") -> float:
     return 0.0
 
 
-def apart(fleet: Fleet, limit: float) -> Footprint:
-    """Of the largest agent of a fleet that is started here and runs to its end."""
+def measure_separately(fleet: Fleet, limit: float) -> Footprint:
+    """Start a fleet, wait for its end, and return the footprint of its largest agent."""
     fleet.start()
     sites = range(fleet.setup.sites)
     most, before = [0.0 for _ in sites], [0.0 for _ in sites]
@@ -48,13 +48,13 @@ def apart(fleet: Fleet, limit: float) -> Footprint:
                 before[site] = now
         if time.monotonic() > end:
             raise Hung(f"no result within {limit:g} s")
-        time.sleep(_STEP)
+        time.sleep(_SAMPLING_INTERVAL)
     return Footprint(max(most), before[most.index(max(most))])
 
 
-def together(sites: Sequence[Path], limit: float) -> Footprint:
-    """Of one process in which all agents of a network run; ``sites`` : their ``site.toml``."""
-    process = in_process(_together, list(sites))
+def measure_in_one_process(sites: Sequence[Path], limit: float) -> Footprint:
+    """Run all agents of a network, given by their ``site.toml``, in one process and return its footprint."""
+    process = in_process(_run_in_threads, list(sites))
     try:
         end = time.monotonic() + limit
         time.sleep(0.5)
@@ -63,16 +63,17 @@ def together(sites: Sequence[Path], limit: float) -> Footprint:
             most = max(most, resident(process.pid, "RssAnon"))
             if time.monotonic() > end:
                 raise Hung(f"no result within {limit:g} s")
-            time.sleep(_STEP)
+            time.sleep(_SAMPLING_INTERVAL)
     finally:
         if process.exitcode is None and process.pid is not None:
             os.kill(process.pid, signal.SIGKILL)
     if process.exitcode:
-        raise RuntimeError(f"exit code {process.exitcode}")
+        raise RuntimeError(f"agents in one process ended with exit code {process.exitcode}")
     return Footprint(most, before)
 
 
-def _together(sites: Sequence[Path]) -> None:
+def _run_in_threads(sites: Sequence[Path]) -> None:
+    """Run all agents of a network in threads of this process."""
     from deepca.data.local_data import read
     from deepca.data.readers import open_source
     from deepca.decomposition.fit import decompose
@@ -82,7 +83,7 @@ def _together(sites: Sequence[Path]) -> None:
     files = [read_site(site) for site in sites]
     network = files[0].network
     settings = network.settings
-    time.sleep(1.0)  # to be measured before anything is read
+    time.sleep(1.0)  # lets the parent measure before anything is read
 
     def work(agents: AgentNetwork) -> None:
         source = open_source(str(files[agents.agent].data))

@@ -1,7 +1,7 @@
-"""An agent whose messages can be hurt, for the fault suite: ``python -m studies.faults.hurt site.toml``.
+"""Run an agent with injected faults: ``python -m studies.faults.hurt site.toml log [name=value …]``.
 
-It is the agent that people run, with something between its node and its streams that loses, doubles, reorders or delays
-frames. What happens is written as JSON lines, with the time of the clock that all processes of a machine share.
+This is the agent of ``deepca agent``, with a wrapper between its node and its streams that loses, duplicates, reorders or
+delays frames. Its events are logged as JSON lines, timed by the monotonic clock that all processes of a machine share.
 """
 
 from __future__ import annotations
@@ -31,20 +31,32 @@ from studies.faults.liars import lying
 
 __all__ = ["DIFFERS", "FAILED", "UNFINISHED", "Hurt", "main", "run"]
 
-_logger = logging.getLogger("deepca.studies.faults")  # below "deepca", or nobody would listen
+_logger = logging.getLogger("deepca.studies.faults")  # a child of "deepca", whose events are captured
 
 FAILED, DIFFERS, UNFINISHED = 1, 2, 3
-"""Exit codes."""
+"""Exit codes of an agent that does not succeed."""
 
 
 @dataclass(frozen=True)
 class Hurt:
-    """What is done to one agent.
+    """Faults of one agent.
 
-    loss, double, late : probability that a frame it sends is lost, sent twice, or held back for ``hold`` seconds, so
-    that others overtake it.  slow : seconds that every Part takes it, in and out.  pause : seconds of work that every
-    iteration takes it, so that a run lasts.  watch : a neighbour whose frames must have no effect; those that had one
-    are counted.  lie : what it says that is not true (:mod:`studies.faults.liars`).
+    Parameters
+    ----------
+    loss, double, late
+        Probability that a frame it sends is lost, sent twice, or delayed by ``hold`` seconds and overtaken by others.
+    hold
+        Delay of late frames, in seconds.
+    slow
+        Seconds added to every Part, sent or received.
+    pause
+        Seconds added to every iteration, so that a run lasts long enough to inject faults.
+    watch
+        A neighbour whose frames must have no effect; each one that has an effect is logged. -1 for none.
+    seed
+        Seed of the random faults, combined with the process id.
+    lie
+        A lie that it tells (:mod:`studies.faults.liars`); empty for none.
     """
 
     loss: float = 0.0
@@ -59,11 +71,12 @@ class Hurt:
 
     @property
     def touches_frames(self) -> bool:
+        """Whether frames have to pass through :class:`HurtNode`."""
         return max(self.loss, self.double, self.late, self.slow) > 0.0 or self.watch >= 0
 
 
 class HurtNode:
-    """Stands between streams and node; calls come from the event loop's thread."""
+    """Injects faults between streams and node; called from the event loop's thread."""
 
     def __init__(self, node: Any, hurt: Hurt) -> None:
         self._node, self._hurt = node, hurt
@@ -74,32 +87,36 @@ class HurtNode:
         self.watched = 0
 
     def opened(self, peer: int) -> None:
+        """Forward a new stream."""
         self._ready[peer] = []
         self._node.opened(peer)
 
     def closed(self, peer: int, why: str) -> None:
+        """Forward the end of a stream, and drop delayed frames."""
         self._ready[peer] = []
         self._node.closed(peer, why)
 
     def refused(self, peer: int | None, where: str, why: str) -> None:
+        """Forward a refused connection."""
         self._node.refused(peer, where, why)
 
     def received(self, peer: int, frame: Any) -> None:
+        """Forward a frame, slowly if asked, and log whether one of the watched neighbour has an effect."""
         if self._hurt.slow and frame.HasField("part"):
             time.sleep(self._hurt.slow)
         if peer != self._hurt.watch:
             self._node.received(peer, frame)
             return
-        before = self._known(peer)
+        before = self._state_from(peer)
         try:
             self._node.received(peer, frame)
         finally:
             self.watched += 1
-            if self._known(peer) != before:
+            if self._state_from(peer) != before:
                 self._log.warning(f"a frame of kind {frame.WhichOneof('kind')} had an effect", event="effect")
 
-    def _known(self, peer: int) -> tuple[object, ...]:
-        """What a message of this neighbour could have changed."""
+    def _state_from(self, peer: int) -> tuple[object, ...]:
+        """Return the state that a message of this neighbour could change."""
         node = self._node
         mail = len(node.mailbox.waiting[peer])
         return (
@@ -109,6 +126,7 @@ class HurtNode:
         )
 
     def next_frame(self, peer: int) -> Any:
+        """Return the next frame for a neighbour after loss, delay and duplication; None if there is none."""
         ready, hurt, rng = self._ready.setdefault(peer, []), self._hurt, self._rng
         if ready:
             return ready.pop(0)
@@ -116,13 +134,13 @@ class HurtNode:
             if hurt.slow and frame.HasField("part"):
                 time.sleep(hurt.slow)
             if frame.WhichOneof("kind") not in ("part", "beat"):
-                return frame  # a stream that has just begun loses nothing
+                return frame  # the handshake of a new stream is left alone
             if rng.random() < hurt.loss:
                 self.lost += 1
                 continue
             if rng.random() < hurt.late:
                 self.held += 1
-                self._later(peer, frame, ready)
+                self._delay(peer, frame, ready)
                 continue
             if rng.random() < hurt.double:
                 self.doubled += 1
@@ -130,7 +148,9 @@ class HurtNode:
             return frame
         return None
 
-    def _later(self, peer: int, frame: Any, ready: list[Any]) -> None:
+    def _delay(self, peer: int, frame: Any, ready: list[Any]) -> None:
+        """Queue a frame again after ``hold`` seconds."""
+
         def release() -> None:
             ready.append(frame)
             self._node.neighbors.wake(peer)
@@ -139,24 +159,35 @@ class HurtNode:
 
 
 class _Pausing:
-    """An observer for whom every iteration is much work."""
+    """Observer that logs every iteration and sleeps, to prolong a run."""
 
     def __init__(self, seconds: float, tell: Callable[..., None]) -> None:
         self._seconds, self._tell = seconds, tell
 
     def begin(self, start: Start) -> None:
-        pass
+        """Do nothing."""
 
     def observe(self, step: Step) -> None:
+        """Log an iteration and sleep."""
         self._tell("step", "", t=step.after.t)
         time.sleep(self._seconds)
 
     def end(self, result: Result[Any]) -> None:
-        pass
+        """Do nothing."""
 
 
 def run(site: Path, log: Path, hurt: Hurt, heard: Callable[[Callable[[str, str], None]], None] | None = None) -> int:
-    """The agent, to its end; the exit code. ``heard`` : is given whoever wants to know what gRPC's core says."""
+    """Run an agent to its end and return its exit code.
+
+    Parameters
+    ----------
+    site, log
+        The agent's ``site.toml``, and the file to which its events are appended.
+    hurt
+        Faults to inject.
+    heard
+        Registers a listener for the log of gRPC's core; None if that log is not captured.
+    """
     from deepca.sites.config.site_file import read_site
     from deepca.sites.runtime.agent import Agent, run_agent
 
@@ -165,7 +196,7 @@ def run(site: Path, log: Path, hurt: Hurt, heard: Callable[[Callable[[str, str],
 
         def tell(event: str, text: str, **facts: object) -> None:
             line = json.dumps({"at": time.monotonic(), "pid": os.getpid(), "event": event, "text": text, **facts})
-            with lock, contextlib.suppress(ValueError):  # the file is closed: nobody reads any more
+            with lock, contextlib.suppress(ValueError):  # the log is already closed
                 file.write(line + "\n")
 
         def wrap(node: Any) -> Any:
@@ -217,7 +248,7 @@ def run(site: Path, log: Path, hurt: Hurt, heard: Callable[[Callable[[str, str],
 
 
 def main(arguments: Sequence[str]) -> int:
-    """``SITE_TOML LOG [NAME=VALUE …]``, with the names of :class:`Hurt`."""
+    """Run an agent given ``SITE_TOML LOG [NAME=VALUE …]``, with the fields of :class:`Hurt` as names."""
     from deepca.sites.transport.grpc_errors import CoreLog
 
     core = CoreLog().install()

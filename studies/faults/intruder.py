@@ -1,6 +1,6 @@
-"""Somebody who holds the kit of a neighbour and means no good: thousands of random and damaged frames.
+"""An intruder with the kit of a neighbour, who sends thousands of random and damaged frames.
 
-It gets through TLS, Challenge and Proof as any neighbour does, since only then anybody listens to its frames at all.
+It passes TLS, Challenge and Proof as any neighbour does, since agents read no frames before that.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import contextlib
 import json
 import random
 import socket
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,9 +22,14 @@ __all__ = ["Sent", "deluge", "garbage"]
 
 @dataclass
 class Sent:
-    """What was sent, and how many streams and refusals that took.
+    """Numbers of frames sent, streams opened and refusals.
 
-    control : when, by the clock of the machine, one message was sent that has to have an effect; 0 if none.
+    Parameters
+    ----------
+    seconds
+        How long sending took.
+    control
+        Monotonic time at which one valid message was sent, which must have an effect; 0 if none was sent.
     """
 
     frames: int = 0
@@ -36,27 +40,23 @@ class Sent:
 
 
 def deluge(site: Path, target: str, frames: int, seed: int, out: Path) -> None:
-    """Sends so many frames with the kit beside ``site``, its ``site.toml``, to the site called ``target``."""
+    """Send frames to the site ``target`` with the kit of the ``site.toml`` at ``site``, and write :class:`Sent` to ``out``."""
     from deepca.sites.config.site_file import read_site
     from deepca.sites.pki.identity import Identity
+    from deepca.sites.protocol.fingerprints import run_of
 
     file = read_site(site)
     index = file.network.index(target)
     address = str(file.network.sites[index].address)
-    sent = asyncio.run(_deluge(Identity.load(file), file.site, file.index, target, address, frames, seed, _run(file)))
+    run = run_of(file.network)
+    sent = asyncio.run(_deluge(Identity.load(file), file.site, file.index, target, address, frames, seed, run))
     out.write_text(json.dumps(vars(sent)), encoding="utf-8")
-
-
-def _run(file: Any) -> bytes:
-    from deepca.sites.protocol.fingerprints import run_of
-
-    return run_of(file.network)
 
 
 async def _deluge(
     credentials: Any, me: str, place: int, target: str, address: str, frames: int, seed: int, run: bytes
 ) -> Sent:
-    from deepca.sites.transport import tls  # isort: skip  # first of all that import grpc
+    from deepca.sites.transport import tls  # isort: skip  # before anything that imports grpc
     import grpc.aio
 
     sent, rng, began = Sent(), np.random.default_rng(seed), time.monotonic()
@@ -67,24 +67,23 @@ async def _deluge(
 
     while sent.frames < frames and time.monotonic() - began < 600.0:
         async with connect() as channel:
-            # a connection on which many streams were cut off lets no more through after a while; agents make a new one
-            # for every stream
+            # a connection stalls after many of its streams were aborted; agents open a new one for every stream
             for _ in range(20):
                 call = channel.stream_stream("/deepca.v1.Link/Talk")()
                 try:
                     await asyncio.wait_for(_stream(call, credentials, me, rng, run, sent), 2.0)
-                except Exception as error:  # thrown out, in one of the many ways in which a stream can end; comes again
+                except Exception as error:  # refused, in one of the many ways in which a stream can end; try again
                     sent.refusals += 1
                     if isinstance(error, TimeoutError):
                         break
                 finally:
                     call.cancel()
     sent.seconds = time.monotonic() - began
-    for _ in range(20):  # what does nothing proves nothing, unless something else does
+    for _ in range(20):  # control: a valid message must have an effect
         async with connect() as channel:
             call = channel.stream_stream("/deepca.v1.Link/Talk")()
             try:
-                if await asyncio.wait_for(_control(call, credentials, me, place, run, sent), 5.0):
+                if await asyncio.wait_for(_send_control(call, credentials, me, place, run, sent), 5.0):
                     break
             except Exception:
                 await asyncio.sleep(0.2)
@@ -93,8 +92,8 @@ async def _deluge(
     return sent
 
 
-async def _enter(call: Any, credentials: Any, me: str, run: bytes) -> tuple[Any, Any]:
-    """Gets in as a neighbour does: the other side's Hello, and ours, which is not sent yet."""
+async def _authenticate(call: Any, credentials: Any, me: str, run: bytes) -> tuple[Any, Any]:
+    """Authenticate as a neighbour does; return the other side's Hello, and ours, which is not sent yet."""
     from deepca.sites.protocol import wire_pb2 as wire
     from deepca.sites.protocol.handshake import Handshake
     from deepca.sites.runtime.link import hello_check
@@ -120,26 +119,26 @@ async def _enter(call: Any, credentials: Any, me: str, run: bytes) -> tuple[Any,
     return hello, mine
 
 
-async def _control(call: Any, credentials: Any, me: str, place: int, run: bytes, sent: Sent) -> bool:
-    """One message that is as it should be, news of this site itself; whether it was heard."""
+async def _send_control(call: Any, credentials: Any, me: str, place: int, run: bytes, sent: Sent) -> bool:
+    """Send one valid message, a record of this site; return whether it was acknowledged."""
     from deepca.sites.protocol import wire_pb2 as wire
     from deepca.sites.protocol.signatures import RECORD_LABEL
 
-    hello, mine = await _enter(call, credentials, me, run)
+    hello, mine = await _authenticate(call, credentials, me, run)
     await call.write(wire.Frame(hello=mine).SerializeToString())
     record = wire.Record(
         site=place, incarnation=mine.incarnation, boot=mine.boot, version=1 << 40, phase="failed", reached=-1
     )
     part = wire.Part(seq=hello.heard + 1, session=mine.session)
-    said = record.SerializeToString()
+    content = record.SerializeToString()
     sealed = wire.Sealed(
-        record=said,
+        record=content,
         certificate=credentials.certificate_der,
-        signature=credentials.sign(RECORD_LABEL + run + said),
+        signature=credentials.sign(RECORD_LABEL + run + content),
     )
     part.parcel = wire.Parcel(records=wire.Records(sealed=[sealed])).SerializeToString()
     sent.control = time.monotonic()
-    await call.write(wire.Frame(part=_checked(part)).SerializeToString())
+    await call.write(wire.Frame(part=_with_checksum(part)).SerializeToString())
     for _ in range(20):
         frame = wire.Frame.FromString(await call.read())
         if max(frame.beat.heard, frame.part.heard) > hello.heard:
@@ -148,10 +147,10 @@ async def _control(call: Any, credentials: Any, me: str, place: int, run: bytes,
 
 
 async def _stream(call: Any, credentials: Any, me: str, rng: np.random.Generator, run: bytes, sent: Sent) -> None:
-    """Gets in, and then misbehaves until it is thrown out."""
+    """Authenticate, and then send bad frames until the stream ends."""
     from deepca.sites.protocol import wire_pb2 as wire
 
-    hello, mine = await _enter(call, credentials, me, run)
+    hello, mine = await _authenticate(call, credentials, me, run)
     sent.streams += 1
     if rng.random() < 0.8:
         await call.write(wire.Frame(hello=mine).SerializeToString())
@@ -160,7 +159,7 @@ async def _stream(call: Any, credentials: Any, me: str, rng: np.random.Generator
         for _ in range(8):
             if reading.done():
                 break
-            content = _frame(rng, hello, mine)
+            content = _bad_frame(rng, hello, mine)
             await call.write(content)
             sent.frames += 1
             await asyncio.sleep(0.001)
@@ -179,26 +178,27 @@ async def _drain(call: Any) -> None:
         pass
 
 
-def _frame(rng: np.random.Generator, theirs: Any, mine: Any) -> bytes:
-    """One that must have no effect."""
+def _bad_frame(rng: np.random.Generator, theirs: Any, mine: Any) -> bytes:
+    """Return a frame that must have no effect."""
     kind = rng.random()
     if kind < 0.2:
         return rng.bytes(int(rng.integers(1, 2000)))
     if kind < 0.6:
         return _damaged(rng, _part(rng, theirs, mine, _parcel(rng), valid=True).SerializeToString())
-    if kind < 0.75:  # well-formed, of the right session, next in order: only what it says is nonsense
+    if kind < 0.75:  # well-formed, of the right session and next in order, but with nonsensical content
         content = bytes(_part(rng, theirs, mine, _parcel(rng), valid=True).SerializeToString())
         theirs.heard += 1
         return content
     if kind < 0.95:
         return bytes(_part(rng, theirs, mine, _parcel(rng), valid=False).SerializeToString())
-    return _other(rng, mine)
+    return _misplaced_frame(rng, mine)
 
 
 def _damaged(rng: np.random.Generator, content: bytes) -> bytes:
+    """Flip bits, truncate, or insert random bytes."""
     changed = bytearray(content)
     match int(rng.integers(3)):
-        case 0:  # a bit here and there
+        case 0:
             for _ in range(int(rng.integers(1, 9))):
                 changed[int(rng.integers(len(changed)))] ^= 1 << int(rng.integers(8))
         case 1:
@@ -210,7 +210,7 @@ def _damaged(rng: np.random.Generator, content: bytes) -> bytes:
 
 
 def _parcel(rng: np.random.Generator) -> Any:
-    """A message as agents send them: of an epoch that is not, a record of nonsense, a result that nobody has."""
+    """Return a message of a kind that agents send: data of an unknown plan, a bogus record, or an unknown result."""
     from deepca.sites.protocol import wire_pb2 as wire
 
     match int(rng.integers(4)):
@@ -228,7 +228,7 @@ def _parcel(rng: np.random.Generator) -> Any:
 
 
 def _part(rng: np.random.Generator, theirs: Any, mine: Any, parcel: Any, *, valid: bool) -> Any:
-    """A Part of the right session. valid : with the right checksum, to be damaged; else one that lies about itself."""
+    """Return a Part of the right session with a correct checksum; unless ``valid``, one of its fields is wrong."""
     from deepca.sites.protocol import wire_pb2 as wire
 
     body = rng.bytes(96)
@@ -237,7 +237,7 @@ def _part(rng: np.random.Generator, theirs: Any, mine: Any, parcel: Any, *, vali
     if not valid:
         match int(rng.integers(7)):
             case 0:
-                part.total = 1 << int(rng.integers(35, 62))  # never to be allocated
+                part.total = 1 << int(rng.integers(35, 62))  # must never be allocated
             case 1:
                 part.offset = int(rng.integers(1, 1 << 40))
             case 2:
@@ -250,11 +250,11 @@ def _part(rng: np.random.Generator, theirs: Any, mine: Any, parcel: Any, *, vali
                 part.parcel = rng.bytes(50)
             case _:
                 part.heard = int(rng.integers(1 << 30, 1 << 60))
-    return wire.Frame(part=_checked(part))
+    return wire.Frame(part=_with_checksum(part))
 
 
-def _checked(part: Any) -> Any:
-    """With the right checksum, so that what is behind it is reached."""
+def _with_checksum(part: Any) -> Any:
+    """Set the right checksum, so that the checks behind it are reached."""
     from deepca.sites.runtime.link import checksum
 
     numbers = part.seq, part.session, part.index, part.offset, part.total, part.heard
@@ -262,8 +262,8 @@ def _checked(part: Any) -> Any:
     return part
 
 
-def _other(rng: np.random.Generator, mine: Any) -> bytes:
-    """Hellos and what does not belong within a session."""
+def _misplaced_frame(rng: np.random.Generator, mine: Any) -> bytes:
+    """Return an altered Hello, or a frame that does not belong within a session."""
     from deepca.sites.protocol import wire_pb2 as wire
     from deepca.sites.runtime.link import hello_check
 
@@ -285,19 +285,15 @@ def _other(rng: np.random.Generator, mine: Any) -> bytes:
 
 
 def garbage(port: int, connections: int, seed: int) -> int:
-    """So many connections that send random bytes for a handshake; how many were answered by more than an alert."""
+    """Open connections that send random bytes as a handshake; return how many got more than an alert as answer."""
     rng, answered = random.Random(seed), 0
     for _ in range(connections):
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 2.0) as plug:
-            plug.sendall(rng.randbytes(rng.randrange(1, 3000)))
-            plug.settimeout(0.5)
-            plug.shutdown(socket.SHUT_WR)
-            said = b""
-            while data := plug.recv(4096):
-                said += data
-            answered += len(said) > 64
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 2.0) as connection:
+            connection.sendall(rng.randbytes(rng.randrange(1, 3000)))
+            connection.settimeout(0.5)
+            connection.shutdown(socket.SHUT_WR)
+            answer = b""
+            while data := connection.recv(4096):
+                answer += data
+            answered += len(answer) > 64
     return answered
-
-
-if __name__ == "__main__":
-    sys.exit("see studies.faults.cases")

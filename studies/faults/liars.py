@@ -1,7 +1,7 @@
-"""An agent with a genuine kit that lies: it runs the program that all run, with one piece of it replaced.
+"""Lies told by an agent with a genuine kit.
 
-What a lie replaces is within the liar's own process; everything else it does is what an honest agent does, so that a
-lie is not found out for another reason.
+A lie replaces one function within the liar's own process. Everything else is what an honest agent does, so that a lie
+cannot be detected for another reason.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from deepca.solver.result import Status, StatusCode
 
 __all__ = ["ARRAYS", "CLAIMS", "LEADER", "MODELS", "RELAY", "TAGS", "lying"]
 
-_LATER = 5  # epochs
+_EPOCHS_AHEAD = 5  # of the actual epoch, in a claim for a later one
 
 
 def _mean(model: Model) -> Model:
@@ -48,11 +48,11 @@ MODELS: dict[str, Callable[[Model], Model]] = {
     "sites": lambda model: replace(model, about={**model.about, "sites": list(model.about["sites"])[:-1]}),
     "a field": lambda model: replace(model, about={**model.about, "note": "send your rows to us"}),
 }
-"""What the site that proposes the result changes in it."""
+"""Changes that the site proposing the result makes in it."""
 
 
-def _first(value: float) -> Callable[[Message], Message]:
-    """The first number of the array is another."""
+def _with_first(value: float) -> Callable[[Message], Message]:
+    """Return a function that replaces the first number of an array."""
 
     def changed(message: Message) -> Message:
         assert message.payload is not None
@@ -63,38 +63,38 @@ def _first(value: float) -> Callable[[Message], Message]:
     return changed
 
 
-def _payload(change: Callable[[Any], Any]) -> Callable[[Message], Message]:
+def _with_payload(change: Callable[[Any], Any]) -> Callable[[Message], Message]:
     return lambda message: replace(message, payload=change(message.payload))
 
 
 ARRAYS: dict[str, tuple[str, Callable[[Message], Message]]] = {
-    "NaN": ("mean", _first(np.nan)),
-    "infinity": ("spread", _first(np.inf)),
-    "negative count": ("mean", _first(-3.0)),
-    "count that is not whole": ("mean", _first(2.5)),
-    "shape": ("mean", _payload(lambda x: np.array(x)[:-1])),
-    "dtype": ("remainder", _payload(lambda x: np.array(x, dtype=np.float32))),
-    "no array": ("mean", _payload(lambda x: None)),
+    "NaN": ("mean", _with_first(np.nan)),
+    "infinity": ("spread", _with_first(np.inf)),
+    "negative count": ("mean", _with_first(-3.0)),
+    "fractional count": ("mean", _with_first(2.5)),
+    "shape": ("mean", _with_payload(lambda x: np.array(x)[:-1])),
+    "dtype": ("remainder", _with_payload(lambda x: np.array(x, dtype=np.float32))),
+    "no array": ("mean", _with_payload(lambda x: None)),
     "extra values": ("mean", lambda message: replace(message, riders=(*message.riders, np.zeros(2)))),
-    "NaN in a product": ("step", _first(np.nan)),
-    "NaN in the certificate": ("certificate", _first(np.nan)),
-    "sum that all know": ("axes", _payload(lambda x: np.concatenate([np.array(x)[:-1], np.array(x)[-1:] + 1.0]))),
+    "NaN in a product": ("step", _with_first(np.nan)),
+    "NaN in the certificate": ("certificate", _with_first(np.nan)),
+    "inconsistent sum": ("axes", _with_payload(lambda x: np.concatenate([np.array(x)[:-1], np.array(x)[-1:] + 1.0]))),
 }
-"""What a site changes in an array that it sends, and in which phase."""
+"""Phases, and changes that a site makes in the arrays that it sends in them."""
 
 TAGS: dict[str, tuple[str, Callable[[Tag], Tag]]] = {
     "round": ("mean", lambda tag: replace(tag, round=tag.round + 3)),
     "iteration": ("step", lambda tag: replace(tag, t=tag.t + 3)),
     "phase": ("spread", lambda tag: replace(tag, phase="spreed")),
-    "epoch of a message": ("mean", lambda tag: replace(tag, epoch=tag.epoch + 1)),
+    "epoch": ("mean", lambda tag: replace(tag, epoch=tag.epoch + 1)),
     "plan": ("mean", lambda tag: tag),
 }
-"""What a site changes in the tag of its messages, and in which phase; and the plan that they are said to belong to."""
+"""Phases, and changes that a site makes in the tags of its messages in them; ``plan`` names another plan."""
 
 
 @contextmanager
 def lying(lie: str) -> Iterator[None]:
-    """While this lasts, the agent of this process lies: ``model:mean``, ``array:NaN``, ``leader:a bound``, …"""
+    """Let the agent of this process tell a lie such as ``model:mean``, ``array:NaN`` or ``leader:a bound``."""
     kind, _, what = lie.partition(":")
     makers: dict[str, Callable[[str], list[tuple[Any, str, Any]]]] = {
         "": lambda _: [],
@@ -106,7 +106,7 @@ def lying(lie: str) -> Iterator[None]:
         "relay": _relay_lie,
     }
     if kind not in makers:
-        raise InvalidInput(f"no such lie: {lie!r}")
+        raise InvalidInput(f"unknown lie {lie!r}; its kind must be one of {', '.join(filter(None, makers))}")
     patches = [(where, name, getattr(where, name), new) for where, name, new in makers[kind](what)]
     for where, name, _, new in patches:
         setattr(where, name, new)
@@ -150,11 +150,11 @@ def _tag_lie(what: str) -> list[tuple[Any, str, Any]]:
     return [(node, "pack", pack)]
 
 
-# ----------------------------------------------------------------------------------- numbers that one computes for all
+# ----------------------------------------------------------------------------------- false numbers of the leader
 
 
 def _next_block() -> list[tuple[Any, str, Any]]:
-    """A block that is orthonormal and orthogonal to all before it, as it must be, and does not follow."""
+    """Replace the next Krylov block by one that is orthonormal and orthogonal to all before it, but random."""
     from deepca.algorithms.krylov import BlockKrylov
 
     honest = BlockKrylov._filled
@@ -165,8 +165,8 @@ def _next_block() -> list[tuple[Any, str, Any]]:
     return [(BlockKrylov, "_filled", filled)]
 
 
-def _seen(change: Callable[[Any], Any]) -> Callable[[], list[tuple[Any, str, Any]]]:
-    """What probes say, changed."""
+def _change_probes(change: Callable[[Any], Any]) -> Callable[[], list[tuple[Any, str, Any]]]:
+    """Change the numbers of probes."""
 
     def patches() -> list[tuple[Any, str, Any]]:
         from deepca.solver.certificate.probing import Seen
@@ -177,8 +177,8 @@ def _seen(change: Callable[[Any], Any]) -> Callable[[], list[tuple[Any, str, Any
     return patches
 
 
-def _derived(module: str, change: Callable[[tuple[Any, ...]], tuple[Any, ...]]) -> Callable[[], list[Any]]:
-    """Whatever the leader derives from an average in that module, changed."""
+def _change_derived(module: str, change: Callable[[tuple[Any, ...]], tuple[Any, ...]]) -> Callable[[], list[Any]]:
+    """Change what the leader derives from an average in a module."""
 
     def patches() -> list[Any]:
         from importlib import import_module
@@ -190,11 +190,11 @@ def _derived(module: str, change: Callable[[tuple[Any, ...]], tuple[Any, ...]]) 
     return patches
 
 
-_endless_probes = _derived("deepca.solver.certificate.probing", lambda parts: (parts[0], np.inf, *parts[2:]))
+_endless_probes = _change_derived("deepca.solver.certificate.probing", lambda parts: (parts[0], np.inf, *parts[2:]))
 
 
-def _believing(module: str) -> tuple[Any, str, Any]:
-    """Whoever lies about a count goes on with the true one."""
+def _cap_own_count(module: str) -> tuple[Any, str, Any]:
+    """Let the liar itself continue with the largest count allowed, whatever it has sent."""
     from importlib import import_module
 
     where = import_module(module)
@@ -204,18 +204,24 @@ def _believing(module: str) -> tuple[Any, str, Any]:
 
 LEADER: dict[str, Callable[[], list[Any]]] = {
     "next block": _next_block,
-    "a bound": _seen(lambda seen: replace(seen, bound=seen.values[0])),
-    "no bound": _seen(lambda seen: replace(seen, bound=-np.inf)),
-    "eigenvalues outside": _seen(lambda seen: replace(seen, values=tuple(0.5 * value for value in seen.values))),
-    "eigenvalues": _derived("deepca.solver.certificate.certification", lambda parts: (1.001 * parts[0], *parts[1:])),
-    "residual": _derived("deepca.solver.certificate.certification", lambda parts: (parts[0], -parts[0][0], *parts[2:])),
-    "number of probes": lambda: [*_endless_probes(), _believing("deepca.solver.certificate.probing")],
-    "axes": _derived("deepca.solver.ritz_axes", lambda parts: (parts[0], parts[1] + 1e-6)),
-    "variances": _derived("deepca.solver.ritz_axes", lambda parts: (1.001 * parts[0], parts[1])),
+    "a bound": _change_probes(lambda seen: replace(seen, bound=seen.values[0])),
+    "no bound": _change_probes(lambda seen: replace(seen, bound=-np.inf)),
+    "eigenvalues outside": _change_probes(
+        lambda seen: replace(seen, values=tuple(0.5 * value for value in seen.values))
+    ),
+    "eigenvalues": _change_derived(
+        "deepca.solver.certificate.certification", lambda parts: (1.001 * parts[0], *parts[1:])
+    ),
+    "residual": _change_derived(
+        "deepca.solver.certificate.certification", lambda parts: (parts[0], -parts[0][0], *parts[2:])
+    ),
+    "number of probes": lambda: [*_endless_probes(), _cap_own_count("deepca.solver.certificate.probing")],
+    "axes": _change_derived("deepca.solver.ritz_axes", lambda parts: (parts[0], parts[1] + 1e-6)),
+    "variances": _change_derived("deepca.solver.ritz_axes", lambda parts: (1.001 * parts[0], parts[1])),
 }
-"""What the site whose numbers all others take (the root of the tree) tells them instead of what follows."""
+"""Lies of the leader (the root of the tree), whose numbers all other sites use."""
 RELAY: dict[str, str] = {"next block": "step", "certificate": "certificate", "axes": "axes"}
-"""What a site that hands such numbers on changes in them, by the phase."""
+"""Phases in which a site alters the leader's numbers while forwarding them."""
 
 
 def _relay_lie(what: str) -> list[tuple[Any, str, Any]]:
@@ -227,7 +233,7 @@ def _relay_lie(what: str) -> list[tuple[Any, str, Any]]:
         if self._phase != phase:
             return honest(self, x, rounds)
         first, *more = rounds
-        x = self.gossip(x, first)  # a neighbour of the leader has its numbers now
+        x = self.gossip(x, first)  # a neighbour of the leader now has its numbers
         altered = x + 1e-3
         for weights in more:
             altered = self.gossip(altered, weights)
@@ -239,37 +245,38 @@ def _relay_lie(what: str) -> list[tuple[Any, str, Any]]:
 # ------------------------------------------------------------------------------------------------- claims about results
 
 
-def _fabricated(content: bytes) -> bytes:
-    """A model that nobody has computed, well-formed in every way."""
+def _fabricate(content: bytes) -> bytes:
+    """Return a well-formed model that no site has computed."""
     return _components(_mean(from_bytes(content, Path("proposed")))).to_bytes()
 
 
 def _announce(results: Any, claim: Any, content: bytes) -> None:
+    """Store a result and sign a claim about it."""
     results._files.contents[claim.outcome] = content
     results._endorse(claim)
 
 
 def _same_epoch() -> list[tuple[Any, str, Any]]:
-    """Sign other bytes than those that were proposed, for the same plan."""
+    """Sign a result other than the proposed one, for the same plan."""
     from deepca.sites.protocol.claims import ResultClaim
     from deepca.sites.runtime.node.results import Results
 
     def compare(self: Any, computed: Any, claim: ResultClaim) -> None:
-        content = _fabricated(self._files.contents[claim.outcome])
+        content = _fabricate(self._files.contents[claim.outcome])
         _announce(self, replace(claim, outcome=hashlib.sha256(content).digest()), content)
 
     return [(Results, "_compare", compare)]
 
 
 def _at_the_end(change: Callable[[Any], Any]) -> list[tuple[Any, str, Any]]:
-    """Announce a claim that differs from that of the plan when the run has come to its end."""
+    """Announce a changed claim about a fabricated result at the end of the run."""
     from deepca.sites.protocol.claims import ResultClaim
     from deepca.sites.runtime.node import Node
 
     honest = Node.settle
 
     def settle(self: Any, plan: Any, differs: Any, proposal: Any) -> Any:
-        content = _fabricated(proposal())
+        content = _fabricate(proposal())
         true = ResultClaim(plan.epoch, plan.digest, plan.members, hashlib.sha256(content).digest())
         with self.changed:
             _announce(self.results, change(true), content)
@@ -280,11 +287,11 @@ def _at_the_end(change: Callable[[Any], Any]) -> list[tuple[Any, str, Any]]:
 
 
 def _made_up(claim: Any) -> Any:
-    return replace(claim, epoch=claim.epoch + _LATER, plan=hashlib.sha256(b"made up").digest())
+    return replace(claim, epoch=claim.epoch + _EPOCHS_AHEAD, plan=hashlib.sha256(b"made up").digest())
 
 
 def _forged_record() -> list[tuple[Any, str, Any]]:
-    """Hand on a record of the first site that it has not written: it has failed, and signed another result."""
+    """Forward a forged record of the first site, which says that it has failed."""
     from deepca.sites.protocol.records import Failure
     from deepca.sites.runtime.node.neighbors import Neighbors
 
@@ -300,7 +307,7 @@ def _forged_record() -> list[tuple[Any, str, Any]]:
 
 
 def _replayed() -> list[tuple[Any, str, Any]]:
-    """Announce the result of an earlier run as that of this one, and hand it out with all its signatures."""
+    """Announce the result of an earlier run as that of this one, with all its signatures."""
     from deepca.sites.protocol import wire_pb2 as wire
     from deepca.sites.protocol.parcels import Parcel
     from deepca.sites.runtime.node import Node
@@ -336,4 +343,4 @@ CLAIMS: dict[str, Callable[[], list[tuple[Any, str, Any]]]] = {
     "forged record": _forged_record,
     "replayed": _replayed,
 }
-"""What a site that does not propose the result says about one."""
+"""Lies about results by a site that does not propose the result."""

@@ -1,4 +1,4 @@
-"""Agents that lie about results and numbers: nobody believes them, and they are named."""
+"""Cases in which an agent lies about results or numbers, and has to be named without being believed."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ __all__ = [
     "results",
 ]
 
-_LIAR = 2  # in a path of four: a neighbour of s1 and s3, and not of s0, which proposes
+_LIAR = 2  # in a path of four: a neighbour of s1 and s3, but not of s0, which proposes the result
 LEADER_OF_PATH = 1
-"""Whose numbers all take: s0 and s2 have them from it, s3 from s2."""
+"""Site whose numbers all others use: s0 and s2 receive them from it, s3 from s2."""
 _SETUP = Setup(agents=4, topology="path", algorithm="auto", pause=1e-4, patience=20.0, deadline=60.0)
 
 
@@ -36,7 +36,7 @@ def _setup(number: int, topology: str = "path") -> Setup:
 
 
 def named_and_nothing_written(folder: Path, lie: str, liar: int, number: int = 0) -> Verdict:
-    """Play one lie after which all honest sites have to end with exit code 1, naming the liar, without a result."""
+    """Tell a lie after which all honest sites must name the liar and end with exit code 1, without a result."""
     took: list[float] = []
 
     def act(fleet: Fleet) -> None:
@@ -57,21 +57,22 @@ def named_and_nothing_written(folder: Path, lie: str, liar: int, number: int = 0
                 verdict.unnamed += 1
                 verdict.problems.append(f"{fleet.names[site]} does not name {fleet.names[liar]}")
             elif not Path(ends[-1]["report"]).is_file():
-                verdict.problems.append(f"{fleet.names[site]} has written no report")
+                verdict.problems.append(f"{fleet.names[site]} wrote no report")
         if len(took) < 2 or sum(took) > fleet.setup.patience:
-            verdict.problems.append("not ended within patience")
+            verdict.problems.append("did not end within patience")
         verdict.accepted = sum((fleet.site(site) / "model.npz").exists() for site in honest)
         if verdict.accepted:
-            verdict.problems.append(f"a wrong result was written by {verdict.accepted} sites")
+            verdict.wrong = True
+            verdict.problems.append(f"{verdict.accepted} sites wrote a wrong result")
         _look_for_tracebacks(fleet, verdict)
 
     return play(folder, _setup(number), act, expect)
 
 
 def refused_and_right(folder: Path, lie: str, number: int = 0) -> Verdict:
-    """Play one lie that is refused and logged, and after which all honest sites still have the right result.
+    """Tell a lie that must be refused and logged, and after which all honest sites still get the right result.
 
-    In a ring: what a site hands on comes the other way round, too.
+    The sites form a ring, so that whatever the liar forwards also arrives by another way.
     """
 
     def act(fleet: Fleet) -> None:
@@ -95,12 +96,12 @@ def refused_and_right(folder: Path, lie: str, number: int = 0) -> Verdict:
         honest = [site for site in range(fleet.setup.sites) if site != _LIAR]
         expect_codes(fleet, verdict, dict.fromkeys(honest, 0))
         name = fleet.names[_LIAR]
-        told = [one for site in honest for one in fleet.events(site, "refused")]
-        if not any(name in (one.get("peer"), one.get("where")) for one in told):
+        refusals = [one for site in honest for one in fleet.events(site, "refused")]
+        if not any(name in (one.get("peer"), one.get("where")) for one in refusals):
             verdict.unnamed += 1
-            verdict.problems.append(f"nobody names {name}")
+            verdict.problems.append(f"no site names {name}")
         if verdict.members != fleet.names:
-            verdict.problems.append(f"a result of {verdict.members}")
+            verdict.problems.append(f"result computed from {verdict.members}")
         if max(verdict.error, verdict.simulated) > CLOSE:
             verdict.accepted = verdict.results
         _look_for_tracebacks(fleet, verdict)
@@ -109,7 +110,7 @@ def refused_and_right(folder: Path, lie: str, number: int = 0) -> Verdict:
 
 
 def results(scale: Scale) -> Found:
-    """Fabricated, altered, forged and replayed results."""
+    """Propose altered results, and announce fabricated, forged and replayed ones."""
     verdicts = []
     proposed = list(MODELS) if scale.full else ["mean", "counts", "status"]
     ends = [(f"model:{what}", 0) for what in proposed]
@@ -119,27 +120,27 @@ def results(scale: Scale) -> Found:
     for number, what in enumerate(("forged record", "replayed")):
         verdicts.append(_labelled(what, refused_and_right(scale.folder / "lies", f"claim:{what}", 50 + number)))
     done = (
-        f"1 of 4 has a genuine kit and lies. As the one that proposes the result it changes {', '.join(proposed)}; as "
-        "another one it announces a fabricated model for the same epoch, for a later one, of fewer sites; hands on a "
-        "forged record of another site; replays the result of an earlier run with all its signatures"
+        f"1 of 4 agents lies. When it proposes the result, it alters: {', '.join(proposed)}. When another site proposes it, "
+        "it announces a fabricated model for the same epoch, a later epoch or fewer sites, forwards a forged record of "
+        "another site, or replays the result of an earlier run with all its signatures"
     )
     return _summed("fabricated results", done, verdicts)
 
 
 def arrays(scale: Scale) -> Found:
-    """Numbers that a step cannot have, and messages of another step."""
+    """Send arrays that are invalid in their step, and messages with a wrong tag."""
     chosen = [f"array:{what}" for what in ARRAYS] + [f"tag:{what}" for what in TAGS]
     chosen = chosen if scale.full else chosen[::4]
     verdicts = [
         _labelled(lie, named_and_nothing_written(scale.folder / "lies", lie, _LIAR, 100 + number))
         for number, lie in enumerate(chosen)
     ]
-    done = f"1 of 4 sends what the step cannot have: {', '.join(lie.replace(':', ': ') for lie in chosen)}"
-    return _summed("wrong arrays", done, verdicts)
+    done = f"1 of 4 agents sends messages that are invalid in their step: {', '.join(lie.replace(':', ': ') for lie in chosen)}"
+    return _summed("invalid messages", done, verdicts)
 
 
 def leaders(scale: Scale) -> Found:
-    """Numbers that one computes and all others take, and that do not follow."""
+    """Send false numbers as the leader, or alter the leader's numbers while forwarding them."""
     computed = list(LEADER) if scale.full else ["next block", "a bound", "eigenvalues"]
     chosen = [(f"leader:{what}", LEADER_OF_PATH) for what in computed]
     chosen += [(f"relay:{what}", _LIAR) for what in (RELAY if scale.full else ["next block"])]
@@ -148,14 +149,14 @@ def leaders(scale: Scale) -> Found:
         for number, (lie, liar) in enumerate(chosen)
     ]
     done = (
-        f"the one of 4 that computes for all tells them other numbers than follow: {', '.join(computed)}; one that "
-        "hands such numbers on changes them"
+        f"1 of 4 agents, the leader, sends false numbers: {', '.join(computed)}; another agent alters the leader's "
+        "numbers while forwarding them"
     )
-    return _summed("numbers for all", done, verdicts)
+    return _summed("false leader", done, verdicts)
 
 
 def old_result(scale: Scale) -> Found:
-    """The same run name with the same rows, touched; and with other rows."""
+    """Repeat a finished run under the same name, with a touched data file and with a changed one."""
 
     def act(fleet: Fleet) -> None:
         fleet.start()
@@ -172,12 +173,14 @@ def old_result(scale: Scale) -> Found:
         _look_for_tracebacks(fleet, verdict)
 
     verdict = play(scale.folder / "old", _setup(200), act, expect)
-    done = "started again under the same run name: 1 of 4 with its file touched, 1 with one value changed by 1e-9"
-    return summed("old result", done, [verdict], "touched: the result there is; changed: exit code 2, nothing written")
+    done = "2 of 4 restarted under the same run name: 1 with its data file touched, 1 with one value changed by 1e-9"
+    return summed(
+        "stale result", done, [verdict], "touched: existing result kept; changed: exit code 2, nothing written"
+    )
 
 
 def _look_for_tracebacks(fleet: Fleet, verdict: Verdict) -> None:
-    """What was printed by an interpreter that gave up."""
+    """Add a problem for every agent that printed a traceback."""
     for site, name in enumerate(fleet.names):
         with contextlib.suppress(FileNotFoundError):
             text = fleet.log(site).with_suffix(".out").read_text(encoding="utf-8", errors="replace")
@@ -187,11 +190,13 @@ def _look_for_tracebacks(fleet: Fleet, verdict: Verdict) -> None:
 
 
 def _labelled(lie: str, verdict: Verdict) -> Verdict:
+    """Prefix the problems of a run with its lie."""
     verdict.problems = [f"{lie}: {problem}" for problem in verdict.problems]
     return verdict
 
 
 def _summed(case: str, done: str, verdicts: Sequence[Verdict]) -> Found:
+    """Summarize runs with lies as a row of the report."""
     lies = Lies(
         len(verdicts),
         sum(verdict.accepted for verdict in verdicts),
@@ -199,7 +204,7 @@ def _summed(case: str, done: str, verdicts: Sequence[Verdict]) -> Found:
         sum(not verdict.unnamed for verdict in verdicts),
     )
     figures = (
-        f"{lies.accepted} fabricated results accepted, {lies.tracebacks} tracebacks, the culprit named in {lies.named} "
-        f"of {lies.told}; each ended within {max(verdict.seconds for verdict in verdicts):.0f} s of its start"
+        f"{lies.accepted} fabricated results accepted, {lies.tracebacks} tracebacks, the liar named in {lies.named} "
+        f"of {lies.told} runs; each ended within {max(verdict.seconds for verdict in verdicts):.0f} s"
     )
     return replace(summed(case, done, verdicts, figures), lies=lies)

@@ -1,25 +1,19 @@
-"""What agents take: memory, and time per round."""
+"""Cases that measure the memory of agents and the time of their exchanges."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from studies.faults.exchanges import GOALS, large_message, round_times
-from studies.faults.footprint import Footprint, apart, together
-from studies.faults.playing import (
-    LIMIT,
-    Found,
-    Scale,
-    play,
-    summed,
-)
+from studies.faults.footprint import Footprint, measure_in_one_process, measure_separately
+from studies.faults.playing import LIMIT, Found, Scale, play, summed
 from studies.faults.processes import Fleet, Hung, Setup
 
 __all__ = ["large", "memory", "rounds"]
 
 
 def memory(scale: Scale) -> Found:
-    """The most that an agent takes, against its data and the size of a message."""
+    """Measure the peak memory of an agent against the size of its data and of a message."""
     d, k, agents = scale.choose(400_000, 100_000), scale.choose(16, 10), 3
     rng = np.random.default_rng(970)
     basis = np.linalg.qr(rng.standard_normal((d, k)))[0].T * np.linspace(2.0, 1.0, k)[:, None]
@@ -28,8 +22,9 @@ def memory(scale: Scale) -> Found:
     found: list[Footprint] = []
 
     def act(fleet: Fleet) -> None:
-        found.append(apart(fleet, 3 * LIMIT))
-        found.append(together([fleet.site(site) / "site.toml" for site in range(agents)], 3 * LIMIT))
+        found.append(measure_separately(fleet, 3 * LIMIT))
+        sites = [fleet.site(site) / "site.toml" for site in range(agents)]
+        found.append(measure_in_one_process(sites, 3 * LIMIT))
 
     setup = Setup(agents=agents, components=k, d=d, fresh=True, pause=1e-4, tolerance=1e-9, deadline=3 * LIMIT)
     verdict = play(scale.folder / "memory", setup, act, lambda fleet, verdict: None, rows)
@@ -41,42 +36,42 @@ def memory(scale: Scale) -> Found:
     degree = 2
     allowed, above = 100.0 + (degree + 6) * message, real.most - data
     if not above <= allowed:
-        verdict.problems.append(f"{above:.0f} MB above its rows, where {allowed:.0f} are allowed")
+        verdict.problems.append(f"{above:.0f} MB in addition to its rows, above the limit of {allowed:.0f} MB")
     share = (one.most - one.before) / agents
     added = (real.most - real.before - share) / message
     figures = (
-        f"an agent takes ≤ {above:.0f} MB above its rows, interpreter ({real.before:.0f} MB) included; allowed "
-        f"100 + {degree + 6} × {message:.0f} = {allowed:.0f} MB. Of this the algorithm and its certificate take "
-        f"{share - data:.0f} MB, as in one process without a network; network and checkpoints add {added:.1f} messages"
+        f"at most {above:.0f} MB per agent in addition to its rows, including the interpreter ({real.before:.0f} MB); limit "
+        f"100 + {degree + 6} × {message:.0f} = {allowed:.0f} MB. The algorithm and its certificate take {share - data:.0f} MB "
+        f"of it, measured in one process without a network; network and checkpoints add {added:.1f} messages"
     )
     return summed(case, done, [verdict], figures)
 
 
 def large(scale: Scale) -> Found:
-    """A message far above the frame limit."""
+    """Exchange a message far larger than a frame."""
     size = scale.choose(500, 100) * 1_000_000
-    case, done = "large message", f"two sites send each other {size // 1_000_000} MB; a frame has 4 MB at most"
+    case, done = "large message", f"two sites send each other {size // 1_000_000} MB in frames of at most 4 MB"
     try:
         seconds, whole = large_message(scale.folder / "large", size)
     except Hung as error:
         return Found(case, done, 1, 0, 0, 1, "", (str(error),))
-    figures = f"{seconds:.1f} s, {2 * size / 1e6 / seconds:.0f} MB/s both ways together"
+    figures = f"{seconds:.1f} s, {2 * size / 1e6 / seconds:.0f} MB/s in both directions combined"
     return Found(case, done, 1, int(whole), int(not whole), 0, figures)
 
 
 def rounds(scale: Scale) -> Found:
-    """The time of a round against the least that Python can do."""
+    """Compare the time of a round with that of a bare asyncio exchange."""
     case, done = (
-        "time of a round",
-        "10 processes in a ring over loopback, against bare asyncio over TLS in the same run",
+        "round time",
+        "10 processes in a ring over loopback, compared with bare asyncio over TLS in the same run",
     )
     try:
         found = round_times(scale.folder / "rounds", scale.choose(9, 5))
     except Hung as error:
         return Found(case, done, 2, 0, 0, 1, "", (str(error),))
-    said = [
+    figures = [
         f"{size // 1000} KB: {1e3 * ours:.1f} ms, bare {1e3 * bare:.1f} ms, ratio {ratio:.2f} (goal {GOALS[size]:g})"
         for size, (bare, ours, ratio) in found.items()
     ]
-    late = [f"{size // 1000} KB: {one[2]:.2f} ×" for size, one in found.items() if one[2] > GOALS[size]]
-    return Found(case, done, len(found), len(found) - len(late), 0, 0, "; ".join(said), tuple(late))
+    slow = [f"{size // 1000} KB: ratio {one[2]:.2f}" for size, one in found.items() if one[2] > GOALS[size]]
+    return Found(case, done, len(found), len(found) - len(slow), 0, 0, "; ".join(figures), tuple(slow))

@@ -1,4 +1,4 @@
-"""One run of real agents to which something is done: played, watched, and judged."""
+"""Run real agents under faults, judge the outcome, and summarize it as a row of the report."""
 
 from __future__ import annotations
 
@@ -31,18 +31,19 @@ LIMIT = 90.0
 
 @dataclass(frozen=True)
 class Scale:
-    """How much is done. full : everything, as long as it was asked for; otherwise fewer and shorter."""
+    """Folder and size of a suite: all runs at full length, or fewer and shorter ones."""
 
     folder: Path
     full: bool = True
 
     def choose(self, full: int, quick: int) -> int:
+        """Return the number for this size."""
         return full if self.full else quick
 
 
 @dataclass(frozen=True)
 class Lies:
-    """What became of so many lies: accepted by how many sites, tracebacks, and runs where the liar was named by all."""
+    """Numbers of lies told, results accepted, tracebacks, and runs in which all honest sites named the liar."""
 
     told: int
     accepted: int
@@ -52,10 +53,20 @@ class Lies:
 
 @dataclass(frozen=True)
 class Found:
-    """A row of the table: what was done, how often, and how it ended.
+    """Outcome of a case, a row of the report.
 
-    success : runs that ended as they must.  wrong : with a wrong answer, or two.  hung : not at all.
-    lies : what became of agents that lie, where some did.
+    Parameters
+    ----------
+    case, done
+        Name of the case, and what was done.
+    runs, success, wrong, hung
+        Numbers of runs: all, those that passed, those with a wrong result or differing ones, those that did not end.
+    figures
+        Measurements, as text.
+    problems
+        What went wrong, by run.
+    lies
+        What became of lies, in cases that tell some.
     """
 
     case: str
@@ -70,22 +81,23 @@ class Found:
 
     @property
     def holds(self) -> bool:
+        """Whether all runs passed."""
         return self.success == self.runs and not self.wrong and not self.hung
 
 
 @dataclass(frozen=True)
 class Case:
-    """A kind of fault, and the function that tries it."""
+    """A kind of fault, and the function that injects it."""
 
     name: str
-    try_: Callable[[Scale], Found]
+    inject: Callable[[Scale], Found]
 
     def run(self, scale: Scale) -> Found:
-        """Whatever happens, there is a row for it."""
+        """Run the case; a hang outside of its runs gives a row, too."""
         try:
-            return self.try_(scale)
+            return self.inject(scale)
         except Hung as error:
-            return Found(self.name, "did not get as far", 1, 0, 0, 1, "", (str(error),))
+            return Found(self.name, "not completed", 1, 0, 0, 1, "", (str(error),))
 
 
 def play(
@@ -95,7 +107,17 @@ def play(
     expect: Callable[[Fleet, Verdict], None],
     rows: Sequence[Array] | None = None,
 ) -> Verdict:
-    """One run: start, do something, and judge. Nothing waits beyond a limit."""
+    """Run a fleet once and judge it.
+
+    Parameters
+    ----------
+    act
+        Starts agents, injects faults and waits; Hung is noted in the verdict.
+    expect
+        Adds problems that are specific to the case.
+    rows
+        Rows of each site, shape ``(n_j, d)``; generated if not given.
+    """
     with Fleet(folder, setup, rows) as fleet:
         stuck = ""
         try:
@@ -111,50 +133,53 @@ def play(
 
 
 def all_finish(fleet: Fleet, verdict: Verdict) -> None:
-    """Everybody has a result of everybody's rows."""
+    """Expect every site to finish with a result of all sites' rows."""
     for site in range(fleet.setup.sites):
         if (code := verdict.codes.get(site)) != 0:
             ends = fleet.events(site, "end")
-            verdict.problems.append(f"s{site} ended with {code}: {ends[-1]['text'] if ends else 'no word'}")
+            verdict.problems.append(
+                f"s{site} ended with exit code {code}: {ends[-1]['text'] if ends else 'no message'}"
+            )
     if verdict.members != fleet.names:
-        verdict.problems.append(f"a result of {len(verdict.members)} sites")
+        verdict.problems.append(f"result computed from {len(verdict.members)} sites")
 
 
 def summed(case: str, done: str, verdicts: Sequence[Verdict], figures: str = "") -> Found:
-    wrong = sum(any("wrong" in one or "differ" in one for one in verdict.problems) for verdict in verdicts)
+    """Summarize runs as a row of the report."""
     error = max((max(verdict.error, verdict.simulated) for verdict in verdicts), default=0.0)
-    said = [f"largest error {error:.0e}"] if any(verdict.results for verdict in verdicts) else []
+    accuracy = [f"largest error {error:.0e}"] if any(verdict.results for verdict in verdicts) else []
     return Found(
         case,
         done,
         len(verdicts),
         sum(not verdict.problems for verdict in verdicts),
-        wrong,
+        sum(verdict.wrong for verdict in verdicts),
         sum(verdict.hung for verdict in verdicts),
-        "; ".join([*said, *([figures] if figures else [])]),
+        "; ".join([*accuracy, *([figures] if figures else [])]),
         tuple(f"run {i}: {one}" for i, verdict in enumerate(verdicts) for one in verdict.problems),
     )
 
 
 def neighbours(fleet: Fleet, site: int) -> tuple[int, ...]:
+    """Return the neighbours of a site."""
     return fleet.network.neighbors(fleet.names[site])
 
 
 def noticed(fleet: Fleet, victim: int, since: float) -> list[float]:
-    """Seconds after which each neighbour of a site has noticed that something is wrong with it."""
+    """Return the seconds after which each neighbour of a site detected its failure."""
     found = []
     for other in neighbours(fleet, victim):
-        told = [
+        delays = [
             one["at"] - since
             for one in fleet.events(other, "link_down", "silent", "lost")
             if one.get("site") == fleet.names[victim] and one["at"] >= since
         ]
-        found += told[:1]
+        found += delays[:1]
     return found
 
 
 def repeated(fleet: Fleet) -> int:
-    """Iterations that were made again because of a restart, at most over sites and epochs."""
+    """Return the largest number of iterations repeated after a restart, over sites and epochs."""
     most = 0
     for site in range(fleet.setup.sites):
         reached = 0
@@ -168,16 +193,18 @@ def repeated(fleet: Fleet) -> int:
 
 
 def expect_codes(fleet: Fleet, verdict: Verdict, codes: dict[int, int]) -> None:
+    """Expect exit codes, by site."""
     for site, code in codes.items():
         if verdict.codes.get(site) != code:
             ends = fleet.events(site, "end")
-            said = ends[-1]["text"] if ends else "no word"
-            verdict.problems.append(f"s{site} ended with {verdict.codes.get(site)}, not {code}: {said}")
+            text = ends[-1]["text"] if ends else "no message"
+            verdict.problems.append(f"s{site} ended with exit code {verdict.codes.get(site)}, not {code}: {text}")
 
 
 def expect_one_epoch(fleet: Fleet, verdict: Verdict) -> None:
+    """Expect every site to finish in the first epoch."""
     all_finish(fleet, verdict)
     if verdict.epochs != 1:
-        said = [one for site in range(fleet.setup.sites) for one in fleet.events(site, "regroup")]
-        first = min(said, key=lambda one: float(one["at"]), default={"text": "no word"})
+        regroups = [one for site in range(fleet.setup.sites) for one in fleet.events(site, "regroup")]
+        first = min(regroups, key=lambda one: float(one["at"]), default={"text": "no message"})
         verdict.problems.append(f"{verdict.epochs} epochs: {first['text']}")

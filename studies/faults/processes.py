@@ -114,6 +114,7 @@ class Verdict:
     seconds: float
     problems: list[str] = field(default_factory=list)
     hung: int = 0
+    wrong: bool = False
     results: int = 0
     members: tuple[str, ...] = ()
     error: float = 0.0
@@ -337,6 +338,7 @@ class Fleet:
                 made.problems.append(f"{self.names[site]} has ended well without a model")
         made.results = len(contents)
         if len({hashlib.sha256(content).digest() for content in contents.values()}) > 1:
+            made.wrong = True
             made.problems.append("model files differ")
         epochs = [one for site in range(self.setup.sites) for one in self.events(site, "epoch")]
         made.epochs = max((int(one["epoch"]) for one in epochs), default=0)
@@ -359,6 +361,7 @@ class Fleet:
         made.error = max(made.error, _apart(model.components, pooled(rows, self.setup.components)))
         made.simulated = max(made.simulated, _apart(model.components, simulated(rows, self.setup)))
         if not max(made.error, made.simulated) <= self.setup.close:
+            made.wrong = True
             made.problems.append(f"wrong by {made.error:.1e}, from the simulator by {made.simulated:.1e}")
 
 

@@ -1,7 +1,7 @@
-"""What lies between neighbours and can break: a TCP proxy per link. TLS goes through it from end to end.
+"""TCP proxies, one per link, that can block, delay or reset it. TLS passes through them end to end.
 
-A direction that is held loses nothing, as TCP would send it again: it arrives when the hold ends, if anybody is left to
-hear it. That is what a network looks like from above TCP when packets are lost for a while.
+A blocked direction loses nothing: its data arrives when it is released, if the receiver still exists. That is how a
+temporary loss of packets looks from above TCP, which retransmits them.
 """
 
 from __future__ import annotations
@@ -17,14 +17,22 @@ from typing import Any
 __all__ = ["Direction", "Proxies"]
 
 Direction = tuple[int, int]
-"""From which site to which."""
-_BLOCK = 1 << 16
+"""Sending and receiving site."""
+_READ_SIZE = 1 << 16  # bytes that are forwarded at a time
 
 
 class Proxies:
-    """Proxies for links, in a thread of their own. ``ports`` : where each listens, by (dials, is dialled).
+    """Proxies for links, in a thread of their own; links are given as (dialling site, listening site).
 
-    targets : ports of the sites that are dialled.
+    Parameters
+    ----------
+    targets
+        Port of the listening site, by link.
+
+    Attributes
+    ----------
+    ports
+        Port at which the proxy listens, by link.
     """
 
     def __init__(self, targets: Mapping[Direction, int]) -> None:
@@ -40,28 +48,31 @@ class Proxies:
         self.ports: dict[Direction, int] = self._do(self._begin())
 
     def hold(self, directions: Iterable[Direction]) -> None:
-        """Nothing gets through any more; nobody is told."""
+        """Stop forwarding in these directions without closing connections."""
         self._do(self._set(directions, open_=False))
 
     def release(self, directions: Iterable[Direction]) -> None:
+        """Forward again, beginning with what was held back."""
         self._do(self._set(directions, open_=True))
 
     def slow(self, directions: Iterable[Direction], seconds: float) -> None:
-        """What goes this way is late by so much, block by block."""
+        """Delay every block of data in these directions."""
         self._do(self._slow(directions, seconds))
 
     def cut(self, links: Iterable[Direction]) -> None:
-        """Connections of these links, given as (dials, is dialled), are reset, and new ones too."""
+        """Reset the connections of these links, and all new ones."""
         self._do(self._cut(set(links)))
 
-    def mend(self, links: Iterable[Direction]) -> None:
-        self._do(self._mend(set(links)))
+    def restore(self, links: Iterable[Direction]) -> None:
+        """Accept connections again after :meth:`cut`."""
+        self._do(self._restore(set(links)))
 
     def between(self, inside: Collection[int]) -> list[Direction]:
-        """The links, as (dials, is dialled), that lead out of a group of sites."""
+        """Return the links that lead out of a group of sites."""
         return [link for link in self._targets if (link[0] in inside) != (link[1] in inside)]
 
     def close(self) -> None:
+        """Close all connections and end the thread."""
         with contextlib.suppress(TimeoutError):
             self._do(self._end())
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -69,7 +80,7 @@ class Proxies:
         if not self._thread.is_alive():
             self._loop.close()
 
-    # ------------------------------------------------------------------------------------------ the event loop's thread
+    # ------------------------------------------------------------------------------------------ in the event loop's thread
 
     def _do(self, work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(10.0)
@@ -99,7 +110,7 @@ class Proxies:
             for writer in self._writers[link]:
                 writer.transport.abort()
 
-    async def _mend(self, links: set[Direction]) -> None:
+    async def _restore(self, links: set[Direction]) -> None:
         self._refusing -= links
 
     async def _accept(self, link: Direction, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -119,7 +130,7 @@ class Proxies:
                         asyncio.create_task(self._pump((link[1], link[0]), there, writer)),
                     }
                 )
-        except (OSError, asyncio.CancelledError):  # nobody listens there; or all is over
+        except (OSError, asyncio.CancelledError):  # the target does not listen, or the proxies are closing
             pass
         finally:
             self._writers[link] -= set(writers)
@@ -128,7 +139,7 @@ class Proxies:
 
     async def _pump(self, way: Direction, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            while data := await reader.read(_BLOCK):
+            while data := await reader.read(_READ_SIZE):
                 await self._gates[way].wait()
                 if delay := self._delay.get(way, 0.0):
                     await asyncio.sleep(delay)
@@ -136,7 +147,7 @@ class Proxies:
                 await writer.drain()
             await self._gates[way].wait()
             writer.write_eof()
-        except (OSError, RuntimeError):  # one side is gone; the other must hear of it, when it can hear at all
+        except (OSError, RuntimeError):  # one side is gone: tell the other, once its direction is open
             await self._gates[way].wait()
             writer.transport.abort()
 

@@ -1,4 +1,4 @@
-"""Frames and certificates that no agent may accept."""
+"""Cases with malformed frames and faulty certificates, none of which an agent may accept."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 
-from studies.faults.doors import CALLERS, LISTENERS, NONE, Attempt, call_with, listen_with
+from studies.faults.certificate_faults import CALLERS, LISTENERS, NO_FAULT, Attempt, call_with, listen_with
 from studies.faults.footprint import resident
 from studies.faults.hurt import Hurt
 from studies.faults.intruder import deluge, garbage
@@ -27,7 +27,7 @@ __all__ = ["certificates", "frames"]
 
 
 def frames(scale: Scale) -> Found:
-    """Thousands of random and damaged frames against a running agent, from a neighbour with a kit; and raw garbage."""
+    """Flood a running agent with random and damaged frames from a neighbour, and with raw garbage."""
     wanted = scale.choose(10_000, 1_000)
     target, guest = 1, 10
     memory: list[float] = []
@@ -62,20 +62,20 @@ def frames(scale: Scale) -> Found:
         control, told = sent.get("control", 0.0), fleet.events(target, "effect")
         had = sum(began[0] <= one["at"] < (control or np.inf) for one in told) if began else -1
         if not control or not any(one["at"] >= control for one in told):
-            verdict.problems.append("an undamaged message had no effect, either")
+            verdict.problems.append("the undamaged control message had no effect")
         effects.append(had)
         if sent.get("frames", 0) < wanted:
-            verdict.problems.append(f"only {sent.get('frames', 0):.0f} frames were sent before the run had ended")
+            verdict.problems.append(f"only {sent.get('frames', 0):.0f} frames were sent before the run ended")
         if had:
             verdict.problems.append(f"{had} frames had an effect")
         if answered:
-            verdict.problems.append(f"{answered} connections that sent garbage were answered")
+            verdict.problems.append(f"{answered} connections that sent garbage got an answer")
 
     setup = Setup(
         guest=True, on_loss="shrink", patience=2.0, seed=950, gap=0.7, pause=scale.choose(12, 3) / 10.0, deadline=300.0
     )
     verdict = play(scale.folder / "frames", setup, act, expect)
-    # the first tenth fills buffers and caches that stay
+    # the first tenth fills buffers and caches that are kept
     grown = max(memory) - max(memory[: max(len(memory) // 10, 1)]) if memory else 0.0
     if grown > 10.0:
         verdict.problems.append(f"memory grew by {grown:.1f} MB")
@@ -84,20 +84,18 @@ def frames(scale: Scale) -> Found:
         f"in {sent.get('seconds', 0):.0f} s, {max(effects, default=0)} with an effect, "
         f"memory grew by {max(grown, 0.0):.1f} MB"
     )
-    done = (
-        f"{wanted} random and damaged frames from a neighbour with a genuine kit, and raw garbage, during a run of 10"
-    )
-    return summed("random and damaged frames", done, [verdict], figures)
+    done = f"{wanted} random and damaged frames from a neighbour with a genuine kit, and raw garbage, during a run of 10 agents"
+    return summed("malformed frames", done, [verdict], figures)
 
 
 def certificates(scale: Scale) -> Found:
-    """Everybody whose certificate has a fault is turned away, and that is said."""
+    """Check that agents refuse every faulty certificate and log the refusal."""
     setup = Setup(agents=3, fresh=True, seed=960)
     attempts: list[Attempt] = []
     with Fleet(scale.folder / "callers", setup) as fleet:
         fleet.start(1)
         fleet.until(lambda: bool(fleet.events(1, "started")), 60.0, "s1 did not start")
-        control = call_with(fleet, NONE)
+        control = call_with(fleet, NO_FAULT)
         attempts += [call_with(fleet, fault) for fault in CALLERS]
         alive = fleet.alive(1)
     with Fleet(scale.folder / "listeners", setup) as fleet:
@@ -105,12 +103,14 @@ def certificates(scale: Scale) -> Found:
         fleet.until(lambda: bool(fleet.events(0, "started")), 60.0, "s0 did not start")
         attempts += [listen_with(fleet, fault) for fault in LISTENERS]
         alive = alive and fleet.alive(0)
-    problems = [f"{one.fault}: {'let in' if not one.refused else 'not logged'}" for one in attempts if not _right(one)]
+    problems = [
+        f"{one.fault}: {'accepted' if not one.refused else 'not logged'}" for one in attempts if not _right(one)
+    ]
     if control.refused:
-        problems.append("one without a fault is turned away, too")
+        problems.append("a certificate without a fault was refused")
     if not alive:
-        problems.append("the agent has ended")
-    done = f"callers with {', '.join(CALLERS)}; listeners with {', '.join(LISTENERS)}"
+        problems.append("the agent ended")
+    done = f"clients: {', '.join(CALLERS)}; servers: {', '.join(LISTENERS)}"
     right = sum(map(_right, attempts))
     figures = f"{sum(one.refused for one in attempts)} refused, {sum(bool(one.logged) for one in attempts)} logged"
     return Found(

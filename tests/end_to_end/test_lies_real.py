@@ -40,7 +40,7 @@ def test_what_is_not_signed_for_this_run_has_no_effect(what: str, tmp_path: Path
 
 @pytest.mark.parametrize(
     "lie",
-    ["array:NaN", "array:count that is not whole", "array:dtype", "array:NaN in a product", "tag:round", "tag:plan"],
+    ["array:NaN", "array:fractional count", "array:dtype", "array:NaN in a product", "tag:round", "tag:plan"],
 )
 def test_numbers_that_a_step_cannot_have(lie: str, tmp_path: Path) -> None:
     assert named_and_nothing_written(tmp_path / "f", lie, 2).problems == []

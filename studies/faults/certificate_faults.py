@@ -1,4 +1,4 @@
-"""Those who have to be turned away: every fault that a certificate can have, at both sides of a connection."""
+"""Connect to agents, or accept their connections, with every kind of certificate fault."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from deepca.sites.pki.certificates import pem, request
 from deepca.sites.pki.keys import new_key, write_key
 from studies.faults.processes import Fleet
 
-__all__ = ["CALLERS", "LISTENERS", "NONE", "Attempt", "call_with", "listen_with"]
+__all__ = ["CALLERS", "LISTENERS", "NO_FAULT", "Attempt", "call_with", "listen_with"]
 
 CALLERS = (
     "unknown authority",
@@ -32,17 +32,17 @@ CALLERS = (
     "TLS 1.2",
     "plaintext",
 )
-"""What can be wrong with somebody who calls."""
-NONE = "no fault"
-"""Gets in; without this the others would prove nothing."""
+"""Faults of a client."""
+NO_FAULT = "no fault"
+"""Control: a client without a fault, which must be accepted."""
 LISTENERS = ("unknown authority", "expired", "not yet valid", "wrong name", "revoked", "TLS 1.2", "plaintext")
-"""And with somebody who is called."""
-_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+"""Faults of a server."""
+_HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One of them. logged : what the agent said about it, empty if nothing."""
+    """A connection attempt: its fault, whether it was refused, and what the agent logged (empty if nothing)."""
 
     fault: str
     refused: bool
@@ -51,13 +51,15 @@ class Attempt:
 
 @dataclass(frozen=True)
 class _Kit:
+    """Paths of a certificate and its key."""
+
     certificate: Path
     key: Path
 
 
 def _kit(fleet: Fleet, fault: str, site: str) -> _Kit:
-    """Key and certificate of ``site`` with something wrong with them."""
-    folder = fleet.folder / "doors" / f"{site}-{fault.replace(' ', '-')}"
+    """Create a key and a certificate for ``site`` that has the given fault."""
+    folder = fleet.folder / "certificate-faults" / f"{site}-{fault.replace(' ', '-')}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     network = fleet.network.name
@@ -79,8 +81,8 @@ def _kit(fleet: Fleet, fault: str, site: str) -> _Kit:
     return _Kit(folder / "site.pem", folder / "site.key")
 
 
-def _told(fleet: Fleet, site: int, since: float, seconds: float) -> str:
-    """What an agent has said of somebody whom it turned away since then; waits for it."""
+def _wait_for_refusal(fleet: Fleet, site: int, since: float, seconds: float) -> str:
+    """Wait for the next refusal that an agent logs, and return its text; empty after ``seconds``."""
     end = time.monotonic() + seconds
     while True:
         for one in fleet.events(site, "refused"):
@@ -91,28 +93,28 @@ def _told(fleet: Fleet, site: int, since: float, seconds: float) -> str:
         time.sleep(0.05)
 
 
-# -------------------------------------------------------------------------------------------------------------- callers
+# -------------------------------------------------------------------------------------------------------------- clients
 
 
 def call_with(fleet: Fleet, fault: str) -> Attempt:
-    """Call ``s1``, whose agent runs, as ``s0`` with this fault."""
+    """Connect to the running agent of ``s1`` as ``s0``, with this fault."""
     kit = _kit(fleet, fault, "s0")
     if fault == "revoked":
         shutil.copy(fleet.folder / "kits" / "authority" / "revoked.pem", fleet.site(1) / "revoked.pem")
-        time.sleep(1.5)  # it looks at its files once a second
+        time.sleep(1.5)  # agents reread their files once a second
     since = time.monotonic()
-    if fault == NONE:
-        let_in = _shake(fleet.listening[1], fault, kit) and asyncio.run(_knock(fleet, kit))
-        return Attempt(fault, not let_in, "")
+    if fault == NO_FAULT:
+        accepted = _try_tls(fleet.listening[1], fault, kit) and asyncio.run(_try_handshake(fleet, kit))
+        return Attempt(fault, not accepted, "")
     if fault in ("wrong name", "revoked"):
-        let_in = asyncio.run(_knock(fleet, kit))
+        accepted = asyncio.run(_try_handshake(fleet, kit))
     else:
-        let_in = _shake(fleet.listening[1], fault, kit)
-    return Attempt(fault, not let_in, _told(fleet, 1, since, 8.0))
+        accepted = _try_tls(fleet.listening[1], fault, kit)
+    return Attempt(fault, not accepted, _wait_for_refusal(fleet, 1, since, 8.0))
 
 
-def _shake(port: int, fault: str, kit: _Kit) -> bool:
-    """Whether a handshake of TLS leads to anything."""
+def _try_tls(port: int, fault: str, kit: _Kit) -> bool:
+    """Return whether a TLS handshake succeeds and is followed by HTTP/2."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])
@@ -123,22 +125,22 @@ def _shake(port: int, fault: str, kit: _Kit) -> bool:
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 5.0) as plain:
         plug = plain if fault == "plaintext" else context.wrap_socket(plain, server_hostname="s1")
         with plug:
-            plug.sendall(_PREFACE)
+            plug.sendall(_HTTP2_PREFACE)
             answer = plug.recv(64)
-            # without TLS an alert may come back; HTTP/2 would begin with a frame of settings
+            # plaintext may be answered with a TLS alert; HTTP/2 would begin with a SETTINGS frame
             return bool(answer) and not (fault == "plaintext" and answer[:1] == b"\x15")
     return False
 
 
-async def _knock(fleet: Fleet, kit: _Kit) -> bool:
-    """Whether somebody with a certificate that TLS accepts gets as far as a Proof."""
-    from deepca.sites.transport import tls  # isort: skip  # first of all that import grpc
+async def _try_handshake(fleet: Fleet, kit: _Kit) -> bool:
+    """Return whether the agent accepts the Proof of a client whose certificate TLS accepts."""
+    from deepca.sites.transport import tls  # isort: skip  # before anything that imports grpc
     import grpc.aio
 
     from deepca.sites.protocol import wire_pb2 as wire
     from deepca.sites.protocol.handshake import Handshake
 
-    credentials: Any = _Careless(fleet.site(0) / "authority.pem", kit)
+    credentials: Any = _UncheckedCredentials(fleet.site(0) / "authority.pem", kit)
     options = [("grpc.ssl_target_name_override", "s1"), ("grpc.use_local_subchannel_pool", 1)]
     channel = grpc.aio.secure_channel(
         f"127.0.0.1:{fleet.listening[1]}",
@@ -162,8 +164,8 @@ async def _knock(fleet: Fleet, kit: _Kit) -> bool:
     return False
 
 
-class _Careless:
-    """Credentials from files that are not looked at, and without a list of revoked certificates."""
+class _UncheckedCredentials:
+    """Credentials read from files without any checks, and without a revocation list."""
 
     list_number, list_der = 0, b""
 
@@ -180,14 +182,15 @@ class _Careless:
         self._private, self._method = private, ec.ECDSA(hashes.SHA256())
 
     def sign(self, data: bytes) -> bytes:
+        """Return an ECDSA signature of ``data``."""
         return bytes(self._private.sign(data, self._method))
 
 
-# ------------------------------------------------------------------------------------------------------------ listeners
+# ------------------------------------------------------------------------------------------------------------ servers
 
 
 def listen_with(fleet: Fleet, fault: str) -> Attempt:
-    """Listen in place of ``s1`` with this fault, while the agent of ``s0`` runs and calls."""
+    """Listen in place of ``s1`` with this fault while the agent of ``s0`` connects."""
     if fault == "revoked":
         authority = Authority.load(fleet.folder / "kits" / "authority")
         authority.revoke("s1")
@@ -195,19 +198,20 @@ def listen_with(fleet: Fleet, fault: str) -> Attempt:
         time.sleep(1.5)
         since = time.monotonic()
         fleet.start(1)
-        logged = _told(fleet, 0, since, 10.0)
+        logged = _wait_for_refusal(fleet, 0, since, 10.0)
         fleet.kill(1)
         up = [one for one in fleet.events(0, "link_up") if one["at"] >= since]
         return Attempt(fault, not up, logged)
     since = time.monotonic()
     with _impostor(fleet.listening[1], fault, _kit(fleet, fault, "s1"), fleet.site(0) / "authority.pem"):
-        logged = _told(fleet, 0, since, 10.0)
+        logged = _wait_for_refusal(fleet, 0, since, 10.0)
     up = [one for one in fleet.events(0, "link_up") if one["at"] >= since]
     return Attempt(fault, not up, logged)
 
 
 @contextlib.contextmanager
 def _impostor(port: int, fault: str, kit: _Kit, authority: Path) -> Iterator[None]:
+    """Run a server with this fault that answers as gRPC begins."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(kit.certificate, kit.key)
     context.set_alpn_protocols(["h2"])
@@ -215,18 +219,18 @@ def _impostor(port: int, fault: str, kit: _Kit, authority: Path) -> Iterator[Non
     context.verify_mode = ssl.CERT_OPTIONAL
     if fault == "TLS 1.2":
         context.maximum_version = ssl.TLSVersion.TLSv1_2
-    over = threading.Event()
+    stopped = threading.Event()
     server = socket.create_server(("127.0.0.1", port))
     server.settimeout(0.2)
 
     def serve() -> None:
-        while not over.is_set():
+        while not stopped.is_set():
             with contextlib.suppress(OSError):
                 plain, _ = server.accept()
                 plain.settimeout(3.0)
-                with plain, _dressed(plain, None if fault == "plaintext" else context) as plug:
+                with plain, _wrapped(plain, None if fault == "plaintext" else context) as plug:
                     plug.recv(1000)
-                    plug.sendall(_PREFACE[24:])
+                    plug.sendall(_HTTP2_PREFACE[24:])
                     plug.recv(1000)
 
     thread = threading.Thread(target=serve, daemon=True)
@@ -234,10 +238,10 @@ def _impostor(port: int, fault: str, kit: _Kit, authority: Path) -> Iterator[Non
     try:
         yield
     finally:
-        over.set()
+        stopped.set()
         thread.join(8.0)
         server.close()
 
 
-def _dressed(plain: socket.socket, context: ssl.SSLContext | None) -> socket.socket:
+def _wrapped(plain: socket.socket, context: ssl.SSLContext | None) -> socket.socket:
     return plain if context is None else context.wrap_socket(plain, server_side=True)

@@ -1,4 +1,4 @@
-"""Agents that are killed, frozen or cut off, and have to come back, or be done without."""
+"""Cases in which agents are killed, frozen or disconnected, and then return or are left out."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ __all__ = [
 
 
 def kill_and_restart(scale: Scale) -> Found:
-    """SIGKILL of one of ten at a random moment; it is started again after a while, and all wait for it."""
+    """Kill one of ten agents at a random moment and restart it while the others wait."""
     rng = np.random.default_rng(41)
     verdicts, seen, again = [], [], []
     for number in range(scale.choose(10, 3)):
@@ -50,10 +50,10 @@ def kill_and_restart(scale: Scale) -> Found:
             fleet.start()
             fleet.running()
             time.sleep(moment)
-            over = not fleet.alive(victim)
+            ended = not fleet.alive(victim)
             killed = fleet.kill(victim)
             time.sleep(away)
-            if not over:
+            if not ended:
                 seen.extend(noticed(fleet, victim, killed))
             fleet.start(victim)
             fleet.wait(LIMIT)
@@ -62,18 +62,18 @@ def kill_and_restart(scale: Scale) -> Found:
         setup = Setup(algorithm=algorithm, seed=number)
         verdicts.append(play(scale.folder / "kill", setup, act, all_finish))
     figures = (
-        f"noticed by neighbours after ≤ {max(seen, default=0.0):.2f} s; ≤ {max(again, default=0)} iterations repeated"
+        f"detected by neighbours within {max(seen, default=0.0):.2f} s; ≤ {max(again, default=0)} iterations repeated"
     )
     return summed(
-        "killed, restarted",
-        "SIGKILL of 1 of 10 at random moments, started again after 1–3 s; `wait`",
+        "killed and restarted",
+        "SIGKILL of 1 of 10 at a random moment, restarted after 1–3 s; `wait`",
         verdicts,
         figures,
     )
 
 
 def kill_and_shrink(scale: Scale) -> Found:
-    """SIGKILL of one of ten at a random moment; it never comes back, and the others go on without it."""
+    """Kill one of ten agents at a random moment for good; the others continue without it."""
     rng = np.random.default_rng(42)
     verdicts, seen, left = [], [], 0
     for number in range(scale.choose(10, 3)):
@@ -97,22 +97,22 @@ def kill_and_shrink(scale: Scale) -> Found:
             others = [site for site in range(10) if site != victim]
             expect_codes(fleet, verdict, dict.fromkeys(others, 0))
             if verdict.members not in (fleet.names, tuple(fleet.names[site] for site in others)):
-                verdict.problems.append(f"a result of {verdict.members}")
+                verdict.problems.append(f"result computed from {verdict.members}")
 
         setup = Setup(algorithm=algorithm, on_loss="shrink", patience=2.0, seed=100 + number)
         verdicts.append(play(scale.folder / "shrink", setup, act, expect))
         left += len(verdicts[-1].members) == 9
-    figures = f"noticed by neighbours after ≤ {max(seen, default=0.0):.2f} s; {left} results of the 9 survivors' rows"
+    figures = f"detected by neighbours within {max(seen, default=0.0):.2f} s; {left} results from the 9 survivors' rows"
     return summed(
-        "killed, left out",
-        "SIGKILL of 1 of 10 at random moments, never back; `shrink`, patience 2 s",
+        "killed and left out",
+        "SIGKILL of 1 of 10 at a random moment, never restarted; `shrink`, patience 2 s",
         verdicts,
         figures,
     )
 
 
 def two_killed(scale: Scale) -> Found:
-    """Two neighbours killed together, both started again."""
+    """Kill two agents at once, neighbours or not, and restart both."""
     verdicts = []
     for number in range(scale.choose(3, 1)):
 
@@ -129,11 +129,11 @@ def two_killed(scale: Scale) -> Found:
             fleet.wait(LIMIT)
 
         verdicts.append(play(scale.folder / "two", Setup(seed=200 + number), act, all_finish))
-    return summed("two killed together", "SIGKILL of 2 of 10, both started again; `wait`", verdicts)
+    return summed("two killed together", "SIGKILL of 2 of 10, both restarted; `wait`", verdicts)
 
 
 def all_killed(scale: Scale) -> Found:
-    """Everybody is killed and started again."""
+    """Kill all agents at once and restart them."""
     verdicts: list[Verdict] = []
     resumed: list[int] = []
     for number in range(scale.choose(3, 1)):
@@ -148,12 +148,12 @@ def all_killed(scale: Scale) -> Found:
             resumed.extend(one["resumed_from"] for one in fleet.events(0, "epoch")[1:])
 
         verdicts.append(play(scale.folder / "all", Setup(seed=300 + number, gap=0.7), act, all_finish))
-    figures = f"gone on from iteration {', '.join(map(str, resumed))}"
-    return summed("all killed", "SIGKILL of all 10 at once, all started again", verdicts, figures)
+    figures = f"resumed from iteration {', '.join(map(str, resumed))}"
+    return summed("all killed", "SIGKILL of all 10 at once, all restarted", verdicts, figures)
 
 
 def frozen(scale: Scale) -> Found:
-    """SIGSTOP for less than patience lasts: nobody is left out."""
+    """Freeze an agent for less than ``patience``: no site is left out."""
     seconds = scale.choose(30, 8)
     seen: list[float] = []
     began: list[float] = []
@@ -174,17 +174,17 @@ def frozen(scale: Scale) -> Found:
         all_finish(fleet, verdict)
         late = [one for site in range(10) for one in fleet.events(site, "epoch") if not began or one["at"] > began[0]]
         if late:
-            verdict.problems.append(f"an epoch began because of it: {late[0]['text']}")
+            verdict.problems.append(f"a new epoch began during the freeze: {late[0]['text']}")
 
     setup = Setup(on_loss="shrink", patience=60.0, seed=400)
     verdict = play(scale.folder / "frozen", setup, act, expect)
-    figures = f"no epoch began because of it; silence noticed by neighbours after ≤ {max(seen, default=0.0):.2f} s"
+    figures = f"no new epoch; silence detected by neighbours within {max(seen, default=0.0):.2f} s"
     done = f"SIGSTOP of 1 of 10 for {seconds} s; `shrink`, patience 60 s"
-    return summed(f"frozen {seconds} s", done, [verdict], figures)
+    return summed(f"frozen for {seconds} s", done, [verdict], figures)
 
 
 def frozen_too_long(scale: Scale) -> Found:
-    """SIGSTOP for longer than patience lasts: left out, and taken in again when it is back."""
+    """Freeze an agent for longer than ``patience``: it is left out, and rejoins when it returns."""
     patience = 3.0
     counted: list[float] = []
 
@@ -196,7 +196,10 @@ def frozen_too_long(scale: Scale) -> Found:
         fleet.signal(4, signal.SIGSTOP)
         fleet.until_left_out(4)
         for other in neighbours(fleet, 4):
-            counted.extend(one["at"] - stopped for one in fleet.events(other, "regroup") if "is lost" in one["text"])
+            # only regroup events that end an epoch carry its number; here nothing but the loss can end one
+            counted.extend(
+                one["at"] - stopped for one in fleet.events(other, "regroup") if "epoch" in one and one["at"] >= stopped
+            )
         fleet.signal(4, signal.SIGCONT)
         fleet.wait(LIMIT)
 
@@ -204,16 +207,14 @@ def frozen_too_long(scale: Scale) -> Found:
     verdict = play(scale.folder / "rejoin", setup, act, all_finish)
     first = min(counted, default=float("inf"))
     if not first <= patience + 2.0:
-        verdict.problems.append(f"frozen neighbour counted as lost only after {first:.1f} s")
-    figures = (
-        f"counted as lost after {first:.1f} s, which is patience + {first - patience:.1f} s; {verdict.epochs} epochs"
-    )
-    done = f"SIGSTOP until the others have gone on without it, then SIGCONT; `shrink`, patience {patience:g} s"
-    return summed("frozen, left out, back", done, [verdict], figures)
+        verdict.problems.append(f"frozen neighbour declared lost only after {first:.1f} s")
+    figures = f"declared lost after {first:.1f} s (patience + {first - patience:.1f} s); {verdict.epochs} epochs"
+    done = f"SIGSTOP of 1 of 10 until the others continue without it, then SIGCONT; `shrink`, patience {patience:g} s"
+    return summed("frozen, left out, returned", done, [verdict], figures)
 
 
 def rejoin(scale: Scale) -> Found:
-    """Killed, left out, started again: it takes part in a later epoch."""
+    """Kill an agent, restart it after it was left out, and let it rejoin in a later epoch."""
 
     def act(fleet: Fleet) -> None:
         fleet.start()
@@ -226,36 +227,36 @@ def rejoin(scale: Scale) -> Found:
 
     setup = Setup(on_loss="shrink", patience=2.0, seed=402, gap=0.85, pause=0.2)
     verdict = play(scale.folder / "rejoin", setup, act, all_finish)
-    done = "SIGKILL, started again once the others have gone on without it; `shrink`, patience 2 s"
-    return summed("killed, left out, back", done, [verdict], f"{verdict.epochs} epochs, the last with all 10")
+    done = "SIGKILL of 1 of 10, restarted once the others continue without it; `shrink`, patience 2 s"
+    return summed("killed, left out, returned", done, [verdict], f"{verdict.epochs} epochs, the last with all 10")
 
 
 def partition(scale: Scale) -> Found:
-    """Nothing gets through between two halves, or between one and the rest; then it does again."""
+    """Block all links between two halves, or between one site and the rest, and restore them."""
     seconds = scale.choose(30, 6)
     verdicts = []
-    for number, (inside, closing) in enumerate([((0, 1, 2, 3, 4), False), ((6,), True)]):
+    for number, (inside, reset) in enumerate([((0, 1, 2, 3, 4), False), ((6,), True)]):
 
-        def act(fleet: Fleet, inside: tuple[int, ...] = inside, closing: bool = closing) -> None:
+        def act(fleet: Fleet, inside: tuple[int, ...] = inside, reset: bool = reset) -> None:
             assert fleet.proxies is not None
             fleet.start()
             fleet.running()
             time.sleep(0.5)
             links = fleet.proxies.between(inside)
             ways = [*links, *((j, i) for i, j in links)]
-            fleet.proxies.cut(links) if closing else fleet.proxies.hold(ways)
+            fleet.proxies.cut(links) if reset else fleet.proxies.hold(ways)
             time.sleep(seconds)
-            fleet.proxies.mend(links) if closing else fleet.proxies.release(ways)
+            fleet.proxies.restore(links) if reset else fleet.proxies.release(ways)
             fleet.wait(LIMIT)
 
         setup = Setup(proxied=True, seed=500 + number)
         verdicts.append(play(scale.folder / "partition", setup, act, expect_one_epoch))
-    done = f"links between 5 and 5 sites silent for {seconds} s; links of 1 site reset for {seconds} s; `wait`"
-    return summed(f"partition {seconds} s", done, verdicts, f"{max(v.epochs for v in verdicts)} epoch")
+    done = f"links between two halves of 5 blocked for {seconds} s; links of 1 site reset for {seconds} s; `wait`"
+    return summed(f"partition of {seconds} s", done, verdicts, f"epochs: {max(v.epochs for v in verdicts)}")
 
 
 def one_way(scale: Scale) -> Found:
-    """One direction of a link is lost for a while."""
+    """Block one direction of a link and restore it."""
     seconds = scale.choose(30, 6)
 
     def act(fleet: Fleet) -> None:
@@ -269,12 +270,12 @@ def one_way(scale: Scale) -> Found:
         fleet.wait(LIMIT)
 
     verdict = play(scale.folder / "oneway", Setup(proxied=True, seed=510), act, all_finish)
-    done = f"what s2 sends to s3 does not arrive for {seconds} s, the other way it does; `wait`"
-    return summed(f"one-way loss {seconds} s", done, [verdict], f"{verdict.epochs} epoch")
+    done = f"link from s2 to s3 blocked for {seconds} s, the reverse direction open; `wait`"
+    return summed(f"one-way loss of {seconds} s", done, [verdict], f"epochs: {verdict.epochs}")
 
 
 def minority(scale: Scale) -> Found:
-    """A partition that stays: the larger side goes on, the smaller one never has a result; halves have none at all."""
+    """Partition for good: only a side with a majority of the sites gets a result."""
     verdicts = []
     for number, small in enumerate([(0, 1, 2), (0, 1, 2, 3, 4)][: scale.choose(2, 2)]):
         rest = tuple(site for site in range(10) if site not in small)
@@ -303,20 +304,20 @@ def minority(scale: Scale) -> Found:
             if verdict.results != (len(rest) if wins else 0):
                 verdict.problems.append(f"{verdict.results} sites have a result")
             if wins and verdict.members != tuple(fleet.names[site] for site in rest):
-                verdict.problems.append(f"a result of {verdict.members}")
+                verdict.problems.append(f"result computed from {verdict.members}")
 
         setup = Setup(proxied=True, on_loss="shrink", patience=2.0, seed=520 + number)
         verdicts.append(play(scale.folder / "minority", setup, act, expect))
     return summed(
         "minority",
-        "partition 3 : 7 and 5 : 5 to the end; `shrink`, patience 2 s, deadline 25 s for those without a majority",
+        "permanent partitions 3 : 7 and 5 : 5; `shrink`, patience 2 s, deadline 25 s for sites without a majority",
         verdicts,
-        "7 sites end with the result of 7, the 3 unfinished; of 5 : 5 all unfinished",
+        "3 : 7 gives 7 sites a result of their rows and leaves 3 unfinished; 5 : 5 leaves all unfinished",
     )
 
 
 def deadline(scale: Scale) -> Found:
-    """A site is gone for good: the others end as unfinished, and go on later from their checkpoints."""
+    """Kill one site: the others end unfinished at their deadline, and later resume from checkpoints."""
     resumed: list[int] = []
 
     def act(fleet: Fleet) -> None:
@@ -339,7 +340,7 @@ def deadline(scale: Scale) -> Found:
 
     verdict = play(scale.folder / "deadline", Setup(deadline=20.0, seed=600, gap=0.7), act, all_finish)
     if not resumed or max(resumed) < 1:
-        verdict.problems.append(f"gone on from {resumed}")
-    done = "1 of 10 killed, deadline 20 s; then all started again"
-    figures = f"9 end as unfinished at their deadline; then gone on from iteration {', '.join(map(str, resumed))}"
+        verdict.problems.append(f"resumed from iterations {resumed}")
+    done = "1 of 10 killed, deadline 20 s; then all restarted"
+    figures = f"9 end unfinished at their deadline; then resumed from iteration {', '.join(map(str, resumed))}"
     return summed("deadline", done, [verdict], figures)
