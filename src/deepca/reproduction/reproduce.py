@@ -47,7 +47,6 @@ class Request:
 
     def setting(self, data: str) -> Setting:
         """Return the setting of one data set."""
-        """Return the setting of one data set."""
         return Setting(data, self.k, self.draws, self.source, self.limit)
 
     @property

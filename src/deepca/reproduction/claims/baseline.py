@@ -67,12 +67,10 @@ class Ground:
     @property
     def about(self) -> str:
         """Data set and k, as text."""
-        """Data set and k, as text."""
         return f"{self.setting.data}, k = {self.setting.k}"
 
 
 def ground_of(setting: Setting) -> Ground:
-    """Compute the reference for a setting."""
     """Compute the reference for a setting."""
     paper = PAPER[setting.data]
     A = operator_of(setting.source, setting.data, paper.agents, paper.rows, "file")

@@ -30,7 +30,6 @@ class Setting:
 
     def __post_init__(self) -> None:
         """Check k against the number of features."""
-        """Check k against the number of features."""
         d = SETS[self.data].n_features
         if not 1 <= self.k < d:
             raise ParameterError("k", self.k, f"{self.data} has {d} features; choose k between 1 and {d - 1}")
@@ -58,7 +57,6 @@ class Setting:
 
     @property
     def few_rounds(self) -> tuple[int, ...]:
-        """Values of K for which the smallest sufficient K is sought."""
         """Values of K for which the smallest sufficient K is sought."""
         return tuple(sorted({1, 2, 3, *PAPER[self.data].rounds}))
 

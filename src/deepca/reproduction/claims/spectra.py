@@ -69,7 +69,6 @@ def eigenvalues(ground: Ground) -> Claim:
 
 def pair_error(found: Eigenpairs, values: Array, vectors: Array) -> float:
     """Return the largest error of an eigenvalue (relative to the largest) or of a single eigenvector."""
-    """Return the largest error of an eigenvalue (relative to the largest) or of a single eigenvector."""
     apart = np.abs(found.values - values).max() / np.abs(values).max()
     signs = np.sign(np.sum(found.vectors * vectors, axis=0))
     off = np.linalg.norm(found.vectors * signs - vectors, axis=0).max()

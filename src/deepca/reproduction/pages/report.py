@@ -77,12 +77,10 @@ def summary(claims: Sequence[Claim]) -> str:
 
 def plural(count: int, *, verb: bool = False) -> str:
     """Return the "s" of a plural noun, or of a singular verb."""
-    """Return the "s" of a plural noun, or of a singular verb."""
     return "s" if (count == 1) is verb else ""
 
 
 def duration_text(seconds: float) -> str:
-    """Format a duration as "12.3 s" or "2 min 5 s"."""
     """Format a duration as "12.3 s" or "2 min 5 s"."""
     if seconds < 59.95:
         return f"{seconds:.1f} s"
@@ -91,7 +89,6 @@ def duration_text(seconds: float) -> str:
 
 
 def paragraphs(text: str) -> list[str]:
-    """Split text at blank lines."""
     """Split text at blank lines."""
     return [" ".join(part.split()) for part in re.split(r"\n\s*\n", text) if part.strip()]
 
