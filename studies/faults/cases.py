@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from studies.faults.disturbances import disks, noise, schedules, slow_peer
+from studies.faults.enrolment import lists, requests, revoked_site
+from studies.faults.lies import arrays, leaders, old_result, results
+from studies.faults.measured import large, memory, rounds
 from studies.faults.outages import (
     all_killed,
     deadline,
@@ -16,9 +19,6 @@ from studies.faults.outages import (
     rejoin,
     two_killed,
 )
-from studies.faults.enrolment import lists, requests, revoked_site
-from studies.faults.lies import arrays, leaders, old_result, results
-from studies.faults.measured import large, memory, rounds
 from studies.faults.playing import Case
 from studies.faults.strangers import certificates, frames
 from studies.faults.unlike import unlike_processors

@@ -105,7 +105,7 @@ def requests(scale: Scale) -> Found:
     return _summed("certificate requests", attacks, traces)
 
 
-# ---------------------------------------------------------------------------------------------------------------- revocation lists
+# -------------------------------------------------------------------------------------------------- revocation lists
 
 
 def lists(scale: Scale) -> Found:

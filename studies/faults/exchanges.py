@@ -95,7 +95,7 @@ class _NodeExchange:
 
 
 class _BareExchange:
-    """Exchange length-prefixed messages over asyncio streams with mutual TLS 1.3 in a ring; site i connects to i + 1."""
+    """Exchange length-prefixed messages over asyncio with mutual TLS 1.3 in a ring; site i connects to i + 1."""
 
     def __init__(self, index: int, kits: Sequence[Path], ports: Sequence[int]) -> None:
         self._loop = asyncio.new_event_loop()

@@ -40,7 +40,7 @@ class Sent:
 
 
 def deluge(site: Path, target: str, frames: int, seed: int, out: Path) -> None:
-    """Send frames to the site ``target`` with the kit of the ``site.toml`` at ``site``, and write :class:`Sent` to ``out``."""
+    """Send frames to the site ``target`` with the kit of ``site`` (a ``site.toml``); write :class:`Sent` to ``out``."""
     from deepca.sites.config.site_file import read_site
     from deepca.sites.pki.identity import Identity
     from deepca.sites.protocol.fingerprints import run_of

@@ -120,7 +120,8 @@ def results(scale: Scale) -> Found:
     for number, what in enumerate(("forged record", "replayed")):
         verdicts.append(_labelled(what, refused_and_right(scale.folder / "lies", f"claim:{what}", 50 + number)))
     done = (
-        f"1 of 4 agents lies. When it proposes the result, it alters: {', '.join(proposed)}. When another site proposes it, "
+        f"1 of 4 agents lies. When it proposes the result, it alters: {', '.join(proposed)}. "
+        "When another site proposes it, "
         "it announces a fabricated model for the same epoch, a later epoch or fewer sites, forwards a forged record of "
         "another site, or replays the result of an earlier run with all its signatures"
     )
@@ -135,7 +136,8 @@ def arrays(scale: Scale) -> Found:
         _labelled(lie, named_and_nothing_written(scale.folder / "lies", lie, _LIAR, 100 + number))
         for number, lie in enumerate(chosen)
     ]
-    done = f"1 of 4 agents sends messages that are invalid in their step: {', '.join(lie.replace(':', ': ') for lie in chosen)}"
+    lies = ", ".join(lie.replace(":", ": ") for lie in chosen)
+    done = f"1 of 4 agents sends messages that are invalid in their step: {lies}"
     return _summed("invalid messages", done, verdicts)
 
 

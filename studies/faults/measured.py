@@ -40,8 +40,9 @@ def memory(scale: Scale) -> Found:
     share = (one.most - one.before) / agents
     added = (real.most - real.before - share) / message
     figures = (
-        f"at most {above:.0f} MB per agent in addition to its rows, including the interpreter ({real.before:.0f} MB); limit "
-        f"100 + {degree + 6} × {message:.0f} = {allowed:.0f} MB. The algorithm and its certificate take {share - data:.0f} MB "
+        f"at most {above:.0f} MB per agent in addition to its rows, including the interpreter ({real.before:.0f} MB); "
+        f"limit 100 + {degree + 6} × {message:.0f} = {allowed:.0f} MB. The algorithm and its certificate take "
+        f"{share - data:.0f} MB "
         f"of it, measured in one process without a network; network and checkpoints add {added:.1f} messages"
     )
     return summed(case, done, [verdict], figures)

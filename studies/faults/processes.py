@@ -98,6 +98,7 @@ class Setup:
 
     @property
     def sites(self) -> int:
+        """Number of sites, the guest included."""
         return self.agents + self.guest
 
 
@@ -128,6 +129,7 @@ class Verdict:
 
     @property
     def finished(self) -> list[int]:
+        """Sites whose agent ended with exit code 0."""
         return [site for site, code in self.codes.items() if code == 0]
 
 
@@ -135,9 +137,12 @@ class Process(Protocol):
     """A process that was started."""
 
     @property
-    def pid(self) -> int | None: ...
+    def pid(self) -> int | None:
+        """Process identifier."""
+
     @property
-    def exitcode(self) -> int | None: ...
+    def exitcode(self) -> int | None:
+        """Exit code; None while the process runs."""
 
 
 class Fleet:
@@ -158,9 +163,11 @@ class Fleet:
         self._write()
 
     def __enter__(self) -> Fleet:
+        """Return this fleet."""
         return self
 
     def __exit__(self, *_: object) -> None:
+        """Kill all agents that still run."""
         for site in list(self.processes):
             self.signal(site, signal.SIGKILL)
         for process in self.processes.values():
@@ -171,11 +178,12 @@ class Fleet:
     # ----------------------------------------------------------------------------------------------------------- files
 
     def site(self, site: int) -> Path:
-        """The folder of its kit."""
+        """Return the folder of a site's kit."""
         return self.folder / "kits" / self.names[site]
 
     @cached_property
     def network(self) -> NetworkFile:
+        """The network file of the fleet."""
         return read_network(self.folder / "network.toml")
 
     def _write(self) -> None:
@@ -217,7 +225,7 @@ class Fleet:
         return site >= self.setup.agents
 
     def _edges(self) -> str:
-        """A ring, and a guest beside the second site."""
+        """Return the links: a ring, and a guest beside the second site."""
         m = self.setup.agents
         pairs = [[self.names[j], self.names[(j + 1) % m]] for j in range(m)]
         return f"edges = {json.dumps([*pairs, [self.names[1], self.names[m]]])}"
@@ -269,6 +277,7 @@ class Fleet:
         return now
 
     def alive(self, site: int) -> bool:
+        """Tell whether the agent of a site runs."""
         process = self.processes.get(site)
         return process is not None and process.exitcode is None
 
@@ -284,10 +293,11 @@ class Fleet:
     # ---------------------------------------------------------------------------------------------------------- events
 
     def log(self, site: int) -> Path:
+        """Return the path of a site's event log."""
         return self.folder / f"{self.names[site]}.log"
 
     def events(self, site: int, *kinds: str) -> list[dict[str, Any]]:
-        """What it has told so far, over all its starts."""
+        """Return the events of a site so far, over all its starts."""
         try:
             lines = self.log(site).read_text(encoding="utf-8").splitlines()
         except FileNotFoundError:
@@ -325,7 +335,7 @@ class Fleet:
     # --------------------------------------------------------------------------------------------------------- judging
 
     def verdict(self) -> Verdict:
-        """What can be said of the run now: results against pooled rows, simulator, and each other."""
+        """Compare the results with the pooled rows, the simulator and each other."""
         codes = {site: process.exitcode for site, process in self.processes.items()}
         made = Verdict(codes, time.monotonic() - self._began)
         contents = {}
@@ -398,7 +408,7 @@ def kernels_here() -> tuple[str, ...]:
 
 
 def _environment() -> dict[str, str]:
-    """This process's, with one BLAS thread, and with these studies where an interpreter finds them."""
+    """Return the environment of this process, with one BLAS thread and these studies on the path."""
     path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
     return {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": path}
 
@@ -411,7 +421,7 @@ def _agent(site: Path, log: Path, hurt: Hurt) -> None:
 
 
 def _quiet(out: Path) -> None:
-    """What a process prints goes to a file."""
+    """Redirect the output of a process to a file."""
     with out.open("ab") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
@@ -451,6 +461,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def free_port() -> int:
+    """Return a port that is not in use."""
     rng = random.SystemRandom()
     while True:
         port = rng.choice(_CLEAR_OF)

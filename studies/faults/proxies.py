@@ -80,7 +80,7 @@ class Proxies:
         if not self._thread.is_alive():
             self._loop.close()
 
-    # ------------------------------------------------------------------------------------------ in the event loop's thread
+    # -------------------------------------------------------------------------------------- in the event loop's thread
 
     def _do(self, work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(10.0)

@@ -12,14 +12,14 @@ __all__ = ["section"]
 
 _TEXT = """\
 Every agent is a process of its own. Agents communicate over loopback with mutual TLS 1.3, using kits made by `deepca
-init`. Unless a row says otherwise, there are 10 agents in a ring. A run that does not end by itself counts as hung. Each
-model file is compared with scikit-learn's PCA of the pooled rows of the sites that it lists, with the simulator's result
-for the same rows, and byte for byte with the model files of the other sites. The error is the sine of the largest angle
-between the components.
+init`. Unless a row says otherwise, there are 10 agents in a ring. A run that does not end by itself counts as hung.
+Each model file is compared with scikit-learn's PCA of the pooled rows of the sites that it lists, with the
+simulator's result for the same rows, and byte for byte with the model files of the other sites. The error is the sine
+of the largest angle between the components.
 
-`wait` and `shrink` are values of `on_loss` in `network.toml`. A link is blocked by a TCP proxy that stops forwarding, so
-that neither side is notified. Frames are lost, duplicated and reordered between an agent's node and its streams. An
-agent that lies has a genuine kit and runs the same program as all others, with one function replaced."""
+`wait` and `shrink` are values of `on_loss` in `network.toml`. A link is blocked by a TCP proxy that stops forwarding,
+so that neither side is notified. Frames are lost, duplicated and reordered between an agent's node and its streams.
+An agent that lies has a genuine kit and runs the same program as all others, with one function replaced."""
 
 
 def section(found: Sequence[Found], simulated: tuple[int, int] | None = None) -> Section:

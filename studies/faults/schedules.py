@@ -69,6 +69,7 @@ class Outcome:
 
     @property
     def correct(self) -> bool:
+        """Whether no problem was found."""
         return not self.problems
 
 
@@ -82,26 +83,31 @@ class MemoryDisk:
         self.full = False
 
     def write(self, checkpoint: Checkpoint) -> bool:
+        """Store a checkpoint unless the disk is full."""
         if self.full:
             return False
         self.checkpoints = [*self.checkpoints, checkpoint][-2:]
         return True
 
     def kept(self) -> tuple[RecordedCheckpoint, ...]:
+        """Return the stored checkpoints without their states."""
         return tuple(RecordedCheckpoint(one.iteration, one.key, one.members) for one in self.checkpoints)
 
     def load(self, key: bytes) -> Checkpoint | None:
+        """Return the checkpoint of a key, if it is stored."""
         return next((one for one in self.checkpoints if one.key == key), None)
 
     def keep_until(self, key: bytes) -> None:
+        """Discard all checkpoints but one."""
         self.checkpoints = [one for one in self.checkpoints if one.key == key]
 
     def clear(self) -> None:
+        """Discard all checkpoints."""
         self.checkpoints = []
 
 
 def draw(seed: int) -> Schedule:
-    """A schedule at random; every kind of fault occurs, alone and with others."""
+    """Draw a random schedule; every kind of fault occurs, alone and combined with others."""
     rng = np.random.default_rng((77, seed))
     m = int(rng.integers(3, 8))
     graphs = [ring(m), path(m), complete(m), _random_graph(m, rng)]
@@ -137,7 +143,7 @@ def _random_graph(m: int, rng: np.random.Generator) -> Topology:
 
 
 def rows_of(schedule: Schedule) -> list[Array]:
-    """What each site holds."""
+    """Return the rows of each site."""
     rng = np.random.default_rng((78, schedule.seed))
     m, d = schedule.topology.n_agents, 8
     mixing = rng.standard_normal((d, d)) * np.geomspace(3.0, 0.3, d)
@@ -176,6 +182,7 @@ class Play:
         self.rng = np.random.default_rng((79, schedule.seed))
 
     def run(self) -> None:
+        """Play the schedule to its end."""
         for site in range(len(self.names)):
             self.clock.at(float(self.rng.random()) * 2.0, partial(self.start, site))
         for fault in self.schedule.faults:
@@ -193,6 +200,7 @@ class Play:
             self.clock.run(self.schedule.deadline + 200.0)
 
     def start(self, site: int) -> None:
+        """Start the agent of a site, unless it runs or has ended."""
         if self.network.hosts[site].node is not None or isinstance(self.outcome.endings.get(site), Ending):
             return
         schedule, disk = self.schedule, self.disks[site]
@@ -231,6 +239,7 @@ class Play:
             self.outcome.epochs = max(self.outcome.epochs, facts["epoch"])
 
     def hurt(self, fault: Fault) -> None:
+        """Apply a fault, and schedule its end."""
         network, after = self.network, self.clock.time + fault.seconds
         trouble = network.trouble
         if fault.kind == "kill":
@@ -260,6 +269,7 @@ class Play:
             self.clock.at(after, lambda: setattr(disk, "full", False))
 
     def quiet(self) -> None:
+        """End all faults of the links."""
         trouble = self.network.trouble
         trouble.loss = trouble.double = trouble.late = 0.0
 

@@ -84,7 +84,10 @@ def frames(scale: Scale) -> Found:
         f"in {sent.get('seconds', 0):.0f} s, {max(effects, default=0)} with an effect, "
         f"memory grew by {max(grown, 0.0):.1f} MB"
     )
-    done = f"{wanted} random and damaged frames from a neighbour with a genuine kit, and raw garbage, during a run of 10 agents"
+    done = (
+        f"{wanted} random and damaged frames from a neighbour with a genuine kit, and raw garbage, during a run of "
+        "10 agents"
+    )
     return summed("malformed frames", done, [verdict], figures)
 
 

@@ -71,15 +71,19 @@ class VirtualClock:
         self._tasks: list[_Task] = []
 
     def now(self) -> float:
+        """Return the virtual time."""
         return self.time
 
     def condition(self) -> _Condition:
+        """Return a new condition variable under this clock."""
         return _Condition(self)
 
     def at(self, time: float, action: Callable[[], None]) -> None:
+        """Schedule an action."""
         heapq.heappush(self._events, (max(time, self.time), next(self._order), action))
 
     def spawn(self, work: Callable[[], None], name: str) -> _Task:
+        """Start a thread that runs only while the clock lets it."""
         task = _Task(self, work, name)
         self._tasks.append(task)
         task.thread.start()
@@ -87,11 +91,13 @@ class VirtualClock:
         return task
 
     def kill(self, task: _Task) -> None:
+        """Kill a task at its next wait."""
         task.killed = True
         if task.waiting is not None:
             self.wake(task)
 
     def wake(self, task: _Task) -> None:
+        """Let a waiting task continue."""
         if task.waiting is not None:
             task.waiting = None
             self._ready.append(task)
@@ -210,6 +216,7 @@ class VirtualNetwork:
     # ---------------------------------------------------------------------------------------------------------- agents
 
     def start(self, site: int, node: Node, work: Callable[[], None]) -> None:
+        """Start an agent on a host."""
         host = self.hosts[site]
         host.node, host.starts = node, host.starts + 1
         node.attach(lambda peer: self._pump_soon(site, peer, node))
@@ -235,7 +242,7 @@ class VirtualNetwork:
             host.task.frozen_until = host.frozen_until
 
     def leave(self, site: int, node: Node) -> None:
-        """The process has ended by itself."""
+        """Remove an agent whose process has ended."""
         if self.hosts[site].node is node:
             self.hosts[site].node = None
             for edge in self._edges:

@@ -331,7 +331,7 @@ class Topology:
 
     def _row(self, links: Csr, j: int) -> tuple[int, ...]:
         if not 0 <= j < self.n_agents:
-            raise TopologyError(f"there is no agent {j}; agents are numbered 0 … {self.n_agents - 1}", agent=j)
+            raise TopologyError(f"agent {j} does not exist; agents are numbered 0 … {self.n_agents - 1}", agent=j)
         return tuple(int(i) for i in links.indices[int(links.indptr[j]) : int(links.indptr[j + 1])])
 
     def to_networkx(self) -> Graph:

@@ -269,7 +269,7 @@ def _read(spec: str, m: int | None) -> tuple[str, str | None, int | None]:
         near = difflib.get_close_matches(name, _ALL_EXAMPLES, n=1)
         meant = f"did you mean {near[0]}? " if near else ""
         known = ", ".join(_ALL_EXAMPLES)
-        raise _invalid(f"there is no network called {name!r}; {meant}Known names: {known}", "name", name, *near)
+        raise _invalid(f"unknown network {name!r}; {meant}Known names: {known}", "name", name, *near)
     if len(numbers) > (2 if name in _PARAMETERS else 1):
         example = _ALL_EXAMPLES[name]
         raise _invalid(f"{spec!r} has too many numbers; write {example}", "spec", spec, example)

@@ -66,7 +66,7 @@ class Setting:
 
 
 def problem_of(setting: Setting, spread: float = 1.0) -> theory.Problem | None:
-    """Return λ_k, λ_(k+1) and L of the data, or None if there is no gap."""
+    """Return λ_k, λ_(k+1) and L of the data, or None without a gap."""
     paper = PAPER[setting.data]
     values = pooled_of(setting.source, setting.data, paper.agents, paper.rows).values
     lambda_k, lambda_k1 = float(values[setting.k - 1]), float(values[setting.k])

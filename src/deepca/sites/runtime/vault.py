@@ -126,24 +126,26 @@ class FileVault(MemoryVault):
     def _read(self, sites: int) -> Remembered:
         try:
             stored = json.loads(self._about.read_text(encoding="utf-8"))
-            epoch, signed = int(stored["epoch"]), stored["endorsements"]
-            if not signed:
+            epoch = int(stored["epoch"])
+        except FileNotFoundError:
+            return Remembered()
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            self._log.warning(f"{self._about} cannot be read ({error}) and is ignored", event="checkpoint")
+            return Remembered()
+        try:
+            if not (signed := stored["endorsements"]):
                 return Remembered(epoch)
             endorsements = tuple(_endorsement(one, sites) for one in signed)
             outcome, claim = self._result.read_bytes(), endorsements[0].claim
             if hashlib.sha256(outcome).digest() == claim.outcome:
                 return Remembered(epoch, outcome, claim, endorsements, bool(stored["decided"]))
-            self._log.warning(
-                f"{self._result} is not the result that this site signed, so it is ignored; "
-                "another site can hand out the result again",
-                event="checkpoint",
-            )
-            return Remembered(epoch)
-        except FileNotFoundError:
-            return Remembered()
+            reason = "is not the result that this site signed"
         except (OSError, ValueError, KeyError, TypeError, FrameError) as error:
-            self._log.warning(f"{self._about} cannot be read ({error}) and is ignored", event="checkpoint")
-            return Remembered()
+            reason = f"cannot be used ({error})"
+        self._log.warning(
+            f"{self._result} {reason}, so it is ignored; another site can hand out the result again", event="checkpoint"
+        )
+        return Remembered(epoch)  # without the result, but with the promise to enter no earlier epoch
 
     def _write(self, outcome: bytes | None = None) -> None:
         kept = self.kept

@@ -68,7 +68,7 @@ class Trouble:
 def connection_trouble(name: str, address: str, details: str) -> Trouble:
     """Describe why a connection to site ``name`` failed or was lost, from the ``details`` that gRPC gives."""
     if (fault := _fault(details)) is not None:
-        why = f"no secure connection to {name} at {address}: {fault}; run deepca doctor here to see who has to fix it"
+        why = f"no secure connection to {name} at {address}: {fault}; run deepca doctor here to see who must fix it"
         return Trouble(why, refusal=True)
     connecting = "failed to connect" in details or "DNS" in details
     for pattern, text in (_CONNECTING if connecting else _CONNECTED).items():
