@@ -1,7 +1,7 @@
 """Run an agent with injected faults: ``python -m studies.faults.hurt site.toml log [name=value …]``.
 
 This is the agent of ``deepca agent``, with a wrapper between its node and its streams that loses, duplicates, reorders
-or delays frames. Its events are logged as JSON lines, timed by the monotonic clock shared by all processes of a machine.
+or delays frames. Its events are logged as JSON lines, timed by the monotonic clock of the machine.
 """
 
 from __future__ import annotations

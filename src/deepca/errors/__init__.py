@@ -116,3 +116,7 @@ __all__ = [
     "Unfinished",
     "WrongNetwork",
 ]
+
+for _name in __all__:  # tracebacks show the name that callers import
+    globals()[_name].__module__ = __name__
+del _name

@@ -310,7 +310,7 @@ def test_unsuitable_certificates_are_refused(out: Path, tmp_path: Path) -> None:
     other = Authority.create(tmp_path / "other", "three-hospitals")
     cases = [
         (pem(keeper.sign(request("south", "three-hospitals", new_key()))), "south"),
-        (pem(keeper.sign(request("north", "three-hospitals", new_key()))), "another key"),
+        (pem(keeper.sign(request("north", "three-hospitals", new_key()))), "site.key"),
         (pem(other.sign(request("north", "three-hospitals", mine))), "three-hospitals"),
         (b"nonsense", "came.pem"),
     ]

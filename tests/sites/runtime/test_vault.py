@@ -1,0 +1,43 @@
+"""What a site remembers of a run on disk."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from deepca.sites.protocol.claims import Endorsement, ResultClaim
+from deepca.sites.runtime.vault import FileVault
+
+
+def _vault(folder: Path) -> FileVault:
+    return FileVault(folder, "result", "north", 3)
+
+
+def _signed(folder: Path) -> None:
+    claim = ResultClaim(1, b"p" * 32, (0, 1, 2), hashlib.sha256(b"model").digest())
+    vault = _vault(folder)
+    vault.enter(7)
+    vault.hold(b"model", claim, (Endorsement(0, claim, b"s"),), decided=True)
+
+
+def test_a_result_survives_a_restart(tmp_path: Path) -> None:
+    _signed(tmp_path)
+    found = _vault(tmp_path).load()
+    assert (found.epoch, found.outcome, found.decided) == (7, b"model", True)
+
+
+@pytest.mark.parametrize("damage", ["missing", "altered", "endorsements"])
+def test_an_unusable_result_keeps_the_promised_epoch(tmp_path: Path, damage: str) -> None:
+    _signed(tmp_path)
+    if damage == "missing":
+        (tmp_path / "result.npz").unlink()
+    elif damage == "altered":
+        (tmp_path / "result.npz").write_bytes(b"other")
+    else:
+        about = tmp_path / "result.json"
+        about.write_text(json.dumps({**json.loads(about.read_text()), "endorsements": ["00ff"]}))
+    found = _vault(tmp_path).load()
+    assert (found.epoch, found.outcome) == (7, None)
