@@ -126,6 +126,7 @@ def test_options_with_the_same_name_have_the_same_default() -> None:
         "--deadline",
         "--max-iter",  # reproduce: as many as the experiment needs
         "--out",
+        "--components",  # demo: 4, where close eigenvalues of the digits show what the methods do
         "--rounds",  # demo: those of the methods as printed
     }
     defaults: dict[str, set[object]] = defaultdict(set)

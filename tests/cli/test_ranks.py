@@ -100,7 +100,7 @@ def test_eight_ranks_give_the_pooled_answer(tmp_path: Path) -> None:
     assert_alike(model, deepca.load(tmp_path / "alone.npz"))
 
     # rank 0 alone prints: two lines of progress, and one table
-    assert [len(lines_with(done.stderr, printed)) for printed in ("begins", "iterations in", "error")] == [1, 1, 0]
+    assert [len(lines_with(done.stderr, printed)) for printed in ("started", "iterations in", "error")] == [1, 1, 0]
     assert [len(lines_with(done.stdout, printed)) for printed in ("PC1 ", "Model: ", "converged")] == [1, 1, 1]
     assert "\x1b" not in done.stdout + done.stderr
     assert names_in(tmp_path / "made") == ["model.npz"]

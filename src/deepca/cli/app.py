@@ -34,7 +34,6 @@ from deepca.cli.commands.topology import topology
 from deepca.cli.common import check_output, errors, finite, require
 from deepca.cli.options import (
     ALGORITHM,
-    NUMBER_OF_COMPONENTS,
     OUTPUT,
     TOLERANCE,
     ComponentsOption,
@@ -190,7 +189,7 @@ _RealOption = Annotated[
 )
 def demo(
     agents: _AgentsOption = None,
-    components: ComponentsOption = NUMBER_OF_COMPONENTS,
+    components: ComponentsOption = 4,  # the digits have close eigenvalues there, which the figure shows
     rounds: _RoundsOption = 5,
     tol: ToleranceOption = TOLERANCE,
     seed: SeedOption = 0,

@@ -36,7 +36,7 @@ _MAX_ATTEMPTS = 8  # at an average that no lost message has spoilt
 _FIRST_ACCURACY = 1e-4  # contraction of the rounds before the error is first measured
 _MAX_LOOKS, _MAX_IDLE_LOOKS = 512, 16  # in all, and without gain: links may be far worse than those K was chosen for
 _N_CONTROLS = 8  # numbers with known mean: by chance, a lost message may barely affect one of them, but not all
-_LOSS_FACTOR = 16.0  # by which a loss may affect the data more than all controls, except in about 16^−7 of losses
+_LOSS_FACTOR = 8.0  # by which a loss may affect the data more than all controls, except in about 8^−7 of losses
 _WEIGHT_FACTOR = 0.5  # weights that do not sum exactly to one affect data and controls alike; `off_by` doubles it
 _ROUNDING = 16.0 * EPS
 
@@ -158,7 +158,7 @@ def _measured(network: Network, ratio: Array, expected: Array, made: int) -> Ave
     relative = off / expected
     common = (float(relative.max()) + float(relative.min())) / 2.0
     uneven = max(float((np.abs(off - common * expected) - doubt).max()), 0.0)
-    growth = math.sqrt(made) + (_WEIGHT_FACTOR * min(abs(common), LOST) + _LOSS_FACTOR * min(uneven, LOST)) / EPS
+    growth = math.sqrt(made) + (_WEIGHT_FACTOR * min(abs(common), lost, LOST) + _LOSS_FACTOR * min(uneven, LOST)) / EPS
     return Averaged(mean[:-_N_CONTROLS], error[:-_N_CONTROLS], made, lost, growth)
 
 

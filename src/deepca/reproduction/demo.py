@@ -104,8 +104,10 @@ def run(
         )
         worst = _worst(network, np.asarray(tan_theta(U, result.W)))
         rows.append(_row(label, result, engine.summed(result.traffic), worst))
-        angles = np.broadcast_to(trace.tan_theta_max, (*network.batch, len(trace)))
-        curves.append(Curve(label, network.reduce(angles, "max"), trace.rounds))
+        curve = trace.tan_theta_max
+        if not isinstance(algorithm, CPCA):  # which every rank runs by itself, for as many iterations as it needs there
+            curve = network.reduce(np.broadcast_to(curve, (*network.batch, len(trace))), "max")
+        curves.append(Curve(label, curve, trace.rounds))
         if not variance.size:
             variance = result.eigenvalues[0] * agents / (n - 1)
             limit = max(3 * result.iterations, 50)  # the other methods may take three times as long

@@ -174,7 +174,7 @@ def test_missing_values_are_located(north: Path) -> None:
 
 def test_more_components_than_columns(north: Path) -> None:
     edit(north, "network.toml", "components = 2", "components = 6")
-    wrong(find(north, "components"), "components = 6", "whoever wrote network.toml")
+    wrong(find(north, "components"), "components = 6", "the author of network.toml")
 
 
 def test_a_model_that_cannot_be_written(north: Path) -> None:
@@ -597,7 +597,7 @@ def test_different_columns(north: Path) -> None:
     one, two, other = b"aaaa", b"bbbb", b"cccc"
     for mine, theirs, printed in (
         (one + two, two + one, "order"),
-        (one + two, one + other, "column 2, here 'weight'"),
+        (one + two, one + other, "column 2 is 'weight' here"),
     ):
         heard = {1: Heard(fingerprints={1: {"columns": theirs}})}
         [found] = doctor.compare_settings(site, {"columns": mine}, ("age", "weight"), heard)
